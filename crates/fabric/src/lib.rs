@@ -1,1 +1,39 @@
-//! placeholder
+//! One-sided access to the memory of other machines.
+//!
+//! A **host** registers [`Region`]s as windows and serves them from a [`Listener`];
+//! a **client** opens one control [`Session`] per host and, per worker thread, one
+//! data [`Endpoint`] per host. Verbs are posted on an endpoint and end as
+//! [`Completion`]s in a [`CompletionQueue`] that one worker shares among its endpoints.
+//!
+//! Guarantees, the same on every backend (the [`conformance`] suite holds them to it):
+//! - First in, first out per endpoint: verbs take effect and complete in posting order.
+//! - Every posted verb completes exactly once, with a [`Status`]. A peer that is dead,
+//!   or silent for [`FAILURE_TIMEOUT`], turns every outstanding verb into an error.
+//! - After [`Listener::revoke`] returns, no byte of an earlier verb lands in the window;
+//!   after [`Endpoint::revoke_landing`] returns, none lands in that buffer.
+//! - A verb that carries an old generation is refused and changes nothing.
+//!
+//! Not here: what the memory means. Placement, leases and repair are `pool`, `host`
+//! and `volume`.
+
+mod address;
+mod endpoint;
+mod error;
+mod key;
+mod session;
+mod time;
+mod window;
+
+pub use address::Address;
+pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
+pub use error::{Error, Result};
+pub use key::ClusterKey;
+pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session};
+pub use time::Time;
+pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};
+
+/// How long a peer may be silent while something is owed before it counts as failed.
+///
+/// The one failure-detection time of the project. A closed connection is noticed at
+/// once; only a stopped or unreachable peer takes this long.
+pub const FAILURE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(1000);

@@ -1,0 +1,215 @@
+//! The data path: posting verbs and reaping their completions.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use crate::{RemoteWindow, Time};
+
+/// Most verbs outstanding on one endpoint.
+pub const QUEUE_DEPTH: usize = 1024;
+
+/// Chosen by the poster, returned in the completion.
+pub type Token = u64;
+
+/// How a verb ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Status {
+    /// It took effect.
+    Ok = 0,
+    /// The window's generation is another one; nothing was changed.
+    StaleGeneration = 1,
+    /// Offset and length pass the window's end, or an atomic is not 8-byte aligned; nothing was changed.
+    OutOfBounds = 2,
+    /// The window does not allow this verb; nothing was changed.
+    NoRights = 3,
+    /// The window was revoked while the verb ran; memory of a later window is untouched.
+    Revoked = 4,
+    /// The peer died or the connection broke; the verb may or may not have taken effect.
+    Disconnected = 5,
+    /// The peer was silent for too long; the connection is dead from here on.
+    Timeout = 6,
+    /// The peer broke the protocol; the connection is dead from here on.
+    Protocol = 7,
+    /// The host's receive queue is full; try again.
+    ReceiverNotReady = 8,
+}
+
+/// The end of one verb.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Completion {
+    /// As posted.
+    pub token: Token,
+    /// How it ended.
+    pub status: Status,
+    /// For atomics: the value before. Otherwise 0.
+    pub value: u64,
+}
+
+/// A verb could not be posted: the endpoint already has [`QUEUE_DEPTH`] outstanding.
+///
+/// Poll, then post again. Nothing was posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("queue full: {QUEUE_DEPTH} verbs are outstanding on this endpoint")]
+pub struct QueueFull;
+
+/// Completions and received messages of one worker's endpoints, oldest first.
+#[derive(Debug, Default)]
+pub struct CompletionQueue {
+    completions: VecDeque<Completion>,
+    /// Messages that a peer sent on a data endpoint, bounded by the endpoint.
+    pub received: VecDeque<Vec<u8>>,
+}
+
+impl CompletionQueue {
+    /// An empty queue with room for `capacity` completions before it allocates.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self { completions: VecDeque::with_capacity(capacity), received: VecDeque::new() }
+    }
+
+    /// Appends; called by endpoints.
+    #[inline]
+    pub fn push(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Completions waiting.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.completions.len()
+    }
+
+    /// Whether no completion waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.completions.is_empty()
+    }
+}
+
+/// One worker's queue pair to one host. Used by one thread at a time.
+///
+/// Posting may complete at once (`shm` does): the completion is then already in the
+/// queue when the post returns. `flush` rings the doorbell for verbs that were only
+/// queued; `poll` makes progress without blocking. To block, wait for [`Endpoint::fd`]
+/// to become readable (see [`crate::wait`]) and poll again.
+///
+/// A dead endpoint completes everything posted on it with an error, at the latest on
+/// the next `poll`.
+pub trait Endpoint: Send {
+    /// Reads `len_bytes` at `offset` of the window into `landing`.
+    ///
+    /// On any status but `Ok` the landing's content is unspecified.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    ///
+    /// # Safety
+    /// `landing` is valid for writes of `len_bytes` until the completion of `token` is
+    /// popped or [`Endpoint::revoke_landing`] of `token` returned.
+    unsafe fn post_read(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        landing: *mut u8,
+        len_bytes: usize,
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Writes `len_bytes` from `source` at `offset` of the window; with `immediate`, the
+    /// host also gets an event that carries it, after the bytes are in place.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    ///
+    /// # Safety
+    /// `source` is valid for reads of `len_bytes`, and unchanged, until the completion of
+    /// `token` is popped.
+    #[expect(clippy::too_many_arguments, reason = "the verb's own parameters, as in ibverbs")]
+    unsafe fn post_write(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        source: *const u8,
+        len_bytes: usize,
+        immediate: Option<u32>,
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Sends a message to the host's receive queue, ordered after earlier verbs.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    ///
+    /// # Panics
+    /// If the message is longer than [`crate::MESSAGE_BYTES_MAX`].
+    fn post_send(
+        &mut self,
+        message: &[u8],
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Replaces the 8 bytes at `offset` (a multiple of 8, little-endian) by `new` if they equal `expected`.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    fn post_compare_swap(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        expected: u64,
+        new: u64,
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Adds `addend`, wrapping, to the 8 bytes at `offset` (a multiple of 8, little-endian).
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    fn post_fetch_add(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        addend: u64,
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Hints that the window's bytes will be read soon. Does nothing where that cannot help.
+    fn prefetch(&self, _window: &RemoteWindow, _offset: u64, _len_bytes: usize) {}
+
+    /// Sends what is queued; many verbs posted together cost few system calls.
+    fn flush(&mut self, queue: &mut CompletionQueue);
+
+    /// Makes progress without blocking. `now` drives the failure timeout.
+    fn poll(&mut self, now: Time, queue: &mut CompletionQueue);
+
+    /// Detaches the landing of `token`: after the return no byte reaches it. The verb still
+    /// completes, later, with whatever status it gets.
+    fn revoke_landing(&mut self, token: Token);
+
+    /// Verbs posted and not completed.
+    fn outstanding(&self) -> usize;
+
+    /// Whether the connection is gone for good; a new endpoint is needed.
+    fn is_dead(&self) -> bool;
+
+    /// Becomes readable when `poll` would make progress. `None`: progress never needs waiting.
+    fn fd(&self) -> Option<RawFd>;
+
+    /// System calls made so far on the data path, for benchmarks. 0 where there are none.
+    fn system_calls(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,70 @@
+//! What can go wrong while connecting and talking; verbs report a `Status` instead.
+
+use crate::Address;
+
+/// Result of the control side of the fabric.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of a connection, a listener or memory registration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not an address.
+    #[error("{text:?} is not an address: write shm:/path/to/socket or tcp:IP:PORT")]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// The text or file is not a cluster key.
+    #[error("cluster key: {0}")]
+    Key(&'static str),
+    /// The peer does not hold the cluster's key, or does not speak this protocol.
+    #[error("{address}: the peer did not prove that it holds the cluster's key")]
+    Unauthenticated {
+        /// The peer.
+        address: Address,
+    },
+    /// The peer speaks another version.
+    #[error("{address}: the peer speaks version {theirs}, this program speaks {ours}")]
+    Version {
+        /// The peer.
+        address: Address,
+        /// Version of this program.
+        ours: u16,
+        /// Version of the peer.
+        theirs: u16,
+    },
+    /// The connection is closed, by either side.
+    #[error("connection closed")]
+    Closed,
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(std::time::Duration),
+    /// A message is larger than the bound, or a bounded queue is full.
+    #[error("{0}: bound reached")]
+    Bound(&'static str),
+    /// Bytes that the protocol does not allow.
+    #[error("protocol: {0}")]
+    Protocol(&'static str),
+    /// The operating system refused; `what` was being done.
+    #[error("{what}: {source}")]
+    Os {
+        /// The action and its object.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Whether trying again later, unchanged, can succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Closed | Self::Timeout(_) | Self::Os { .. })
+    }
+
+    /// Wraps the last system error with the action that it stopped.
+    pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Os { what: what.into(), source }
+    }
+}

@@ -1,0 +1,63 @@
+//! Names of remote memory: what a client holds to address a window on a host.
+
+use std::sync::Arc;
+
+/// Index of a window in its host's table. Reused, with another generation.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct WindowId(pub u32);
+
+/// One life of a window. Never reused by a host process; the low half is random, so
+/// holding a generation is the right to use the window (as with an RDMA rkey).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Generation(pub u64);
+
+/// What verbs may do to a window. Rights are a bit set.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rights(pub u8);
+
+impl Rights {
+    /// Remote READ.
+    pub const READ: Self = Self(1);
+    /// Remote WRITE.
+    pub const WRITE: Self = Self(2);
+    /// Compare-and-swap, fetch-and-add. On `shm` it needs WRITE as well.
+    pub const ATOMIC: Self = Self(4);
+    /// Everything.
+    pub const ALL: Self = Self(7);
+
+    /// Whether every right of `other` is in `self`.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A window as its host names it; plain data, sent inside control messages.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WindowDescriptor {
+    /// Index in the host's table.
+    pub id: WindowId,
+    /// The life that this descriptor is valid for.
+    pub generation: Generation,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// What verbs may do.
+    pub rights: Rights,
+}
+
+/// A window that a session has attached; cheap to clone, shared by all workers.
+///
+/// On `shm` it holds the mapping, which lives until the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct RemoteWindow {
+    /// The host's name for it.
+    pub descriptor: WindowDescriptor,
+    /// The mapping, where the fabric reaches the memory by load and store.
+    pub(crate) mapping: Option<Arc<crate::memory::Mapping>>,
+}

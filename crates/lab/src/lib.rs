@@ -1,1 +1,7 @@
-//! placeholder
+//! Benchmarks and demonstrations: each opening beside what a user would pick
+//! instead, in one run, on the same work.
+//!
+//! The command line calls the functions here and prints what they return;
+//! nothing here reads arguments or decides where output goes.
+
+pub mod bench;

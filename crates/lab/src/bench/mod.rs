@@ -1,0 +1,172 @@
+//! What every benchmark hands back: rows, and the two ways to print them.
+//!
+//! A benchmark measures ours and a peer interleaved in one run and returns one
+//! [`Row`] per figure. Its narration (conditions, progress) goes to stderr, so
+//! that stdout holds rows and nothing else.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// One figure of ours beside the same figure of a peer.
+///
+/// The JSON line of a row has exactly these keys, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The benchmark, as on the command line: `codec`, `page`, `nbd`, `regeneration`.
+    pub bench: &'static str,
+    /// What was done: operation, size, depth, scheme, transport.
+    pub case: String,
+    /// What was measured: `latency_p50`, `throughput`, ...
+    pub metric: &'static str,
+    /// The unit of `ours` and `theirs`: `ns`, `us`, `iops`, `MB/s`, ...
+    pub unit: &'static str,
+    /// Our figure.
+    pub ours: f64,
+    /// Who the peer is, with its version where it has one.
+    pub peer: String,
+    /// The peer's figure.
+    pub theirs: f64,
+    /// `ours / theirs`; whether more is better is the metric's affair.
+    pub ratio: f64,
+}
+
+impl Row {
+    /// A row with its ratio worked out.
+    ///
+    /// A peer that measured nothing (zero, or not a number) has the ratio NaN,
+    /// which JSON shows as `null`.
+    #[must_use]
+    pub fn new(
+        (bench, case): (&'static str, impl Into<String>),
+        (metric, unit): (&'static str, &'static str),
+        ours: f64,
+        (peer, theirs): (impl Into<String>, f64),
+    ) -> Self {
+        let ratio = if theirs == 0.0 {
+            f64::NAN
+        } else {
+            ours / theirs
+        };
+        Self {
+            bench,
+            case: case.into(),
+            metric,
+            unit,
+            ours,
+            peer: peer.into(),
+            theirs,
+            ratio,
+        }
+    }
+}
+
+/// Writes one JSON object per row and line.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    for row in rows {
+        serde_json::to_writer(&mut *out, row)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+/// Writes the rows as a table for people, columns aligned.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let header = ["case", "metric", "unit", "ours", "peer", "theirs", "ratio"];
+    let mut cells: Vec<[String; 7]> = vec![header.map(str::to_owned)];
+    cells.extend(rows.iter().map(|row| {
+        [
+            row.case.clone(),
+            row.metric.to_owned(),
+            row.unit.to_owned(),
+            figure(row.ours),
+            row.peer.clone(),
+            figure(row.theirs),
+            figure(row.ratio),
+        ]
+    }));
+    let mut widths = [0; 7];
+    for line in &cells {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.len().max(*width);
+        }
+    }
+    for line in &cells {
+        let mut text = String::new();
+        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
+            let numeric = matches!(column, 3 | 5 | 6);
+            if numeric {
+                text.push_str(&format!("{cell:>width$}  "));
+            } else {
+                text.push_str(&format!("{cell:<width$}  "));
+            }
+        }
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    out.flush()
+}
+
+/// Three significant digits, without an exponent; `-` where there is no figure.
+fn figure(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let magnitude = value.abs();
+    let decimals = match magnitude {
+        m if m >= 100.0 || m == 0.0 => 0,
+        m if m >= 10.0 => 1,
+        m if m >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        vec![
+            Row::new(
+                ("codec", "encode 8+2"),
+                ("time", "ns"),
+                30.0,
+                ("isa-l 2.32", 60.0),
+            ),
+            Row::new(("codec", "x"), ("time", "ns"), 1.0, ("none", 0.0)),
+        ]
+    }
+
+    #[test]
+    fn a_json_line_has_exactly_the_agreed_keys() {
+        let mut out = Vec::new();
+        write_json(&mut out, &rows()).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let mut lines = text.lines();
+        assert_eq!(
+            lines.next().unwrap(),
+            r#"{"bench":"codec","case":"encode 8+2","metric":"time","unit":"ns","ours":30.0,"peer":"isa-l 2.32","theirs":60.0,"ratio":0.5}"#
+        );
+        assert!(lines.next().unwrap().ends_with(r#""ratio":null}"#));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn a_table_aligns_its_columns_and_shows_a_missing_ratio_as_a_dash() {
+        let mut out = Vec::new();
+        write_table(&mut out, &rows()).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let column = lines[0].find("metric").unwrap();
+        assert_eq!(lines[1].find("time"), Some(column));
+        assert!(lines[1].ends_with("0.500"));
+        assert!(lines[2].ends_with('-'));
+    }
+}

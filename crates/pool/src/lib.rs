@@ -1,1 +1,16 @@
-//! placeholder
+//! The pool's decisions, with no I/O and no clock.
+//!
+//! Everything here takes events and the time and returns what is to be done: a daemon,
+//! a client and a simulator drive the same types.
+//!
+//! - [`control`]: the messages between a client and a host.
+//! - [`placement`]: which hosts the members of a stripe go to.
+//! - [`cluster`]: the file that names the hosts of a cluster.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod control;
+pub mod placement;
+
+pub use cluster::{Cluster, HostEntry};

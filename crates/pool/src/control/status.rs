@@ -1,0 +1,245 @@
+//! What a host says about itself when asked for its status.
+
+use serde::{Serialize, Serializer};
+
+use super::wire::{Reader, Writer};
+use super::{Malformed, NAME_BYTES_MAX};
+
+/// Most clients listed in one status; `clients_total` counts all.
+pub const STATUS_CLIENTS_MAX: usize = 128;
+
+/// A host's view of itself.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct HostStatus {
+    /// The host's name.
+    pub name: String,
+    /// Its failure domain.
+    pub domain: String,
+    /// One life of the host process; another number after a restart.
+    pub incarnation: u64,
+    /// Since the process began to serve.
+    pub uptime_s: u64,
+    /// Size of a slab.
+    pub slab_bytes: u64,
+    /// Memory that the host was told to lend.
+    pub memory_bytes: u64,
+    /// Memory in slabs that are mapped or orphaned.
+    pub lent_bytes: u64,
+    /// Whether lent memory is locked into RAM.
+    pub locked: bool,
+    /// Slabs by state.
+    pub slabs: SlabCounts,
+    /// Events since the process began to serve.
+    pub counters: Counters,
+    /// Clients with slabs or a connection, also those beyond [`STATUS_CLIENTS_MAX`].
+    pub clients_total: u32,
+    /// The clients with the most slabs first.
+    pub clients: Vec<ClientStatus>,
+}
+
+/// Slabs of a host by state; they add up to what it lends in all.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct SlabCounts {
+    /// No memory behind it yet.
+    pub free: u32,
+    /// Being populated.
+    pub preparing: u32,
+    /// Populated and zero, ready to be granted.
+    pub prepared: u32,
+    /// In use by a client.
+    pub mapped: u32,
+    /// Held for a client that has been silent for longer than its lease.
+    pub orphaned: u32,
+    /// Taken back; its memory is on the way to the system.
+    pub retired: u32,
+}
+
+impl SlabCounts {
+    /// All slabs.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.free + self.preparing + self.prepared + self.mapped + self.orphaned + self.retired
+    }
+
+    /// Slabs that a client could get without another one losing any.
+    #[must_use]
+    pub fn available(&self) -> u32 {
+        self.free + self.preparing + self.prepared + self.retired
+    }
+}
+
+/// Events of a host since it began to serve.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Counters {
+    /// Slabs granted.
+    pub maps: u64,
+    /// Slabs given back by their client.
+    pub unmaps: u64,
+    /// Requests for a slab that were refused.
+    pub refused: u64,
+    /// Fills that ended well.
+    pub fills: u64,
+    /// Fills that ended otherwise.
+    pub fills_failed: u64,
+    /// Bytes written by fills.
+    pub fill_bytes: u64,
+    /// Control connections accepted.
+    pub connections: u64,
+    /// Messages that no client should send.
+    pub malformed: u64,
+    /// Times a lease ran out.
+    pub leases_expired: u64,
+    /// Orphaned slabs taken from their client.
+    pub orphans_taken: u64,
+}
+
+/// One client as a host sees it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct ClientStatus {
+    /// As the client named itself.
+    pub name: String,
+    /// Its identity.
+    #[serde(serialize_with = "as_hex")]
+    pub id: u128,
+    /// Slabs it holds.
+    pub slabs: u32,
+    /// Since the host last heard of it.
+    pub last_seen_ms: u64,
+    /// Whether its lease has run out.
+    pub orphaned: bool,
+}
+
+fn as_hex<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{id:032x}"))
+}
+
+impl HostStatus {
+    pub(super) fn write(&self, out: &mut Writer<'_>) {
+        out.text(&self.name, NAME_BYTES_MAX);
+        out.text(&self.domain, NAME_BYTES_MAX);
+        for value in [
+            self.incarnation,
+            self.uptime_s,
+            self.slab_bytes,
+            self.memory_bytes,
+            self.lent_bytes,
+        ] {
+            out.u64(value);
+        }
+        out.u8(u8::from(self.locked));
+        let slabs = &self.slabs;
+        for value in [
+            slabs.free,
+            slabs.preparing,
+            slabs.prepared,
+            slabs.mapped,
+            slabs.orphaned,
+            slabs.retired,
+        ] {
+            out.u32(value);
+        }
+        self.counters.write(out);
+        out.u32(self.clients_total);
+        assert!(
+            self.clients.len() <= STATUS_CLIENTS_MAX,
+            "{} clients",
+            self.clients.len()
+        );
+        out.u16(u16::try_from(self.clients.len()).expect("STATUS_CLIENTS_MAX fits 16 bits"));
+        for client in &self.clients {
+            out.text(&client.name, NAME_BYTES_MAX);
+            out.u128(client.id);
+            out.u32(client.slabs);
+            out.u64(client.last_seen_ms);
+            out.u8(u8::from(client.orphaned));
+        }
+    }
+
+    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut status = Self {
+            name: input.text(NAME_BYTES_MAX)?,
+            domain: input.text(NAME_BYTES_MAX)?,
+            incarnation: input.u64()?,
+            uptime_s: input.u64()?,
+            slab_bytes: input.u64()?,
+            memory_bytes: input.u64()?,
+            lent_bytes: input.u64()?,
+            locked: input.bool()?,
+            slabs: SlabCounts {
+                free: input.u32()?,
+                preparing: input.u32()?,
+                prepared: input.u32()?,
+                mapped: input.u32()?,
+                orphaned: input.u32()?,
+                retired: input.u32()?,
+            },
+            counters: Counters::read(input)?,
+            clients_total: input.u32()?,
+            clients: Vec::new(),
+        };
+        let slabs = status.slabs;
+        let all = [
+            slabs.free,
+            slabs.preparing,
+            slabs.prepared,
+            slabs.mapped,
+            slabs.orphaned,
+            slabs.retired,
+        ];
+        if all
+            .iter()
+            .try_fold(0_u32, |sum, &count| sum.checked_add(count))
+            .is_none()
+        {
+            return Err(Malformed("slab counts overflow"));
+        }
+        let listed = usize::from(input.u16()?);
+        if listed > STATUS_CLIENTS_MAX {
+            return Err(Malformed("too many clients"));
+        }
+        for _ in 0..listed {
+            status.clients.push(ClientStatus {
+                name: input.text(NAME_BYTES_MAX)?,
+                id: input.u128()?,
+                slabs: input.u32()?,
+                last_seen_ms: input.u64()?,
+                orphaned: input.bool()?,
+            });
+        }
+        Ok(status)
+    }
+}
+
+impl Counters {
+    fn write(&self, out: &mut Writer<'_>) {
+        for value in [
+            self.maps,
+            self.unmaps,
+            self.refused,
+            self.fills,
+            self.fills_failed,
+            self.fill_bytes,
+            self.connections,
+            self.malformed,
+            self.leases_expired,
+            self.orphans_taken,
+        ] {
+            out.u64(value);
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            maps: input.u64()?,
+            unmaps: input.u64()?,
+            refused: input.u64()?,
+            fills: input.u64()?,
+            fills_failed: input.u64()?,
+            fill_bytes: input.u64()?,
+            connections: input.u64()?,
+            malformed: input.u64()?,
+            leases_expired: input.u64()?,
+            orphans_taken: input.u64()?,
+        })
+    }
+}

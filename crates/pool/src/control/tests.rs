@@ -1,0 +1,290 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn window() -> impl Strategy<Value = Window> {
+    any::<(u32, u64, u64, u8)>().prop_map(|(id, generation, len_bytes, rights)| Window {
+        id,
+        generation,
+        len_bytes,
+        rights,
+    })
+}
+
+fn text(bytes_max: usize) -> impl Strategy<Value = String> {
+    "[ -~]{0,255}".prop_map(move |mut text| {
+        text.truncate(bytes_max);
+        text
+    })
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    (any::<u8>(), text(ADDRESS_BYTES_MAX), window()).prop_map(|(split, address, window)| Source {
+        split,
+        address,
+        window,
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let fill = (
+        any::<(u64, u8, u8, u8, u64, u64)>(),
+        window(),
+        vec(source(), 0..=usize::from(K_MAX)),
+    );
+    prop_oneof![
+        Just(Request::Query),
+        Just(Request::Status),
+        any::<(u64, u128, u32, u8)>().prop_map(|(request, volume, extent, member)| Request::Map {
+            request,
+            volume,
+            extent,
+            member
+        }),
+        window().prop_map(|window| Request::Unmap { window }),
+        any::<u64>().prop_map(|sequence| Request::Ping { sequence }),
+        fill.prop_map(
+            |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
+                request,
+                target,
+                split,
+                k,
+                r,
+                offset,
+                len_bytes,
+                sources
+            }
+        ),
+    ]
+}
+
+fn status() -> impl Strategy<Value = HostStatus> {
+    let client = (text(NAME_BYTES_MAX), any::<(u128, u32, u64, bool)>()).prop_map(
+        |(name, (id, slabs, last_seen_ms, orphaned))| ClientStatus {
+            name,
+            id,
+            slabs,
+            last_seen_ms,
+            orphaned,
+        },
+    );
+    let counters = any::<[u64; 10]>().prop_map(|c| Counters {
+        maps: c[0],
+        unmaps: c[1],
+        refused: c[2],
+        fills: c[3],
+        fills_failed: c[4],
+        fill_bytes: c[5],
+        connections: c[6],
+        malformed: c[7],
+        leases_expired: c[8],
+        orphans_taken: c[9],
+    });
+    let slabs = any::<[u16; 6]>().prop_map(|s| SlabCounts {
+        free: s[0].into(),
+        preparing: s[1].into(),
+        prepared: s[2].into(),
+        mapped: s[3].into(),
+        orphaned: s[4].into(),
+        retired: s[5].into(),
+    });
+    let numbers = any::<([u64; 5], bool, u32)>();
+    let names = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
+    (
+        names,
+        numbers,
+        slabs,
+        counters,
+        vec(client, 0..=STATUS_CLIENTS_MAX),
+    )
+        .prop_map(
+            |((name, domain), (n, locked, clients_total), slabs, counters, clients)| HostStatus {
+                name,
+                domain,
+                incarnation: n[0],
+                uptime_s: n[1],
+                slab_bytes: n[2],
+                memory_bytes: n[3],
+                lent_bytes: n[4],
+                locked,
+                slabs,
+                counters,
+                clients_total,
+                clients,
+            },
+        )
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let reasons = [
+        Refusal::NoMemory,
+        Refusal::ClientBound,
+        Refusal::Owned,
+        Refusal::ShuttingDown,
+    ];
+    let result = prop_oneof![
+        Just(FillResult::Done),
+        any::<u8>().prop_map(|split| FillResult::SourceFailed { split }),
+        Just(FillResult::TargetStale),
+        Just(FillResult::Bad),
+    ];
+    prop_oneof![
+        (any::<(u64, u32, u32)>(), text(NAME_BYTES_MAX)).prop_map(
+            |((slab_bytes, slabs_total, slabs_free), domain)| Reply::Free {
+                slab_bytes,
+                slabs_total,
+                slabs_free,
+                domain
+            }
+        ),
+        (any::<u64>(), window()).prop_map(|(request, window)| Reply::Mapped { request, window }),
+        (any::<u64>(), prop::sample::select(reasons.to_vec()))
+            .prop_map(|(request, reason)| Reply::Refused { request, reason }),
+        window().prop_map(|window| Reply::Unmapped { window }),
+        any::<(u64, u32)>().prop_map(|(sequence, slabs_free)| Reply::Pong {
+            sequence,
+            slabs_free
+        }),
+        (any::<u64>(), result).prop_map(|(request, result)| Reply::Filled { request, result }),
+        status().prop_map(Reply::Status),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_survive_the_wire_within_the_bound(request in request()) {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+        prop_assert_eq!(Request::decode(&bytes), Ok(request));
+    }
+
+    #[test]
+    fn replies_survive_the_wire_within_the_bound(reply in reply()) {
+        let mut bytes = Vec::new();
+        reply.encode(&mut bytes);
+        prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+        prop_assert_eq!(Reply::decode(&bytes), Ok(reply));
+    }
+
+    #[test]
+    fn damaged_messages_are_refused_or_are_exactly_another_message(
+        request in request(),
+        reply in reply(),
+        at: prop::sample::Index,
+        value: u8,
+        cut: prop::sample::Index,
+    ) {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        let whole = bytes.len();
+        prop_assert!(Request::decode(&bytes[..cut.index(whole)]).is_err(), "a cut message was taken");
+        bytes[at.index(whole)] = value;
+        if let Ok(other) = Request::decode(&bytes) {
+            let mut again = Vec::new();
+            other.encode(&mut again);
+            prop_assert_eq!(&again, &bytes);
+        }
+        bytes.clear();
+        reply.encode(&mut bytes);
+        let whole = bytes.len();
+        prop_assert!(Reply::decode(&bytes[..cut.index(whole)]).is_err(), "a cut message was taken");
+        bytes[at.index(whole)] = value;
+        if let Ok(other) = Reply::decode(&bytes) {
+            let mut again = Vec::new();
+            other.encode(&mut again);
+            prop_assert_eq!(&again, &bytes);
+        }
+    }
+
+    #[test]
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..9) {
+        if versioned && bytes.len() >= 2 {
+            bytes[0] = VERSION;
+            bytes[1] = kind;
+        }
+        if let Ok(request) = Request::decode(&bytes) {
+            let mut again = Vec::new();
+            request.encode(&mut again);
+            prop_assert_eq!(&again, &bytes);
+        }
+        if let Ok(reply) = Reply::decode(&bytes) {
+            let mut again = Vec::new();
+            reply.encode(&mut again);
+            prop_assert_eq!(&again, &bytes);
+        }
+    }
+}
+
+#[test]
+fn the_largest_messages_fit_the_bound() {
+    let window = Window {
+        id: u32::MAX,
+        generation: u64::MAX,
+        len_bytes: u64::MAX,
+        rights: u8::MAX,
+    };
+    let source = Source {
+        split: 39,
+        address: "x".repeat(ADDRESS_BYTES_MAX),
+        window,
+    };
+    let fill = Request::Fill {
+        request: 0,
+        target: window,
+        split: 0,
+        k: K_MAX,
+        r: R_MAX,
+        offset: 0,
+        len_bytes: FILL_BYTES_MAX,
+        sources: vec![source; usize::from(K_MAX)],
+    };
+    let client = ClientStatus {
+        name: "x".repeat(NAME_BYTES_MAX),
+        id: u128::MAX,
+        slabs: 0,
+        last_seen_ms: 0,
+        orphaned: true,
+    };
+    let status = Reply::Status(HostStatus {
+        name: "x".repeat(NAME_BYTES_MAX),
+        domain: "x".repeat(NAME_BYTES_MAX),
+        clients: vec![client; STATUS_CLIENTS_MAX],
+        ..HostStatus::default()
+    });
+    let mut bytes = Vec::new();
+    fill.encode(&mut bytes);
+    assert_eq!(Request::decode(&bytes), Ok(fill));
+    bytes.clear();
+    status.encode(&mut bytes);
+    assert_eq!(Reply::decode(&bytes), Ok(status));
+}
+
+#[test]
+fn the_bytes_are_those_of_the_document() {
+    let mut bytes = Vec::new();
+    Request::Map {
+        request: 0x0102,
+        volume: 3,
+        extent: 4,
+        member: 5,
+    }
+    .encode(&mut bytes);
+    let mut expected = vec![1, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([4, 0, 0, 0, 5]);
+    assert_eq!(bytes, expected);
+    bytes.clear();
+    Reply::Filled {
+        request: 7,
+        result: FillResult::SourceFailed { split: 9 },
+    }
+    .encode(&mut bytes);
+    assert_eq!(bytes, [1, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    assert_eq!(Request::decode(&[2, 1]), Err(Malformed("another version")));
+    assert_eq!(
+        Request::decode(&[1, 1, 0]),
+        Err(Malformed("bytes after the end"))
+    );
+}

@@ -1,3 +1,32 @@
 //! Resilient remote memory for one client.
+//!
+//! A [`Volume`] is a linear range of pages. It is cut into extents; each extent is a stripe
+//! of k+r slabs on as many hosts, and each page is k splits in k of them plus r parities
+//! (or copies). Threads read and write through [`Worker`]s of their own; a control thread
+//! maps extents, notices dead hosts and rebuilds what they held.
+//!
+//! Promise: an acknowledged byte is readable while no stripe has lost more than r slabs.
+//! After more, its pages are errors, never other bytes. The promise ends with the owner:
+//! a volume does not outlive the process that opened it.
+//!
+//! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
+//! Papers: [hydra22], [infiniswap17]; `docs/papers/`.
+
+mod bitmap;
+mod claims;
+mod control;
+mod core;
+mod directory;
 mod request;
+mod scheme;
+mod status;
+mod volume;
+mod wake;
+mod worker;
+
+pub use control::HostConfig;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
+pub use scheme::{Scheme, SchemeError};
+pub use status::{CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
+pub use volume::{Volume, VolumeConfig, VolumeError};
+pub use worker::{REQUESTS_MAX, Worker};

@@ -1,0 +1,360 @@
+//! The control thread of a volume: it owns the sessions to the hosts and everything slow.
+//!
+//! It maps extents that workers ask for (`mapping`), notices dead hosts and connects again
+//! (`hosts`), and makes stripes whole (`repair`). Workers never wait for it on the page
+//! path; they park a page until the directory moves.
+//!
+//! Concurrency: one thread. Sessions are non-blocking; connecting runs on short-lived
+//! threads and comes back through `arrivals`. Every wait is bounded by [`TICK`].
+
+mod hosts;
+mod mapping;
+mod repair;
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::Duration;
+
+use cenote_fabric::{ClientId, Connector, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor};
+use cenote_fabric::{Generation, WindowId};
+use cenote_pool::control::{Reply, Request, Window};
+
+use crate::core::Core;
+use crate::directory::{HostIndex, Session};
+use crate::status::{CounterValues, HostState, VolumeStatus};
+use hosts::{Arrival, Host};
+use mapping::{Acquire, MapJob};
+use repair::Repair;
+
+pub use hosts::{HostConfig, Link, dial};
+
+/// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
+const TICK: Duration = Duration::from_millis(250);
+
+/// What the volume's handle asks of the control thread.
+pub enum Command {
+    /// Open endpoints to every connected host for a new worker, then answer.
+    AddWorker {
+        id: usize,
+        ready: SyncSender<()>,
+    },
+    RemoveWorker {
+        id: usize,
+    },
+    Status {
+        reply: SyncSender<VolumeStatus>,
+    },
+    /// Give every slab back and end.
+    Close,
+}
+
+/// What the control thread is made of.
+pub struct Parts {
+    pub core: Arc<Core>,
+    pub connector: Arc<dyn Connector>,
+    pub client: ClientId,
+    pub name: String,
+    pub volume: u128,
+    pub slab_bytes: u64,
+    pub hosts: Vec<HostConfig>,
+    /// Links made while the volume was opened, by host.
+    pub links: Vec<(HostIndex, Link)>,
+    pub commands: Receiver<Command>,
+}
+
+/// State of the control thread.
+pub struct Control {
+    core: Arc<Core>,
+    connector: Arc<dyn Connector>,
+    hello: Hello,
+    volume: u128,
+    slab_bytes: u64,
+    hosts: Vec<Host>,
+    workers: Vec<usize>,
+    acquires: HashMap<u64, Acquire>,
+    jobs: HashMap<usize, MapJob>,
+    // Extents that were refused, and when to forget that.
+    refused: Vec<(usize, Time)>,
+    repairs: Vec<Repair>,
+    // Where the search for stripes to repair goes on.
+    repair_retry: Time,
+    sessions_made: u64,
+    requests_made: u64,
+    arrivals: Receiver<Arrival>,
+    arrive: Sender<Arrival>,
+    commands: Receiver<Command>,
+    ticked: Time,
+}
+
+impl Control {
+    pub fn new(parts: Parts) -> Self {
+        let (arrive, arrivals) = std::sync::mpsc::channel();
+        let now = (parts.core.clock)();
+        let mut control = Self {
+            hello: Hello { client: parts.client, name: parts.name },
+            hosts: Host::table(parts.hosts, now),
+            core: parts.core,
+            connector: parts.connector,
+            volume: parts.volume,
+            slab_bytes: parts.slab_bytes,
+            workers: Vec::new(),
+            acquires: HashMap::new(),
+            jobs: HashMap::new(),
+            refused: Vec::new(),
+            repairs: Vec::new(),
+            repair_retry: Time(0),
+            sessions_made: 0,
+            requests_made: 0,
+            arrivals,
+            arrive,
+            commands: parts.commands,
+            ticked: now,
+        };
+        for (host, link) in parts.links {
+            control.link_up(host, link);
+        }
+        control
+    }
+
+    /// Runs until told to close.
+    pub fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            self.core.wake.clear();
+            for host in ready {
+                self.receive(host);
+            }
+            while let Ok(arrival) = self.arrivals.try_recv() {
+                self.on_arrival(arrival);
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                if !self.on_command(command) {
+                    self.release_all();
+                    return;
+                }
+            }
+            self.take_failures();
+            for extent in self.core.take_wanted() {
+                self.start_mapping(extent);
+            }
+            let now = self.now();
+            if now.since(self.ticked) >= TICK {
+                self.tick(now);
+            }
+            self.step_repairs();
+        }
+    }
+
+    fn now(&self) -> Time {
+        (self.core.clock)()
+    }
+
+    /// Sleeps until a session, a waker or a timer wants attention; returns hosts with arrivals.
+    fn wait(&self) -> Vec<HostIndex> {
+        let mut fds = vec![poll_fd(self.core.wake.fd(), false)];
+        let mut hosts = Vec::with_capacity(self.hosts.len());
+        for (index, host) in self.hosts.iter().enumerate() {
+            if let Some((fd, wants_write)) = host.interest() {
+                fds.push(poll_fd(fd, wants_write));
+                hosts.push(index);
+            }
+        }
+        let timeout = if self.is_draining() { repair::DRAIN_POLL } else { TICK };
+        let spec = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        // SAFETY: `fds` and `spec` are valid for the call; no signal mask is given.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const spec, std::ptr::null()) };
+        hosts.into_iter().zip(&fds[1..]).filter(|(_, fd)| fd.revents != 0).map(|(host, _)| host).collect()
+    }
+
+    /// Handles everything that a host sent.
+    fn receive(&mut self, host: HostIndex) {
+        loop {
+            match self.hosts[host].receive() {
+                Ok(Some(Incoming::Message(bytes))) => match Reply::decode(&bytes) {
+                    Ok(reply) => self.on_reply(host, reply),
+                    Err(malformed) => {
+                        tracing::warn!(host = %self.hosts[host].config.name, %malformed, "host sent a malformed reply");
+                        return self.lose(host);
+                    }
+                },
+                Ok(Some(Incoming::Attached(descriptor, window))) => self.on_attached(host, descriptor, window.ok()),
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(host = %self.hosts[host].config.name, %error, "lost host");
+                    return self.lose(host);
+                }
+            }
+        }
+    }
+
+    fn on_reply(&mut self, host: HostIndex, reply: Reply) {
+        match reply {
+            Reply::Free { slabs_total, slabs_free, .. } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
+            Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
+            Reply::Mapped { request, window } => self.on_mapped(host, request, window),
+            Reply::Refused { request, .. } => self.on_refused(request),
+            Reply::Filled { request, result } => self.on_filled(request, result),
+            Reply::Unmapped { .. } | Reply::Status(_) => {}
+        }
+    }
+
+    fn on_command(&mut self, command: Command) -> bool {
+        match command {
+            Command::AddWorker { id, ready } => {
+                self.workers.push(id);
+                for host in 0..self.hosts.len() {
+                    self.open_endpoint(host, id);
+                }
+                // The caller may have given up waiting; then nobody uses the worker.
+                drop(ready.send(()));
+            }
+            Command::RemoveWorker { id } => {
+                self.workers.retain(|&worker| worker != id);
+                drop(self.core.collect(id));
+            }
+            Command::Status { reply } => drop(reply.send(self.status())),
+            Command::Close => return false,
+        }
+        true
+    }
+
+    fn tick(&mut self, now: Time) {
+        // A gap means that this process was stopped: what the hosts owe may wait in the sockets.
+        let frozen = now.since(self.ticked) > TICK * 3;
+        self.ticked = now;
+        for host in 0..self.hosts.len() {
+            self.tend_host(host, now, frozen);
+        }
+        self.tend_acquires(now);
+        let core = Arc::clone(&self.core);
+        self.refused.retain(|&(extent, until)| {
+            let over = now >= until;
+            if over {
+                core.mapping_ended(extent, crate::core::Mapping::Idle);
+            }
+            !over
+        });
+        if self.core.discarded.swap(false, Ordering::AcqRel) {
+            self.reclaim_empty();
+        }
+    }
+
+    /// Sends a request to a host; a host that cannot take it is lost.
+    fn send(&mut self, host: HostIndex, request: &Request) -> bool {
+        let sent = self.hosts[host].send(request);
+        if !sent {
+            self.lose(host);
+        }
+        sent
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.requests_made += 1;
+        self.requests_made
+    }
+
+    /// Gives every slab back; hosts free the rest when the session ends and the lease runs out.
+    fn release_all(&mut self) {
+        let snapshot = self.core.directory.snapshot();
+        let mut waits = 0;
+        for member in snapshot.extents.iter().flatten().flat_map(|stripe| stripe.members.iter().flatten()) {
+            if self.session_is_up(member.session)
+                && self.hosts[member.session.host].send(&Request::Unmap { window: pool_window(&member.window.descriptor) })
+            {
+                waits += 1;
+            }
+        }
+        let deadline = self.now().after(cenote_fabric::FAILURE_TIMEOUT);
+        while waits > 0 && self.now() < deadline {
+            for host in self.wait() {
+                loop {
+                    match self.hosts[host].receive() {
+                        Ok(Some(Incoming::Message(bytes))) => {
+                            waits -= i32::from(matches!(Reply::decode(&bytes), Ok(Reply::Unmapped { .. })));
+                        }
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(_) => {
+                            self.hosts[host].hang_up();
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(crate) fn slab_bytes(&self) -> u64 {
+        self.slab_bytes
+    }
+
+    pub(crate) fn host_name(&self, host: HostIndex) -> String {
+        self.hosts[host].config.name.clone()
+    }
+
+    pub(crate) fn host_states(&self) -> Vec<HostState> {
+        let state = |host: &Host| HostState {
+            name: host.config.name.clone(),
+            connected: host.is_up(),
+            slabs_free: host.slabs_free,
+        };
+        self.hosts.iter().map(state).collect()
+    }
+
+    pub(crate) fn counter_values(&self) -> CounterValues {
+        let counters = &self.core.counters;
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CounterValues {
+            pages_read: value(&counters.pages_read),
+            pages_written: value(&counters.pages_written),
+            pages_decoded: value(&counters.pages_decoded),
+            reads_repeated: value(&counters.reads_repeated),
+            requests_failed: value(&counters.requests_failed),
+            rebuilt_bytes: value(&counters.rebuilt_bytes),
+            slabs_rebuilt: value(&counters.slabs_rebuilt),
+        }
+    }
+
+    fn session_is_up(&self, session: Session) -> bool {
+        self.hosts[session.host].session() == Some(session)
+    }
+}
+
+fn poll_fd(fd: RawFd, wants_write: bool) -> libc::pollfd {
+    let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+/// The pool's form of the fabric's window descriptor.
+fn pool_window(descriptor: &WindowDescriptor) -> Window {
+    Window {
+        id: descriptor.id.0,
+        generation: descriptor.generation.0,
+        len_bytes: descriptor.len_bytes,
+        rights: descriptor.rights.0,
+    }
+}
+
+/// The fabric's form of the pool's window.
+fn fabric_window(window: Window) -> WindowDescriptor {
+    WindowDescriptor {
+        id: WindowId(window.id),
+        generation: Generation(window.generation),
+        len_bytes: window.len_bytes,
+        rights: Rights(window.rights),
+    }
+}
+
+/// A slab that a host granted and this client attached.
+struct Granted {
+    session: Session,
+    window: RemoteWindow,
+}

@@ -1,0 +1,335 @@
+//! Sessions to the hosts: connecting, noticing death, connecting again.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::{Address, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, Result, Time};
+use cenote_pool::control::{Reply, Request, Window};
+use cenote_pool::placement::Candidate;
+
+use super::{Control, pool_window};
+use crate::directory::{HostIndex, Session};
+
+/// A host of the cluster file, with its text parsed.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// For people.
+    pub name: String,
+    /// Where it listens.
+    pub address: Address,
+    /// Failure domain; hosts that fail together share it.
+    pub domain: String,
+}
+
+/// A connected host, and what it said first.
+pub struct Link {
+    pub session: Box<dyn cenote_fabric::Session>,
+    pub slab_bytes: u64,
+    pub slabs_total: u32,
+    pub slabs_free: u32,
+}
+
+/// One host as the control thread sees it.
+pub(super) struct Host {
+    pub config: HostConfig,
+    pub domain: u32,
+    state: State,
+    pub slabs_free: u32,
+    pub slabs_total: u32,
+    // Slabs this client no longer uses that the host has not been told about.
+    abandoned: Vec<Window>,
+    ping_sent: Option<Time>,
+    sequence: u64,
+    // Why the last connection could not be made; logged once per reason.
+    complaint: String,
+}
+
+enum State {
+    Down { retry_at: Time },
+    Connecting,
+    Up { session: Session, connection: Box<dyn cenote_fabric::Session> },
+}
+
+/// A finished attempt to connect.
+pub(super) struct Arrival {
+    host: HostIndex,
+    link: Result<Link>,
+}
+
+/// Pause between attempts to reach a host that is down.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// Slabs to give back that are remembered per host; the host's own long timeout frees the rest.
+const ABANDONED_MAX: usize = 65_536;
+
+impl Host {
+    pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {
+        let mut domains: Vec<String> = Vec::new();
+        let make = |config: HostConfig| {
+            let known = domains.iter().position(|domain| *domain == config.domain);
+            let domain = known.unwrap_or_else(|| {
+                domains.push(config.domain.clone());
+                domains.len() - 1
+            });
+            Self {
+                domain: u32::try_from(domain).expect("at most 4096 hosts"),
+                config,
+                state: State::Down { retry_at: now },
+                slabs_free: 0,
+                slabs_total: 0,
+                abandoned: Vec::new(),
+                ping_sent: None,
+                sequence: 0,
+                complaint: String::new(),
+            }
+        };
+        configs.into_iter().map(make).collect()
+    }
+
+    pub fn session(&self) -> Option<Session> {
+        match self.state {
+            State::Up { session, .. } => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Descriptor to poll and whether for writing too; `None` while not connected.
+    pub fn interest(&self) -> Option<(RawFd, bool)> {
+        match &self.state {
+            State::Up { connection, .. } => Some((connection.fd(), connection.wants_write())),
+            _ => None,
+        }
+    }
+
+    pub fn receive(&mut self) -> Result<Option<Incoming>> {
+        match &mut self.state {
+            State::Up { connection, .. } => connection.receive(),
+            _ => Ok(None),
+        }
+    }
+
+    pub fn send(&mut self, request: &Request) -> bool {
+        let mut bytes = Vec::with_capacity(64);
+        request.encode(&mut bytes);
+        match &mut self.state {
+            State::Up { connection, .. } => connection.send(&bytes).is_ok(),
+            _ => false,
+        }
+    }
+
+    pub fn attach(&mut self, window: Window) -> bool {
+        match &mut self.state {
+            State::Up { connection, .. } => connection.attach(super::fabric_window(window)).is_ok(),
+            _ => false,
+        }
+    }
+
+    pub fn set_free(&mut self, slabs_free: u32, slabs_total: Option<u32>) {
+        self.slabs_free = slabs_free;
+        self.slabs_total = slabs_total.unwrap_or(self.slabs_total);
+    }
+
+    pub fn on_pong(&mut self, slabs_free: u32) {
+        self.slabs_free = slabs_free;
+        self.ping_sent = None;
+    }
+
+    /// Whether it owes an answer for longer than the failure timeout.
+    pub fn is_silent(&self, now: Time) -> bool {
+        self.ping_sent.is_some_and(|sent| now.since(sent) > FAILURE_TIMEOUT)
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    pub fn hang_up(&mut self) {
+        self.state = State::Down { retry_at: Time(0) };
+    }
+}
+
+impl Control {
+    /// Hosts that may be asked for a slab now.
+    pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
+        let usable = |host: &&Host| host.is_up() && !host.is_silent(now) && host.slabs_free > 0;
+        let all = self.hosts.iter().enumerate();
+        all.filter(|(_, host)| usable(&host))
+            .map(|(index, host)| Candidate {
+                host: index,
+                domain: host.domain,
+                slabs_free: host.slabs_free,
+                slabs_total: host.slabs_total,
+            })
+            .collect()
+    }
+
+    /// Takes over a new connection to a host.
+    pub(super) fn link_up(&mut self, index: HostIndex, link: Link) {
+        if link.slab_bytes < self.slab_bytes {
+            tracing::warn!(host = %self.hosts[index].config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
+                "host lends smaller slabs than this volume uses; it is left out");
+            self.hosts[index].state = State::Down { retry_at: self.now().after(RECONNECT * 20) };
+            return;
+        }
+        self.sessions_made += 1;
+        let session = Session { host: index, number: self.sessions_made };
+        let host = &mut self.hosts[index];
+        host.state = State::Up { session, connection: link.session };
+        host.set_free(link.slabs_free, Some(link.slabs_total));
+        host.ping_sent = None;
+        host.complaint.clear();
+        // A host that comes back missed writes: its old slabs are only good to be freed.
+        for window in std::mem::take(&mut host.abandoned) {
+            if !host.send(&Request::Unmap { window }) {
+                return self.lose(index);
+            }
+        }
+        for worker in self.workers.clone() {
+            self.open_endpoint(index, worker);
+        }
+        self.repair_retry = Time(0);
+    }
+
+    /// Opens a worker's endpoint to a connected host and delivers it.
+    pub(super) fn open_endpoint(&mut self, index: HostIndex, worker: usize) {
+        let State::Up { session, connection } = &self.hosts[index].state else { return };
+        match connection.endpoint(FAILURE_TIMEOUT) {
+            Ok(endpoint) => self.core.deliver(worker, *session, endpoint),
+            Err(error) => {
+                tracing::warn!(host = %self.hosts[index].config.name, %error, "no data connection");
+                self.lose(index);
+            }
+        }
+    }
+
+    /// Gives a host up: its slabs are failed first, then the connection goes.
+    pub(super) fn lose(&mut self, index: HostIndex) {
+        let State::Up { session, .. } = self.hosts[index].state else { return };
+        self.core.directory.fail_session(session);
+        let retry_at = self.now().after(RECONNECT);
+        let host = &mut self.hosts[index];
+        host.state = State::Down { retry_at };
+        host.slabs_free = 0;
+        host.ping_sent = None;
+        self.lose_acquires(session);
+        self.lose_repairs(session);
+    }
+
+    /// Acts on failures that workers marked in the directory.
+    pub(super) fn take_failures(&mut self) {
+        for session in self.core.directory.take_failed() {
+            if self.session_is_up(session) {
+                tracing::warn!(host = %self.hosts[session.host].config.name, "data connection lost");
+                self.lose(session.host);
+            }
+        }
+        for dropped in self.core.directory.take_dropped() {
+            self.lose_repair_target(dropped.extent, dropped.member);
+            self.give_back(dropped.session, pool_window(&dropped.window.descriptor));
+            self.repair_retry = Time(0);
+        }
+    }
+
+    /// Tells a host that a slab is no longer used, now or when it is back.
+    pub(super) fn give_back(&mut self, session: Session, window: Window) {
+        let host = session.host;
+        let told = self.session_is_up(session) && self.send(host, &Request::Unmap { window });
+        if !told && self.hosts[host].abandoned.len() < ABANDONED_MAX {
+            self.hosts[host].abandoned.push(window);
+        }
+    }
+
+    /// Pings a host, connects one that is down, gives up one that stays silent.
+    pub(super) fn tend_host(&mut self, index: HostIndex, now: Time, frozen: bool) {
+        let host = &mut self.hosts[index];
+        match host.state {
+            State::Down { retry_at } if now >= retry_at => self.connect(index),
+            State::Down { .. } | State::Connecting => {}
+            State::Up { .. } => {
+                if frozen {
+                    host.ping_sent = None;
+                }
+                if host.is_silent(now) && !matches!(host.config.address, Address::Shm(_)) {
+                    tracing::warn!(host = %host.config.name, "host is silent");
+                    return self.lose(index);
+                }
+                if host.ping_sent.is_none() {
+                    host.ping_sent = Some(now);
+                    host.sequence += 1;
+                    let sequence = host.sequence;
+                    self.send(index, &Request::Ping { sequence });
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, index: HostIndex) {
+        let (connector, hello) = (Arc::clone(&self.connector), self.hello.clone());
+        let address = self.hosts[index].config.address.clone();
+        let (arrive, core) = (self.arrive.clone(), Arc::clone(&self.core));
+        let started = std::thread::Builder::new().name("cenote-connect".into()).spawn(move || {
+            let link = dial(&*connector, &address, &hello);
+            // The control thread may be gone; then the connection just closes.
+            drop(arrive.send(Arrival { host: index, link }));
+            core.wake.wake();
+        });
+        self.hosts[index].state = match started {
+            Ok(_) => State::Connecting,
+            Err(_) => State::Down { retry_at: self.now().after(RECONNECT) },
+        };
+    }
+
+    pub(super) fn on_arrival(&mut self, arrival: Arrival) {
+        match arrival.link {
+            Ok(link) => {
+                tracing::info!(host = %self.hosts[arrival.host].config.name, "connected");
+                self.link_up(arrival.host, link);
+            }
+            Err(error) => {
+                let retry_at = self.now().after(RECONNECT);
+                let host = &mut self.hosts[arrival.host];
+                host.state = State::Down { retry_at };
+                let complaint = error.to_string();
+                if complaint != host.complaint {
+                    tracing::warn!(host = %host.config.name, %error, "cannot connect");
+                    host.complaint = complaint;
+                }
+            }
+        }
+    }
+}
+
+/// Connects to a host and asks what it has; within [`FAILURE_TIMEOUT`] each.
+///
+/// # Errors
+/// As [`Connector::connect`]; `Protocol` when the host answers something else.
+pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Result<Link> {
+    let mut session = connector.connect(address, hello, FAILURE_TIMEOUT)?;
+    let mut query = Vec::new();
+    Request::Query.encode(&mut query);
+    session.send(&query)?;
+    let deadline = Time::now().after(FAILURE_TIMEOUT);
+    loop {
+        match session.receive()? {
+            Some(Incoming::Message(bytes)) => {
+                return match Reply::decode(&bytes) {
+                    Ok(Reply::Free { slab_bytes, slabs_total, slabs_free, .. }) => {
+                        Ok(Link { session, slab_bytes, slabs_total, slabs_free })
+                    }
+                    _ => Err(Error::Protocol("expected the host's free memory")),
+                };
+            }
+            Some(_) => return Err(Error::Protocol("expected the host's free memory")),
+            None => {}
+        }
+        let left = deadline.since(Time::now());
+        if left.is_zero() {
+            return Err(Error::Timeout(FAILURE_TIMEOUT));
+        }
+        let mut fd = super::poll_fd(session.fd(), session.wants_write());
+        let millis = i32::try_from(left.as_millis()).expect("within the failure timeout") + 1;
+        // SAFETY: `fd` is one valid entry for the duration of the call.
+        unsafe { libc::poll(&raw mut fd, 1, millis) };
+    }
+}

@@ -1,0 +1,250 @@
+//! Mapping an extent: k+r slabs on as many failure domains, or fewer and degraded.
+//!
+//! Each slab is one **acquire**: ask the host (MAP), attach the window it grants. A host
+//! that refuses, dies or stays silent is replaced by the next candidate; when there is
+//! none, the extent is mapped DEGRADED on at least k (completed later by `repair`), and
+//! with fewer than k everything is given back and the writers get "no space".
+
+use std::time::Duration;
+
+use cenote_fabric::{RemoteWindow, Time, WindowDescriptor};
+use cenote_pool::control::{Request, Window};
+use cenote_pool::placement::place;
+
+use super::{Control, Granted, fabric_window, pool_window};
+use crate::core::Mapping;
+use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
+
+/// One slab on its way from a host.
+pub(super) struct Acquire {
+    pub extent: usize,
+    pub member: usize,
+    pub session: Session,
+    pub purpose: Purpose,
+    asked_at: Time,
+    stage: Stage,
+}
+
+/// Who gets the slab.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Purpose {
+    Map,
+    Repair,
+}
+
+enum Stage {
+    Asked,
+    Attaching(Window),
+}
+
+/// An extent on its way to being mapped.
+pub(super) struct MapJob {
+    members: Vec<Option<Member>>,
+    tried: Vec<HostIndex>,
+    waiting: usize,
+}
+
+/// How long a host that answers pings may take for a slab: it may have to populate 1 GiB.
+const ACQUIRE_MAX: Duration = Duration::from_secs(30);
+
+/// How long an extent stays refused before a write may ask again.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+
+impl Control {
+    pub(super) fn start_mapping(&mut self, extent: usize) {
+        let mapped = self.core.directory.snapshot().extents[extent].is_some();
+        if mapped || self.jobs.contains_key(&extent) {
+            if mapped {
+                self.core.mapping_ended(extent, Mapping::Idle);
+            }
+            return;
+        }
+        let members = self.core.scheme.members();
+        self.jobs.insert(extent, MapJob { members: vec![None; members], tried: Vec::new(), waiting: 0 });
+        self.pursue(extent);
+    }
+
+    /// Asks hosts for the slabs that a job lacks; ends it when nothing more can be asked.
+    fn pursue(&mut self, extent: usize) {
+        let now = self.now();
+        let job = &self.jobs[&extent];
+        let pending: Vec<(usize, Session)> = self
+            .acquires
+            .values()
+            .filter(|acquire| acquire.extent == extent && acquire.purpose == Purpose::Map)
+            .map(|acquire| (acquire.member, acquire.session))
+            .collect();
+        let lacking: Vec<usize> = (0..job.members.len())
+            .filter(|&member| job.members[member].is_none() && pending.iter().all(|&(at, _)| at != member))
+            .collect();
+        let held = job.members.iter().flatten().map(|member| member.domain);
+        let asked = pending.iter().map(|&(_, session)| self.hosts[session.host].domain);
+        let excluded: Vec<u32> = held.chain(asked).collect();
+        let mut candidates = self.candidates(now);
+        candidates.retain(|candidate| !job.tried.contains(&candidate.host));
+        let chosen = place(&candidates, &excluded, lacking.len(), self.seed(extent));
+        for (&member, &host) in lacking.iter().zip(&chosen) {
+            self.acquire(extent, member, host, Purpose::Map);
+        }
+        let waiting = self.acquires.values().filter(|a| a.extent == extent && a.purpose == Purpose::Map).count();
+        if let Some(job) = self.jobs.get_mut(&extent) {
+            job.tried.extend(chosen);
+            job.waiting = waiting;
+            if waiting == 0 {
+                self.end_mapping(extent);
+            }
+        }
+    }
+
+    /// Spreads ties between equally loaded hosts over extents.
+    pub(super) fn seed(&self, extent: usize) -> u64 {
+        (self.volume as u64) ^ (extent as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Asks one host for one slab.
+    pub(super) fn acquire(&mut self, extent: usize, member: usize, host: HostIndex, purpose: Purpose) {
+        let Some(session) = self.hosts[host].session() else { return };
+        let request = self.next_request();
+        let asked_at = self.now();
+        self.acquires.insert(request, Acquire { extent, member, session, purpose, asked_at, stage: Stage::Asked });
+        self.hosts[host].slabs_free = self.hosts[host].slabs_free.saturating_sub(1);
+        let message = Request::Map {
+            request,
+            volume: self.volume,
+            extent: u32::try_from(extent).expect("fewer than 2^32 extents"),
+            member: u8::try_from(member).expect("at most 40 members"),
+        };
+        // Losing the host ends the acquire as well.
+        self.send(host, &message);
+    }
+
+    pub(super) fn on_mapped(&mut self, host: HostIndex, request: u64, window: Window) {
+        let session = self.hosts[host].session();
+        let known = self.acquires.get_mut(&request).filter(|acquire| Some(acquire.session) == session);
+        let fits = window.len_bytes >= self.slab_bytes;
+        match (known, session) {
+            (Some(acquire), _) if fits => {
+                acquire.stage = Stage::Attaching(window);
+                if !self.hosts[host].attach(window) {
+                    self.lose(host);
+                }
+            }
+            // Too late, or of no use: the slab goes back.
+            (known, Some(session)) => {
+                let failed = known.is_some();
+                self.give_back(session, window);
+                if failed {
+                    self.on_refused(request);
+                }
+            }
+            (_, None) => {}
+        }
+    }
+
+    pub(super) fn on_refused(&mut self, request: u64) {
+        let Some(acquire) = self.acquires.remove(&request) else { return };
+        self.hosts[acquire.session.host].slabs_free = 0;
+        self.acquire_failed(&acquire);
+    }
+
+    pub(super) fn on_attached(&mut self, host: HostIndex, descriptor: WindowDescriptor, window: Option<RemoteWindow>) {
+        let attaching = |acquire: &Acquire| {
+            acquire.session.host == host
+                && matches!(acquire.stage, Stage::Attaching(window) if fabric_window(window) == descriptor)
+        };
+        let Some(request) = self.acquires.iter().find(|(_, acquire)| attaching(acquire)).map(|(&request, _)| request) else {
+            return;
+        };
+        let acquire = self.acquires.remove(&request).expect("just found");
+        let Some(window) = window else {
+            self.give_back(acquire.session, pool_window(&descriptor));
+            return self.acquire_failed(&acquire);
+        };
+        let granted = Granted { session: acquire.session, window };
+        match acquire.purpose {
+            Purpose::Map => self.map_granted(acquire.extent, acquire.member, granted),
+            Purpose::Repair => self.repair_granted(acquire.extent, acquire.member, granted),
+        }
+    }
+
+    fn map_granted(&mut self, extent: usize, member: usize, granted: Granted) {
+        let domain = self.hosts[granted.session.host].domain;
+        let Some(job) = self.jobs.get_mut(&extent) else {
+            return self.give_back(granted.session, pool_window(&granted.window.descriptor));
+        };
+        let Granted { session, window } = granted;
+        job.members[member] = Some(Member { session, domain, window, state: MemberState::Live });
+        job.waiting -= 1;
+        if job.waiting == 0 {
+            self.pursue(extent);
+        }
+    }
+
+    fn acquire_failed(&mut self, acquire: &Acquire) {
+        match acquire.purpose {
+            Purpose::Map => self.pursue_after_failure(acquire.extent),
+            Purpose::Repair => self.repair_refused(acquire.extent),
+        }
+    }
+
+    fn pursue_after_failure(&mut self, extent: usize) {
+        if self.jobs.contains_key(&extent) {
+            self.pursue(extent);
+        }
+    }
+
+    /// Publishes what a job got, or gives it back when it is too little.
+    fn end_mapping(&mut self, extent: usize) {
+        let job = self.jobs.remove(&extent).expect("a job is ended once");
+        // A host may have gone since it granted.
+        let members: Vec<Option<Member>> = job
+            .members
+            .into_iter()
+            .map(|member| member.filter(|member| self.session_is_up(member.session)))
+            .collect();
+        let live = members.iter().flatten().count();
+        let all_data = self.core.scheme.k();
+        if live < all_data {
+            for member in members.into_iter().flatten() {
+                self.give_back(member.session, pool_window(&member.window.descriptor));
+            }
+            tracing::warn!(extent, live, needed = all_data, "no space: too few hosts have memory left");
+            self.core.mapping_ended(extent, Mapping::Refused);
+            let until = self.now().after(REFUSED_FOR);
+            self.refused.push((extent, until));
+            return;
+        }
+        if live < members.len() {
+            tracing::warn!(extent, live, wanted = members.len(), "extent mapped degraded");
+            self.repair_retry = Time(0);
+        }
+        self.core.directory.publish(|next| {
+            next.extents[extent] = Some(std::sync::Arc::new(Stripe { members, ..Stripe::default() }));
+            true
+        });
+        self.core.mapping_ended(extent, Mapping::Idle);
+    }
+
+    /// Ends the acquires of a session that is gone.
+    pub(super) fn lose_acquires(&mut self, session: Session) {
+        self.fail_acquires(|_, acquire| acquire.session == session);
+    }
+
+    /// Gives up on hosts that answer neither pings nor in the time that any slab takes.
+    pub(super) fn tend_acquires(&mut self, now: Time) {
+        self.fail_acquires(|control, acquire| {
+            control.hosts[acquire.session.host].is_silent(now) || now.since(acquire.asked_at) > ACQUIRE_MAX
+        });
+    }
+
+    fn fail_acquires(&mut self, is_over: impl Fn(&Self, &Acquire) -> bool) {
+        let over: Vec<u64> =
+            self.acquires.iter().filter(|(_, acquire)| is_over(self, acquire)).map(|(&request, _)| request).collect();
+        for request in over {
+            // A failure may have ended others of the list.
+            if let Some(acquire) = self.acquires.remove(&request) {
+                self.acquire_failed(&acquire);
+            }
+        }
+    }
+}

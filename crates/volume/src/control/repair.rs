@@ -1,0 +1,342 @@
+//! Making stripes whole: a lost slab is rebuilt on another host, in small steps.
+//!
+//! The relocation machine, chunk by chunk:
+//! `FENCED` (writes in the chunk wait) `-> DRAINED` (no worker is left in an older epoch)
+//! `-> FILLED` (the new host pulled k survivors and decoded) `-> ` next chunk
+//! `-> PUBLISHED` (read like any other). Below the watermark writes reach the new slab too,
+//! above it they are degraded, only inside the chunk do they wait. Reads go on throughout.
+//!
+//! The same fence and drain serve the reclaim of extents that were discarded whole.
+//!
+//! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
+//! a fence never outlives its repair; one repair per extent.
+//! Paper: [hydra22] 4.4 (background slab regeneration).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_pool::control::{FillResult, Request, Source};
+use cenote_pool::placement::place;
+
+use super::mapping::Purpose;
+use super::{Control, Granted, pool_window};
+use crate::core::Mapping;
+use crate::directory::{Member, MemberState, Session};
+
+/// One extent being repaired or reclaimed.
+pub(super) struct Repair {
+    pub extent: usize,
+    pub split: usize,
+    target: Option<Session>,
+    stage: Stage,
+    // Sources that the target could not read, for this chunk.
+    shunned: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// A slab is on its way.
+    Acquiring,
+    /// Writers of the chunk are leaving.
+    Draining { epoch: u64, start: u32, end: u32 },
+    /// The target is at it.
+    Filling { request: u64, end: u32, len_bytes: u64, asked_at: Time },
+    /// No source could be read; tried again at this time.
+    Pausing { until: Time, start: u32, end: u32 },
+    /// Writers of a wholly discarded extent are leaving.
+    Reclaiming { epoch: u64 },
+}
+
+/// How often a drain is looked at: workers leave an epoch within microseconds.
+pub(super) const DRAIN_POLL: Duration = Duration::from_micros(20);
+
+/// Most slab bytes rebuilt per step.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Extents repaired at a time; a second one keeps going while the first waits for its host.
+const REPAIRS_MAX: usize = 2;
+
+/// A chunk takes milliseconds; a target that answers pings but takes this long is replaced.
+const FILL_MAX: Duration = Duration::from_secs(10);
+
+/// Pause before sources that failed are tried again, and before looking for space again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Control {
+    /// Whether something waits for workers to leave an epoch.
+    pub(super) fn is_draining(&self) -> bool {
+        let drains = |repair: &Repair| matches!(repair.stage, Stage::Draining { .. } | Stage::Reclaiming { .. });
+        self.repairs.iter().any(drains)
+    }
+
+    /// Moves every repair on as far as it goes, then starts new ones.
+    pub(super) fn step_repairs(&mut self) {
+        let now = self.now();
+        let mut extents: Vec<usize> = self.repairs.iter().map(|repair| repair.extent).collect();
+        while let Some(extent) = extents.pop() {
+            self.step_repair(extent, now);
+        }
+        if now >= self.repair_retry {
+            self.repair_retry = now.after(PAUSE);
+            self.start_repairs(now);
+        }
+    }
+
+    fn step_repair(&mut self, extent: usize, now: Time) {
+        let Some(at) = self.find_repair(extent) else { return };
+        match self.repairs[at].stage {
+            Stage::Draining { epoch, start, end } if self.core.directory.is_settled(epoch) => {
+                self.fill(at, start, end, now);
+            }
+            Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => self.reclaim(at),
+            Stage::Pausing { until, start, end } if now >= until => {
+                self.repairs[at].shunned = 0;
+                self.fill(at, start, end, now);
+            }
+            Stage::Filling { asked_at, .. } => {
+                let target = self.repairs[at].target.expect("a filling repair has a target");
+                if now.since(asked_at) > FILL_MAX || self.hosts[target.host].is_silent(now) {
+                    self.abandon(at);
+                }
+            }
+            Stage::Draining { .. } | Stage::Reclaiming { .. } | Stage::Pausing { .. } | Stage::Acquiring => {}
+        }
+    }
+
+    fn find_repair(&self, extent: usize) -> Option<usize> {
+        self.repairs.iter().position(|repair| repair.extent == extent)
+    }
+
+    /// Looks for stripes with a missing member and starts on the first few.
+    fn start_repairs(&mut self, now: Time) {
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            if self.repairs.len() >= REPAIRS_MAX {
+                self.repair_retry = Time(0);
+                return;
+            }
+            let Some(stripe) = stripe else { continue };
+            let Some(split) = stripe.members.iter().position(Option::is_none) else { continue };
+            let is_lost = (stripe.readable().count_ones() as usize) < self.core.scheme.k();
+            if is_lost || self.find_repair(extent).is_some() {
+                continue;
+            }
+            let excluded: Vec<u32> = stripe.members.iter().flatten().map(|member| member.domain).collect();
+            let Some(&host) = place(&self.candidates(now), &excluded, 1, self.seed(extent)).first() else { continue };
+            self.repairs.push(Repair { extent, split, target: None, stage: Stage::Acquiring, shunned: 0 });
+            self.acquire(extent, split, host, Purpose::Repair);
+        }
+    }
+
+    pub(super) fn repair_refused(&mut self, extent: usize) {
+        self.repairs.retain(|repair| repair.extent != extent || !matches!(repair.stage, Stage::Acquiring));
+    }
+
+    /// A slab for a repair has arrived: it takes its place, empty.
+    pub(super) fn repair_granted(&mut self, extent: usize, split: usize, granted: Granted) {
+        let vacant = self.core.directory.snapshot().extents[extent]
+            .as_ref()
+            .is_some_and(|stripe| stripe.members[split].is_none());
+        let Some(at) = self.find_repair(extent).filter(|&at| vacant && self.repairs[at].split == split) else {
+            self.repair_refused(extent);
+            return self.give_back(granted.session, pool_window(&granted.window.descriptor));
+        };
+        let Granted { session, window } = granted;
+        let domain = self.hosts[session.host].domain;
+        tracing::info!(extent, split, host = %self.hosts[session.host].config.name, "regeneration starts");
+        self.core.directory.publish_stripe(extent, |stripe| {
+            stripe.members[split] = Some(Member { session, domain, window, state: MemberState::Filling { watermark: 0 } });
+            true
+        });
+        self.repairs[at].target = Some(session);
+        self.fence(at, 0);
+    }
+
+    /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
+    fn fence(&mut self, at: usize, start: u32) {
+        let Repair { extent, split, .. } = self.repairs[at];
+        let pages = u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+        let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
+        let end = start.saturating_add(chunk).min(pages);
+        let is_whole = start == pages;
+        let mut kept = false;
+        let epoch = self.core.directory.publish_stripe(extent, |stripe| {
+            if let Some(member) = &mut stripe.members[split] {
+                kept = true;
+                member.state = if is_whole { MemberState::Live } else { MemberState::Filling { watermark: start } };
+            }
+            stripe.fence = if is_whole { 0..0 } else { start..end };
+            kept
+        });
+        if !kept {
+            return self.abandon(at);
+        }
+        if is_whole {
+            tracing::info!(extent, split, "regeneration done");
+            self.core.counters.slabs_rebuilt.fetch_add(1, Ordering::Relaxed);
+            self.repairs.swap_remove(at);
+            self.repair_retry = Time(0);
+            return;
+        }
+        self.repairs[at].shunned = 0;
+        self.repairs[at].stage = Stage::Draining { epoch, start, end };
+    }
+
+    /// The chunk is drained: has the target rebuild its written part, or skips it.
+    fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
+        let Repair { extent, split, target, shunned, .. } = self.repairs[at];
+        let base = extent as u64 * self.core.extent_pages;
+        let written = |from: u64| self.core.bitmap.next(base + from, base + u64::from(end), true);
+        let Some(first) = written(u64::from(start)) else { return self.fence(at, end) };
+        let split_bytes = self.core.scheme.split_bytes() as u64;
+        let k = self.core.scheme.k();
+        let snapshot = self.core.directory.snapshot();
+        let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else { return self.abandon(at) };
+        let Some(member) = &stripe.members[split] else { return self.abandon(at) };
+        if (stripe.readable().count_ones() as usize) < k {
+            return self.abandon(at);
+        }
+        let usable = |index: usize| shunned >> index & 1 == 0;
+        let sources: Vec<Source> = stripe
+            .members
+            .iter()
+            .enumerate()
+            .filter(|&(index, _)| usable(index))
+            .filter_map(|(index, member)| Some((index, member.as_ref()?)))
+            .filter(|(_, member)| member.state == MemberState::Live)
+            .take(k)
+            .map(|(index, member)| Source {
+                split: u8::try_from(index).expect("at most 40 members"),
+                address: self.hosts[member.session.host].config.address.to_string(),
+                window: pool_window(&member.window.descriptor),
+            })
+            .collect();
+        if sources.len() < k {
+            self.repairs[at].stage = Stage::Pausing { until: now.after(PAUSE), start, end };
+            return;
+        }
+        let request = self.next_request();
+        let from = first - base;
+        let len_bytes = (u64::from(end) - from) * split_bytes;
+        let message = Request::Fill {
+            request,
+            target: pool_window(&member.window.descriptor),
+            split: u8::try_from(split).expect("at most 40 members"),
+            k: u8::try_from(k).expect("at most 32"),
+            r: u8::try_from(self.core.scheme.r()).expect("at most 8"),
+            offset: from * split_bytes,
+            len_bytes,
+            sources,
+        };
+        self.repairs[at].stage = Stage::Filling { request, end, len_bytes, asked_at: now };
+        // Losing the target ends the repair as well.
+        self.send(target.host, &message);
+    }
+
+    pub(super) fn on_filled(&mut self, request: u64, result: FillResult) {
+        let filling = |repair: &Repair| matches!(repair.stage, Stage::Filling { request: asked, .. } if asked == request);
+        let Some(at) = self.repairs.iter().position(filling) else { return };
+        let Stage::Filling { end, len_bytes, asked_at, .. } = self.repairs[at].stage else { return };
+        match result {
+            FillResult::Done => {
+                self.core.counters.rebuilt_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+                self.fence(at, end);
+            }
+            FillResult::SourceFailed { split } => {
+                tracing::warn!(extent = self.repairs[at].extent, split, "a source could not be read");
+                self.repairs[at].shunned |= 1_u64.checked_shl(u32::from(split)).unwrap_or(0);
+                let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
+                let start = (end - 1) / chunk * chunk;
+                self.fill(at, start, end, asked_at.max(self.now()));
+            }
+            FillResult::TargetStale | FillResult::Bad => self.abandon(at),
+        }
+    }
+
+    /// Ends a repair that cannot go on: fence away, the unfinished slab dropped.
+    fn abandon(&mut self, at: usize) {
+        let repair = self.repairs.swap_remove(at);
+        let mut dropped = None;
+        self.core.directory.publish_stripe(repair.extent, |stripe| {
+            stripe.fence = 0..0;
+            let filling = |member: &Member| member.state != MemberState::Live;
+            if stripe.members[repair.split].as_ref().is_some_and(filling) {
+                dropped = stripe.members[repair.split].take();
+            }
+            true
+        });
+        if let Some(member) = dropped {
+            self.give_back(member.session, pool_window(&member.window.descriptor));
+        }
+        self.repair_retry = self.now().after(PAUSE);
+    }
+
+    /// Ends the repairs whose target's session is gone.
+    pub(super) fn lose_repairs(&mut self, session: Session) {
+        while let Some(at) = self.repairs.iter().position(|repair| repair.target == Some(session)) {
+            self.abandon(at);
+        }
+    }
+
+    /// Ends the repair of a member that was dropped from the directory.
+    pub(super) fn lose_repair_target(&mut self, extent: usize, split: usize) {
+        let hit = |repair: &Repair| repair.extent == extent && repair.split == split && repair.target.is_some();
+        if let Some(at) = self.repairs.iter().position(hit) {
+            self.abandon(at);
+        }
+    }
+
+    /// Fences every mapped extent in which no page is written, to unmap it once drained.
+    pub(super) fn reclaim_empty(&mut self) {
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            let base = extent as u64 * self.core.extent_pages;
+            let is_empty = || self.core.bitmap.next(base, base + self.core.extent_pages, true).is_none();
+            if stripe.is_none() || !is_empty() {
+                continue;
+            }
+            if self.find_repair(extent).is_some() {
+                self.core.discarded.store(true, Ordering::Release);
+                continue;
+            }
+            let pages = u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+            let epoch = self.core.directory.publish_stripe(extent, |stripe| {
+                stripe.fence = 0..pages;
+                true
+            });
+            let stage = Stage::Reclaiming { epoch };
+            self.repairs.push(Repair { extent, split: 0, target: None, stage, shunned: 0 });
+        }
+    }
+
+    /// The extent is drained: unmaps it unless a write came first.
+    fn reclaim(&mut self, at: usize) {
+        let extent = self.repairs.swap_remove(at).extent;
+        let base = extent as u64 * self.core.extent_pages;
+        let is_empty = self.core.bitmap.next(base, base + self.core.extent_pages, true).is_none();
+        let mut freed = Vec::new();
+        self.core.directory.publish(|next| {
+            match &mut next.extents[extent] {
+                Some(stripe) if !is_empty => std::sync::Arc::make_mut(stripe).fence = 0..0,
+                slot => freed = slot.take().map(|stripe| stripe.members.clone()).unwrap_or_default(),
+            }
+            true
+        });
+        self.core.mapping_ended(extent, Mapping::Idle);
+        for member in freed.into_iter().flatten() {
+            self.give_back(member.session, pool_window(&member.window.descriptor));
+        }
+    }
+
+    /// Share of the slab that is filled, when the extent is being repaired; for status.
+    pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
+        let done = match self.repairs[self.find_repair(extent)?].stage {
+            Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
+            Stage::Filling { end, .. } => end,
+            Stage::Acquiring => 0,
+            Stage::Reclaiming { .. } => return None,
+        };
+        Some(f64::from(done) / self.core.extent_pages as f64)
+    }
+}

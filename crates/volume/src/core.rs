@@ -1,0 +1,154 @@
+//! What the workers and the control thread of one volume share. No lock on the page path.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_codec::Code;
+use cenote_fabric::{Endpoint, Time};
+
+use crate::bitmap::Bitmap;
+use crate::claims::Claims;
+use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::wake::Wake;
+use crate::{PAGE_BYTES, Scheme};
+
+/// Shared state of one volume.
+pub struct Core {
+    pub scheme: Scheme,
+    pub code: Option<Code>,
+    /// Pages in one extent: slab bytes / split bytes.
+    pub extent_pages: u64,
+    /// Size of the volume in bytes; grows by resize.
+    pub size_bytes: AtomicU64,
+    pub directory: Arc<Directory>,
+    pub claims: Claims,
+    pub bitmap: Bitmap,
+    mapping: Box<[AtomicU8]>,
+    wanted: Mutex<Vec<usize>>,
+    mailboxes: Box<[Mailbox]>,
+    /// Set when a discard may have emptied an extent.
+    pub discarded: AtomicBool,
+    pub closed: AtomicBool,
+    pub wake: Wake,
+    pub counters: Counters,
+    /// The clock; virtual under simulation.
+    pub clock: fn() -> Time,
+}
+
+/// Endpoints that the control thread opened for a worker and that it has not yet taken.
+#[derive(Default)]
+struct Mailbox {
+    full: AtomicBool,
+    endpoints: Mutex<Vec<(Session, Box<dyn Endpoint>)>>,
+}
+
+/// What the volume did so far; for status and metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub pages_read: AtomicU64,
+    pub pages_written: AtomicU64,
+    /// Reads that had to decode because a data split was missing.
+    pub pages_decoded: AtomicU64,
+    /// Reads taken again because a writer was in the way or a host failed.
+    pub reads_repeated: AtomicU64,
+    pub requests_failed: AtomicU64,
+    pub rebuilt_bytes: AtomicU64,
+    pub slabs_rebuilt: AtomicU64,
+}
+
+/// Where an extent stands with the control thread.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Mapping {
+    /// Nobody asked.
+    Idle = 0,
+    /// The control thread is at it.
+    Wanted = 1,
+    /// Too few hosts had memory; the next ask after a pause tries again.
+    Refused = 2,
+}
+
+impl Core {
+    #[expect(clippy::too_many_arguments, reason = "one call, at the volume's birth")]
+    pub fn new(
+        scheme: Scheme,
+        slab_bytes: u64,
+        size_bytes: u64,
+        size_max: u64,
+        wake: Wake,
+        clock: fn() -> Time,
+    ) -> Self {
+        let extent_pages = slab_bytes / scheme.split_bytes() as u64;
+        let pages = size_max.div_ceil(PAGE_BYTES as u64);
+        let extent_count = usize::try_from(pages.div_ceil(extent_pages)).expect("volume sizes fit the address space");
+        Self {
+            scheme,
+            code: scheme.code(),
+            extent_pages,
+            size_bytes: AtomicU64::new(size_bytes),
+            directory: Arc::new(Directory::new(extent_count)),
+            claims: Claims::new(),
+            bitmap: Bitmap::new(pages),
+            mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
+            wanted: Mutex::default(),
+            mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
+            discarded: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            wake,
+            counters: Counters::default(),
+            clock,
+        }
+    }
+
+    /// Extent of a page of the volume, and the page's index in it.
+    pub fn locate(&self, page: u64) -> (usize, u32) {
+        let extent = usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
+        let index = u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
+        (extent, index)
+    }
+
+    /// Asks the control thread to map an extent and says where that stands.
+    pub fn want(&self, extent: usize) -> Mapping {
+        let state = &self.mapping[extent];
+        match state.compare_exchange(Mapping::Idle as u8, Mapping::Wanted as u8, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(extent);
+                self.wake.wake();
+                Mapping::Wanted
+            }
+            Err(seen) if seen == Mapping::Refused as u8 => Mapping::Refused,
+            Err(_) => Mapping::Wanted,
+        }
+    }
+
+    /// Says how mapping an extent ended.
+    pub fn mapping_ended(&self, extent: usize, state: Mapping) {
+        self.mapping[extent].store(state as u8, Ordering::Release);
+    }
+
+    /// Takes the extents asked for since the last call.
+    pub fn take_wanted(&self) -> Vec<usize> {
+        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Hands a worker the endpoint of a new session, before anything granted on it is published.
+    pub fn deliver(&self, worker: usize, session: Session, endpoint: Box<dyn Endpoint>) {
+        let mailbox = &self.mailboxes[worker];
+        mailbox.endpoints.lock().unwrap_or_else(PoisonError::into_inner).push((session, endpoint));
+        mailbox.full.store(true, Ordering::Release);
+    }
+
+    /// Takes what was delivered.
+    pub fn collect(&self, worker: usize) -> Vec<(Session, Box<dyn Endpoint>)> {
+        let mailbox = &self.mailboxes[worker];
+        if !mailbox.full.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut mailbox.endpoints.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether something was delivered to the worker.
+    pub fn has_mail(&self, worker: usize) -> bool {
+        self.mailboxes[worker].full.load(Ordering::Acquire)
+    }
+}

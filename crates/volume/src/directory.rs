@@ -1,0 +1,317 @@
+//! The directory: extent -> stripe -> (host, window), shared without a lock on the data path.
+//!
+//! Workers see it through immutable snapshots. Each change makes a new snapshot with the
+//! next **epoch**; a worker publishes the oldest epoch that it still works in. A change
+//! has taken effect everywhere once it is **settled**: no worker works in an older epoch.
+//!
+//! Invariants:
+//! - A host or window is marked failed here before anything is re-issued around it.
+//! - No write that skipped a slab is acknowledged before the epoch in which the slab was
+//!   dropped has settled: a reader in an older epoch could still return the slab's old bytes.
+//! - At most one member of a stripe per failure domain (H1).
+//!
+//! Concurrency: `changes` serialises publishers; workers take it only when the epoch moved.
+//! Paper: [hydra22] 4.1 (address ranges), 4.3 (remote failure).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_fabric::{Generation, RemoteWindow};
+
+/// Index of a host in the cluster file's order.
+pub type HostIndex = usize;
+
+/// One connection to a host: what was granted on an earlier one is gone.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Session {
+    pub host: HostIndex,
+    /// Counts the connections of this volume, over all hosts.
+    pub number: u64,
+}
+
+/// One of a stripe's k+r slabs.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub session: Session,
+    pub domain: u32,
+    pub window: RemoteWindow,
+    pub state: MemberState,
+}
+
+/// How far a slab takes part.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MemberState {
+    /// Read and written.
+    Live,
+    /// Being regenerated: pages below the watermark are written, none is read.
+    Filling {
+        /// First page of the extent that is not yet filled.
+        watermark: u32,
+    },
+}
+
+/// The slabs of one extent. Immutable; a change makes another one.
+#[derive(Clone, Debug, Default)]
+pub struct Stripe {
+    /// Index = split. `None`: lost, or never had (degraded).
+    pub members: Vec<Option<Member>>,
+    /// Pages of the extent in which writes wait, for regeneration or reclaim.
+    pub fence: Range<u32>,
+    /// Epoch in which a slab was last dropped; 0 when none was.
+    pub dropped_in: u64,
+}
+
+impl Stripe {
+    /// Members that may be read, as a bit set over split indices.
+    pub fn readable(&self) -> u64 {
+        self.mask(|member| member.state == MemberState::Live)
+    }
+
+    /// Members that a write of `page` (of the extent) must reach.
+    pub fn writable(&self, page: u32) -> u64 {
+        self.mask(|member| match member.state {
+            MemberState::Live => true,
+            MemberState::Filling { watermark } => page < watermark,
+        })
+    }
+
+    fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {
+        self.members.iter().enumerate().fold(0, |mask, (index, member)| {
+            mask | u64::from(member.as_ref().is_some_and(&wanted)) << index
+        })
+    }
+
+    /// Members present, live or filling, as a bit set.
+    pub fn present(&self) -> u64 {
+        self.mask(|_| true)
+    }
+}
+
+/// The directory at one epoch.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub epoch: u64,
+    /// `None`: never written, not mapped.
+    pub extents: Vec<Option<Arc<Stripe>>>,
+}
+
+/// A window that the directory dropped; its host should get it back when it answers again.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    pub extent: usize,
+    pub member: usize,
+    pub session: Session,
+    pub window: RemoteWindow,
+}
+
+/// The current snapshot, and who works in which epoch.
+#[derive(Debug)]
+pub struct Directory {
+    epoch: AtomicU64,
+    changes: Mutex<Arc<Snapshot>>,
+    workers: Box<[WorkerSlot]>,
+    /// Every epoch below it is settled.
+    settled: AtomicU64,
+    dropped: Mutex<Vec<Dropped>>,
+    failed: Mutex<Vec<Session>>,
+}
+
+/// Most workers of one volume.
+pub const WORKERS_MAX: usize = 64;
+
+/// The oldest epoch a worker works in; `IDLE` when in none. A cache line each.
+#[derive(Debug)]
+#[repr(align(64))]
+struct WorkerSlot(AtomicU64);
+
+const FREE: u64 = u64::MAX;
+const IDLE: u64 = u64::MAX - 1;
+
+impl Directory {
+    pub fn new(extent_count: usize) -> Self {
+        let snapshot = Snapshot { epoch: 1, extents: vec![None; extent_count] };
+        Self {
+            epoch: AtomicU64::new(1),
+            changes: Mutex::new(Arc::new(snapshot)),
+            workers: (0..WORKERS_MAX).map(|_| WorkerSlot(AtomicU64::new(FREE))).collect(),
+            settled: AtomicU64::new(1),
+            dropped: Mutex::new(Vec::new()),
+            failed: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The current epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The current snapshot. Takes the publishers' lock: keep it until the epoch moves.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Arc<Snapshot>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `change` the next epoch and returns it; no epoch passes when `change` says nothing changed.
+    pub fn publish(&self, change: impl FnOnce(&mut Snapshot) -> bool) -> u64 {
+        let mut current = self.lock();
+        let mut next = Snapshot::clone(&current);
+        next.epoch += 1;
+        if change(&mut next) {
+            let epoch = next.epoch;
+            *current = Arc::new(next);
+            self.epoch.store(epoch, Ordering::SeqCst);
+        }
+        current.epoch
+    }
+
+    /// Changes one mapped extent's stripe; see [`Directory::publish`].
+    pub fn publish_stripe(&self, extent: usize, change: impl FnOnce(&mut Stripe) -> bool) -> u64 {
+        self.publish(|next| match &mut next.extents[extent] {
+            Some(stripe) => change(Arc::make_mut(stripe)),
+            None => false,
+        })
+    }
+
+    /// Drops every slab that was granted on `session`. Idempotent.
+    pub fn fail_session(&self, session: Session) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+        self.drop_members(|_, _, member| member.session == session);
+    }
+
+    /// Drops one slab, named by its generation.
+    pub fn fail_window(&self, extent: usize, split: usize, generation: Generation) {
+        self.drop_members(|at, index, member| {
+            at == extent && index == split && member.window.descriptor.generation == generation
+        });
+    }
+
+    fn drop_members(&self, wanted: impl Fn(usize, usize, &Member) -> bool) {
+        let mut gone = Vec::new();
+        self.publish(|next| {
+            let epoch = next.epoch;
+            for (extent, slot) in next.extents.iter_mut().enumerate() {
+                let Some(stripe) = slot else { continue };
+                let hit = |index: usize, member: &Option<Member>| {
+                    member.as_ref().is_some_and(|member| wanted(extent, index, member))
+                };
+                if !stripe.members.iter().enumerate().any(|(index, member)| hit(index, member)) {
+                    continue;
+                }
+                let stripe = Arc::make_mut(stripe);
+                for (index, member) in stripe.members.iter_mut().enumerate() {
+                    if hit(index, member) {
+                        let member = member.take().expect("a hit is present");
+                        gone.push(Dropped { extent, member: index, session: member.session, window: member.window });
+                    }
+                }
+                stripe.dropped_in = epoch;
+            }
+            !gone.is_empty()
+        });
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).append(&mut gone);
+    }
+
+    /// Takes the slabs dropped since the last call.
+    pub fn take_dropped(&self) -> Vec<Dropped> {
+        std::mem::take(&mut self.dropped.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the sessions marked failed since the last call.
+    pub fn take_failed(&self) -> Vec<Session> {
+        std::mem::take(&mut self.failed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether no worker works in an epoch before `epoch`.
+    pub fn is_settled(&self, epoch: u64) -> bool {
+        if self.settled.load(Ordering::Acquire) >= epoch {
+            return true;
+        }
+        // Pairs with the fence in `WorkerEpoch::enter`: either this scan sees the worker's
+        // slot, or the worker sees the epoch that was published before this call.
+        fence(Ordering::SeqCst);
+        let settled = self.workers.iter().all(|slot| slot.0.load(Ordering::SeqCst) >= epoch);
+        if settled {
+            self.settled.fetch_max(epoch, Ordering::AcqRel);
+        }
+        settled
+    }
+
+    /// A place to publish one worker's epoch; `None` when [`WORKERS_MAX`] are taken.
+    pub fn register(self: &Arc<Self>) -> Option<(usize, WorkerEpoch)> {
+        let index = self.workers.iter().position(|slot| {
+            slot.0.compare_exchange(FREE, IDLE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        })?;
+        Some((index, WorkerEpoch { directory: Arc::clone(self), index, current: self.snapshot() }))
+    }
+}
+
+/// One worker's view: its snapshot, and the epoch it tells the others.
+#[derive(Debug)]
+pub struct WorkerEpoch {
+    directory: Arc<Directory>,
+    index: usize,
+    current: Arc<Snapshot>,
+}
+
+impl WorkerEpoch {
+    /// The newest snapshot, published as worked in unless the worker still `holds` an older one.
+    pub fn enter(&mut self, holds_older: bool) -> &Arc<Snapshot> {
+        loop {
+            if !holds_older {
+                self.slot().store(self.current.epoch, Ordering::SeqCst);
+            }
+            if self.directory.epoch.load(Ordering::SeqCst) == self.current.epoch {
+                return &self.current;
+            }
+            self.current = self.directory.snapshot();
+        }
+    }
+
+    /// Publishes that nothing older than `epoch` is worked in any more; `None`: nothing at all.
+    pub fn leave(&self, oldest: Option<u64>) {
+        self.slot().store(oldest.unwrap_or(IDLE), Ordering::Release);
+    }
+
+    fn slot(&self) -> &AtomicU64 {
+        &self.directory.workers[self.index].0
+    }
+}
+
+impl Drop for WorkerEpoch {
+    fn drop(&mut self) {
+        self.slot().store(FREE, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
+        let directory = Arc::new(Directory::new(1));
+        let (_, mut a) = directory.register().unwrap();
+        let (_, mut b) = directory.register().unwrap();
+        assert_eq!(a.enter(false).epoch, 1);
+        let next = directory.publish(|snapshot| {
+            snapshot.extents[0] = Some(Arc::default());
+            true
+        });
+        assert_eq!(b.enter(false).epoch, next);
+        assert!(!directory.is_settled(next), "a still works in the first epoch");
+        a.leave(None);
+        assert!(directory.is_settled(next));
+        assert_eq!(a.enter(false).epoch, next, "a worker never enters an old epoch");
+    }
+
+    #[test]
+    fn a_change_that_changes_nothing_makes_no_epoch() {
+        let directory = Directory::new(1);
+        assert_eq!(directory.publish(|_| false), 1);
+        assert_eq!(directory.epoch(), 1);
+    }
+}

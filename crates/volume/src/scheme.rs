@@ -1,0 +1,115 @@
+//! How a page is spread over hosts: `plain`, `mirror:N` or `rs:K+R`.
+//!
+//! All three are the same thing with other numbers: a page is cut in `k` data splits,
+//! `r` more are added, and split `i` lives in member `i` of its stripe. Plain is (1, 0),
+//! N copies are (1, N-1).
+
+use std::fmt;
+use std::str::FromStr;
+
+use cenote_codec::Code;
+
+use crate::PAGE_BYTES;
+
+/// A redundancy scheme; valid by construction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Scheme {
+    k: usize,
+    r: usize,
+}
+
+/// Most members of a stripe; a member index travels in one byte of a token.
+pub const MEMBERS_MAX: usize = 40;
+
+/// Text that names no scheme.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{text:?} is not a scheme: write plain, mirror:N (2 to 9 copies) or rs:K+R (K a power of two up to 32, R from 1 to 8)")]
+pub struct SchemeError {
+    text: String,
+}
+
+impl Scheme {
+    /// One copy, no resilience.
+    pub const PLAIN: Self = Self { k: 1, r: 0 };
+
+    /// Data splits per page.
+    #[must_use]
+    pub fn k(self) -> usize {
+        self.k
+    }
+
+    /// Splits that may be lost.
+    #[must_use]
+    pub fn r(self) -> usize {
+        self.r
+    }
+
+    /// Members of a stripe.
+    #[must_use]
+    pub fn members(self) -> usize {
+        self.k + self.r
+    }
+
+    /// Bytes of a page in one slab.
+    #[must_use]
+    pub fn split_bytes(self) -> usize {
+        PAGE_BYTES / self.k
+    }
+
+    /// The code of `rs`; copies need none.
+    pub(crate) fn code(self) -> Option<Code> {
+        (self.k > 1).then(|| Code::new(self.k, self.r).expect("a scheme's numbers are in the codec's range"))
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = SchemeError;
+
+    fn from_str(text: &str) -> Result<Self, SchemeError> {
+        let wrong = || SchemeError { text: text.to_owned() };
+        if text == "plain" {
+            return Ok(Self::PLAIN);
+        }
+        if let Some(copies) = text.strip_prefix("mirror:") {
+            let copies: usize = copies.parse().map_err(|_| wrong())?;
+            return if (2..=9).contains(&copies) { Ok(Self { k: 1, r: copies - 1 }) } else { Err(wrong()) };
+        }
+        let (k, r) = text.strip_prefix("rs:").and_then(|rest| rest.split_once('+')).ok_or_else(wrong)?;
+        let k: usize = k.parse().map_err(|_| wrong())?;
+        let r: usize = r.parse().map_err(|_| wrong())?;
+        if k.is_power_of_two() && (2..=32).contains(&k) && (1..=8).contains(&r) {
+            Ok(Self { k, r })
+        } else {
+            Err(wrong())
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.k, self.r) {
+            (1, 0) => out.write_str("plain"),
+            (1, r) => write!(out, "mirror:{}", r + 1),
+            (k, r) => write!(out, "rs:{k}+{r}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for name in ["plain", "mirror:2", "mirror:9", "rs:2+1", "rs:8+2", "rs:32+8"] {
+            assert_eq!(name.parse::<Scheme>().unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_laid_out() {
+        for name in ["", "plane", "mirror:1", "mirror:10", "rs:3+2", "rs:64+2", "rs:8+0", "rs:8+9", "rs:8", "rs:1+1"] {
+            assert!(name.parse::<Scheme>().is_err(), "{name}");
+        }
+    }
+}

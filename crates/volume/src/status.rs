@@ -1,0 +1,152 @@
+//! What a volume says about itself: `cenote volume status` and the metrics.
+
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use crate::PAGE_BYTES;
+use crate::control::Control;
+use crate::directory::{MemberState, Stripe};
+
+/// A volume at one moment. Sizes in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeStatus {
+    /// Size of the address range.
+    pub size_bytes: u64,
+    /// As written: `rs:8+2`.
+    pub scheme: String,
+    /// Bytes that each host lends to one extent.
+    pub slab_bytes: u64,
+    /// Bytes of the volume in one extent.
+    pub extent_bytes: u64,
+    /// Worst health of any extent.
+    pub health: Health,
+    /// Memory that hosts lend to this volume.
+    pub lent_bytes: u64,
+    /// Pages that hold data.
+    pub stored_bytes: u64,
+    /// Address range of the mapped extents.
+    pub mapped_bytes: u64,
+    /// Memory lent for each byte of mapped extents, the client's own tables included.
+    pub overhead: f64,
+    /// Hosts of the cluster.
+    pub hosts: Vec<HostState>,
+    /// Mapped extents, by address.
+    pub extents: Vec<ExtentStatus>,
+    /// What happened so far.
+    pub counters: CounterValues,
+}
+
+/// How an extent stands.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Every slab is there.
+    Healthy,
+    /// A lost slab is being rebuilt.
+    Regenerating,
+    /// Slabs are missing; every byte is readable.
+    Degraded,
+    /// More slabs are gone than the scheme survives; its pages are errors.
+    Lost,
+}
+
+/// A host as this volume sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct HostState {
+    /// As in the cluster file.
+    pub name: String,
+    /// Whether the control connection stands.
+    pub connected: bool,
+    /// Slabs that it would still lend.
+    pub slabs_free: u32,
+}
+
+/// One mapped extent.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExtentStatus {
+    /// Index; its first byte is `index * extent_bytes`.
+    pub index: usize,
+    /// How it stands.
+    pub health: Health,
+    /// Pages that hold data, in bytes.
+    pub stored_bytes: u64,
+    /// Host of each split; `null` where the slab is missing.
+    pub hosts: Vec<Option<String>>,
+    /// Share rebuilt of the slab under regeneration, 0 to 1.
+    pub regenerated: Option<f64>,
+}
+
+/// The volume's counters.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CounterValues {
+    /// Page operations that read.
+    pub pages_read: u64,
+    /// Page operations that wrote.
+    pub pages_written: u64,
+    /// Reads that decoded around a missing split.
+    pub pages_decoded: u64,
+    /// Reads taken again because of a writer or a failure.
+    pub reads_repeated: u64,
+    /// Requests that ended in an error.
+    pub requests_failed: u64,
+    /// Slab bytes rebuilt.
+    pub rebuilt_bytes: u64,
+    /// Slabs made whole.
+    pub slabs_rebuilt: u64,
+}
+
+impl Control {
+    /// Collects the status. Costs a pass over the bitmap.
+    pub(crate) fn status(&self) -> VolumeStatus {
+        let core = self.core();
+        let snapshot = core.directory.snapshot();
+        let extent_bytes = core.extent_pages * PAGE_BYTES as u64;
+        let mapped = snapshot.extents.iter().enumerate();
+        let extents: Vec<ExtentStatus> =
+            mapped.filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?))).collect();
+        let slabs: usize = extents.iter().map(|extent| extent.hosts.iter().flatten().count()).sum();
+        let lent_bytes = slabs as u64 * self.slab_bytes();
+        let mapped_bytes = extents.len() as u64 * extent_bytes;
+        // The bitmap: one bit per page of the mapped range.
+        let tables = mapped_bytes / (8 * PAGE_BYTES as u64);
+        VolumeStatus {
+            size_bytes: core.size_bytes.load(Ordering::Relaxed),
+            scheme: core.scheme.to_string(),
+            slab_bytes: self.slab_bytes(),
+            extent_bytes,
+            health: extents.iter().map(|extent| extent.health).max().unwrap_or(Health::Healthy),
+            lent_bytes,
+            stored_bytes: extents.iter().map(|extent| extent.stored_bytes).sum(),
+            mapped_bytes,
+            overhead: if mapped_bytes == 0 { 0.0 } else { (lent_bytes + tables) as f64 / mapped_bytes as f64 },
+            hosts: self.host_states(),
+            extents,
+            counters: self.counter_values(),
+        }
+    }
+
+    fn extent_status(&self, index: usize, stripe: &Stripe) -> ExtentStatus {
+        let core = self.core();
+        let base = index as u64 * core.extent_pages;
+        let readable = stripe.readable().count_ones() as usize;
+        let filling = stripe.members.iter().flatten().any(|member| member.state != MemberState::Live);
+        let health = if readable < core.scheme.k() {
+            Health::Lost
+        } else if readable == core.scheme.members() {
+            Health::Healthy
+        } else if filling {
+            Health::Regenerating
+        } else {
+            Health::Degraded
+        };
+        let host_of = |session: crate::directory::Session| self.host_name(session.host);
+        ExtentStatus {
+            index,
+            health,
+            stored_bytes: core.bitmap.count(base, base + core.extent_pages) * PAGE_BYTES as u64,
+            hosts: stripe.members.iter().map(|member| member.as_ref().map(|m| host_of(m.session))).collect(),
+            regenerated: self.progress(index),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A volume: opened once per owner, shared by its workers.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
+
+use crate::control::{Command, Control, HostConfig, Link, Parts, dial};
+use crate::core::{Core, Mapping};
+use crate::directory::WORKERS_MAX;
+use crate::status::VolumeStatus;
+use crate::wake::Wake;
+use crate::worker::Worker;
+use crate::{PAGE_BYTES, Scheme};
+
+/// What a volume is to be.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Shown by `cenote status` on the hosts.
+    pub name: String,
+    /// Identity; hosts lend to one live owner of it at a time.
+    pub id: u128,
+    /// Redundancy.
+    pub scheme: Scheme,
+    /// Size in bytes, a multiple of the page.
+    pub size_bytes: u64,
+    /// Size that it may grow to by [`Volume::resize`]; its tables are laid out for this much.
+    pub size_bytes_max: u64,
+    /// The cluster.
+    pub hosts: Vec<HostConfig>,
+}
+
+/// Why a volume cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// Too few hosts answer.
+    #[error("{scheme} needs {needed} hosts in different failure domains, {answered} answered; start more hosts or choose another scheme{complaint}")]
+    TooFewHosts {
+        /// The scheme asked for.
+        scheme: Scheme,
+        /// Domains needed to store anything.
+        needed: usize,
+        /// Domains that answered.
+        answered: usize,
+        /// What the first host that did not answer said, or nothing.
+        complaint: String,
+    },
+    /// The size is zero, not whole pages, or past what the volume was laid out for.
+    #[error("size {size_bytes} bytes: it must be a positive multiple of 4096, at most {size_bytes_max}")]
+    Size {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The most that is possible.
+        size_bytes_max: u64,
+    },
+    /// Slabs of the hosts are too small for the scheme's splits.
+    #[error("hosts lend slabs of {slab_bytes} bytes, too small for {scheme}")]
+    Slab {
+        /// Smallest slab of any host.
+        slab_bytes: u64,
+        /// The scheme asked for.
+        scheme: Scheme,
+    },
+    /// Mapping ran out of hosts with memory.
+    #[error("no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller")]
+    NoSpace {
+        /// Extents mapped.
+        mapped: usize,
+        /// Extents of the volume.
+        wanted: usize,
+    },
+    /// [`WORKERS_MAX`] workers exist.
+    #[error("a volume has at most {WORKERS_MAX} workers")]
+    TooManyWorkers,
+    /// The control thread is gone.
+    #[error("volume closed")]
+    Closed,
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was being done.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// Most bytes of a volume.
+pub const SIZE_BYTES_MAX: u64 = 1 << 46;
+
+/// Resilient remote memory. Closing (or dropping) it gives its memory back: it does not outlive its owner.
+pub struct Volume {
+    core: Arc<Core>,
+    commands: std::sync::mpsc::Sender<Command>,
+    control: Mutex<Option<JoinHandle<()>>>,
+    host_count: usize,
+    size_bytes_max: u64,
+}
+
+impl Volume {
+    /// Connects to every host that answers and starts the volume's control thread.
+    ///
+    /// # Errors
+    /// [`VolumeError`] says what is missing; trying again is sensible for `TooFewHosts` alone.
+    pub fn open(config: VolumeConfig, connector: Arc<dyn Connector>) -> Result<Self, VolumeError> {
+        let size_bytes_max = config.size_bytes_max.clamp(config.size_bytes, SIZE_BYTES_MAX.max(config.size_bytes));
+        check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
+        let client = random_client()?;
+        let hello = Hello { client, name: config.name.clone() };
+        let (links, complaint) = dial_all(&config.hosts, &connector, &hello);
+        let mut domains: Vec<&str> = links.iter().map(|(host, _)| config.hosts[*host].domain.as_str()).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        if domains.len() < config.scheme.k() {
+            let (needed, answered) = (config.scheme.members(), domains.len());
+            let complaint = complaint.map(|text| format!(" ({text})")).unwrap_or_default();
+            return Err(VolumeError::TooFewHosts { scheme: config.scheme, needed, answered, complaint });
+        }
+        let slab_bytes = links.iter().map(|(_, link)| link.slab_bytes).min().expect("at least k links");
+        if slab_bytes < config.scheme.split_bytes() as u64 {
+            return Err(VolumeError::Slab { slab_bytes, scheme: config.scheme });
+        }
+        let wake = Wake::new().map_err(|source| VolumeError::Os { what: "making an eventfd", source })?;
+        let core = Core::new(config.scheme, slab_bytes, config.size_bytes, size_bytes_max, wake, Time::now);
+        let core = Arc::new(core);
+        let host_count = config.hosts.len();
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let control = Control::new(Parts {
+            core: Arc::clone(&core),
+            connector,
+            client,
+            name: config.name,
+            volume: config.id,
+            slab_bytes,
+            hosts: config.hosts,
+            links,
+            commands: inbox,
+        });
+        let thread = std::thread::Builder::new()
+            .name("cenote-volume".into())
+            .spawn(move || control.run())
+            .map_err(|source| VolumeError::Os { what: "starting the control thread", source })?;
+        Ok(Self { core, commands, control: Mutex::new(Some(thread)), host_count, size_bytes_max })
+    }
+
+    /// Current size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.core.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// The redundancy scheme.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.core.scheme
+    }
+
+    /// Bytes of the volume in one extent.
+    #[must_use]
+    pub fn extent_bytes(&self) -> u64 {
+        self.core.extent_pages * PAGE_BYTES as u64
+    }
+
+    /// A new worker with endpoints to every connected host; one per thread.
+    ///
+    /// # Errors
+    /// `TooManyWorkers`, `Closed`, or the system is out of descriptors.
+    pub fn worker(&self) -> Result<Worker, VolumeError> {
+        let (id, epoch) = self.core.directory.register().ok_or(VolumeError::TooManyWorkers)?;
+        let (ready, done) = sync_channel(1);
+        self.command(Command::AddWorker { id, ready })?;
+        done.recv().map_err(|_| VolumeError::Closed)?;
+        Worker::new(Arc::clone(&self.core), id, epoch, self.host_count, self.commands.clone())
+            .map_err(|source| VolumeError::Os { what: "making an epoll descriptor", source })
+    }
+
+    /// Whether byte `offset` lies in a page with data, and the first byte at or after which that changes,
+    /// at most `end`.
+    #[must_use]
+    pub fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
+        let page = offset / PAGE_BYTES as u64;
+        let last = end.div_ceil(PAGE_BYTES as u64);
+        let is_data = self.core.bitmap.contains(page);
+        let change = self.core.bitmap.next(page, last, !is_data);
+        (is_data, change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)))
+    }
+
+    /// Maps every extent now, so that no later write waits for a host to grant memory.
+    /// `progress` gets (mapped, wanted) as it goes.
+    ///
+    /// # Errors
+    /// `NoSpace` when hosts run out of memory; what was mapped stays.
+    pub fn map_all(&self, mut progress: impl FnMut(usize, usize)) -> Result<(), VolumeError> {
+        /// A populated slab comes in milliseconds; this only bounds a cluster that stands still.
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes())).expect("fits the address space");
+        let mut mapped = 0;
+        let mut moved = Instant::now();
+        let mut extent = 0;
+        while extent < wanted {
+            if self.core.directory.snapshot().extents[extent].is_some() {
+                extent += 1;
+                mapped += 1;
+                moved = Instant::now();
+                progress(mapped, wanted);
+                continue;
+            }
+            // A few at a time keep every host busy.
+            let ahead = extent..wanted.min(extent + 8);
+            let states: Vec<Mapping> = ahead.map(|extent| self.core.want(extent)).collect();
+            if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
+                return Err(VolumeError::NoSpace { mapped, wanted });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Grows the volume.
+    ///
+    /// # Errors
+    /// `Size` when it would shrink or pass what the tables were laid out for.
+    pub fn resize(&self, size_bytes: u64) -> Result<(), VolumeError> {
+        let limit = self.size_bytes_max;
+        if size_bytes < self.size_bytes() {
+            return Err(VolumeError::Size { size_bytes, size_bytes_max: limit });
+        }
+        check_size(size_bytes, limit)?;
+        self.core.size_bytes.store(size_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// How every extent and host stands now.
+    ///
+    /// # Errors
+    /// `Closed` when the control thread is gone.
+    pub fn status(&self) -> Result<VolumeStatus, VolumeError> {
+        let (reply, answer) = sync_channel(1);
+        self.command(Command::Status { reply })?;
+        answer.recv().map_err(|_| VolumeError::Closed)
+    }
+
+    /// Gives all memory back. Requests after this fail with `Closed`.
+    pub fn close(&self) {
+        self.core.closed.store(true, Ordering::Release);
+        let thread = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let told = self.command(Command::Close);
+            let joined = thread.join();
+            if told.is_err() || joined.is_err() {
+                tracing::warn!("the volume's control thread ended by itself");
+            }
+        }
+    }
+
+    fn command(&self, command: Command) -> Result<(), VolumeError> {
+        self.commands.send(command).map_err(|_| VolumeError::Closed)?;
+        self.core.wake.wake();
+        Ok(())
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn check_size(size_bytes: u64, size_bytes_max: u64) -> Result<(), VolumeError> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(PAGE_BYTES as u64) || size_bytes > size_bytes_max {
+        return Err(VolumeError::Size { size_bytes, size_bytes_max });
+    }
+    Ok(())
+}
+
+fn random_client() -> Result<ClientId, VolumeError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| VolumeError::Os {
+        what: "drawing a client identity",
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    Ok(ClientId(u128::from_le_bytes(bytes)))
+}
+
+/// Connects to all hosts at once; returns who answered and the first complaint.
+fn dial_all(
+    hosts: &[HostConfig],
+    connector: &Arc<dyn Connector>,
+    hello: &Hello,
+) -> (Vec<(usize, Link)>, Option<String>) {
+    /// Connects under way at a time; bounds threads on large clusters.
+    const BATCH: usize = 64;
+    let mut links = Vec::new();
+    let mut complaint = None;
+    for (batch, some) in hosts.chunks(BATCH).enumerate() {
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let dials: Vec<_> = some.iter().map(|host| scope.spawn(|| dial(&**connector, &host.address, hello))).collect();
+            dials.into_iter().map(|dial| dial.join().expect("dial does not panic")).collect()
+        });
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(link) => links.push((batch * BATCH + index, link)),
+                Err(error) => complaint = complaint.or_else(|| Some(format!("{}: {error}", some[index].name))),
+            }
+        }
+    }
+    tracing::debug!(answered = links.len(), asked = hosts.len(), timeout = ?FAILURE_TIMEOUT, "dialled");
+    (links, complaint)
+}
+
+/// Tells the control thread that a worker is gone, when dropped.
+pub(crate) struct Farewell {
+    pub id: usize,
+    pub commands: std::sync::mpsc::Sender<Command>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // With the control thread gone there is nobody to tell.
+        drop(self.commands.send(Command::RemoveWorker { id: self.id }));
+    }
+}

@@ -1,0 +1,135 @@
+//! A worker's endpoints, one per host, and the one descriptor that wakes it for all of them.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use cenote_fabric::{CompletionQueue, Endpoint, Time};
+
+use crate::directory::{HostIndex, Session};
+
+/// The endpoints of one worker.
+pub(super) struct Lanes {
+    lanes: Vec<Option<Lane>>,
+    // Hosts with verbs that were posted but perhaps not sent.
+    dirty: Vec<HostIndex>,
+    // Verbs outstanding on all lanes were last counted non-zero on these hosts.
+    epoll: OwnedFd,
+    swept: Time,
+}
+
+struct Lane {
+    session: Session,
+    endpoint: Box<dyn Endpoint>,
+    dirty: bool,
+}
+
+/// Outstanding verbs are checked for the failure timeout at least this often.
+const SWEEP: Duration = Duration::from_millis(50);
+
+impl Lanes {
+    pub fn new(host_count: usize) -> io::Result<Self> {
+        // SAFETY: epoll_create1 takes no pointers; the result is checked before it is owned.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and is owned by nobody else.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self {
+            lanes: (0..host_count).map(|_| None).collect(),
+            dirty: Vec::with_capacity(host_count),
+            epoll,
+            swept: Time(0),
+        })
+    }
+
+    /// Readable when some endpoint would make progress.
+    pub fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Takes over a new session's endpoint; an older session's is dropped.
+    pub fn adopt(&mut self, session: Session, endpoint: Box<dyn Endpoint>) {
+        if self.lanes[session.host].as_ref().is_some_and(|lane| lane.session.number > session.number) {
+            return;
+        }
+        if let Some(fd) = endpoint.fd() {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: session.host as u64 };
+            // SAFETY: both descriptors are open and `event` is valid for the call.
+            unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        }
+        // An old endpoint closes its descriptor, which leaves the epoll set by itself.
+        self.lanes[session.host] = Some(Lane { session, endpoint, dirty: false });
+    }
+
+    /// The endpoint of exactly this session.
+    #[inline]
+    pub fn get(&mut self, session: Session) -> Option<&mut dyn Endpoint> {
+        let lane = self.lanes[session.host].as_mut().filter(|lane| lane.session == session)?;
+        if !lane.dirty {
+            lane.dirty = true;
+            self.dirty.push(session.host);
+        }
+        Some(&mut *lane.endpoint)
+    }
+
+    /// Hints that bytes of a window will be read.
+    #[inline]
+    pub fn prefetch(&self, session: Session, window: &cenote_fabric::RemoteWindow, offset: u64, len_bytes: usize) {
+        if let Some(lane) = &self.lanes[session.host] {
+            lane.endpoint.prefetch(window, offset, len_bytes);
+        }
+    }
+
+    /// Sends everything posted since the last flush.
+    pub fn flush(&mut self, queue: &mut CompletionQueue) {
+        for host in self.dirty.drain(..) {
+            if let Some(lane) = &mut self.lanes[host] {
+                lane.dirty = false;
+                lane.endpoint.flush(queue);
+            }
+        }
+    }
+
+    /// Verbs posted and not completed, over all lanes.
+    pub fn outstanding(&self) -> usize {
+        self.lanes.iter().flatten().map(|lane| lane.endpoint.outstanding()).sum()
+    }
+
+    /// Waits up to `timeout` for arrivals and handles them; returns the sessions found dead.
+    pub fn poll(&mut self, timeout: Duration, clock: fn() -> Time, queue: &mut CompletionQueue) -> Vec<Session> {
+        const EVENTS_MAX: usize = 64;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `events` has room for EVENTS_MAX entries and outlives the call.
+        let ready = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
+        let now = clock();
+        let mut dead = Vec::new();
+        for event in &events[..usize::try_from(ready).unwrap_or(0)] {
+            let host = usize::try_from(event.u64).expect("a host index went in");
+            self.poll_lane(host, now, queue, &mut dead);
+        }
+        if now.since(self.swept) >= SWEEP {
+            self.swept = now;
+            for host in 0..self.lanes.len() {
+                self.poll_lane(host, now, queue, &mut dead);
+            }
+        }
+        dead
+    }
+
+    fn poll_lane(&mut self, host: HostIndex, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
+        let Some(lane) = &mut self.lanes[host] else { return };
+        lane.endpoint.poll(now, queue);
+        if lane.endpoint.is_dead() && lane.endpoint.outstanding() == 0 {
+            dead.push(lane.session);
+            self.lanes[host] = None;
+        }
+    }
+
+    /// System calls made on the data path so far.
+    pub fn system_calls(&self) -> u64 {
+        self.lanes.iter().flatten().map(|lane| lane.endpoint.system_calls()).sum()
+    }
+}

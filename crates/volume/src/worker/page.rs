@@ -1,0 +1,548 @@
+//! One page read or written: the steps between its first verb and its last.
+//!
+//! An operation moves only when all verbs it posted have completed, so nothing lands after
+//! its end and a failed host is marked in the directory before anything is posted again.
+//!
+//! States: `Parked -> Reading -> (done)` for a read; for a write
+//! `Parked -> [Merging ->] Writing -> [Settling ->] (done)`. Any of them falls back to
+//! `Parked` when it has to wait for a writer, a fence or a mapping.
+//!
+//! Invariants:
+//! - A write holds the page's claim from its first read or post to its end.
+//! - A write is acknowledged when every member of the newest stripe that must have it has
+//!   acknowledged, and every epoch in which a skipped slab was live has settled (H3).
+//! - A read returns k splits of one snapshot, with no writer in between.
+//!
+//! Paper: [hydra22] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cenote_fabric::{Completion, Status};
+
+use super::{Chunk, Kind, View, Worker};
+use crate::core::Mapping;
+use crate::directory::{Session, Stripe};
+use crate::{IoError, PAGE_BYTES};
+
+/// A page operation; unused while its state is `Free`.
+#[derive(Default)]
+pub(super) struct PageOp {
+    state: State,
+    request: u16,
+    page: u64,
+    extent: usize,
+    // Index of the page in its extent.
+    index: u32,
+    start: usize,
+    len_bytes: usize,
+    buffer_offset: usize,
+    // Epoch it works in; 0: in none.
+    epoch: u64,
+    // Members whose verb is out, as a bit set; `ENCODING` while parities are not posted.
+    pending: u64,
+    // Members whose verb succeeded.
+    acked: u64,
+    failed: bool,
+    claimed: bool,
+    // The page's claim version when the read began.
+    version: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum State {
+    #[default]
+    Free,
+    Parked,
+    Reading,
+    Merging,
+    Writing,
+    Settling,
+}
+
+/// Bit of `pending` that stands for "the parities are yet to be posted".
+const ENCODING: u64 = 1 << 63;
+
+/// What a verb moves.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Verb {
+    Read,
+    Write,
+}
+
+impl Worker {
+    /// Starts an operation on part of one page; false when none is free.
+    pub(super) fn start_op(&mut self, request: u16, chunk: Chunk) -> bool {
+        let Some(op) = self.free_ops.pop() else { return false };
+        let slot = &mut self.requests[usize::from(request)];
+        slot.started_bytes += chunk.len_bytes as u64;
+        slot.pending += 1;
+        let (extent, index) = self.core.locate(chunk.page);
+        self.ops[usize::from(op)] = PageOp {
+            state: State::Parked,
+            request,
+            page: chunk.page,
+            extent,
+            index,
+            start: chunk.start,
+            len_bytes: chunk.len_bytes,
+            buffer_offset: chunk.buffer_offset,
+            ..PageOp::default()
+        };
+        self.begin(op);
+        true
+    }
+
+    /// Tries a parked or settling operation again.
+    pub(super) fn resume(&mut self, op: u16) {
+        match self.ops[usize::from(op)].state {
+            State::Settling => self.end_write(op),
+            _ => self.begin(op),
+        }
+    }
+
+    /// Takes an operation from the start.
+    fn begin(&mut self, op: u16) {
+        match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
+            Kind::Read => self.begin_read(op),
+            Kind::Write | Kind::Discard => self.begin_write(op),
+        }
+    }
+
+    fn begin_read(&mut self, op: u16) {
+        let at = usize::from(op);
+        let page = self.ops[at].page;
+        let Some(version) = self.core.claims.version(page) else { return self.park(op) };
+        if !self.core.bitmap.contains(page) {
+            if !self.core.claims.unchanged(page, version) {
+                return self.park(op);
+            }
+            let target = self.target(op);
+            // SAFETY: the target is the chunk's part of the request's buffer, which lives until the request ends.
+            unsafe { target.write_bytes(0, self.ops[at].len_bytes) };
+            return self.finish(op, Ok(()));
+        }
+        self.ops[at].version = version;
+        self.ops[at].state = State::Reading;
+        self.gather(op);
+    }
+
+    fn begin_write(&mut self, op: u16) {
+        let at = usize::from(op);
+        let page = self.ops[at].page;
+        if !self.core.claims.try_claim(page) {
+            return self.park(op);
+        }
+        self.ops[at].claimed = true;
+        if self.ops[at].len_bytes == PAGE_BYTES {
+            return self.begin_scatter(op);
+        }
+        let written = self.core.bitmap.contains(page);
+        if self.is_discard(op) && !written {
+            return self.finish(op, Ok(()));
+        }
+        if written {
+            self.ops[at].state = State::Merging;
+            return self.gather(op);
+        }
+        let scratch = self.scratch(op);
+        // SAFETY: the operation's scratch block starts with one whole page and is used by it alone.
+        unsafe { scratch.write_bytes(0, PAGE_BYTES) };
+        self.merge(op);
+        self.begin_scatter(op);
+    }
+
+    /// Posts reads of k members' splits into the page: data splits where there are, parities
+    /// for the missing. Enters the newest epoch first.
+    fn gather(&mut self, op: u16) {
+        let at = usize::from(op);
+        self.enter(op);
+        let k = self.core.scheme.k();
+        let readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
+        if (readable.count_ones() as usize) < k {
+            return self.finish(op, Err(IoError::Lost));
+        }
+        // The k lowest members: every data split that is there, then parities. Copies take turns.
+        let mut chosen = if k == 1 { turn(readable, self.ops[at].page) } else { readable };
+        while chosen.count_ones() as usize > k {
+            chosen &= !(1 << (63 - chosen.leading_zeros()));
+        }
+        let state = &mut self.ops[at];
+        (state.pending, state.acked, state.failed) = (chosen, 0, false);
+        self.post(op, chosen, Verb::Read);
+    }
+
+    /// Checks that the page may be written now, then posts its data splits.
+    fn begin_scatter(&mut self, op: u16) {
+        let at = usize::from(op);
+        self.enter(op);
+        let index = self.ops[at].index;
+        let Some(stripe) = stripe_of(&self.views, &self.ops[at]) else {
+            return match self.core.want(self.ops[at].extent) {
+                Mapping::Refused => self.finish(op, Err(IoError::NoSpace)),
+                _ => self.park(op),
+            };
+        };
+        if stripe.fence.contains(&index) {
+            return self.park(op);
+        }
+        if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
+            return self.finish(op, Err(IoError::Lost));
+        }
+        let members = stripe.writable(index);
+        // Early, so that a regeneration or a reclaim that drains this write sees its page.
+        self.core.bitmap.insert(self.ops[at].page);
+        let state = &mut self.ops[at];
+        (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        self.scatter(op, members);
+    }
+
+    /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
+    fn scatter(&mut self, op: u16, members: u64) {
+        let k = self.core.scheme.k();
+        let parities = members >> k << k;
+        let encodes = k > 1 && parities != 0;
+        self.ops[usize::from(op)].pending = members | if encodes { ENCODING } else { 0 };
+        self.post(op, if encodes { members & !parities } else { members }, Verb::Write);
+        if encodes {
+            self.encode.push(op);
+        }
+    }
+
+    /// Encodes the page's parities and posts them.
+    pub(super) fn post_parities(&mut self, op: u16) {
+        let at = usize::from(op);
+        let k = self.core.scheme.k();
+        let code = self.core.code.as_ref().expect("only schemes with a code encode");
+        // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
+        // nothing writes it while the operation lives; the parities are the rest of this
+        // operation's own scratch block, which does not overlap the page.
+        let (page, parities) = unsafe {
+            (
+                std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
+                std::slice::from_raw_parts_mut(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
+            )
+        };
+        code.encode(page, parities);
+        self.ops[at].pending &= !ENCODING;
+        // Members may have failed meanwhile; their posts fail and are handled like any other.
+        let unposted = self.ops[at].pending >> k << k;
+        self.post(op, unposted, Verb::Write);
+    }
+
+    /// Posts a verb to each of `splits`; where the endpoint is gone it fails at once.
+    fn post(&mut self, op: u16, splits: u64, verb: Verb) {
+        let at = usize::from(op);
+        let (page, parities) = (self.page_buffer(op), self.scratch(op).wrapping_add(PAGE_BYTES));
+        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let offset = u64::from(self.ops[at].index) * split_bytes as u64;
+        let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");
+        let member = |split: usize| stripe.members[split].as_ref().expect("posted only to present members");
+        if verb == Verb::Read && k > 1 {
+            for split in bits(splits) {
+                self.lanes.prefetch(member(split).session, &member(split).window, offset, split_bytes);
+            }
+        }
+        for split in bits(splits) {
+            let member = member(split);
+            let token = u64::from(op) << 8 | split as u64;
+            let local = match split {
+                _ if k == 1 => page,
+                data if data < k => page.wrapping_add(data * split_bytes),
+                parity => parities.wrapping_add((parity - k) * split_bytes),
+            };
+            let Some(endpoint) = self.lanes.get(member.session) else {
+                self.queue.push(Completion { token, status: Status::Disconnected, value: 0 });
+                continue;
+            };
+            // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
+            // block. Both live, and sources stay unchanged, until the operation ends, which is
+            // after the completion of every verb it posted.
+            let posted = unsafe {
+                match verb {
+                    Verb::Read => {
+                        endpoint.post_read(&member.window, offset, local, split_bytes, token, &mut self.queue)
+                    }
+                    Verb::Write => {
+                        endpoint.post_write(&member.window, offset, local, split_bytes, None, token, &mut self.queue)
+                    }
+                }
+            };
+            posted.expect("an endpoint's queue holds one verb per operation");
+        }
+    }
+
+    /// Takes in the end of one verb.
+    pub(super) fn complete(&mut self, completion: Completion) {
+        let op = u16::try_from(completion.token >> 8).expect("an operation's index went in");
+        let at = usize::from(op);
+        let split = usize::try_from(completion.token & 0xff).expect("a byte");
+        self.ops[at].pending &= !(1 << split);
+        if completion.status == Status::Ok {
+            self.ops[at].acked |= 1 << split;
+        } else {
+            self.ops[at].failed = true;
+            self.mark_failed(op, split, completion.status);
+        }
+        if self.ops[at].pending == 0 {
+            self.step(op);
+        }
+    }
+
+    /// Marks the member failed in the directory, before anything is posted around it.
+    fn mark_failed(&mut self, op: u16, split: usize, status: Status) {
+        let extent = self.ops[usize::from(op)].extent;
+        let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
+        let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) else { return };
+        let (session, generation) = (member.session, member.window.descriptor.generation);
+        match status {
+            Status::StaleGeneration | Status::Revoked => {
+                self.core.directory.fail_window(extent, split, generation);
+                self.core.wake.wake();
+            }
+            _ => self.fail_session(session),
+        }
+    }
+
+    /// Drops a whole session from the directory and tells the control thread.
+    pub(super) fn fail_session(&mut self, session: Session) {
+        self.core.directory.fail_session(session);
+        self.core.wake.wake();
+    }
+
+    /// Moves on an operation with no verb out.
+    fn step(&mut self, op: u16) {
+        match self.ops[usize::from(op)].state {
+            State::Reading => self.end_read(op),
+            State::Merging => self.end_merge(op),
+            State::Writing => self.end_write(op),
+            State::Free | State::Parked | State::Settling => unreachable!("no verb is out in these states"),
+        }
+    }
+
+    fn end_read(&mut self, op: u16) {
+        let at = usize::from(op);
+        if self.ops[at].failed {
+            self.count_repeat();
+            self.leave(op);
+            return self.begin_read(op);
+        }
+        self.reconstruct(op);
+        if !self.core.claims.unchanged(self.ops[at].page, self.ops[at].version) {
+            self.count_repeat();
+            return self.park(op);
+        }
+        if self.ops[at].len_bytes < PAGE_BYTES {
+            let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
+            // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
+            // chunk's part of the request's buffer; they do not overlap.
+            unsafe { self.target(op).copy_from_nonoverlapping(self.scratch(op).add(start), len_bytes) };
+        }
+        self.finish(op, Ok(()));
+    }
+
+    fn end_merge(&mut self, op: u16) {
+        if self.ops[usize::from(op)].failed {
+            self.leave(op);
+            return self.gather(op);
+        }
+        self.reconstruct(op);
+        self.merge(op);
+        self.leave(op);
+        self.begin_scatter(op);
+    }
+
+    /// Everything posted has completed: completes what a failure left open, waits for older
+    /// epochs where a slab was skipped, acknowledges.
+    fn end_write(&mut self, op: u16) {
+        let at = usize::from(op);
+        if std::mem::take(&mut self.ops[at].failed) {
+            let before = stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent").clone();
+            self.leave(op);
+            self.enter(op);
+            let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
+                stripe.readable().count_ones() as usize >= self.core.scheme.k()
+            });
+            let Some(stripe) = stripe else { return self.finish(op, Err(IoError::Lost)) };
+            let acked = self.ops[at].acked & unchanged_members(&before, stripe);
+            let missing = stripe.writable(self.ops[at].index) & !acked;
+            self.ops[at].acked = acked;
+            if missing != 0 {
+                self.ops[at].state = State::Writing;
+                return self.scatter(op, missing);
+            }
+        }
+        let stripe = stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
+        if self.core.directory.is_settled(stripe.dropped_in) {
+            self.finish(op, Ok(()));
+        } else {
+            self.ops[at].state = State::Settling;
+            self.parked.push(op);
+        }
+    }
+
+    /// Rebuilds in place the data splits that were not read.
+    fn reconstruct(&mut self, op: u16) {
+        let present = self.ops[usize::from(op)].acked;
+        let data = (1 << self.core.scheme.k()) - 1;
+        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else { return };
+        // SAFETY: as in `post_parities`, and no verb of this operation is out, so nothing else
+        // writes the page or the parities.
+        let (page, parities) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.page_buffer(op), PAGE_BYTES),
+                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
+            )
+        };
+        code.reconstruct(present, page, parities).expect("k splits of a valid code are present");
+        self.core.counters.pages_decoded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts the request's bytes (zeros for a discard) over the page in scratch.
+    fn merge(&mut self, op: u16) {
+        let (start, len_bytes) = (self.ops[usize::from(op)].start, self.ops[usize::from(op)].len_bytes);
+        // SAFETY: the chunk lies inside the scratch page; the request's buffer holds its bytes
+        // and does not overlap the scratch.
+        unsafe {
+            let hole = self.scratch(op).add(start);
+            if self.is_discard(op) {
+                hole.write_bytes(0, len_bytes);
+            } else {
+                hole.copy_from_nonoverlapping(self.target(op), len_bytes);
+            }
+        }
+    }
+
+    fn is_discard(&self, op: u16) -> bool {
+        self.requests[usize::from(self.ops[usize::from(op)].request)].kind == Kind::Discard
+    }
+
+    /// Ends an operation with nothing out and tells its request.
+    fn finish(&mut self, op: u16, result: Result<(), IoError>) {
+        let at = usize::from(op);
+        self.leave(op);
+        self.unclaim(op);
+        self.ops[at].state = State::Free;
+        let request = usize::from(self.ops[at].request);
+        self.free_ops.push(op);
+        let slot = &mut self.requests[request];
+        slot.pending -= 1;
+        if slot.result.is_ok() {
+            slot.result = result;
+        }
+        let counter = match slot.kind {
+            Kind::Read => &self.core.counters.pages_read,
+            Kind::Write | Kind::Discard => &self.core.counters.pages_written,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if self.starting.front() != Some(&u16::try_from(request).expect("REQUESTS_MAX fits")) {
+            self.finish_if_over(request);
+        }
+    }
+
+    /// Lets go of everything and tries again from the start, later.
+    fn park(&mut self, op: u16) {
+        self.leave(op);
+        self.unclaim(op);
+        self.ops[usize::from(op)].state = State::Parked;
+        self.parked.push(op);
+    }
+
+    fn unclaim(&mut self, op: u16) {
+        let op = &mut self.ops[usize::from(op)];
+        if std::mem::take(&mut op.claimed) {
+            self.core.claims.release(op.page);
+        }
+    }
+
+    fn count_repeat(&self) {
+        self.core.counters.reads_repeated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Enters the newest epoch.
+    fn enter(&mut self, op: u16) {
+        let snapshot = self.epoch.enter(self.working > 0);
+        let epoch = snapshot.epoch;
+        if self.views.back().is_none_or(|view| view.snapshot.epoch != epoch) {
+            self.views.push_back(View { snapshot: Arc::clone(snapshot), count: 0 });
+            // Endpoints are delivered before anything granted on their session is published.
+            self.take_mail();
+        }
+        self.views.back_mut().expect("just pushed").count += 1;
+        self.working += 1;
+        self.ops[usize::from(op)].epoch = epoch;
+    }
+
+    /// Leaves the operation's epoch and publishes the oldest that is still worked in.
+    fn leave(&mut self, op: u16) {
+        let epoch = std::mem::take(&mut self.ops[usize::from(op)].epoch);
+        if epoch == 0 {
+            return;
+        }
+        let view = self.views.iter_mut().find(|view| view.snapshot.epoch == epoch).expect("entered before");
+        view.count -= 1;
+        self.working -= 1;
+        while self.views.len() > 1 && self.views[0].count == 0 {
+            self.views.pop_front();
+        }
+        self.epoch.leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
+    }
+
+    /// This operation's scratch block: a page, then the parities.
+    fn scratch(&self, op: u16) -> *mut u8 {
+        let block = PAGE_BYTES + self.parity_bytes();
+        let block = &self.scratch[usize::from(op) * block..][..block];
+        UnsafeCell::raw_get(block.as_ptr())
+    }
+
+    fn parity_bytes(&self) -> usize {
+        self.core.scheme.r() * self.core.scheme.split_bytes()
+    }
+
+    /// The chunk's bytes in the request's buffer.
+    fn target(&self, op: u16) -> *mut u8 {
+        let op = &self.ops[usize::from(op)];
+        // SAFETY: the chunk was cut from the request's range, so its offset lies inside the buffer.
+        unsafe { self.requests[usize::from(op.request)].buffer.add(op.buffer_offset) }
+    }
+
+    /// The whole page: in the request's buffer where it covers the page, in scratch otherwise.
+    fn page_buffer(&self, op: u16) -> *mut u8 {
+        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES { self.target(op) } else { self.scratch(op) }
+    }
+}
+
+/// The stripe of the operation's extent, in the epoch that it works in.
+fn stripe_of<'a>(views: &'a VecDeque<View>, op: &PageOp) -> Option<&'a Stripe> {
+    let view = views.iter().rev().find(|view| view.snapshot.epoch == op.epoch)?;
+    view.snapshot.extents[op.extent].as_deref()
+}
+
+/// Members that are the same slab in both stripes.
+fn unchanged_members(before: &Stripe, now: &Stripe) -> u64 {
+    let same = before.members.iter().zip(&now.members).enumerate();
+    same.fold(0, |mask, (index, (before, now))| {
+        let kept = matches!((before, now), (Some(before), Some(now))
+            if before.window.descriptor == now.window.descriptor && before.session == now.session);
+        mask | u64::from(kept) << index
+    })
+}
+
+/// The set bits of `mask`, lowest first.
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        (mask != 0).then(|| {
+            let bit = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            bit
+        })
+    })
+}
+
+/// One bit of `mask`, another for each page, so that copies share the reads.
+fn turn(mask: u64, page: u64) -> u64 {
+    let skip = page % u64::from(mask.count_ones().max(1));
+    bits(mask).nth(usize::try_from(skip).expect("below 64")).map_or(0, |bit| 1 << bit)
+}

@@ -66,7 +66,10 @@ impl CompletionQueue {
     /// An empty queue with room for `capacity` completions before it allocates.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { completions: VecDeque::with_capacity(capacity), received: VecDeque::new() }
+        Self {
+            completions: VecDeque::with_capacity(capacity),
+            received: VecDeque::new(),
+        }
     }
 
     /// Appends; called by endpoints.
@@ -133,7 +136,10 @@ pub trait Endpoint: Send {
     /// # Safety
     /// `source` is valid for reads of `len_bytes`, and unchanged, until the completion of
     /// `token` is popped.
-    #[expect(clippy::too_many_arguments, reason = "the verb's own parameters, as in ibverbs")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the verb's own parameters, as in ibverbs"
+    )]
     unsafe fn post_write(
         &mut self,
         window: &RemoteWindow,

@@ -46,6 +46,15 @@ pub enum Error {
     /// Bytes that the protocol does not allow.
     #[error("protocol: {0}")]
     Protocol(&'static str),
+    /// The window was revoked, or never was.
+    #[error("the window does not stand any more")]
+    StaleWindow,
+    /// Another process serves this address.
+    #[error("{address}: address in use: another host serves it")]
+    AddressInUse {
+        /// The address.
+        address: Address,
+    },
     /// The operating system refused; `what` was being done.
     #[error("{what}: {source}")]
     Os {
@@ -65,6 +74,9 @@ impl Error {
 
     /// Wraps the last system error with the action that it stopped.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
-        Self::Os { what: what.into(), source }
+        Self::Os {
+            what: what.into(),
+            source,
+        }
     }
 }

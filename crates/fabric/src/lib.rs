@@ -20,16 +20,21 @@ mod address;
 mod endpoint;
 mod error;
 mod key;
+mod memory;
 mod session;
 mod time;
+mod wait;
 mod window;
+mod windows;
 
 pub use address::Address;
 pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
 pub use error::{Error, Result};
 pub use key::ClusterKey;
+pub use memory::{Dead, Mapping, Region, RegionOptions};
 pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session};
 pub use time::Time;
+pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};
 
 /// How long a peer may be silent while something is owed before it counts as failed.

@@ -37,7 +37,12 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     /// The address cannot be reached, the peer lacks the key, speaks another version or is silent.
-    fn connect(&self, address: &Address, hello: &Hello, timeout: Duration) -> Result<Box<dyn Session>>;
+    fn connect(
+        &self,
+        address: &Address,
+        hello: &Hello,
+        timeout: Duration,
+    ) -> Result<Box<dyn Session>>;
 }
 
 /// The control connection of one client to one host. Non-blocking but for `endpoint`.

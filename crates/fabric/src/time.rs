@@ -10,7 +10,10 @@ impl Time {
     /// Reads the machine's monotonic clock. Costs about 40 ns; call it per batch, not per verb.
     #[must_use]
     pub fn now() -> Self {
-        let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut spec = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: `spec` is a valid timespec for the call to fill; CLOCK_MONOTONIC always exists.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut spec) };
         Self(spec.tv_sec.unsigned_abs() * 1_000_000_000 + spec.tv_nsec.unsigned_abs())
@@ -19,7 +22,10 @@ impl Time {
     /// This time plus `duration`, saturating.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// Time passed since `earlier`, zero when `earlier` is later.

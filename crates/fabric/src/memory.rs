@@ -1,0 +1,289 @@
+//! Memory that is lent: the host's [`Region`], a client's [`Mapping`] of it, and the one copy routine.
+//!
+//! Either side may lose the memory at any instruction: the host by truncating the memfd, or a
+//! peer that holds it writable by doing the same. Every access goes through [`View`], which asks
+//! the dead flag after the access and never hands out a reference to the bytes.
+//!
+//! Invariants: a memfd never grows and its seals never change; a mapping's address range is
+//! valid, shared or replaced by zeros, until it is dropped.
+
+mod sigbus;
+mod view;
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::{Error, Result, WindowDescriptor};
+pub use view::Dead;
+pub(crate) use view::View;
+
+/// How a region's memory is made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RegionOptions {
+    /// On 2 MiB pages where the machine has them; otherwise silently on small ones.
+    pub huge: bool,
+    /// Never swapped out.
+    pub lock: bool,
+}
+
+/// Memory of a host that a window can be opened on: one memfd, mapped here.
+#[derive(Debug)]
+pub struct Region {
+    view: View,
+    fd: OwnedFd,
+}
+
+impl Region {
+    /// Makes a region of zeros; `name` is for people who look at the process's maps.
+    ///
+    /// Costs no memory until it is written or [`Region::populate`]d.
+    ///
+    /// # Errors
+    /// `Os`: no descriptor, address space or lockable memory is left.
+    ///
+    /// # Panics
+    /// If `len_bytes` is 0 or the name contains a zero byte.
+    pub fn create(name: &str, len_bytes: u64, options: RegionOptions) -> Result<Self> {
+        assert!(len_bytes > 0, "a region has at least one byte");
+        let name = CString::new(name).expect("the caller's name has no zero byte");
+        let what = || format!("create a region of {len_bytes} bytes");
+        let len = usize::try_from(len_bytes).map_err(|_| Error::Bound("region length"))?;
+        let huge_file = options.huge
+            && len.is_multiple_of(view::HUGE_PAGE_BYTES)
+            && huge_pages_free() * view::HUGE_PAGE_BYTES >= len;
+        let reserved = if huge_file {
+            Self::on_reserved_pages(&name, len).ok()
+        } else {
+            None
+        };
+        let region = match reserved {
+            Some(region) => region,
+            None => Self::on_memfd(&name, len, 0).map_err(|e| Error::os(what(), e))?,
+        };
+        if options.huge {
+            region.view.advise_huge();
+        }
+        if options.lock {
+            region
+                .view
+                .lock()
+                .map_err(|e| Error::os(format!("lock {len_bytes} bytes in memory"), e))?;
+        }
+        Ok(region)
+    }
+
+    fn on_reserved_pages(name: &CString, len: usize) -> io::Result<Self> {
+        Self::on_memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
+    }
+
+    fn on_memfd(name: &CString, len: usize, flags: libc::c_uint) -> io::Result<Self> {
+        // SAFETY: `name` is a zero-terminated string; a non-negative result is a new descriptor of ours.
+        let fd = unsafe {
+            libc::memfd_create(
+                name.as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        set_len(&fd, len)?;
+        // Not sealed against shrinking: truncation is how it is revoked. Sealed against seals,
+        // so that no peer can stop that.
+        // SAFETY: no pointers.
+        if unsafe {
+            libc::fcntl(
+                fd.as_raw_fd(),
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
+            )
+        } != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        let view = View::map(fd.as_fd(), len, true)?;
+        Ok(Self { view, fd })
+    }
+
+    /// Allocates every page now, so that no later writer pays for it.
+    ///
+    /// # Errors
+    /// `Os`: there is not that much memory.
+    pub fn populate(&self) -> Result<()> {
+        self.view
+            .populate()
+            .map_err(|e| Error::os(format!("populate {} bytes", self.len_bytes()), e))
+    }
+
+    /// Gives the memory back to the system and marks the region dead; nobody can reach it after.
+    ///
+    /// A window on it is to be revoked instead (see [`crate::Listener::revoke`]).
+    ///
+    /// # Errors
+    /// `Os`, which a memfd of ours does not give.
+    pub fn truncate(&self) -> Result<()> {
+        self.view.kill();
+        set_len(&self.fd, 0).map_err(|e| Error::os("truncate a region", e))
+    }
+
+    /// Its length in bytes, as created.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.view.len_bytes() as u64
+    }
+
+    /// Whether its memory is gone.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.view.is_dead()
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`Dead`]: the memory is gone and `target` unspecified.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> std::result::Result<(), Dead> {
+        let start = self.checked(offset, target.len());
+        // SAFETY: `checked` bounds the range; `target` is exclusive and that long.
+        unsafe { self.view.read(start, target.as_mut_ptr(), target.len()) }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`Dead`]: the memory is gone.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), Dead> {
+        let start = self.checked(offset, source.len());
+        // SAFETY: `checked` bounds the range; `source` is readable and that long.
+        unsafe { self.view.write(start, source.as_ptr(), source.len()) }
+    }
+
+    /// The window table works on the bytes themselves.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The descriptor that an attaching client gets: writable, or a new read-only one.
+    pub(crate) fn grant(&self, writable: bool) -> io::Result<Grant<'_>> {
+        if writable {
+            return Ok(Grant::Writable(self.fd.as_fd()));
+        }
+        File::open(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+            .map(|file| Grant::ReadOnly(file.into()))
+    }
+
+    fn checked(&self, offset: u64, len: usize) -> usize {
+        let start = usize::try_from(offset).expect("offset inside the region");
+        let end = start.checked_add(len).expect("range inside the region");
+        assert!(
+            end <= self.view.len_bytes(),
+            "range {start}..{end} passes the region's end"
+        );
+        start
+    }
+}
+
+impl AsFd for Region {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What is passed to a client: it may map no more than its window's rights allow.
+pub(crate) enum Grant<'a> {
+    Writable(BorrowedFd<'a>),
+    ReadOnly(OwnedFd),
+}
+
+impl AsFd for Grant<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Writable(fd) => *fd,
+            Self::ReadOnly(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// A client's map of a window. Lives until the last clone of its `RemoteWindow` is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    pub(crate) view: View,
+    /// As granted; a verb that names anything else is refused.
+    pub(crate) descriptor: WindowDescriptor,
+}
+
+impl Mapping {
+    /// Maps a received descriptor, which is not needed afterwards.
+    pub(crate) fn new(fd: BorrowedFd<'_>, descriptor: WindowDescriptor) -> Result<Self> {
+        let len =
+            usize::try_from(descriptor.len_bytes).map_err(|_| Error::Bound("window length"))?;
+        let writable = descriptor.rights.contains(crate::Rights::WRITE);
+        let what = || format!("map a window of {len} bytes");
+        let file_len = file_len(fd).map_err(|e| Error::os(what(), e))?;
+        // An empty file is a window that was revoked meanwhile.
+        if file_len < descriptor.len_bytes || len == 0 {
+            return Err(Error::StaleWindow);
+        }
+        let view = View::map(fd, len, writable).map_err(|e| Error::os(what(), e))?;
+        view.advise_huge();
+        Ok(Self { view, descriptor })
+    }
+}
+
+/// Raises the limit of open descriptors to what the process may have: one per window is needed.
+pub(crate) fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid rlimit. Refusals leave the limit as it is; running out is reported then.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0
+            && limit.rlim_cur < limit.rlim_max
+        {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+fn set_len(fd: &OwnedFd, len: usize) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    // SAFETY: no pointers.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), len) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn file_len(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: all-zero is a valid `stat` for the call to fill.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is exclusive and lives through the call.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(stat.st_size.unsigned_abs())
+}
+
+/// 2 MiB pages that an administrator reserved and nobody uses.
+fn huge_pages_free() -> usize {
+    std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,287 @@
+//! The host's table of windows: who may touch which bytes, and waiting until nobody does.
+//!
+//! Shared by the control thread, which registers and revokes, and the thread that serves verbs,
+//! which enters. Entering takes no lock: it counts itself in first and looks at the generation
+//! second; revoking changes the generation first and looks at the count second. So either the
+//! verb sees that it came too late, or the revoker waits for it.
+//!
+//! Invariants: a slot's memory fields change only while its generation is 0 and nobody is counted
+//! in; a generation is never given twice.
+
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::memory::Region;
+use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
+
+/// Most windows of one host.
+pub const WINDOW_COUNT_MAX: usize = CHUNK_SLOTS_FIRST * ((1 << CHUNK_COUNT) - 1);
+
+/// All windows of one host.
+#[derive(Default)]
+pub struct WindowTable {
+    chunks: [OnceLock<Box<[Slot]>>; CHUNK_COUNT],
+    control: Mutex<Control>,
+}
+
+/// What only registering and revoking use.
+#[derive(Default)]
+struct Control {
+    /// Ids to use again, last in first out.
+    free: Vec<WindowId>,
+    /// The region of each id; `None` while it is free.
+    regions: Vec<Option<Arc<Region>>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// 0: no window.
+    generation: AtomicU64,
+    /// Verbs inside.
+    guards: AtomicU32,
+    base: AtomicPtr<u8>,
+    len_bytes: AtomicU64,
+    rights: AtomicU8,
+    /// For the dead flag; valid while a window stands, which `Control::regions` upholds.
+    region: AtomicPtr<Region>,
+}
+
+impl WindowTable {
+    /// An empty table.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens a window on all of `region`.
+    ///
+    /// # Errors
+    /// `Bound`: there are [`WINDOW_COUNT_MAX`]; `StaleWindow`: the region is dead; `Key`: no randomness.
+    pub fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
+        if region.is_dead() {
+            return Err(Error::StaleWindow);
+        }
+        let generation = next_generation()?;
+        let mut control = self.control();
+        let id = match control.free.pop() {
+            Some(id) => id,
+            None => {
+                let id =
+                    u32::try_from(control.regions.len()).map_err(|_| Error::Bound("windows"))?;
+                if control.regions.len() >= WINDOW_COUNT_MAX {
+                    return Err(Error::Bound("windows"));
+                }
+                control.regions.push(None);
+                WindowId(id)
+            }
+        };
+        let (chunk, index) = place(id);
+        let slot = &self.chunks[chunk].get_or_init(|| new_chunk(chunk))[index];
+        let descriptor = WindowDescriptor {
+            id,
+            generation,
+            len_bytes: region.len_bytes(),
+            rights,
+        };
+        slot.base.store(region.view().base(), Ordering::Relaxed);
+        slot.len_bytes
+            .store(descriptor.len_bytes, Ordering::Relaxed);
+        slot.rights.store(rights.0, Ordering::Relaxed);
+        slot.region
+            .store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
+        control.regions[id.0 as usize] = Some(region);
+        slot.generation.store(generation.0, Ordering::SeqCst);
+        Ok(descriptor)
+    }
+
+    /// Closes a window and gives its memory back. After the return no byte of an earlier verb lands in it.
+    ///
+    /// Waits for verbs inside, which stay for one non-blocking system call or one copy each.
+    ///
+    /// # Errors
+    /// `StaleWindow`: there is no such window; `Os`: the truncation was refused.
+    pub fn revoke(&self, id: WindowId) -> Result<()> {
+        let mut control = self.control();
+        let region = control
+            .regions
+            .get_mut(id.0 as usize)
+            .and_then(Option::take)
+            .ok_or(Error::StaleWindow)?;
+        let slot = self.slot(id).expect("a registered window has a slot");
+        slot.generation.store(0, Ordering::SeqCst);
+        while slot.guards.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        control.free.push(id);
+        region.truncate()
+    }
+
+    /// Counts a verb in: checks that it may touch the range and holds off `revoke` until the guard is dropped.
+    ///
+    /// # Errors
+    /// `StaleGeneration`, `NoRights`, `OutOfBounds`, or `Revoked` when the memory is gone.
+    #[inline]
+    pub fn enter(
+        &self,
+        id: WindowId,
+        generation: Generation,
+        need: Rights,
+        offset: u64,
+        len_bytes: u64,
+    ) -> std::result::Result<WindowGuard<'_>, Status> {
+        let slot = self.slot(id).ok_or(Status::StaleGeneration)?;
+        slot.guards.fetch_add(1, Ordering::SeqCst);
+        let mut guard = WindowGuard {
+            slot,
+            generation: generation.0,
+            pointer: std::ptr::null_mut(),
+        };
+        if generation.0 == 0 || slot.generation.load(Ordering::SeqCst) != generation.0 {
+            return Err(Status::StaleGeneration);
+        }
+        if !Rights(slot.rights.load(Ordering::Relaxed)).contains(need) {
+            return Err(Status::NoRights);
+        }
+        let window_bytes = slot.len_bytes.load(Ordering::Relaxed);
+        if offset
+            .checked_add(len_bytes)
+            .is_none_or(|end| end > window_bytes)
+        {
+            return Err(Status::OutOfBounds);
+        }
+        let start = usize::try_from(offset).map_err(|_| Status::OutOfBounds)?;
+        // SAFETY: `offset` is inside the mapping that `base` starts, checked just above.
+        guard.pointer = unsafe { slot.base.load(Ordering::Relaxed).add(start) };
+        if guard.is_dead() {
+            Err(Status::Revoked)
+        } else {
+            Ok(guard)
+        }
+    }
+
+    /// The region and descriptor of a window, for a client that attaches it.
+    ///
+    /// # Errors
+    /// `StaleWindow`: the window is not that one any more.
+    pub(crate) fn attach(
+        &self,
+        id: WindowId,
+        generation: Generation,
+    ) -> Result<(Arc<Region>, WindowDescriptor)> {
+        let control = self.control();
+        let region = control
+            .regions
+            .get(id.0 as usize)
+            .and_then(Option::clone)
+            .ok_or(Error::StaleWindow)?;
+        let slot = self.slot(id).ok_or(Error::StaleWindow)?;
+        if slot.generation.load(Ordering::SeqCst) != generation.0 || region.is_dead() {
+            return Err(Error::StaleWindow);
+        }
+        let rights = Rights(slot.rights.load(Ordering::Relaxed));
+        let descriptor = WindowDescriptor {
+            id,
+            generation,
+            len_bytes: region.len_bytes(),
+            rights,
+        };
+        Ok((region, descriptor))
+    }
+
+    #[inline]
+    fn slot(&self, id: WindowId) -> Option<&Slot> {
+        let (chunk, index) = place(id);
+        self.chunks.get(chunk)?.get()?.get(index)
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for WindowTable {
+    /// The memory of windows that still stand goes back: clients may hold mappings of it.
+    fn drop(&mut self) {
+        for region in self.control().regions.drain(..).flatten() {
+            if let Err(error) = region.truncate() {
+                tracing::warn!(%error, "give back a window's memory");
+            }
+        }
+    }
+}
+
+/// A verb inside a window. While it lives `revoke` waits; hold it over one copy or system call only.
+pub struct WindowGuard<'a> {
+    slot: &'a Slot,
+    generation: u64,
+    pointer: *mut u8,
+}
+
+impl WindowGuard<'_> {
+    /// Where the checked range starts.
+    #[inline]
+    #[must_use]
+    pub fn ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Whether the memory was lost or the window revoked; ask after the copy or system call.
+    #[inline]
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        if self.slot.generation.load(Ordering::SeqCst) != self.generation {
+            return true;
+        }
+        // SAFETY: the generation matched after this guard was counted in, so the region is the
+        // window's; `revoke` keeps it alive until the guard is gone.
+        unsafe { (*self.slot.region.load(Ordering::Relaxed)).is_dead() }
+    }
+}
+
+impl Drop for WindowGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot.guards.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Chunk and index of a slot; chunk `i` holds `CHUNK_SLOTS_FIRST << i`.
+#[inline]
+fn place(id: WindowId) -> (usize, usize) {
+    let position = id.0 as usize + CHUNK_SLOTS_FIRST;
+    let chunk = (position / CHUNK_SLOTS_FIRST).ilog2() as usize;
+    (chunk, position - (CHUNK_SLOTS_FIRST << chunk))
+}
+
+fn new_chunk(chunk: usize) -> Box<[Slot]> {
+    (0..CHUNK_SLOTS_FIRST << chunk)
+        .map(|_| Slot::default())
+        .collect()
+}
+
+/// High half: a counter that starts at the wall clock in seconds, so that neither this process nor,
+/// but for odds of 2^-32, a restarted one gives a generation twice. Low half: random, not guessable.
+fn next_generation() -> Result<Generation> {
+    static COUNTER: OnceLock<AtomicU32> = OnceLock::new();
+    let counter = COUNTER.get_or_init(|| {
+        let seconds = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
+        AtomicU32::new((seconds & u64::from(u32::MAX)) as u32)
+    });
+    let mut low = [0; 4];
+    getrandom::fill(&mut low).map_err(|_| Error::Key("the system gave no random bytes"))?;
+    let high = counter.fetch_add(1, Ordering::Relaxed);
+    // Zero means "no window".
+    Ok(Generation(
+        (u64::from(high) << 32 | u64::from(u32::from_le_bytes(low))).max(1),
+    ))
+}
+
+const CHUNK_SLOTS_FIRST: usize = 64;
+/// 64 * (2^15 - 1), about two million windows.
+const CHUNK_COUNT: usize = 15;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::*;
+use crate::memory::RegionOptions;
+
+fn region(len_bytes: u64) -> Arc<Region> {
+    Arc::new(Region::create("test", len_bytes, RegionOptions::default()).unwrap())
+}
+
+fn refusal(entered: std::result::Result<WindowGuard<'_>, Status>) -> Status {
+    entered.err().expect("refused")
+}
+
+#[test]
+fn slots_are_laid_end_to_end() {
+    let mut expected = 0;
+    for chunk in 0..4 {
+        for index in 0..CHUNK_SLOTS_FIRST << chunk {
+            assert_eq!(place(WindowId(expected)), (chunk, index));
+            expected += 1;
+        }
+    }
+    assert_eq!(
+        place(WindowId(WINDOW_COUNT_MAX as u32 - 1)).0,
+        CHUNK_COUNT - 1
+    );
+    assert_eq!(place(WindowId(WINDOW_COUNT_MAX as u32)).0, CHUNK_COUNT);
+    assert!(WindowTable::new().slot(WindowId(u32::MAX)).is_none());
+}
+
+#[test]
+fn a_verb_must_name_life_rights_and_range() {
+    let table = WindowTable::new();
+    let w = table.register(region(8192), Rights::READ).unwrap();
+    let enter = |generation, need, offset, len| table.enter(w.id, generation, need, offset, len);
+    let guard = enter(w.generation, Rights::READ, 4096, 4096).unwrap();
+    assert!(!guard.is_dead());
+    assert_eq!(
+        refusal(enter(Generation(w.generation.0 ^ 1), Rights::READ, 0, 1)),
+        Status::StaleGeneration
+    );
+    assert_eq!(
+        refusal(enter(Generation(0), Rights::READ, 0, 1)),
+        Status::StaleGeneration
+    );
+    assert_eq!(
+        refusal(enter(w.generation, Rights::WRITE, 0, 1)),
+        Status::NoRights
+    );
+    assert_eq!(
+        refusal(enter(w.generation, Rights::READ, 4096, 4097)),
+        Status::OutOfBounds
+    );
+    assert_eq!(
+        refusal(enter(w.generation, Rights::READ, u64::MAX, 2)),
+        Status::OutOfBounds
+    );
+    let other = table.enter(WindowId(7), w.generation, Rights::READ, 0, 1);
+    assert_eq!(refusal(other), Status::StaleGeneration);
+    drop(guard);
+    assert_eq!(
+        table.slot(w.id).unwrap().guards.load(Ordering::SeqCst),
+        0,
+        "refusals count nobody in"
+    );
+}
+
+#[test]
+fn a_revoked_id_comes_back_with_another_generation() {
+    let table = WindowTable::new();
+    let first = table.register(region(4096), Rights::ALL).unwrap();
+    table.revoke(first.id).unwrap();
+    assert!(matches!(table.revoke(first.id), Err(Error::StaleWindow)));
+    let second = table.register(region(4096), Rights::ALL).unwrap();
+    assert_eq!(first.id, second.id);
+    assert_ne!(first.generation.0 >> 32, second.generation.0 >> 32);
+    let late = table.enter(first.id, first.generation, Rights::READ, 0, 1);
+    assert_eq!(refusal(late), Status::StaleGeneration);
+    assert!(table.attach(first.id, first.generation).is_err());
+    assert_eq!(
+        table.attach(second.id, second.generation).unwrap().1,
+        second
+    );
+}
+
+#[test]
+fn a_region_truncated_by_a_peer_is_revoked_for_verbs() {
+    let table = WindowTable::new();
+    let region = region(4096);
+    let w = table.register(region.clone(), Rights::ALL).unwrap();
+    region.truncate().unwrap();
+    assert_eq!(
+        refusal(table.enter(w.id, w.generation, Rights::READ, 0, 1)),
+        Status::Revoked
+    );
+    assert!(matches!(
+        table.register(region, Rights::ALL),
+        Err(Error::StaleWindow)
+    ));
+}
+
+#[test]
+fn revoke_waits_for_the_verb_inside() {
+    let table = WindowTable::new();
+    let w = table.register(region(4096), Rights::ALL).unwrap();
+    let left = AtomicBool::new(false);
+    let guard = table
+        .enter(w.id, w.generation, Rights::WRITE, 0, 4096)
+        .unwrap();
+    thread::scope(|scope| {
+        let revoker = scope.spawn(|| {
+            table.revoke(w.id).unwrap();
+            assert!(
+                left.load(Ordering::SeqCst),
+                "revoke returned while a verb was inside"
+            );
+        });
+        while !guard.is_dead() {
+            thread::yield_now();
+        }
+        left.store(true, Ordering::SeqCst);
+        drop(guard);
+        revoker.join().unwrap();
+    });
+}
+
+#[test]
+fn no_write_lands_after_revoke_returned() {
+    let table = WindowTable::new();
+    for _ in 0..200 {
+        let region = region(4096);
+        let w = table.register(region.clone(), Rights::ALL).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut landed = 0_u32;
+                while let Ok(guard) = table.enter(w.id, w.generation, Rights::WRITE, 0, 8) {
+                    // SAFETY: the guard covers 8 bytes, and a lost mapping is replaced by zeros.
+                    unsafe { guard.ptr().cast::<u64>().write_volatile(7) };
+                    landed += u32::from(!guard.is_dead());
+                }
+                landed
+            });
+            while region.read(0, &mut [0; 8]).is_ok()
+                && table.slot(w.id).unwrap().guards.load(Ordering::SeqCst) == 0
+                && !writer.is_finished()
+            {
+                thread::yield_now();
+            }
+            table.revoke(w.id).unwrap();
+            writer.join().unwrap();
+        });
+        assert!(region.is_dead());
+    }
+}

@@ -1,0 +1,130 @@
+//! The loop over bytes, written once for all vector types.
+//!
+//! [`dot`] walks the rows in steps of `V` vectors, then of one, then takes what
+//! is left with partial loads. In a step it goes through the sources and keeps
+//! `R x V` sums in registers, so `R` and `V` are chosen per instruction set.
+//! Everything here is inlined into the function that enables the instructions;
+//! a call in between would lose them.
+
+use super::{Coef, Job};
+
+/// A vector of bytes with multiplication by a constant.
+///
+/// # Safety
+/// Every method may be called only where the CPU has the implementor's instructions.
+pub(super) trait Lanes: Copy {
+    /// Bytes of a vector.
+    const BYTES: usize;
+    /// A coefficient, spread over registers.
+    type Factor: Copy;
+    /// A source vector, prepared once for the multiplications by all its coefficients.
+    type Parts: Copy;
+
+    /// All bytes zero.
+    unsafe fn zero() -> Self;
+    /// Reads `BYTES` from `from`, valid for them.
+    unsafe fn load(from: *const u8) -> Self;
+    /// Writes `BYTES` to `to`, valid for them.
+    unsafe fn store(self, to: *mut u8);
+    /// Reads `len < BYTES` bytes, valid for them only; the rest is zero.
+    unsafe fn load_part(from: *const u8, len: usize) -> Self;
+    /// Writes the first `len < BYTES` bytes, to where is room for them only.
+    unsafe fn store_part(self, to: *mut u8, len: usize);
+    /// Makes a coefficient ready.
+    unsafe fn factor(coef: &Coef) -> Self::Factor;
+    /// Makes a source vector ready.
+    unsafe fn parts(self) -> Self::Parts;
+    /// `self` plus the product of the two.
+    unsafe fn add_product(self, factor: Self::Factor, parts: Self::Parts) -> Self;
+}
+
+/// Does `job` for its `R` targets, `V` vectors of each at a time.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; the job has `R` targets, and `coefs`
+/// holds `R` entries per source.
+#[inline(always)]
+pub(super) unsafe fn dot<L: Lanes, const R: usize, const V: usize>(job: &Job<'_>, coefs: &[Coef]) {
+    debug_assert_eq!(job.target_count, R);
+    let mut at = 0;
+    // SAFETY: every step stays below `job.len`, the length of every row; the rest is the caller's.
+    unsafe {
+        while job.len - at >= V * L::BYTES {
+            step::<L, R, V>(job, coefs, at);
+            at += V * L::BYTES;
+        }
+        while job.len - at >= L::BYTES {
+            step::<L, R, 1>(job, coefs, at);
+            at += L::BYTES;
+        }
+        if at < job.len {
+            last_step::<L, R>(job, coefs, at);
+        }
+    }
+}
+
+/// `V` whole vectors of every row, from byte `at`.
+///
+/// # Safety
+/// As [`dot`], and rows hold `V` vectors from `at`.
+#[inline(always)]
+unsafe fn step<L: Lanes, const R: usize, const V: usize>(job: &Job<'_>, coefs: &[Coef], at: usize) {
+    // SAFETY: `dot`'s contract: row pointers are valid for the bytes from `at` to `at + V * BYTES`,
+    // and `coefs` has `R` entries for each source, so both `add`s stay inside.
+    unsafe {
+        let mut sums = [[L::zero(); V]; R];
+        if job.add {
+            for (row, target) in job.target_rows().iter().take(R).enumerate() {
+                for v in 0..V {
+                    sums[row][v] = L::load(target.add(at + v * L::BYTES));
+                }
+            }
+        }
+        let mut coef = coefs.as_ptr();
+        for source in job.source_rows() {
+            let mut factors = [L::factor(&*coef); R];
+            for (row, factor) in factors.iter_mut().enumerate() {
+                *factor = L::factor(&*coef.add(row));
+            }
+            for v in 0..V {
+                let parts = L::load(source.add(at + v * L::BYTES)).parts();
+                for row in 0..R {
+                    sums[row][v] = sums[row][v].add_product(factors[row], parts);
+                }
+            }
+            coef = coef.add(R);
+        }
+        for (row, target) in job.target_rows().iter().take(R).enumerate() {
+            for v in 0..V {
+                sums[row][v].store(target.add(at + v * L::BYTES));
+            }
+        }
+    }
+}
+
+/// The bytes from `at` to the end, fewer than a vector.
+///
+/// # Safety
+/// As [`dot`], and fewer than `BYTES` bytes are left from `at`.
+#[inline(always)]
+unsafe fn last_step<L: Lanes, const R: usize>(job: &Job<'_>, coefs: &[Coef], at: usize) {
+    let left = job.len - at;
+    // SAFETY: as in `step`, with partial loads and stores of the `left` bytes that rows still hold.
+    unsafe {
+        let mut sums = [L::zero(); R];
+        if job.add {
+            for (sum, target) in sums.iter_mut().zip(job.target_rows()) {
+                *sum = L::load_part(target.add(at), left);
+            }
+        }
+        for (source, factors) in job.source_rows().iter().zip(coefs.chunks_exact(R)) {
+            let parts = L::load_part(source.add(at), left).parts();
+            for (sum, coef) in sums.iter_mut().zip(factors) {
+                *sum = sum.add_product(L::factor(coef), parts);
+            }
+        }
+        for (sum, target) in sums.iter().zip(job.target_rows()) {
+            sum.store_part(target.add(at), left);
+        }
+    }
+}

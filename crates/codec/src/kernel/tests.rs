@@ -1,0 +1,131 @@
+//! The Galois-field kernels through a model of their one instruction, so that
+//! their tables and their use of vectors are checked on CPUs without it too.
+
+use super::{
+    Coef, Job,
+    lanes::{Lanes, dot},
+};
+use crate::gf;
+
+/// A vector of `N` bytes with `gf2p8affineqb` done as the manual defines it.
+#[derive(Clone, Copy)]
+struct Model<const N: usize>([u8; N]);
+
+impl<const N: usize> Lanes for Model<N> {
+    const BYTES: usize = N;
+    type Factor = u64;
+    type Parts = [u8; N];
+
+    unsafe fn zero() -> Self {
+        Self([0; N])
+    }
+
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer is valid for `N` bytes.
+        Self(unsafe { from.cast::<[u8; N]>().read_unaligned() })
+    }
+
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's pointer is valid for `N` bytes.
+        unsafe { to.cast::<[u8; N]>().write_unaligned(self.0) }
+    }
+
+    unsafe fn load_part(from: *const u8, len: usize) -> Self {
+        assert!((1..N).contains(&len));
+        let mut bytes = [0; N];
+        // SAFETY: the caller's pointer is valid for `len` bytes.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        Self(bytes)
+    }
+
+    unsafe fn store_part(self, to: *mut u8, len: usize) {
+        assert!((1..N).contains(&len));
+        // SAFETY: the caller's pointer is valid for `len` bytes.
+        unsafe { to.copy_from_nonoverlapping(self.0.as_ptr(), len) };
+    }
+
+    unsafe fn factor(coef: &Coef) -> u64 {
+        coef.affine
+    }
+
+    unsafe fn parts(self) -> [u8; N] {
+        self.0
+    }
+
+    unsafe fn add_product(self, factor: u64, parts: [u8; N]) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at] ^ affine_byte(factor, parts[at])
+        }))
+    }
+}
+
+/// Intel's SDM, GF2P8AFFINEQB: bit `i` of the result is the parity of the source
+/// AND byte `7 - i` of the matrix; the immediate is zero here.
+fn affine_byte(matrix: u64, byte: u8) -> u8 {
+    (0..8).fold(0, |sum, bit| {
+        let row = matrix.to_le_bytes()[7 - bit];
+        let parity = (row & byte).count_ones() & 1 == 1;
+        sum | u8::from(parity) << bit
+    })
+}
+
+#[test]
+fn the_bit_matrix_of_every_coefficient_multiplies() {
+    for value in 0..=255 {
+        let coef = Coef::new(value);
+        assert_eq!(coef.value(), value);
+        for byte in 0..=255 {
+            assert_eq!(
+                affine_byte(coef.affine, byte),
+                gf::mul(value, byte),
+                "{value} * {byte}"
+            );
+        }
+    }
+}
+
+/// `targets[t][i] = sum of coefs[s][t] * sources[s][i]`, one byte at a time.
+fn expected(values: &[u8], sources: &[Vec<u8>], target: usize, at: usize) -> u8 {
+    let rows = values.len() / sources.len();
+    (0..sources.len()).fold(0, |sum, source| {
+        sum ^ gf::mul(values[source * rows + target], sources[source][at])
+    })
+}
+
+fn check<L: Lanes, const R: usize, const V: usize>() {
+    for len in 0..=(V + 2) * L::BYTES + 1 {
+        let sources: Vec<Vec<u8>> = (0..5)
+            .map(|row| (0..len).map(|at| (at * 89 + row * 41 + 7) as u8).collect())
+            .collect();
+        let values: Vec<u8> = (0..5 * R).map(|at| (at * 53) as u8).collect();
+        let coefs: Vec<Coef> = values.iter().map(|&value| Coef::new(value)).collect();
+        for add in [false, true] {
+            let mut targets = vec![vec![0xa5u8; len]; R];
+            let mut job = Job::new(len);
+            if add {
+                job = job.adding();
+            }
+            sources.iter().for_each(|row| job.source(row));
+            targets.iter_mut().for_each(|row| job.target(row));
+            // SAFETY: the model needs no instructions; the job has R targets and 5 sources.
+            unsafe { dot::<L, R, V>(&job, &coefs) };
+            for (target, row) in targets.iter().enumerate() {
+                for (at, byte) in row.iter().enumerate() {
+                    let before = if add { 0xa5 } else { 0 };
+                    let product = expected(&values, &sources, target, at);
+                    assert_eq!(*byte, product ^ before, "len {len} target {target} at {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_loop_is_right_for_every_length_in_the_shapes_of_the_wide_kernels() {
+    check::<Model<64>, 1, 8>();
+    check::<Model<64>, 2, 8>();
+    check::<Model<64>, 3, 4>();
+    check::<Model<64>, 8, 2>();
+    check::<Model<32>, 2, 4>();
+    check::<Model<32>, 8, 1>();
+}

@@ -4,6 +4,7 @@
 //! a client and a simulator drive the same types.
 //!
 //! - [`control`]: the messages between a client and a host.
+//! - [`ledger`]: a host's truth about its slabs, and the leases on them.
 //! - [`placement`]: which hosts the members of a stripe go to.
 //! - [`cluster`]: the file that names the hosts of a cluster.
 
@@ -11,6 +12,7 @@
 
 pub mod cluster;
 pub mod control;
+pub mod ledger;
 pub mod placement;
 
 pub use cluster::{Cluster, HostEntry};

@@ -1,0 +1,530 @@
+//! A host's truth about its slabs: who holds which, and for how long.
+//!
+//! The daemon feeds it what clients ask and what its own slow work came to
+//! (`handle_*`), and carries out the [`Action`]s that [`Ledger::poll_action`] gives,
+//! oldest first. No I/O and no clock: `now` is the time since any fixed start.
+//!
+//! A slab goes round one cycle:
+//!
+//! ```text
+//! FREE -> PREPARING -> PREPARED -> MAPPED <-> ORPHANED
+//!   ^         |                      |           |
+//!   +---------+------- RETIRED <-----+-----------+
+//! ```
+//!
+//! ORPHANED is no state of its own: it is MAPPED by a client whose lease has run out,
+//! so that a client that comes back finds its slabs as they were (decision 8).
+//!
+//! Invariants: a window is granted at most once in its life; only its client's request,
+//! or an expired lease together with a want of memory or [`Limits::orphan_life`], takes
+//! it back; a request that waits has a slab on the way to it.
+
+mod leases;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::control::{Refusal, Reply, SlabCounts, Window};
+use leases::Leases;
+pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
+
+/// What the ledger may give to whom. Set once, from the host's configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Slabs that the host lends in all.
+    pub slabs_total: u32,
+    /// Most slabs of one client.
+    pub client_slabs_max: u32,
+    /// Most clients, connected or holding slabs.
+    pub clients_max: usize,
+    /// Prepared slabs to keep ahead, so that a grant waits for nothing.
+    pub stock: u32,
+    /// A client silent for longer is orphaned.
+    pub lease: Duration,
+    /// An orphaned slab is taken after this long even when nobody needs it.
+    pub orphan_life: Duration,
+}
+
+/// Number of a slab, below [`Limits::slabs_total`].
+pub type SlabIndex = u32;
+
+/// What a slab is for, in its client's terms.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Place {
+    /// The volume.
+    pub volume: u128,
+    /// The extent of the volume.
+    pub extent: u32,
+    /// The member of the extent's stripe.
+    pub member: u8,
+}
+
+/// What the daemon is to do, in order.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// Make fresh, zero, populated memory for the slab and a window on it; then call
+    /// [`Ledger::handle_prepared`] or [`Ledger::handle_prepare_failed`].
+    Prepare {
+        /// The slab.
+        slab: SlabIndex,
+    },
+    /// Revoke the slab's window and give its memory back; then call
+    /// [`Ledger::handle_retired`].
+    Retire {
+        /// The slab.
+        slab: SlabIndex,
+        /// Its window.
+        window: Window,
+    },
+    /// Send an answer, if the client is still connected.
+    Send {
+        /// The client.
+        client: u128,
+        /// The answer.
+        reply: Reply,
+    },
+}
+
+/// A slab in its client's hands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Grant {
+    /// The client.
+    pub client: u128,
+    /// What it is for.
+    pub place: Place,
+    /// Its window; the generation is the grant's own.
+    pub window: Window,
+    /// Grants are numbered in order.
+    sequence: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slab {
+    Free,
+    Preparing,
+    Prepared {
+        window: Window,
+    },
+    Mapped(Grant),
+    Retired {
+        window: Window,
+        unmapped_by: Option<u128>,
+    },
+}
+
+/// A request for a slab that is answered when one is prepared.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    client: u128,
+    request: u64,
+    place: Place,
+}
+
+/// The book of one host. See the module's text.
+#[derive(Debug)]
+pub struct Ledger {
+    limits: Limits,
+    slabs: Vec<Slab>,
+    leases: Leases,
+    /// Oldest first; never longer than the slabs that are on the way.
+    waiting: VecDeque<Waiting>,
+    /// The one client that may map a volume, while it is alive or nobody else asked.
+    owners: HashMap<u128, u128>,
+    grants: u64,
+    /// Stock is not rebuilt before this time: the system was out of memory.
+    starved_until: Duration,
+    shutting_down: bool,
+    orphans_taken: u64,
+    actions: VecDeque<Action>,
+}
+
+/// Pause before memory is asked for again on nobody's behalf. Arbitrary.
+const STARVED_PAUSE: Duration = Duration::from_secs(10);
+
+impl Ledger {
+    /// A book in which every slab is free; the first actions build the stock.
+    #[must_use]
+    pub fn new(limits: Limits, now: Duration) -> Self {
+        let mut ledger = Self {
+            limits,
+            slabs: vec![Slab::Free; limits.slabs_total as usize],
+            leases: Leases::new(limits.lease, limits.clients_max, now),
+            waiting: VecDeque::new(),
+            owners: HashMap::new(),
+            grants: 0,
+            starved_until: now,
+            shutting_down: false,
+            orphans_taken: 0,
+            actions: VecDeque::new(),
+        };
+        ledger.prepare_ahead(now);
+        ledger
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// A client opened a session. False when there are too many clients: close it.
+    #[must_use]
+    pub fn handle_connected(&mut self, now: Duration, client: u128, name: &str) -> bool {
+        self.leases.connect(now, client, name)
+    }
+
+    /// A client's session ended. Its slabs stay; what it waited for goes to stock.
+    pub fn handle_disconnected(&mut self, now: Duration, client: u128) {
+        self.waiting.retain(|waiting| waiting.client != client);
+        self.leases.disconnect(client);
+        self.forget_idle_owners();
+        self.prepare_ahead(now);
+    }
+
+    /// Anything arrived from a client. Call it before the message's own handler.
+    pub fn handle_sign_of_life(&mut self, now: Duration, client: u128) {
+        self.leases.renew(now, client);
+    }
+
+    /// A client asks for a slab. A second grant for one place ends the first: its client
+    /// has lost sight of it, or has replaced it elsewhere meanwhile.
+    ///
+    /// # Panics
+    /// If the client is not connected: a caller's bug.
+    pub fn handle_map(&mut self, now: Duration, client: u128, request: u64, place: Place) {
+        assert!(
+            self.leases.is_connected(client),
+            "client {client:032x} asks without a session"
+        );
+        self.leases.renew(now, client);
+        match self.admit(client, place) {
+            Ok(()) => self.waiting.push_back(Waiting {
+                client,
+                request,
+                place,
+            }),
+            Err(reason) => self.send(client, Reply::Refused { request, reason }),
+        }
+        self.serve();
+        self.forget_idle_owners();
+        self.prepare_ahead(now);
+    }
+
+    /// A client gives a slab back. A window that is not its own is only acknowledged.
+    pub fn handle_unmap(&mut self, now: Duration, client: u128, window: Window) {
+        match self.find(client, window) {
+            Some(slab) => self.retire(slab, Some(client)),
+            None if self.is_leaving(client, window) => {} // The first request's answer serves for both.
+            None => self.send(client, Reply::Unmapped { window }),
+        }
+        self.forget_idle_owners();
+        self.prepare_ahead(now);
+    }
+
+    /// A slab's memory is there: zero, populated, with a window that nobody knows yet.
+    ///
+    /// # Panics
+    /// If the slab is not being prepared: a caller's bug.
+    pub fn handle_prepared(&mut self, now: Duration, slab: SlabIndex, window: Window) {
+        let state = &mut self.slabs[slab as usize];
+        assert!(
+            matches!(state, Slab::Preparing),
+            "slab {slab} prepared in {state:?}"
+        );
+        *state = Slab::Prepared { window };
+        self.serve();
+        self.prepare_ahead(now);
+    }
+
+    /// The system had no memory for a slab. A request that counted on it is refused.
+    ///
+    /// # Panics
+    /// If the slab is not being prepared: a caller's bug.
+    pub fn handle_prepare_failed(&mut self, now: Duration, slab: SlabIndex) {
+        let state = &mut self.slabs[slab as usize];
+        assert!(
+            matches!(state, Slab::Preparing),
+            "slab {slab} not prepared in {state:?}"
+        );
+        *state = Slab::Free;
+        self.starved_until = now + STARVED_PAUSE;
+        let counts = self.counts();
+        if self.waiting.len() > (counts.preparing + counts.retired) as usize {
+            let refused = self.waiting.pop_front().expect("longer than zero");
+            let reply = Reply::Refused {
+                request: refused.request,
+                reason: Refusal::NoMemory,
+            };
+            self.send(refused.client, reply);
+            self.forget_idle_owners();
+        }
+        self.prepare_ahead(now);
+    }
+
+    /// A slab's window is revoked and its memory given back.
+    ///
+    /// # Panics
+    /// If the slab is not on its way back: a caller's bug.
+    pub fn handle_retired(&mut self, now: Duration, slab: SlabIndex) {
+        let state = std::mem::replace(&mut self.slabs[slab as usize], Slab::Free);
+        let Slab::Retired {
+            window,
+            unmapped_by,
+        } = state
+        else {
+            panic!("slab {slab} retired in {state:?}");
+        };
+        if let Some(client) = unmapped_by {
+            self.send(client, Reply::Unmapped { window });
+        }
+        self.starved_until = now;
+        self.prepare_ahead(now);
+    }
+
+    /// Time passed. Call it every [`TICK`], after everything that had arrived by `now`
+    /// was handled: a call that comes late means that this host was stopped, and every
+    /// lease is extended by as much.
+    pub fn handle_tick(&mut self, now: Duration) {
+        self.leases.tick(now);
+        let taken: Vec<SlabIndex> = self
+            .orphans()
+            .filter(|&(since, ..)| now.saturating_sub(since) >= self.limits.orphan_life)
+            .map(|(_, _, slab)| slab)
+            .collect();
+        for slab in taken {
+            self.take_orphan(slab);
+        }
+        self.forget_idle_owners();
+        self.prepare_ahead(now);
+    }
+
+    /// The host is about to stop: nobody gets a slab any more.
+    pub fn handle_shutdown(&mut self) {
+        self.shutting_down = true;
+        for waiting in std::mem::take(&mut self.waiting) {
+            let reply = Reply::Refused {
+                request: waiting.request,
+                reason: Refusal::ShuttingDown,
+            };
+            self.send(waiting.client, reply);
+        }
+    }
+
+    /// The slab behind a window that `client` holds; `None` when it does not.
+    #[must_use]
+    pub fn find(&self, client: u128, window: Window) -> Option<SlabIndex> {
+        let held = |slab: &Slab| matches!(slab, Slab::Mapped(g) if g.client == client && g.window == window);
+        index(self.slabs.iter().position(held))
+    }
+
+    /// Slabs by state.
+    #[must_use]
+    pub fn counts(&self) -> SlabCounts {
+        let mut counts = SlabCounts::default();
+        for slab in &self.slabs {
+            *match slab {
+                Slab::Free => &mut counts.free,
+                Slab::Preparing => &mut counts.preparing,
+                Slab::Prepared { .. } => &mut counts.prepared,
+                Slab::Mapped(grant) if self.leases.is_orphaned(grant.client) => {
+                    &mut counts.orphaned
+                }
+                Slab::Mapped(_) => &mut counts.mapped,
+                Slab::Retired { .. } => &mut counts.retired,
+            } += 1;
+        }
+        counts
+    }
+
+    /// Slabs that could still be lent without taking one from a client.
+    #[must_use]
+    pub fn slabs_free(&self) -> u32 {
+        let waiting = u32::try_from(self.waiting.len()).expect("bounded by the slabs");
+        self.counts().available().saturating_sub(waiting)
+    }
+
+    /// Every slab in a client's hands.
+    pub fn grants(&self) -> impl Iterator<Item = (SlabIndex, &Grant)> {
+        (0..)
+            .zip(&self.slabs)
+            .filter_map(|(index, slab)| match slab {
+                Slab::Mapped(grant) => Some((index, grant)),
+                _ => None,
+            })
+    }
+
+    /// Every client that is connected or holds slabs, with its lease, in no order.
+    pub fn clients(&self) -> impl Iterator<Item = (u128, &Lease)> {
+        self.leases.iter()
+    }
+
+    /// Leases that ran out so far.
+    #[must_use]
+    pub fn leases_expired(&self) -> u64 {
+        self.leases.expired()
+    }
+
+    /// Orphaned slabs taken so far.
+    #[must_use]
+    pub fn orphans_taken(&self) -> u64 {
+        self.orphans_taken
+    }
+
+    /// Decides on a request for a slab; on success the slab it will get is on the way.
+    fn admit(&mut self, client: u128, place: Place) -> Result<(), Refusal> {
+        if self.shutting_down {
+            return Err(Refusal::ShuttingDown);
+        }
+        if self.is_owned_by_another(client, place.volume) {
+            return Err(Refusal::Owned);
+        }
+        let former = self.held_at(client, place);
+        let held = self.leases.slabs(client) - u32::from(former.is_some());
+        let wanted = self.waiting.iter().filter(|w| w.client == client).count();
+        if held as usize + wanted >= self.limits.client_slabs_max as usize {
+            return Err(Refusal::ClientBound);
+        }
+        if let Some(slab) = former {
+            self.retire(slab, None);
+        }
+        if self.slabs_free() == 0 {
+            let oldest = self
+                .orphans()
+                .min()
+                .map(|(_, _, slab)| slab)
+                .ok_or(Refusal::NoMemory)?;
+            self.take_orphan(oldest);
+        }
+        self.owners.insert(place.volume, client);
+        Ok(())
+    }
+
+    /// The slab that the client holds for a place.
+    fn held_at(&self, client: u128, place: Place) -> Option<SlabIndex> {
+        let held = |grant: &Grant| grant.client == client && grant.place == place;
+        self.grants()
+            .find(|(_, grant)| held(grant))
+            .map(|(slab, _)| slab)
+    }
+
+    /// Whether a live client other than `client` holds the volume.
+    fn is_owned_by_another(&self, client: u128, volume: u128) -> bool {
+        let Some(&owner) = self.owners.get(&volume) else {
+            return false;
+        };
+        owner != client && !self.leases.is_orphaned(owner) && self.uses(owner, volume)
+    }
+
+    /// Whether the client holds or waits for a slab of the volume.
+    fn uses(&self, client: u128, volume: u128) -> bool {
+        let holds =
+            |(_, grant): (_, &Grant)| grant.client == client && grant.place.volume == volume;
+        let waits = |w: &Waiting| w.client == client && w.place.volume == volume;
+        self.grants().any(holds) || self.waiting.iter().any(waits)
+    }
+
+    /// Drops the owners that use their volume no longer; bounds the table by the slabs.
+    fn forget_idle_owners(&mut self) {
+        let mut owners = std::mem::take(&mut self.owners);
+        owners.retain(|&volume, &mut owner| self.uses(owner, volume));
+        self.owners = owners;
+    }
+
+    /// Gives prepared slabs to those who wait, oldest first.
+    fn serve(&mut self) {
+        while !self.waiting.is_empty() {
+            let prepared = self
+                .slabs
+                .iter()
+                .position(|slab| matches!(slab, Slab::Prepared { .. }));
+            let Some(slab) = prepared else { return };
+            let Slab::Prepared { window } = self.slabs[slab] else {
+                unreachable!("found above")
+            };
+            let Waiting {
+                client,
+                request,
+                place,
+            } = self.waiting.pop_front().expect("not empty");
+            if let Some(former) = self.held_at(client, place) {
+                self.retire(former, None);
+            }
+            self.grants += 1;
+            self.slabs[slab] = Slab::Mapped(Grant {
+                client,
+                place,
+                window,
+                sequence: self.grants,
+            });
+            self.leases.add_slab(client);
+            self.send(client, Reply::Mapped { request, window });
+        }
+    }
+
+    /// Starts to prepare free slabs: one for each who waits, and the stock.
+    fn prepare_ahead(&mut self, now: Duration) {
+        if self.shutting_down {
+            return;
+        }
+        let counts = self.counts();
+        let waiting = u32::try_from(self.waiting.len()).expect("bounded by the slabs");
+        let stock = if now < self.starved_until {
+            0
+        } else {
+            self.limits.stock
+        };
+        let missing = (waiting + stock).saturating_sub(counts.preparing + counts.prepared);
+        let mut free = (0..)
+            .zip(&mut self.slabs)
+            .filter(|(_, slab)| matches!(slab, Slab::Free));
+        for (index, slab) in free.by_ref().take(missing as usize) {
+            *slab = Slab::Preparing;
+            self.actions.push_back(Action::Prepare { slab: index });
+        }
+    }
+
+    /// Takes a mapped slab out of its client's hands.
+    fn retire(&mut self, slab: SlabIndex, unmapped_by: Option<u128>) {
+        let Slab::Mapped(grant) = self.slabs[slab as usize] else {
+            unreachable!("only a mapped slab is taken back");
+        };
+        self.slabs[slab as usize] = Slab::Retired {
+            window: grant.window,
+            unmapped_by,
+        };
+        self.leases.remove_slab(grant.client);
+        self.actions.push_back(Action::Retire {
+            slab,
+            window: grant.window,
+        });
+    }
+
+    fn take_orphan(&mut self, slab: SlabIndex) {
+        self.orphans_taken += 1;
+        self.retire(slab, None);
+    }
+
+    /// Orphaned slabs with the time since when, ordered so that the least is the oldest.
+    fn orphans(&self) -> impl Iterator<Item = (Duration, u64, SlabIndex)> {
+        self.grants().filter_map(|(slab, grant)| {
+            let since = self.leases.orphaned_since(grant.client)?;
+            Some((since, grant.sequence, slab))
+        })
+    }
+
+    /// Whether the window is on its way back at the client's own request.
+    fn is_leaving(&self, client: u128, window: Window) -> bool {
+        self.slabs.iter().any(|slab| {
+            matches!(slab, Slab::Retired { window: w, unmapped_by: Some(c) } if *w == window && *c == client)
+        })
+    }
+
+    fn send(&mut self, client: u128, reply: Reply) {
+        self.actions.push_back(Action::Send { client, reply });
+    }
+}
+
+fn index(position: Option<usize>) -> Option<SlabIndex> {
+    position.map(|p| SlabIndex::try_from(p).expect("slabs are counted in 32 bits"))
+}

@@ -1,0 +1,150 @@
+//! Scatter-gather lists and the two system calls of the `tcp` data path.
+//!
+//! Both ends build one list per batch, over headers, payloads and landings, and hand it to
+//! one `sendmsg` or `recvmsg`. A list has a fixed capacity and is reused, so nothing is
+//! allocated per verb.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// Entries of a list; the kernel takes up to 1024, a batch rarely fills this.
+const ENTRIES: usize = 256;
+
+/// A list of memory ranges to send from, or to receive into, in order.
+pub(crate) struct Gather {
+    entries: Box<[libc::iovec; ENTRIES]>,
+    used: usize,
+    bytes: usize,
+}
+
+// SAFETY: the pointers are only dereferenced by `send` and `receive`, whose callers vouch for them.
+unsafe impl Send for Gather {}
+
+impl Gather {
+    pub(crate) fn new() -> Self {
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            entries: Box::new([empty; ENTRIES]),
+            used: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+        self.bytes = 0;
+    }
+
+    /// Bytes that the listed ranges have together.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether `entries` more ranges might not fit.
+    pub(crate) fn is_short_of(&self, entries: usize) -> bool {
+        self.used + entries > ENTRIES
+    }
+
+    /// Appends a range; one that continues the last range joins it.
+    pub(crate) fn push(&mut self, start: *const u8, len_bytes: usize) {
+        if len_bytes == 0 {
+            return;
+        }
+        self.bytes += len_bytes;
+        if let Some(last) = self.entries[..self.used].last_mut()
+            && last.iov_base.addr() + last.iov_len == start.addr()
+        {
+            last.iov_len += len_bytes;
+            return;
+        }
+        self.entries[self.used] = libc::iovec {
+            iov_base: start.cast_mut().cast(),
+            iov_len: len_bytes,
+        };
+        self.used += 1;
+    }
+
+    /// Sends from the ranges without blocking; returns the bytes taken.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`; an interrupted call is repeated.
+    ///
+    /// # Safety
+    /// Every range is valid for reads.
+    pub(crate) unsafe fn send(&mut self, socket: RawFd) -> io::Result<usize> {
+        let message = self.message();
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the caller vouches for the ranges; `message` points to our list of them.
+        retried(|| unsafe { libc::sendmsg(socket, &raw const message, flags) })
+    }
+
+    /// Receives into the ranges without blocking; returns the bytes filled, 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`; an interrupted call is repeated.
+    ///
+    /// # Safety
+    /// Every range is valid for writes; bytes that other threads see there may change under them.
+    pub(crate) unsafe fn receive(&mut self, socket: RawFd) -> io::Result<usize> {
+        let mut message = self.message();
+        // SAFETY: as in `send`.
+        retried(|| unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) })
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all-zero is a valid `msghdr`: no name, no ranges, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.entries.as_mut_ptr();
+        message.msg_iovlen = self.used;
+        message
+    }
+}
+
+fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(bytes) => return Ok(bytes),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Makes a socket fit for verbs: no delay, no blocking, and an end when the other machine is gone.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub(crate) fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let silence_ms = libc::c_int::try_from(silence.as_millis()).unwrap_or(libc::c_int::MAX);
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms),
+    ];
+    for (level, name, value) in options {
+        // SAFETY: `value` is a c_int that outlives the call, and its size is given.
+        let result = unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

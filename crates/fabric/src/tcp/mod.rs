@@ -1,0 +1,10 @@
+//! The `tcp` data path: one-sided verbs over a socket, an agent thread playing the network card.
+
+pub(crate) mod agent;
+mod connection;
+pub(crate) mod endpoint;
+mod gather;
+mod wire;
+
+#[cfg(test)]
+mod tests;

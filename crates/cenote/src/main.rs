@@ -1,2 +1,113 @@
-//! placeholder
-fn main() {}
+//! `cenote`: the one binary, every command.
+//!
+//! This crate reads arguments, starts and ends processes and prints; what the commands
+//! do is in the crates below it. Results go to stdout, everything else to stderr.
+
+#![deny(unsafe_code)]
+
+mod ask;
+mod available;
+mod commands;
+mod failure;
+mod limits;
+mod metrics;
+mod place;
+mod process;
+mod progress;
+mod signals;
+mod size;
+mod table;
+mod volumes;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::{bench, completions, doctor, down, host, key, nbd, status, swap, up, volume};
+
+/// Pooled idle memory of a cluster: resilient remote memory at microseconds
+#[derive(Debug, Parser)]
+#[command(name = "cenote", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  cenote up --hosts 12 --memory 512M --dir /tmp/well
+  cenote nbd --cluster /tmp/well/cluster.toml --size 2G --scheme rs:8+2 --socket /tmp/well/nbd
+  cenote status --dir /tmp/well
+  cenote down --dir /tmp/well
+
+Exit codes:
+  0  done
+  1  failed; stderr says what, and what to do
+  2  wrong usage
+  3  answered, but something is not whole (status, volume status)
+
+Environment:
+  CENOTE_DIR  stands in for --dir
+  CENOTE_LOG  what is logged to stderr: error, warn (default), info, debug, or
+              per module as in cenote_host=debug,info
+  NO_COLOR    no colours, also on a terminal";
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Start a cluster on this machine, each host a process of its own
+    Up(up::Args),
+    /// End the hosts of a local cluster
+    Down(down::Args),
+    /// Show hosts, lent and free memory, volumes and health
+    Status(status::Args),
+    /// Lend memory of this machine, in the foreground
+    Host(host::Args),
+    /// Create, list, show, resize and delete volumes
+    Volume(volume::Args),
+    /// Serve a volume as a network block device, in the foreground
+    Nbd(nbd::Args),
+    /// Turn a volume into swap space of this machine
+    Swap(swap::Args),
+    /// Make the key that the members of a cluster share
+    Key(key::Args),
+    /// Say what this machine lacks, and how to mend it
+    Doctor(doctor::Args),
+    /// Measure us beside a peer
+    Bench(bench::Args),
+    /// Write shell completions
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    let result = match &cli.command {
+        Command::Up(args) => up::run(args),
+        Command::Down(args) => down::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Host(args) => host::run(args),
+        Command::Volume(args) => volume::run(args),
+        Command::Nbd(args) => nbd::run(args),
+        Command::Swap(args) => swap::run(args),
+        Command::Key(args) => key::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => completions::run(args),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => failure::report(&error),
+    }
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .with_env_var("CENOTE_LOG")
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(failure::colours())
+        .init();
+}

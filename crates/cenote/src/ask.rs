@@ -1,0 +1,89 @@
+//! Asks hosts how they are, each over a control connection of its own.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use cenote_fabric::{Address, ClientId, ClusterKey, Connector, Hello, Incoming, Session};
+use cenote_pool::HostEntry;
+use cenote_pool::control::{HostStatus, Reply, Request};
+
+use crate::process::wait_readable;
+
+/// Hosts asked at the same time, one thread each. Arbitrary.
+const ASKED_AT_ONCE: usize = 32;
+
+/// What each host says of itself, in the order of `hosts`; a host that says nothing
+/// within `timeout` is an error of its own.
+pub fn all(hosts: &[HostEntry], key: &ClusterKey, timeout: Duration) -> Vec<Result<HostStatus>> {
+    let mut answers = Vec::with_capacity(hosts.len());
+    for some in hosts.chunks(ASKED_AT_ONCE) {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = some
+                .iter()
+                .map(|host| scope.spawn(|| one(&host.address, key, timeout)))
+                .collect();
+            for thread in threads {
+                answers.push(thread.join().expect("asking a host does not panic"));
+            }
+        });
+    }
+    answers
+}
+
+/// What the host at `address` says of itself.
+///
+/// # Errors
+/// It cannot be reached, lacks the key, or is silent for `timeout`.
+pub fn one(address: &str, key: &ClusterKey, timeout: Duration) -> Result<HostStatus> {
+    let address: Address = address.parse()?;
+    let deadline = Instant::now() + timeout;
+    let hello = Hello {
+        client: ClientId(random_u128()?),
+        name: "cenote status".to_owned(),
+    };
+    let mut session = cenote_fabric::connector(key.clone()).connect(&address, &hello, timeout)?;
+    let mut message = Vec::new();
+    Request::Status.encode(&mut message);
+    session.send(&message)?;
+    let mut status = answer(session.as_mut(), deadline)?;
+    // The question itself is no client of the host.
+    let before = status.clients.len();
+    status.clients.retain(|client| client.id != hello.client.0);
+    let removed = u32::try_from(before - status.clients.len()).unwrap_or(0);
+    status.clients_total = status.clients_total.saturating_sub(removed);
+    Ok(status)
+}
+
+fn answer(session: &mut dyn Session, deadline: Instant) -> Result<HostStatus> {
+    loop {
+        while let Some(incoming) = session.receive()? {
+            let Incoming::Message(bytes) = incoming else {
+                continue;
+            };
+            if let Reply::Status(status) = Reply::decode(&bytes).context("status")? {
+                return Ok(*status);
+            }
+        }
+        if !wait_session(session, deadline)? {
+            bail!("connected, but gave no answer in time");
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "the session names its descriptor by number")]
+fn wait_session(session: &dyn Session, deadline: Instant) -> std::io::Result<bool> {
+    // SAFETY: the session is alive for the length of this call and owns the descriptor.
+    let fd = unsafe { BorrowedFd::borrow_raw(session.fd()) };
+    wait_readable(&fd, deadline)
+}
+
+/// A number that nobody else has drawn.
+///
+/// # Errors
+/// The system has no randomness.
+pub fn random_u128() -> Result<u128> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow!("read random bytes: {e}"))?;
+    Ok(u128::from_le_bytes(bytes))
+}

@@ -1,0 +1,23 @@
+//! `cenote completions`: what a shell needs to complete our commands.
+
+use anyhow::Result;
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::failure::DONE;
+
+/// `completions` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote completions bash > /etc/bash_completion.d/cenote
+  cenote completions zsh > ~/.zfunc/_cenote")]
+pub struct Args {
+    /// The shell to write for
+    shell: Shell,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mut command = crate::Cli::command();
+    clap_complete::generate(args.shell, &mut command, "cenote", &mut std::io::stdout());
+    Ok(DONE)
+}

@@ -1,0 +1,112 @@
+//! `cenote down`: ends the hosts of a local cluster.
+//!
+//! SIGTERM to all, SIGKILL to those that are left after a limit. A process that only
+//! has the number of a host of ours is never touched.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::failure::{DONE, Failure};
+use crate::place::ClusterDir;
+use crate::process::{Identity, Process, remove_if_there};
+use crate::volumes::Volumes;
+
+/// How long a killed process may take to be gone: the kernel frees its memory first.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+/// `down` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  cenote down --dir /tmp/well
+
+Memory that volumes hold on these hosts is gone afterwards. The key, the logs and the
+descriptions of volumes stay in the folder.")]
+pub struct Args {
+    /// Folder of the cluster
+    #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
+    dir: PathBuf,
+    /// End the hosts also while a volume is in use: its pages are lost
+    #[arg(long)]
+    force: bool,
+    /// How long hosts have to end by themselves before they are killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    limit: u64,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let dir = ClusterDir::open(&args.dir)?;
+    let _lock = dir.lock()?;
+    let volumes = Volumes::new(&dir);
+    if !args.force {
+        refuse_in_use(&volumes)?;
+    }
+    let names = dir.host_names()?;
+    let mut running: Vec<(&str, Process)> = Vec::new();
+    let mut noted = 0;
+    for name in &names {
+        let Some(identity) = Identity::load(&dir.host(name))? else {
+            continue;
+        };
+        noted += 1;
+        if let Some(process) = identity.open()? {
+            running.push((name, process));
+        }
+    }
+    let killed = end(&running, Duration::from_secs(args.limit))?;
+    for name in &names {
+        let folder = dir.host(name);
+        Identity::forget(&folder)?;
+        remove_if_there(&folder.join("socket"))?;
+    }
+    remove_if_there(&dir.cluster_file())?;
+    volumes.clear_sockets()?;
+    let ended = running.len();
+    match (noted, noted - ended, killed) {
+        (0, ..) => println!("already down: {}", dir.root().display()),
+        (_, 0, 0) => println!("down: {ended} hosts ended"),
+        (_, gone, killed) => {
+            println!("down: {ended} hosts ended, {killed} of them killed, {gone} were gone before");
+        }
+    }
+    Ok(DONE)
+}
+
+fn refuse_in_use(volumes: &Volumes) -> Result<()> {
+    let used = volumes.in_use()?;
+    if used.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!("volumes in use: {}", used.join(", ")),
+        "end their nbd server or swap first, or cenote down --force to lose their pages",
+    )
+    .into())
+}
+
+/// Ends the processes; how many had to be killed.
+fn end(running: &[(&str, Process)], limit: Duration) -> Result<usize> {
+    for (name, process) in running {
+        process
+            .signal(libc::SIGTERM)
+            .with_context(|| format!("end host {name}"))?;
+    }
+    let deadline = Instant::now() + limit;
+    let mut left = Vec::new();
+    for (name, process) in running {
+        if !process.wait(deadline)? {
+            process
+                .signal(libc::SIGKILL)
+                .with_context(|| format!("kill host {name}"))?;
+            left.push((name, process));
+        }
+    }
+    let deadline = Instant::now() + KILL_LIMIT;
+    for (name, process) in &left {
+        if !process.wait(deadline)? {
+            bail!("host {name} was killed and is still there after {KILL_LIMIT:?}");
+        }
+    }
+    Ok(left.len())
+}

@@ -1,0 +1,54 @@
+//! `cenote key`: the secret that the members of a cluster prove to each other.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_fabric::ClusterKey;
+
+use crate::failure::{DONE, Failure};
+
+/// `key` and what follows it.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Write a new random key to a file that only you can read
+    ///
+    /// Every host and client of a cluster holds the same key. Copy it to the other
+    /// machines by a channel you trust, and keep its mode 0600: a key that others
+    /// can read is refused.
+    #[command(after_help = "Example:\n  cenote key new --out cluster.key")]
+    New {
+        /// File to make; one that is there is never overwritten
+        #[arg(long, value_name = "FILE", default_value = "cluster.key")]
+        out: PathBuf,
+    },
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let Action::New { out } = &args.action;
+    if out.exists() {
+        return Err(Failure::new(
+            format!("{} is there already and stays as it is", out.display()),
+            "another name by --out, or remove the file if no cluster uses it",
+        )
+        .into());
+    }
+    make(out)?;
+    println!("{}", out.display());
+    Ok(DONE)
+}
+
+/// Generates a key and writes it, mode 0600.
+///
+/// # Errors
+/// The file is there, or cannot be written.
+pub fn make(path: &std::path::Path) -> Result<ClusterKey> {
+    let key = ClusterKey::generate()?;
+    key.save(path)?;
+    Ok(key)
+}

@@ -1,0 +1,13 @@
+//! One module per command, each with its arguments and its `run`.
+
+pub mod bench;
+pub mod completions;
+pub mod doctor;
+pub mod down;
+pub mod host;
+pub mod key;
+pub mod nbd;
+pub mod status;
+pub mod swap;
+pub mod up;
+pub mod volume;

@@ -1,0 +1,229 @@
+//! `cenote status`: hosts, memory and volumes at a glance.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_pool::control::HostStatus;
+use serde::Serialize;
+
+use crate::ask;
+use crate::failure::{DONE, NOT_WHOLE};
+use crate::place::{Loaded, Which};
+use crate::process::Identity;
+use crate::size::Size;
+use crate::table::Table;
+use crate::volumes::{Question, Volumes};
+
+/// `status` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote status --dir /tmp/well
+  cenote status --cluster /tmp/well/cluster.toml --json | jq .free_bytes
+
+Exit code 3: some host does not answer, or some volume is not whole.")]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// How long a host may take to answer
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    timeout_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    cluster: String,
+    hosts: Vec<HostReport>,
+    hosts_up: usize,
+    memory_bytes: u64,
+    lent_bytes: u64,
+    free_bytes: u64,
+    volumes: Vec<VolumeReport>,
+}
+
+#[derive(Serialize)]
+struct HostReport {
+    name: String,
+    address: String,
+    domain: String,
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<HostStatus>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// It answers.
+    Up,
+    /// Its process runs on this machine and does not answer.
+    Silent,
+    /// Its process on this machine has ended.
+    Ended,
+    /// No answer, and it is not a process of this machine's cluster folder.
+    Unreachable,
+}
+
+#[derive(Serialize)]
+struct VolumeReport {
+    name: String,
+    size: String,
+    scheme: String,
+    in_use: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let report = report(&loaded, Duration::from_millis(args.timeout_ms))?;
+    let whole =
+        report.hosts_up == report.hosts.len() && report.volumes.iter().all(VolumeReport::is_whole);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(if whole { DONE } else { NOT_WHOLE })
+}
+
+fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
+    let answers = ask::all(&loaded.cluster.hosts, &loaded.key, timeout);
+    let mut hosts = Vec::new();
+    for (entry, answer) in loaded.cluster.hosts.iter().zip(answers) {
+        let identity = Identity::load(&loaded.dir.host(&entry.name)).ok().flatten();
+        let state = match (&answer, &identity) {
+            (Ok(_), _) => State::Up,
+            (Err(_), None) => State::Unreachable,
+            (Err(_), Some(identity)) if identity.open()?.is_some() => State::Silent,
+            (Err(_), Some(_)) => State::Ended,
+        };
+        hosts.push(HostReport {
+            name: entry.name.clone(),
+            address: entry.address.clone(),
+            domain: entry.domain.clone(),
+            state,
+            pid: identity.map(|identity| identity.pid),
+            error: answer.as_ref().err().map(|e| format!("{e:#}")),
+            status: answer.ok(),
+        });
+    }
+    let sum = |figure: fn(&HostStatus) -> u64| {
+        hosts
+            .iter()
+            .filter_map(|h| h.status.as_ref())
+            .map(figure)
+            .sum()
+    };
+    Ok(Report {
+        cluster: loaded.file.display().to_string(),
+        hosts_up: hosts.iter().filter(|host| host.state == State::Up).count(),
+        memory_bytes: sum(|s| s.memory_bytes),
+        lent_bytes: sum(|s| s.lent_bytes),
+        free_bytes: sum(free_bytes),
+        volumes: volumes(&Volumes::new(&loaded.dir))?,
+        hosts,
+    })
+}
+
+fn free_bytes(status: &HostStatus) -> u64 {
+    u64::from(status.slabs.available()) * status.slab_bytes
+}
+
+fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
+    let mut reports = Vec::new();
+    for (name, spec) in volumes.list()? {
+        let in_use = volumes.is_owned(&name)?;
+        let answer = in_use.then(|| volumes.ask(&name, Question::Status));
+        let (status, error) = match answer {
+            Some(Ok(status)) => (Some(status), None),
+            Some(Err(error)) => (None, Some(format!("{error:#}"))),
+            None => (None, None),
+        };
+        reports.push(VolumeReport {
+            name,
+            size: spec.size,
+            scheme: spec.scheme,
+            in_use,
+            status,
+            error,
+        });
+    }
+    Ok(reports)
+}
+
+impl VolumeReport {
+    fn is_whole(&self) -> bool {
+        self.error.is_none() && self.status.as_ref().is_none_or(super::volume::is_whole)
+    }
+
+    fn health(&self) -> String {
+        match (&self.status, &self.error) {
+            (_, Some(error)) => error.clone(),
+            (Some(status), None) => super::volume::health(status),
+            (None, None) => "not in use".to_owned(),
+        }
+    }
+}
+
+fn print(out: &mut impl Write, report: &Report) -> Result<()> {
+    writeln!(
+        out,
+        "{}: {} of {} hosts up, {} lent of {}, {} free",
+        report.cluster,
+        report.hosts_up,
+        report.hosts.len(),
+        Size(report.lent_bytes).rounded(),
+        Size(report.memory_bytes).rounded(),
+        Size(report.free_bytes).rounded(),
+    )?;
+    let mut table = Table::new([
+        "HOST", "STATE", "DOMAIN", "MEMORY", "LENT", "FREE", "SLAB", "CLIENTS", "UPTIME",
+    ]);
+    for host in &report.hosts {
+        let state = format!("{:?}", host.state).to_lowercase();
+        let mut row = vec![host.name.clone(), state, host.domain.clone()];
+        if let Some(status) = &host.status {
+            row.extend([
+                Size(status.memory_bytes).rounded(),
+                Size(status.lent_bytes).rounded(),
+                Size(free_bytes(status)).rounded(),
+                Size(status.slab_bytes).to_string(),
+                status.clients_total.to_string(),
+                format!("{}s", status.uptime_s),
+            ]);
+        }
+        table.row(row);
+    }
+    table.write(out)?;
+    for host in &report.hosts {
+        if let Some(error) = &host.error {
+            writeln!(out, "{}: {error}", host.name)?;
+        }
+    }
+    if !report.volumes.is_empty() {
+        let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "HEALTH"]);
+        for volume in &report.volumes {
+            table.row(vec![
+                volume.name.clone(),
+                volume.size.clone(),
+                volume.scheme.clone(),
+                volume.health(),
+            ]);
+        }
+        writeln!(out)?;
+        table.write(out)?;
+    }
+    Ok(())
+}

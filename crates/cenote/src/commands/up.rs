@@ -1,0 +1,368 @@
+//! `cenote up`: a cluster on this machine, each host a process of its own.
+//!
+//! A host announces itself by one line on its standard output, a pipe that ends when
+//! the host does: readiness and early death are both seen at once. What was started
+//! is stopped again unless every host answers.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use cenote_fabric::ClusterKey;
+use cenote_pool::{Cluster, HostEntry};
+
+use crate::failure::{DONE, Failure};
+use crate::place::{ClusterDir, KEY_FILE, create_private, read_cluster};
+use crate::process::{self, Identity};
+use crate::size::Size;
+use crate::{ask, available, progress, signals};
+
+/// How long a host may take to announce itself: locking and huge pages take seconds.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a host that has announced itself may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Longest path of a unix socket, without its closing zero.
+const SOCKET_PATH_MAX: usize = 107;
+/// Lines of a log that an error shows.
+const TAIL_LINES: usize = 20;
+
+/// `up` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote up --hosts 12 --memory 512M --dir /tmp/well
+  cenote up --hosts 3 --memory 64M --transport tcp --dir /tmp/well
+  cenote status --dir /tmp/well
+  cenote down --dir /tmp/well")]
+pub struct Args {
+    /// How many hosts
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=256))]
+    hosts: u32,
+    /// Memory that each host lends
+    #[arg(long, value_name = "SIZE")]
+    memory: Size,
+    /// Size of a slab [default: 1 GiB, at most 1/64 of the memory]
+    #[arg(long, value_name = "SIZE")]
+    slab: Option<Size>,
+    /// How clients reach the hosts
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// Folder for the cluster's files; made where there is none
+    #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
+    dir: PathBuf,
+}
+
+/// How clients reach the hosts of a local cluster.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum Transport {
+    /// Clients map the hosts' memory: no system call per page
+    Shm,
+    /// Loopback TCP, one port per host
+    Tcp,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let stop = signals::on_stop(|| ())?;
+    let dir = ClusterDir::create(&args.dir)?;
+    let _lock = dir.lock()?;
+    check_socket_paths(&dir, args)?;
+    if already_up(&dir, args)? {
+        println!(
+            "already up: {} hosts, {}",
+            args.hosts,
+            dir.cluster_file().display()
+        );
+        return Ok(DONE);
+    }
+    check_memory(args)?;
+    let key = key(&dir)?;
+    let mut started = Started {
+        dir: dir.clone(),
+        hosts: Vec::new(),
+    };
+    let bar = progress::steps(u64::from(args.hosts), "hosts ready");
+    for index in 0..args.hosts {
+        started.start(&format!("h{index:02}"), args)?;
+    }
+    let mut entries = Vec::new();
+    for host in &mut started.hosts {
+        let address = host.announced(&stop)?;
+        entries.push(HostEntry {
+            name: host.name.clone(),
+            address,
+            domain: host.name.clone(),
+        });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    started.answer(&entries, &key)?;
+    let cluster = Cluster {
+        key: KEY_FILE.into(),
+        hosts: entries,
+    };
+    write_whole(&dir.cluster_file(), &cluster.to_toml())?;
+    started.hosts.clear();
+    println!(
+        "up: {} hosts lend {} each, {}",
+        args.hosts,
+        args.memory,
+        dir.cluster_file().display()
+    );
+    Ok(DONE)
+}
+
+fn check_socket_paths(dir: &ClusterDir, args: &Args) -> Result<()> {
+    let longest = dir.host(&format!("h{:02}", args.hosts - 1)).join("socket");
+    let len = longest.as_os_str().len();
+    if args.transport == Transport::Shm && len > SOCKET_PATH_MAX {
+        return Err(Failure::usage(
+            format!(
+                "{}: {len} bytes, a socket's path has at most {SOCKET_PATH_MAX}",
+                longest.display()
+            ),
+            "a folder with a shorter path",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Whether the very cluster that is asked for runs here. Traces of one that no longer
+/// runs are cleared.
+fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
+    let names = dir.host_names()?;
+    let mut alive = 0;
+    for name in &names {
+        if let Some(identity) = Identity::load(&dir.host(name))? {
+            alive += usize::from(identity.open()?.is_some());
+        }
+    }
+    let down_first = || format!("cenote down --dir {}", dir.root().display());
+    let file = dir.cluster_file();
+    if alive == 0 {
+        if file.exists() {
+            eprintln!(
+                "{}: the earlier cluster here runs no longer; starting anew",
+                dir.root().display()
+            );
+        }
+        for name in &names {
+            Identity::forget(&dir.host(name))?;
+        }
+        process::remove_if_there(&file)?;
+        return Ok(false);
+    }
+    if !file.exists() {
+        let what = format!(
+            "{}: {alive} hosts of an unfinished start run here",
+            dir.root().display()
+        );
+        return Err(Failure::new(what, down_first()).into());
+    }
+    let cluster = read_cluster(&file)?;
+    let total = cluster.hosts.len();
+    if alive < total {
+        let what = format!(
+            "{}: a cluster is up here with {alive} of {total} hosts",
+            dir.root().display()
+        );
+        return Err(Failure::new(what, down_first()).into());
+    }
+    let key = ClusterKey::load(&dir.key_file())?;
+    let first = ask::one(&cluster.hosts[0].address, &key, ANSWER_LIMIT)
+        .with_context(|| format!("host {}", cluster.hosts[0].name))?;
+    let transport = match cluster.hosts[0].address.split_once(':') {
+        Some(("tcp", _)) => Transport::Tcp,
+        _ => Transport::Shm,
+    };
+    let same = total == args.hosts as usize
+        && transport == args.transport
+        && first.memory_bytes == args.memory.bytes()
+        && args
+            .slab
+            .is_none_or(|slab| slab.bytes() == first.slab_bytes);
+    if !same {
+        let what = format!(
+            "{}: another cluster is up here: {total} hosts, {} each, {transport:?}",
+            dir.root().display(),
+            Size(first.memory_bytes),
+        );
+        return Err(Failure::new(what, down_first()).into());
+    }
+    Ok(true)
+}
+
+fn check_memory(args: &Args) -> Result<()> {
+    let hosts = u64::from(args.hosts);
+    let Some(free) = available::memory_bytes() else {
+        tracing::warn!("the kernel does not say how much memory is free; going on");
+        return Ok(());
+    };
+    let fits = args
+        .memory
+        .bytes()
+        .checked_mul(hosts)
+        .is_some_and(|sum| sum <= free);
+    if fits {
+        return Ok(());
+    }
+    let at_most = Size((free / hosts) >> 20 << 20);
+    Err(Failure::new(
+        format!(
+            "{hosts} hosts with {} each do not fit: {} are free on this machine",
+            args.memory,
+            Size(free).rounded()
+        ),
+        format!("--memory {at_most} or fewer --hosts"),
+    )
+    .into())
+}
+
+fn key(dir: &ClusterDir) -> Result<ClusterKey> {
+    let path = dir.key_file();
+    if path.exists() {
+        return ClusterKey::load(&path).map_err(|e| {
+            Failure::new(
+                format!("{}: {e}", path.display()),
+                format!("chmod 600 {}", path.display()),
+            )
+            .into()
+        });
+    }
+    super::key::make(&path)
+}
+
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text).with_context(|| beside.display().to_string())?;
+    fs::rename(&beside, path).with_context(|| path.display().to_string())
+}
+
+/// Hosts that are being started. Those still in it when it is dropped are stopped.
+struct Started {
+    dir: ClusterDir,
+    hosts: Vec<Starting>,
+}
+
+struct Starting {
+    name: String,
+    child: Child,
+    announcement: BufReader<ChildStdout>,
+    log: PathBuf,
+}
+
+impl Started {
+    fn start(&mut self, name: &str, args: &Args) -> Result<()> {
+        let folder = self.dir.host(name);
+        create_private(&folder)?;
+        let log = folder.join("log");
+        let log_file = File::create(&log).with_context(|| log.display().to_string())?;
+        let address = match args.transport {
+            Transport::Shm => format!("shm:{}", folder.join("socket").display()),
+            Transport::Tcp => "tcp:127.0.0.1:0".to_owned(),
+        };
+        let program = std::env::current_exe().context("find this program's file")?;
+        let mut command = Command::new(program);
+        command
+            .arg("host")
+            .args(["--name", name, "--domain", name])
+            .args(["--listen", &address])
+            .args(["--memory", &args.memory.to_string()])
+            .arg("--key")
+            .arg(self.dir.key_file())
+            .env_remove("CENOTE_DIR")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log_file);
+        if let Some(slab) = args.slab {
+            command.args(["--slab", &slab.to_string()]);
+        }
+        let mut child = process::detach(&mut command)
+            .spawn()
+            .with_context(|| format!("start host {name}"))?;
+        let announcement = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let identity = Identity::of(child.id());
+        self.hosts.push(Starting {
+            name: name.to_owned(),
+            child,
+            announcement,
+            log,
+        });
+        identity?.save(&folder)
+    }
+
+    /// Asks every host once, by the protocol that clients use.
+    fn answer(&self, entries: &[HostEntry], key: &ClusterKey) -> Result<()> {
+        for (host, answer) in self.hosts.iter().zip(ask::all(entries, key, ANSWER_LIMIT)) {
+            answer.with_context(|| format!("host {} does not answer{}", host.name, host.tail()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Starting {
+    /// Waits for the host's line; the address it listens on.
+    fn announced(&mut self, stop: &AtomicBool) -> Result<String> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if stop.load(Ordering::SeqCst) {
+                bail!("interrupted; the hosts started so far are stopped");
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "host {} was not ready within {START_LIMIT:?}{}",
+                    self.name,
+                    self.tail()
+                );
+            }
+            // Short steps, to see the stop flag; the line itself wakes us at once.
+            let step = deadline.min(Instant::now() + Duration::from_millis(100));
+            if process::wait_readable(self.announcement.get_ref(), step)? {
+                break;
+            }
+        }
+        let mut line = String::new();
+        self.announcement.read_line(&mut line)?;
+        match super::host::announced_address(&line, &self.name) {
+            Some(address) => Ok(address.to_owned()),
+            None => bail!("host {} did not start{}", self.name, self.tail()),
+        }
+    }
+
+    /// The end of the host's log, as a continuation of an error.
+    fn tail(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.is_empty() {
+            return format!("; its log {} is empty", self.log.display());
+        }
+        let from = lines.len().saturating_sub(TAIL_LINES);
+        format!(
+            "; the end of {}:\n  {}",
+            self.log.display(),
+            lines[from..].join("\n  ")
+        )
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Children of ours that are not reaped yet: their numbers cannot be reused.
+        for host in &mut self.hosts {
+            if let Err(error) = host.child.kill().and_then(|()| host.child.wait()) {
+                tracing::warn!(host = host.name, %error, "stop host");
+            }
+            let folder = self.dir.host(&host.name);
+            let cleared = Identity::forget(&folder)
+                .and_then(|()| process::remove_if_there(&folder.join("socket")));
+            if let Err(error) = cleared {
+                tracing::warn!(host = host.name, error = format!("{error:#}"), "clear host");
+            }
+        }
+    }
+}

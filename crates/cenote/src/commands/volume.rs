@@ -1,0 +1,280 @@
+//! `cenote volume`: what volumes there are, and how each is.
+
+use std::io::Write;
+
+use anyhow::Result;
+use cenote_volume::Scheme;
+use serde_json::Value;
+
+use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::place::Which;
+use crate::size::Size;
+use crate::table::Table;
+use crate::volumes::{Question, Spec, Volumes};
+
+/// `volume` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote volume create v0 --size 2G --scheme rs:8+2 --dir /tmp/well
+  cenote nbd --cluster /tmp/well/cluster.toml --volume v0 --socket /tmp/well/nbd
+  cenote volume status v0 --dir /tmp/well
+  cenote volume resize v0 --size 4G --dir /tmp/well
+  cenote volume delete v0 --dir /tmp/well
+
+A volume takes memory when it is written to, and lives as long as the process that serves it.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Describe a new volume
+    #[command(
+        after_help = "Example:\n  cenote volume create v0 --size 2G --scheme rs:8+2 --dir /tmp/well"
+    )]
+    Create {
+        /// Letters, digits, '-', '_' and '.'
+        name: String,
+        /// Size of the volume
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+        /// plain, mirror:N (N copies) or rs:K+R (K splits of a page, any R of K+R may be lost)
+        #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
+        scheme: String,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// List the volumes
+    #[command(after_help = "Example:\n  cenote volume list --dir /tmp/well")]
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// One JSON array on standard output
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show hosts, health and bytes per extent, regeneration, and memory lent
+    #[command(
+        after_help = "Example:\n  cenote volume status v0 --dir /tmp/well --json\n\nExit code 3: not every extent is whole."
+    )]
+    Status {
+        /// Which volume
+        name: String,
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object on standard output
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a volume's size, also while it is in use
+    #[command(after_help = "Example:\n  cenote volume resize v0 --size 4G --dir /tmp/well")]
+    Resize {
+        /// Which volume
+        name: String,
+        /// The new size; what lies beyond a smaller one is gone
+        #[arg(long, value_name = "SIZE")]
+        size: Size,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Forget a volume that is not in use
+    #[command(after_help = "Example:\n  cenote volume delete v0 --dir /tmp/well")]
+    Delete {
+        /// Which volume
+        name: String,
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.action {
+        Action::Create {
+            name,
+            size,
+            scheme,
+            which,
+        } => {
+            let volumes = Volumes::new(&which.directory()?);
+            volumes.create(name, &Spec::new(check_size(*size)?, check_scheme(scheme)?)?)?;
+            println!("{name}");
+        }
+        Action::List { which, json } => list(&Volumes::new(&which.directory()?), *json)?,
+        Action::Status { name, which, json } => {
+            return status(&Volumes::new(&which.directory()?), name, *json);
+        }
+        Action::Resize { name, size, which } => {
+            resize(&Volumes::new(&which.directory()?), name, check_size(*size)?)?;
+        }
+        Action::Delete { name, which } => Volumes::new(&which.directory()?).delete(name)?,
+    }
+    Ok(DONE)
+}
+
+/// A size that a volume can have.
+pub fn check_size(size: Size) -> Result<Size> {
+    if size.bytes() != 0 && size.bytes().is_multiple_of(4096) {
+        return Ok(size);
+    }
+    Err(Failure::usage(
+        format!("--size {size}: a volume has whole pages of 4096 bytes, at least one"),
+        "--size 2G",
+    )
+    .into())
+}
+
+/// A scheme that a volume can have.
+pub fn check_scheme(scheme: &str) -> Result<&str> {
+    match scheme.parse::<Scheme>() {
+        Ok(_) => Ok(scheme),
+        Err(error) => Err(Failure::usage(format!("--scheme: {error}"), "--scheme rs:8+2").into()),
+    }
+}
+
+fn list(volumes: &Volumes, json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let mut rows = Vec::new();
+    let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "STATE"]);
+    for (name, spec) in volumes.list()? {
+        let in_use = volumes.is_owned(&name)?;
+        let state = if in_use { "in use" } else { "not in use" };
+        rows.push(serde_json::json!({
+            "name": name, "size": spec.size, "scheme": spec.scheme, "in_use": in_use,
+        }));
+        table.row(vec![name, spec.size, spec.scheme, state.to_owned()]);
+    }
+    if json {
+        serde_json::to_writer_pretty(&mut out, &rows)?;
+        writeln!(out)?;
+    } else {
+        table.write(&mut out)?;
+    }
+    Ok(())
+}
+
+fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
+    let spec = volumes.load(name)?;
+    if !volumes.is_owned(name)? {
+        return Err(Failure::new(
+            format!("volume {name} is not in use: no host holds anything of it"),
+            format!("cenote nbd --volume {name} serves it"),
+        )
+        .into());
+    }
+    let status = volumes.ask(name, Question::Status)?;
+    let mut out = std::io::stdout().lock();
+    if json {
+        let whole = is_whole(&status);
+        let object = serde_json::json!({
+            "name": name, "size": spec.size, "scheme": spec.scheme, "whole": whole, "status": status,
+        });
+        serde_json::to_writer_pretty(&mut out, &object)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, name, &spec, &status)?;
+    }
+    Ok(if is_whole(&status) { DONE } else { NOT_WHOLE })
+}
+
+fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
+    volumes.load(name)?;
+    if volumes.is_owned(name)? {
+        volumes.ask(
+            name,
+            Question::Resize {
+                bytes: size.bytes(),
+            },
+        )?;
+        return volumes.set_size(name, size);
+    }
+    // Held while the file changes, so that nobody opens the volume in between.
+    let _owner = volumes.own(name)?;
+    volumes.set_size(name, size)
+}
+
+/// Whether every extent has all its slabs. `status` is what the owner of a volume answers:
+/// `cenote_volume::VolumeStatus` as JSON.
+pub fn is_whole(status: &Value) -> bool {
+    status["health"] == "healthy"
+}
+
+/// One line on how a volume is.
+pub fn health(status: &Value) -> String {
+    let extents = status["extents"].as_array().map_or(&[][..], Vec::as_slice);
+    let health = status["health"].as_str().unwrap_or("unknown");
+    let whole = extents
+        .iter()
+        .filter(|extent| extent["health"] == "healthy")
+        .count();
+    format!("{health}, {whole} of {} extents whole", extents.len())
+}
+
+fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Result<()> {
+    let bytes = |field: &str| Size(status[field].as_u64().unwrap_or(0)).rounded();
+    writeln!(
+        out,
+        "{name}: {} {}, {}",
+        spec.size,
+        spec.scheme,
+        health(status)
+    )?;
+    writeln!(
+        out,
+        "stored {}, lent {}, {:.3} bytes lent per byte of mapped extents ({})",
+        bytes("stored_bytes"),
+        bytes("lent_bytes"),
+        status["overhead"].as_f64().unwrap_or(0.0),
+        bytes("mapped_bytes"),
+    )?;
+    let mut table = Table::new(["EXTENT", "HEALTH", "STORED", "REBUILT", "HOSTS"]);
+    for extent in status["extents"].as_array().into_iter().flatten() {
+        let hosts = extent["hosts"].as_array().into_iter().flatten();
+        let hosts: Vec<&str> = hosts.map(|host| host.as_str().unwrap_or("-")).collect();
+        let rebuilt = extent["regenerated"].as_f64();
+        table.row(vec![
+            extent["index"].to_string(),
+            extent["health"].as_str().unwrap_or("unknown").to_owned(),
+            Size(extent["stored_bytes"].as_u64().unwrap_or(0)).rounded(),
+            rebuilt.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
+            hosts.join(" "),
+        ]);
+    }
+    table.write(out)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_degraded_extent_shows_in_every_view() {
+        let status = serde_json::json!({
+            "health": "degraded", "overhead": 1.25, "stored_bytes": 4096, "lent_bytes": 10 << 20,
+            "mapped_bytes": 8 << 20,
+            "extents": [
+                {"index": 0, "health": "healthy", "stored_bytes": 4096, "hosts": ["h00", "h01"], "regenerated": null},
+                {"index": 3, "health": "degraded", "stored_bytes": 0, "hosts": ["h00", null], "regenerated": 0.5},
+            ],
+        });
+        assert!(!is_whole(&status));
+        assert_eq!(health(&status), "degraded, 1 of 2 extents whole");
+        let spec = Spec {
+            id: String::new(),
+            size: "2G".to_owned(),
+            scheme: "rs:8+2".to_owned(),
+        };
+        let mut out = Vec::new();
+        print(&mut out, "v0", &spec, &status).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains("v0: 2G rs:8+2, degraded, 1 of 2 extents whole"),
+            "{text}"
+        );
+        assert!(
+            text.lines().last().unwrap().ends_with("50%      h00 -"),
+            "{text}"
+        );
+    }
+}

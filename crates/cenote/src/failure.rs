@@ -1,0 +1,76 @@
+//! How a command ends: exit codes, and errors that say what to do.
+//!
+//! An error reads "what happened, to what"; where there is a way out, a second
+//! line names it. Log lines and errors go to stderr, results to stdout.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Done.
+pub const DONE: u8 = 0;
+/// Not done; stderr says why.
+pub const FAILED: u8 = 1;
+/// The arguments make no sense (clap's own choice of number).
+pub const USAGE: u8 = 2;
+/// `status` and `volume status`: an answer was given, and something is not whole.
+pub const NOT_WHOLE: u8 = 3;
+
+/// An error together with the way out of it.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    remedy: String,
+    code: u8,
+}
+
+impl Failure {
+    /// "What happened to what", and what the reader can do about it.
+    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            remedy: remedy.into(),
+            code: FAILED,
+        }
+    }
+
+    /// The arguments are at fault.
+    pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            ..Self::new(what, remedy)
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints the error and its way out; the exit code it asks for.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let failure = error.downcast_ref::<Failure>();
+    let (bold, plain) = if colours() {
+        ("\x1b[1;31m", "\x1b[0m")
+    } else {
+        ("", "")
+    };
+    let mut out = std::io::stderr().lock();
+    let mut text = format!("{bold}error:{plain} {error:#}\n");
+    if let Some(failure) = failure.filter(|failure| !failure.remedy.is_empty()) {
+        text.push_str(&format!("  try: {}\n", failure.remedy));
+    }
+    if out.write_all(text.as_bytes()).is_err() {
+        return ExitCode::from(FAILED);
+    }
+    ExitCode::from(failure.map_or(FAILED, |failure| failure.code))
+}
+
+/// Whether stderr is a terminal that wants colours.
+pub fn colours() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}

@@ -1,0 +1,132 @@
+//! What the system lets this process do: limits, capabilities, system calls.
+#![allow(unsafe_code, reason = "limits and probes have no safe wrapper in std")]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Lock memory beyond the limit.
+pub const CAP_IPC_LOCK: u32 = 14;
+/// Turn swap on, mount.
+pub const CAP_SYS_ADMIN: u32 = 21;
+/// Exceed limits, lower one's own OOM score.
+pub const CAP_SYS_RESOURCE: u32 = 24;
+
+/// The effective capabilities of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities(u64);
+
+impl Capabilities {
+    /// None where /proc does not say.
+    pub fn of_this_process() -> Self {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self(Self::parse(&text).unwrap_or(0))
+    }
+
+    fn parse(status: &str) -> Option<u64> {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    }
+
+    /// Whether the capability of this number is among them.
+    pub fn has(self, number: u32) -> bool {
+        self.0 >> number & 1 == 1
+    }
+}
+
+/// A limit of this process.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// Bytes of locked memory.
+    MemoryLock,
+    /// Descriptors.
+    OpenFiles,
+}
+
+/// The limit in force; `None` means unlimited.
+pub fn soft(limit: Limit) -> Option<u64> {
+    finite(read(limit).rlim_cur)
+}
+
+/// How far the limit in force can be raised; `None` means unlimited.
+pub fn hard(limit: Limit) -> Option<u64> {
+    finite(read(limit).rlim_max)
+}
+
+/// For people.
+pub fn display(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |value| value.to_string())
+}
+
+fn finite(value: libc::rlim_t) -> Option<u64> {
+    (value != libc::RLIM_INFINITY).then_some(value)
+}
+
+fn read(limit: Limit) -> libc::rlimit {
+    let resource = match limit {
+        Limit::MemoryLock => libc::RLIMIT_MEMLOCK,
+        Limit::OpenFiles => libc::RLIMIT_NOFILE,
+    };
+    let mut value = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `value` is writable for the length of the call.
+    let result = unsafe { libc::getrlimit(resource, &raw mut value) };
+    assert_eq!(
+        result, 0,
+        "getrlimit fails only for a wrong number or pointer"
+    );
+    value
+}
+
+/// Whether a shared memory file can be made.
+///
+/// # Errors
+/// The system's reason.
+pub fn memfd_works() -> io::Result<()> {
+    // SAFETY: the name is a zero-terminated literal.
+    let fd = unsafe { libc::memfd_create(c"cenote-doctor".as_ptr(), libc::MFD_CLOEXEC) };
+    close(fd)
+}
+
+/// Whether a process can be named by a descriptor.
+///
+/// # Errors
+/// The system's reason.
+pub fn pidfd_works() -> io::Result<()> {
+    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    close(i32::try_from(fd).unwrap_or(-1))
+}
+
+fn close(fd: i32) -> io::Result<()> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the caller has just been given this descriptor and gives it up.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_by_their_bit() {
+        let capabilities =
+            Capabilities(Capabilities::parse("CapPrm:\tff\nCapEff:\t0000000001200000\n").unwrap());
+        assert!(capabilities.has(CAP_SYS_ADMIN) && capabilities.has(CAP_SYS_RESOURCE));
+        assert!(!capabilities.has(CAP_IPC_LOCK));
+        assert_eq!(Capabilities::parse("CapPrm:\tff\n"), None);
+    }
+
+    #[test]
+    fn a_soft_limit_is_never_above_the_hard_one() {
+        for limit in [Limit::MemoryLock, Limit::OpenFiles] {
+            assert!(soft(limit).unwrap_or(u64::MAX) <= hard(limit).unwrap_or(u64::MAX));
+        }
+    }
+}

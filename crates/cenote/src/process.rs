@@ -1,0 +1,309 @@
+//! Processes of ours: how one is told from a stranger with its number, and ended.
+//!
+//! A process number is reused, so a process is known by its number *and* its start
+//! time in clock ticks since a boot that is named too. Signals go through a pidfd
+//! that is opened before the start time is compared: whoever it names then is the
+//! process that gets the signal.
+//!
+//! The unsafe code of this crate is here and in `signals`.
+#![allow(unsafe_code, reason = "pidfd and setsid have no safe wrapper in std")]
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Which process, once and for all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Identity {
+    /// Its number.
+    pub pid: u32,
+    /// Start time in clock ticks since boot, and the boot's id.
+    started: String,
+}
+
+impl Identity {
+    /// Of a process that runs now.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn of(pid: u32) -> Result<Self> {
+        let stat = Stat::read(pid).with_context(|| format!("process {pid}"))?;
+        Ok(Self {
+            pid,
+            started: format!("{} {}", stat.start_ticks, boot_id()?),
+        })
+    }
+
+    /// Writes `pid` (the number alone, for scripts) and `started` into `directory`.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn save(&self, directory: &Path) -> Result<()> {
+        // The number goes last: where `pid` is, `started` is whole.
+        for (name, text) in [
+            ("started", self.started.clone()),
+            ("pid", self.pid.to_string()),
+        ] {
+            let path = directory.join(name);
+            fs::write(&path, text + "\n").with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Reads what [`Identity::save`] wrote; `None` when no process was noted.
+    ///
+    /// # Errors
+    /// The files are there and make no sense.
+    pub fn load(directory: &Path) -> Result<Option<Self>> {
+        let path = directory.join("pid");
+        let text = match fs::read_to_string(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.with_context(|| path.display().to_string())?,
+        };
+        let Ok(pid) = text.trim().parse() else {
+            bail!("{}: {:?} is no process number", path.display(), text.trim());
+        };
+        let path = directory.join("started");
+        let started = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok(Some(Self {
+            pid,
+            started: started.trim().to_owned(),
+        }))
+    }
+
+    /// Forgets what [`Identity::save`] wrote.
+    ///
+    /// # Errors
+    /// A file is there and cannot be removed.
+    pub fn forget(directory: &Path) -> Result<()> {
+        for name in ["pid", "started"] {
+            remove_if_there(&directory.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// A handle on the process, if it still runs. A zombie does not.
+    ///
+    /// # Errors
+    /// The system refuses for another reason than the process being gone.
+    pub fn open(&self) -> Result<Option<Process>> {
+        let Ok(number) = libc::pid_t::try_from(self.pid) else {
+            return Ok(None);
+        };
+        // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                // EINVAL: a thread, or no number at all; not one that we started.
+                Some(libc::ESRCH | libc::EINVAL) => Ok(None),
+                _ => Err(error).with_context(|| format!("open process {}", self.pid)),
+            };
+        }
+        let fd = i32::try_from(fd).context("pidfd number")?;
+        // SAFETY: the call above returned a new descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let running = match Stat::read(self.pid) {
+            Ok(stat) => {
+                !matches!(stat.state, 'Z' | 'X')
+                    && self.started == format!("{} {}", stat.start_ticks, boot_id()?)
+            }
+            Err(_) => false,
+        };
+        Ok(running.then_some(Process { fd }))
+    }
+}
+
+/// A handle that stays with its process even when the number is reused.
+#[derive(Debug)]
+pub struct Process {
+    fd: OwnedFd,
+}
+
+impl Process {
+    /// Sends a signal; a process that is gone meanwhile is no error.
+    ///
+    /// # Errors
+    /// The signal is not permitted.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: the descriptor is open, the info pointer may be null, flags are 0.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.fd.as_raw_fd(),
+                signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::ESRCH) => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Waits until the process has ended, at most until `deadline`; whether it has.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn wait(&self, deadline: Instant) -> io::Result<bool> {
+        wait_readable(&self.fd, deadline)
+    }
+}
+
+/// Waits until a descriptor is readable or closed by its peer; whether it is by `deadline`.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn wait_readable(fd: &impl AsRawFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up, so that a remainder below 1 ms does not spin.
+        let timeout = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let mut entry = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `entry` is one valid pollfd for the length of the call.
+        let count = unsafe { libc::poll(&raw mut entry, 1, timeout) };
+        if count > 0 {
+            return Ok(true);
+        }
+        if count == 0 && left <= Duration::from_millis(1) {
+            return Ok(false);
+        }
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Makes the child lead a session of its own: no terminal, no signal of ours reaches it.
+pub fn detach(command: &mut Command) -> &mut Command {
+    // SAFETY: setsid is async-signal-safe and the closure allocates nothing.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        })
+    }
+}
+
+/// Removes a file; that it is not there is no error.
+///
+/// # Errors
+/// The file is there and stays.
+pub fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The two fields of /proc/PID/stat that matter here.
+struct Stat {
+    state: char,
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&text).context("/proc/PID/stat has another form")
+    }
+
+    /// Fields 3 and 22 of proc(5). The name in field 2 may hold blanks and brackets.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let start_ticks = fields.nth(18)?.parse().ok()?;
+        Some(Self { state, start_ticks })
+    }
+}
+
+fn boot_id() -> Result<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    Ok(fs::read_to_string(path).context(path)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    fn sleeper() -> std::process::Child {
+        Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_saved_identity_finds_its_process_until_it_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = sleeper();
+        Identity::of(child.id())
+            .unwrap()
+            .save(directory.path())
+            .unwrap();
+        let text = fs::read_to_string(directory.path().join("pid")).unwrap();
+        assert_eq!(text, format!("{}\n", child.id()));
+
+        let identity = Identity::load(directory.path()).unwrap().unwrap();
+        let process = identity.open().unwrap().expect("it runs");
+        process.signal(libc::SIGKILL).unwrap();
+        assert!(
+            process
+                .wait(Instant::now() + Duration::from_secs(30))
+                .unwrap()
+        );
+        // Ended but not reaped: a zombie is not running.
+        assert!(identity.open().unwrap().is_none());
+        child.wait().unwrap();
+        assert!(identity.open().unwrap().is_none());
+
+        Identity::forget(directory.path()).unwrap();
+        assert_eq!(Identity::load(directory.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_stranger_with_the_same_number_is_not_ours() {
+        let mut child = sleeper();
+        let mut identity = Identity::of(child.id()).unwrap();
+        identity.started = identity
+            .started
+            .replacen(|c: char| c.is_ascii_digit(), "x", 1);
+        assert!(identity.open().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_name_with_blanks_and_brackets_does_not_shift_the_fields() {
+        let mut text = String::from("7 (a) b) c) S");
+        for field in 4..=52 {
+            text.push_str(&format!(" {field}"));
+        }
+        let stat = Stat::parse(&text).unwrap();
+        assert_eq!((stat.state, stat.start_ticks), ('S', 22));
+        assert!(Stat::parse("7 (a").is_none());
+    }
+}

@@ -1,0 +1,65 @@
+//! SIGTERM and SIGINT as a flag and a call, for the commands that serve until told to stop.
+//!
+//! The signals are blocked before the first thread starts, and one thread waits
+//! for them; no code runs in a signal handler.
+#![allow(unsafe_code, reason = "signal masks have no safe wrapper in std")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+
+/// Blocks SIGTERM, SIGINT and SIGHUP; the first to come sets the flag and calls `then`.
+/// The second ends the process at once.
+///
+/// Call it before any thread starts: threads inherit the mask.
+///
+/// # Errors
+/// The mask cannot be set, or the thread not started.
+pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> {
+    let set = stop_signals();
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    let result =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    if result != 0 {
+        return Err(io::Error::from_raw_os_error(result)).context("block stop signals");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            let first = wait(&set);
+            flag.store(true, Ordering::SeqCst);
+            tracing::info!(signal = first, "stopping");
+            then();
+            let second = wait(&set);
+            std::process::exit(128 + second);
+        })
+        .context("start the signal thread")?;
+    Ok(stop)
+}
+
+fn stop_signals() -> libc::sigset_t {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: `set` is writable; sigemptyset initialises all of it.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: `set` is initialised above and `signal` is a valid number.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: initialised above.
+    unsafe { set.assume_init() }
+}
+
+fn wait(set: &libc::sigset_t) -> i32 {
+    let mut signal = 0;
+    loop {
+        // SAFETY: both pointers are valid for the length of the call.
+        let result = unsafe { libc::sigwait(std::ptr::from_ref(set), &raw mut signal) };
+        if result == 0 {
+            return signal;
+        }
+    }
+}

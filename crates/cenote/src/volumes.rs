@@ -1,0 +1,468 @@
+//! The volumes of a cluster folder: what they are, and who owns each right now.
+//!
+//! A volume has one owner at a time, the process that holds the lock on `NAME.lock`.
+//! The lock goes with its process, so a file left behind means nothing. The owner
+//! answers on `NAME.sock`: one JSON request per line, one JSON answer per line.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::ask::random_u128;
+use crate::failure::Failure;
+use crate::place::{ClusterDir, create_private, try_lock};
+use crate::process::remove_if_there;
+use crate::size::Size;
+
+/// Longest request line in bytes; far above what the two requests need.
+const REQUEST_BYTES_MAX: u64 = 4096;
+/// Longest answer in bytes: a status lists every extent of a volume.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// How long the owner of a volume may take to answer, and to be asked.
+const OWNER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a volume is; the content of its file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// 128 bits in hex, drawn when the volume is created.
+    pub id: String,
+    /// As `--size` takes it.
+    pub size: String,
+    /// As `--scheme` takes it.
+    pub scheme: String,
+}
+
+impl Spec {
+    /// A volume that nobody has made before.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn new(size: Size, scheme: &str) -> Result<Self> {
+        Ok(Self {
+            id: format!("{:032x}", random_u128()?),
+            size: size.to_string(),
+            scheme: scheme.to_owned(),
+        })
+    }
+
+    /// Its identity as a number.
+    ///
+    /// # Errors
+    /// The file was edited into something else.
+    pub fn id(&self) -> Result<u128> {
+        u128::from_str_radix(&self.id, 16).with_context(|| format!("volume id {:?}", self.id))
+    }
+
+    /// Its size.
+    ///
+    /// # Errors
+    /// The file was edited into something else.
+    pub fn size(&self) -> Result<Size> {
+        self.size
+            .parse()
+            .with_context(|| format!("volume size {:?}", self.size))
+    }
+}
+
+/// What the owner of a volume is asked.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Question {
+    /// Extents, health, regeneration, memory.
+    Status,
+    /// Another size.
+    Resize {
+        /// In bytes.
+        bytes: u64,
+    },
+}
+
+/// What it says.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Ok(serde_json::Value),
+    Error(String),
+}
+
+/// The folder of volumes.
+#[derive(Clone, Debug)]
+pub struct Volumes {
+    folder: PathBuf,
+}
+
+impl Volumes {
+    /// Those of a cluster folder.
+    pub fn new(dir: &ClusterDir) -> Self {
+        Self {
+            folder: dir.root().join("volumes"),
+        }
+    }
+
+    fn file(&self, name: &str, kind: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{kind}"))
+    }
+
+    /// Every volume, by name.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or holds a file that makes no sense.
+    pub fn list(&self) -> Result<Vec<(String, Spec)>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.with_context(|| self.folder.display().to_string())?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let file_name = entry?.file_name();
+            let Some(name) = file_name
+                .to_str()
+                .and_then(|name| name.strip_suffix(".toml"))
+            else {
+                continue;
+            };
+            found.push((name.to_owned(), self.load(name)?));
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn load(&self, name: &str) -> Result<Spec> {
+        check_name(name)?;
+        let path = self.file(name, "toml");
+        let text = fs::read_to_string(&path).map_err(|e| {
+            Failure::new(
+                format!("volume {name}: {}: {e}", path.display()),
+                "cenote volume list shows those there are",
+            )
+        })?;
+        toml::from_str(&text).with_context(|| path.display().to_string())
+    }
+
+    /// Describes a new volume; its memory is taken when it is written to.
+    ///
+    /// # Errors
+    /// There is one of that name.
+    pub fn create(&self, name: &str, spec: &Spec) -> Result<()> {
+        check_name(name)?;
+        create_private(&self.folder)?;
+        let path = self.file(name, "toml");
+        let text = toml::to_string(spec).context("volume file")?;
+        let mut file = File::create_new(&path).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => Failure::new(
+                format!("volume {name} is there already"),
+                format!("another name, or cenote volume delete {name}"),
+            ),
+            _ => Failure::new(format!("{}: {e}", path.display()), ""),
+        })?;
+        file.write_all(text.as_bytes())
+            .with_context(|| path.display().to_string())
+    }
+
+    /// Notes another size.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn set_size(&self, name: &str, size: Size) -> Result<()> {
+        let mut spec = self.load(name)?;
+        spec.size = size.to_string();
+        let (path, beside) = (self.file(name, "toml"), self.file(name, "new"));
+        let text = toml::to_string(&spec).context("volume file")?;
+        fs::write(&beside, text).with_context(|| beside.display().to_string())?;
+        fs::rename(&beside, &path).with_context(|| path.display().to_string())
+    }
+
+    /// Forgets a volume that nobody owns.
+    ///
+    /// # Errors
+    /// It is in use, or not there.
+    pub fn delete(&self, name: &str) -> Result<()> {
+        self.load(name)?;
+        let _owner = self.own(name)?;
+        for kind in ["sock", "toml", "lock"] {
+            remove_if_there(&self.file(name, kind))?;
+        }
+        Ok(())
+    }
+
+    /// Becomes the one owner of a volume, until the guard is dropped.
+    ///
+    /// # Errors
+    /// Another process owns it.
+    pub fn own(&self, name: &str) -> Result<Owner> {
+        let path = self.file(name, "lock");
+        match try_lock(&path)? {
+            Some(lock) => Ok(Owner {
+                volumes: self.clone(),
+                name: name.to_owned(),
+                _lock: lock,
+            }),
+            None => Err(Failure::new(
+                format!("volume {name} is in use by another process"),
+                format!("cenote volume status {name}; end its nbd server or swap first"),
+            )
+            .into()),
+        }
+    }
+
+    /// Whether a process owns the volume.
+    ///
+    /// # Errors
+    /// The lock cannot be tried.
+    pub fn is_owned(&self, name: &str) -> Result<bool> {
+        let path = self.file(name, "lock");
+        Ok(path.exists() && try_lock(&path)?.is_none())
+    }
+
+    /// Names of the volumes that a process owns.
+    ///
+    /// # Errors
+    /// As [`Volumes::list`].
+    pub fn in_use(&self) -> Result<Vec<String>> {
+        let mut used = Vec::new();
+        for (name, _) in self.list()? {
+            if self.is_owned(&name)? {
+                used.push(name);
+            }
+        }
+        Ok(used)
+    }
+
+    /// Removes the sockets of owners that are gone.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn clear_sockets(&self) -> Result<()> {
+        for (name, _) in self.list()? {
+            if !self.is_owned(&name)? {
+                remove_if_there(&self.file(&name, "sock"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the owner of a volume; what it answers.
+    ///
+    /// # Errors
+    /// Nobody owns it, or the owner refuses or is silent.
+    pub fn ask(&self, name: &str, question: Question) -> Result<serde_json::Value> {
+        let path = self.file(name, "sock");
+        let mut stream = UnixStream::connect(&path)
+            .with_context(|| format!("ask the owner of volume {name}"))?;
+        stream.set_read_timeout(Some(OWNER_LIMIT))?;
+        stream.set_write_timeout(Some(OWNER_LIMIT))?;
+        let mut line = serde_json::to_string(&question)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes())?;
+        let mut text = String::new();
+        BufReader::new(stream.take(ANSWER_BYTES_MAX))
+            .read_line(&mut text)
+            .with_context(|| format!("answer of the owner of volume {name}"))?;
+        match serde_json::from_str(&text)
+            .with_context(|| format!("answer of the owner of volume {name}"))?
+        {
+            Answer::Ok(value) => Ok(value),
+            Answer::Error(why) => bail!("volume {name}: {why}"),
+        }
+    }
+}
+
+/// The right to a volume; given back when dropped.
+#[derive(Debug)]
+pub struct Owner {
+    volumes: Volumes,
+    name: String,
+    _lock: File,
+}
+
+impl Owner {
+    /// Answers questions on a thread of its own until the process ends.
+    ///
+    /// # Errors
+    /// The socket cannot be bound.
+    pub fn answer(
+        &self,
+        mut reply: impl FnMut(Question) -> Result<serde_json::Value> + Send + 'static,
+    ) -> Result<()> {
+        let path = self.volumes.file(&self.name, "sock");
+        // We hold the lock: a socket that is there belongs to an owner that is gone.
+        remove_if_there(&path)?;
+        let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
+        let name = self.name.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                let done = stream
+                    .map_err(anyhow::Error::from)
+                    .and_then(|stream| converse(&stream, &mut reply));
+                if let Err(error) = done {
+                    tracing::debug!(
+                        volume = name,
+                        error = format!("{error:#}"),
+                        "question dropped"
+                    );
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("volume-owner".to_owned())
+            .spawn(serve)
+            .context("start the thread that answers questions")?;
+        Ok(())
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let path = self.volumes.file(&self.name, "sock");
+        if let Err(error) = remove_if_there(&path) {
+            tracing::warn!(error = format!("{error:#}"), "clear socket");
+        }
+    }
+}
+
+/// One line in, one line out.
+fn converse(
+    stream: &UnixStream,
+    reply: &mut impl FnMut(Question) -> Result<serde_json::Value>,
+) -> Result<()> {
+    stream.set_read_timeout(Some(OWNER_LIMIT))?;
+    stream.set_write_timeout(Some(OWNER_LIMIT))?;
+    let mut line = String::new();
+    BufReader::new(Read::take(stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(question) => {
+            reply(question).map_or_else(|e| Answer::Error(format!("{e:#}")), Answer::Ok)
+        }
+        Err(error) => Answer::Error(format!("not a request: {error}")),
+    };
+    let mut text = serde_json::to_string(&answer)?;
+    text.push('\n');
+    let mut stream = stream;
+    stream.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Names become file names.
+fn check_name(name: &str) -> Result<()> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=64).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-'])
+    {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        format!("{name:?} is no name for a volume"),
+        "1 to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit",
+    )
+    .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volumes() -> (tempfile::TempDir, Volumes) {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::open(folder.path()).unwrap();
+        (folder, Volumes::new(&dir))
+    }
+
+    #[test]
+    fn a_volume_is_created_once_listed_resized_and_deleted() {
+        let (_folder, volumes) = volumes();
+        assert_eq!(volumes.list().unwrap(), []);
+        let spec = Spec::new(Size(2 << 30), "rs:8+2").unwrap();
+        volumes.create("a", &spec).unwrap();
+        let again = volumes.create("a", &spec).unwrap_err();
+        assert!(again.to_string().contains("already"), "{again:#}");
+        assert_eq!(volumes.list().unwrap(), [("a".to_owned(), spec.clone())]);
+        volumes.set_size("a", Size(3 << 20)).unwrap();
+        let loaded = volumes.load("a").unwrap();
+        assert_eq!(
+            (loaded.size().unwrap(), loaded.id().unwrap()),
+            (Size(3 << 20), spec.id().unwrap())
+        );
+        volumes.delete("a").unwrap();
+        assert_eq!(volumes.list().unwrap(), []);
+        assert!(volumes.delete("a").is_err());
+    }
+
+    #[test]
+    fn names_that_would_leave_the_folder_are_refused() {
+        let (_folder, volumes) = volumes();
+        for name in ["", ".", "..", "a/b", "../a", "-f", "a b", &"x".repeat(65)] {
+            assert!(
+                volumes
+                    .load(name)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("no name"),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_volume_has_one_owner_and_the_owner_answers() {
+        let (_folder, volumes) = volumes();
+        volumes
+            .create("v", &Spec::new(Size(4096), "plain").unwrap())
+            .unwrap();
+        let owner = volumes.own("v").unwrap();
+        assert!(volumes.own("v").is_err());
+        assert!(volumes.delete("v").is_err());
+        assert_eq!(volumes.in_use().unwrap(), ["v"]);
+        let answers = |question| match question {
+            Question::Status => Ok(serde_json::json!({"extents": []})),
+            Question::Resize { bytes } => bail!("cannot be {bytes}"),
+        };
+        owner.answer(answers).unwrap();
+        assert_eq!(
+            volumes.ask("v", Question::Status).unwrap(),
+            serde_json::json!({"extents": []})
+        );
+        let refused = volumes.ask("v", Question::Resize { bytes: 1 }).unwrap_err();
+        assert_eq!(refused.to_string(), "volume v: cannot be 1");
+        drop(owner);
+        assert!(volumes.in_use().unwrap().is_empty());
+        assert!(volumes.ask("v", Question::Status).is_err());
+    }
+
+    #[test]
+    fn an_owner_survives_garbage_and_answers_the_next() {
+        let (_folder, volumes) = volumes();
+        volumes
+            .create("v", &Spec::new(Size(4096), "plain").unwrap())
+            .unwrap();
+        let owner = volumes.own("v").unwrap();
+        owner.answer(|_| Ok(serde_json::json!(1))).unwrap();
+        for garbage in [
+            &b"\n"[..],
+            b"{}\n",
+            b"\xff\xff\n",
+ b"{\"ask\":\"shrink\"}\n",
+            &[b'a'; 4097],
+        ] {
+            let mut stream = UnixStream::connect(volumes.file("v", "sock")).unwrap();
+            stream.write_all(garbage).unwrap();
+            let mut text = String::new();
+            // An answer or a closed connection, never an "ok".
+            if stream.read_to_string(&mut text).is_ok() {
+                assert!(!text.contains("\"ok\""), "{text}");
+            }
+        }
+        assert_eq!(
+            volumes.ask("v", Question::Status).unwrap(),
+            serde_json::json!(1)
+        );
+    }
+}

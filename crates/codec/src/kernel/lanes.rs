@@ -74,9 +74,9 @@ unsafe fn step<L: Lanes, const R: usize, const V: usize>(job: &Job<'_>, coefs: &
     unsafe {
         let mut sums = [[L::zero(); V]; R];
         if job.add {
-            for (row, target) in job.target_rows().iter().take(R).enumerate() {
-                for v in 0..V {
-                    sums[row][v] = L::load(target.add(at + v * L::BYTES));
+            for (vectors, target) in sums.iter_mut().zip(job.target_rows()) {
+                for (v, sum) in vectors.iter_mut().enumerate() {
+                    *sum = L::load(target.add(at + v * L::BYTES));
                 }
             }
         }
@@ -88,15 +88,15 @@ unsafe fn step<L: Lanes, const R: usize, const V: usize>(job: &Job<'_>, coefs: &
             }
             for v in 0..V {
                 let parts = L::load(source.add(at + v * L::BYTES)).parts();
-                for row in 0..R {
-                    sums[row][v] = sums[row][v].add_product(factors[row], parts);
+                for (vectors, factor) in sums.iter_mut().zip(factors) {
+                    vectors[v] = vectors[v].add_product(factor, parts);
                 }
             }
             coef = coef.add(R);
         }
-        for (row, target) in job.target_rows().iter().take(R).enumerate() {
-            for v in 0..V {
-                sums[row][v].store(target.add(at + v * L::BYTES));
+        for (vectors, target) in sums.iter().zip(job.target_rows()) {
+            for (v, sum) in vectors.iter().enumerate() {
+                sum.store(target.add(at + v * L::BYTES));
             }
         }
     }

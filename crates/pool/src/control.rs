@@ -158,7 +158,7 @@ pub enum Reply {
         result: FillResult,
     },
     /// The host's view of itself.
-    Status(HostStatus),
+    Status(Box<HostStatus>),
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -423,7 +423,7 @@ impl Reply {
                     _ => return Err(Malformed("unknown end of a fill")),
                 },
             },
-            7 => Self::Status(HostStatus::read(&mut input)?),
+            7 => Self::Status(Box::new(HostStatus::read(&mut input)?)),
             _ => return Err(Malformed("unknown reply")),
         };
         input.end()?;

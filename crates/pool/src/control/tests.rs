@@ -147,7 +147,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             slabs_free
         }),
         (any::<u64>(), result).prop_map(|(request, result)| Reply::Filled { request, result }),
-        status().prop_map(Reply::Status),
+        status().prop_map(|status| Reply::Status(Box::new(status))),
     ]
 }
 
@@ -247,12 +247,12 @@ fn the_largest_messages_fit_the_bound() {
         last_seen_ms: 0,
         orphaned: true,
     };
-    let status = Reply::Status(HostStatus {
+    let status = Reply::Status(Box::new(HostStatus {
         name: "x".repeat(NAME_BYTES_MAX),
         domain: "x".repeat(NAME_BYTES_MAX),
         clients: vec![client; STATUS_CLIENTS_MAX],
         ..HostStatus::default()
-    });
+    }));
     let mut bytes = Vec::new();
     fill.encode(&mut bytes);
     assert_eq!(Request::decode(&bytes), Ok(fill));

@@ -1,0 +1,267 @@
+//! The NBD opening beside `nbdkit memory`, driven by fio's nbd engine.
+//!
+//! Both serve the same number of bytes over a unix socket and are written full
+//! before anything is measured. Every case runs on one and then on the other,
+//! several times in turn, and a row holds the medians. In every row more is
+//! better, so a ratio above 1 is in our favour.
+//!
+//! Needs fio with its nbd engine and nbdkit with its memory plugin.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::Row;
+
+/// What to measure, and for how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// NBD URI of our export, as in `nbd+unix:///name?socket=PATH`; its content is overwritten.
+    pub our_uri: String,
+    /// What ours is, for the case column: scheme and transport.
+    pub our_label: String,
+    /// Bytes used of the export, and size of the peer's.
+    pub size_bytes: u64,
+    /// Length of one run.
+    pub run_seconds: u32,
+    /// Runs of each case on each side; odd, so that there is a median.
+    pub rounds: usize,
+}
+
+/// Measures every case; narrates on stderr.
+///
+/// # Errors
+/// When a tool is missing or a run fails; the message has the tool's own words.
+pub fn run(options: &Options) -> Result<Vec<Row>> {
+    ensure!(options.rounds > 0, "measure nbd: no rounds asked for");
+    let peer = Nbdkit::start(options.size_bytes)?;
+    let uris = [options.our_uri.as_str(), peer.uri.as_str()];
+    for uri in uris {
+        eprintln!("fill {uri}");
+        fill(uri, options.size_bytes)?;
+    }
+    let mut rows = Vec::new();
+    for case in cases() {
+        let mut figures = [Vec::new(), Vec::new()];
+        for round in 0..options.rounds {
+            // Whoever goes first changes from round to round.
+            for side in [round % 2, 1 - round % 2] {
+                figures[side].push(case.measure(uris[side], options)?);
+            }
+        }
+        let [ours, theirs] = figures.map(median);
+        let label = format!("{} {}", options.our_label, case.label());
+        eprintln!("{label}: ours {ours:.0}, nbdkit {theirs:.0}");
+        rows.push(Row::new(
+            ("nbd", label),
+            case.metric(),
+            ours,
+            (peer.name.clone(), theirs),
+        ));
+    }
+    Ok(rows)
+}
+
+/// One pattern of load.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    pattern: &'static str,
+    block_bytes: u32,
+    depth: u32,
+    connection_count: u32,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for connection_count in [1, 4] {
+        for pattern in ["randread", "randwrite"] {
+            for depth in [1, 16, 64] {
+                cases.push(Case {
+                    pattern,
+                    block_bytes: 4096,
+                    depth,
+                    connection_count,
+                });
+            }
+        }
+        for pattern in ["read", "write"] {
+            cases.push(Case {
+                pattern,
+                block_bytes: 128 << 10,
+                depth: 4,
+                connection_count,
+            });
+        }
+    }
+    cases
+}
+
+impl Case {
+    fn label(&self) -> String {
+        format!(
+            "{} {} KiB depth {} connections {}",
+            self.pattern,
+            self.block_bytes >> 10,
+            self.depth,
+            self.connection_count
+        )
+    }
+
+    fn is_small(&self) -> bool {
+        self.block_bytes == 4096
+    }
+
+    fn metric(&self) -> (&'static str, &'static str) {
+        if self.is_small() {
+            ("rate", "iops")
+        } else {
+            ("throughput", "MB/s")
+        }
+    }
+
+    /// One run; operations, or 10^6 bytes, per second over all connections.
+    fn measure(&self, uri: &str, options: &Options) -> Result<f64> {
+        let share_bytes = options.size_bytes / u64::from(self.connection_count) >> 20 << 20;
+        let report = fio(&[
+            &format!("--uri={uri}"),
+            &format!("--rw={}", self.pattern),
+            &format!("--bs={}", self.block_bytes),
+            &format!("--iodepth={}", self.depth),
+            &format!("--numjobs={}", self.connection_count),
+            &format!("--size={share_bytes}"),
+            &format!("--offset_increment={share_bytes}"),
+            "--time_based",
+            "--ramp_time=200ms",
+            &format!("--runtime={}", options.run_seconds),
+        ])?;
+        let direction = match self.pattern {
+            "randread" | "read" => "read",
+            _ => "write",
+        };
+        let (field, scale) = if self.is_small() {
+            ("iops", 1.0)
+        } else {
+            ("bw_bytes", 1e-6)
+        };
+        let figure = report["jobs"][0][direction][field]
+            .as_f64()
+            .with_context(|| format!("read {direction}.{field} in fio's report"))?;
+        Ok(figure * scale)
+    }
+}
+
+/// Writes every byte, so that no side answers from memory it never had.
+fn fill(uri: &str, size_bytes: u64) -> Result<()> {
+    fio(&[
+        &format!("--uri={uri}"),
+        "--rw=write",
+        "--bs=131072",
+        "--iodepth=4",
+        &format!("--size={size_bytes}"),
+    ])?;
+    Ok(())
+}
+
+fn fio(arguments: &[&str]) -> Result<Value> {
+    let output = Command::new("fio")
+        .args([
+            "--name=bench",
+            "--ioengine=nbd",
+            "--group_reporting",
+            "--output-format=json",
+        ])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .context("run fio (Debian package fio)")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("fio {}: {}", arguments.join(" "), complaint.trim());
+    }
+    // The engine prints its own lines before the report.
+    let start = text.find("\n{").map_or(0, |at| at + 1);
+    let report: Value = serde_json::from_str(&text[start..]).context("read fio's report")?;
+    let error = report["jobs"][0]["error"].as_i64();
+    ensure!(error == Some(0), "fio {}: error {error:?}", arguments.join(" "));
+    Ok(report)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// The peer, on a socket of its own, ended with this value.
+struct Nbdkit {
+    process: Child,
+    directory: PathBuf,
+    uri: String,
+    /// With its version.
+    name: String,
+}
+
+/// For how long the peer may take to listen.
+const PEER_START_LIMIT: Duration = Duration::from_secs(10);
+
+impl Nbdkit {
+    fn start(size_bytes: u64) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("cenote-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("make {}", directory.display()))?;
+        let socket = directory.join("nbdkit.sock");
+        let process = Command::new("nbdkit")
+            .args(["--foreground", "--exit-with-parent", "--unix"])
+            .arg(&socket)
+            .arg("memory")
+            .arg(format!("size={size_bytes}"))
+            .stdin(Stdio::null())
+            .spawn()
+            .context("run nbdkit (Debian package nbdkit)")?;
+        let mut peer = Self {
+            process,
+            uri: format!("nbd+unix:///?socket={}", socket.display()),
+            directory,
+            name: version()?,
+        };
+        peer.wait_until_ready(&socket)?;
+        Ok(peer)
+    }
+
+    fn wait_until_ready(&mut self, socket: &Path) -> Result<()> {
+        let deadline = Instant::now() + PEER_START_LIMIT;
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if let Some(status) = self.process.try_wait().context("wait for nbdkit")? {
+                bail!("nbdkit ended at once: {status}");
+            }
+            ensure!(Instant::now() < deadline, "nbdkit does not listen on {}", socket.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        if let Err(error) = self.process.kill().and_then(|()| self.process.wait().map(drop)) {
+            eprintln!("end nbdkit: {error}");
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.directory) {
+            eprintln!("remove {}: {error}", self.directory.display());
+        }
+    }
+}
+
+/// As in "nbdkit memory 1.32.5".
+fn version() -> Result<String> {
+    let output = Command::new("nbdkit")
+        .arg("--version")
+        .output()
+        .context("ask nbdkit for its version")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = text.split_whitespace().nth(1).unwrap_or("of unknown version");
+    Ok(format!("nbdkit memory {number}"))
+}

@@ -209,14 +209,19 @@ impl Control {
                 for host in 0..self.hosts.len() {
                     self.open_endpoint(host, id);
                 }
-                // The caller may have given up waiting; then nobody uses the worker.
-                drop(ready.send(()));
+                if ready.send(()).is_err() {
+                    tracing::debug!(id, "nobody waits for the new worker");
+                }
             }
             Command::RemoveWorker { id } => {
                 self.workers.retain(|&worker| worker != id);
                 drop(self.core.collect(id));
             }
-            Command::Status { reply } => drop(reply.send(self.status())),
+            Command::Status { reply } => {
+                if reply.send(self.status()).is_err() {
+                    tracing::debug!("nobody waits for the status");
+                }
+            }
             Command::Close => return false,
         }
         true

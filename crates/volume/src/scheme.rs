@@ -18,9 +18,6 @@ pub struct Scheme {
     r: usize,
 }
 
-/// Most members of a stripe; a member index travels in one byte of a token.
-pub const MEMBERS_MAX: usize = 40;
-
 /// Text that names no scheme.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{text:?} is not a scheme: write plain, mirror:N (2 to 9 copies) or rs:K+R (K a power of two up to 32, R from 1 to 8)")]

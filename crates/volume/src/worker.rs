@@ -278,7 +278,9 @@ impl Worker {
         if self.core.has_mail(self.farewell.id) {
             self.take_mail();
         }
-        if self.lanes.outstanding() > 0 || !timeout.is_zero() {
+        // Woken with nothing in flight: a connection has something to say.
+        let is_idle = self.free_requests.len() == REQUESTS_MAX && self.done.is_empty();
+        if is_idle || !timeout.is_zero() || self.lanes.outstanding() > 0 {
             for session in self.lanes.poll(timeout, self.core.clock, &mut self.queue) {
                 self.fail_session(session);
             }

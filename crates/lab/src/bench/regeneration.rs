@@ -1,0 +1,162 @@
+//! `cenote bench regeneration`: how fast lost slabs are rebuilt, and what it costs meanwhile.
+//!
+//! Each round kills one host of an rs:8+2 volume over `shm` with SIGKILL and takes the time
+//! until every extent is healthy: first with nothing else going on, then under random reads,
+//! then under random writes. Peer of the rebuilt bytes: `memcpy` of cold memory on one core
+//! (eight bytes are read for each one rebuilt, so 0.22 is about the bound). Peer of the
+//! latencies: the same thread just before the kill.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use cenote_volume::{Health, PAGE_BYTES, Volume};
+use hdrhistogram::Histogram;
+
+use super::Row;
+use super::page::{Random, histogram, median};
+use crate::cluster::LocalCluster;
+
+/// How much to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Hosts killed for each of the three loads.
+    pub rounds: usize,
+    /// Size of the volume in MiB, all of it written.
+    pub size_mib: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { rounds: 3, size_mib: 1024 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Load {
+    None,
+    Read,
+    Write,
+}
+
+/// Longest that a rebuild may take before the benchmark gives up.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// When the cluster cannot be started or the volume does not heal.
+pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let hosts = 11 + 3 * options.rounds;
+    // The last round has 11 hosts, and they must hold 1.25 times the volume.
+    let memory_mib = (options.size_mib * 5 / 4 / 10).next_multiple_of(64) + 128;
+    let cluster = LocalCluster::start(hosts, memory_mib, "shm")?;
+    let volume = cluster.volume("rs:8+2".parse().expect("valid"), options.size_mib << 20)?;
+    super::page::fill(&volume)?;
+    let copy = copy_bytes_per_s();
+    let mut rates = Vec::new();
+    let mut rows = Vec::new();
+    for load in [Load::None, Load::Read, Load::Write] {
+        let mut figures = [const { Vec::new() }; 4];
+        for round in 0..options.rounds {
+            eprintln!("regeneration: {load:?}, round {} of {}", round + 1, options.rounds);
+            let (rate, [before, during]) = kill_one(&cluster, &volume, load)?;
+            if load == Load::None {
+                rates.push(rate);
+                continue;
+            }
+            for (list, histogram) in figures.chunks_mut(2).zip([before, during]) {
+                list[0].push(histogram.value_at_quantile(0.5) as f64);
+                list[1].push(histogram.value_at_quantile(0.99) as f64);
+            }
+        }
+        if load != Load::None {
+            let [p50_before, p99_before, p50_during, p99_during] = figures.map(|list| median(list.into_iter()));
+            let case = format!("shm rs:8+2 {} during a rebuild", if load == Load::Read { "read" } else { "write" });
+            for (metric, during, before) in
+                [("latency_p50", p50_during, p50_before), ("latency_p99", p99_during, p99_before)]
+            {
+                rows.push(Row::new(("regeneration", case.clone()), (metric, "ns"), during, ("before the kill", before)));
+            }
+        }
+    }
+    let rate = median(rates.into_iter());
+    let name = ("regeneration", "shm rs:8+2 rebuild, idle");
+    rows.insert(0, Row::new(name, ("throughput", "MB/s"), rate / 1e6, ("memcpy, one core, cold", copy / 1e6)));
+    Ok(rows)
+}
+
+/// Kills the host of a slab and waits until the volume is whole; returns rebuilt bytes per
+/// second, and the load's latencies before and during.
+fn kill_one(cluster: &LocalCluster, volume: &Volume, load: Load) -> anyhow::Result<(f64, [Histogram<u64>; 2])> {
+    let rebuilding = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
+    let status = volume.status()?;
+    let victim = status.extents.iter().flat_map(|extent| extent.hosts.iter().flatten()).next();
+    let victim = victim.context("the volume has no slabs")?;
+    let index = status.hosts.iter().position(|host| host.name == *victim).context("an unknown host")?;
+    let pid = cluster.pid(index).context("the host has no pid file")?;
+    let mut worker = volume.worker()?;
+    std::thread::scope(|scope| {
+        let load_thread = scope.spawn(|| -> anyhow::Result<[Histogram<u64>; 2]> {
+            let mut histograms = [histogram(), histogram()];
+            let mut random = Random::new(u64::from(pid));
+            let mut page = vec![0x77; PAGE_BYTES];
+            while load != Load::None && !over.load(Ordering::Acquire) {
+                let offset = random.below(volume.size_bytes() / PAGE_BYTES as u64) * PAGE_BYTES as u64;
+                let start = Instant::now();
+                match load {
+                    Load::Write => worker.write(offset, &page)?,
+                    Load::Read | Load::None => worker.read(offset, &mut page)?,
+                }
+                let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                histograms[usize::from(rebuilding.load(Ordering::Acquire))].saturating_record(elapsed);
+            }
+            Ok(histograms)
+        });
+        let rate = time_rebuild(volume, pid, &rebuilding);
+        over.store(true, Ordering::Release);
+        let histograms = load_thread.join().expect("the load does not panic")?;
+        Ok((rate?, histograms))
+    })
+}
+
+fn time_rebuild(volume: &Volume, pid: u32, rebuilding: &AtomicBool) -> anyhow::Result<f64> {
+    /// Time for the latencies before the kill.
+    const BEFORE: Duration = Duration::from_millis(500);
+    std::thread::sleep(BEFORE);
+    let rebuilt = volume.status()?.counters.rebuilt_bytes;
+    // SAFETY: kill takes no pointers; the pid is of a host that this benchmark started.
+    unsafe { libc::kill(i32::try_from(pid).context("a pid")?, libc::SIGKILL) };
+    let killed = Instant::now();
+    while volume.status()?.health == Health::Healthy {
+        if killed.elapsed() > PATIENCE {
+            bail!("the loss of process {pid} was not noticed");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let start = Instant::now();
+    rebuilding.store(true, Ordering::Release);
+    while volume.status()?.health != Health::Healthy {
+        if start.elapsed() > PATIENCE {
+            bail!("the volume did not heal: {:?}", volume.status()?);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let bytes = volume.status()?.counters.rebuilt_bytes - rebuilt;
+    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+/// `memcpy` between two buffers larger than any cache, in bytes copied per second.
+fn copy_bytes_per_s() -> f64 {
+    const BYTES: usize = 256 << 20;
+    let source = vec![1_u8; BYTES];
+    let mut target = vec![2_u8; BYTES];
+    let times = (0..5).map(|_| {
+        let start = Instant::now();
+        target.copy_from_slice(std::hint::black_box(&source));
+        std::hint::black_box(&target);
+        start.elapsed().as_secs_f64()
+    });
+    BYTES as f64 / median(times)
+}

@@ -1,0 +1,126 @@
+//! A local cluster for a benchmark or a demonstration: real host processes of this program.
+//!
+//! It is started and stopped by the program's own `up` and `down`, so that what is measured
+//! is what a user runs. Dropping it stops the hosts and removes its folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use cenote_fabric::{ClusterKey, Connector};
+use cenote_pool::cluster::Cluster;
+use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig};
+
+/// Running hosts and the folder they live in.
+pub struct LocalCluster {
+    folder: PathBuf,
+    hosts: Vec<HostConfig>,
+    connector: Arc<dyn Connector>,
+}
+
+impl LocalCluster {
+    /// Starts `hosts` hosts of `memory_mib` each; `transport` is `shm` or `tcp`.
+    ///
+    /// # Errors
+    /// When `up` fails; its own words are in the error.
+    pub fn start(hosts: usize, memory_mib: u64, transport: &str) -> anyhow::Result<Self> {
+        let name = format!("cenote-bench-{}-{transport}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let program = std::env::current_exe().context("find this program")?;
+        let output = Command::new(&program)
+            .args(["up", "--hosts", &hosts.to_string(), "--memory", &format!("{memory_mib}M")])
+            .args(["--transport", transport, "--dir"])
+            .arg(&folder)
+            .stdin(Stdio::null())
+            .output()
+            .context("start a local cluster")?;
+        if !output.status.success() {
+            bail!("cenote up: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let file = folder.join("cluster.toml");
+        let (hosts, connector) = open_cluster(&file)?;
+        Ok(Self { folder, hosts, connector })
+    }
+
+    /// Opens a fresh volume on it.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn volume(&self, scheme: Scheme, size_bytes: u64) -> anyhow::Result<Arc<Volume>> {
+        let id = u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0);
+        let config = VolumeConfig {
+            name: format!("bench {scheme}"),
+            id,
+            scheme,
+            size_bytes,
+            size_bytes_max: size_bytes,
+            hosts: self.hosts.clone(),
+        };
+        Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
+    /// CPU time that the host processes have used, in ns.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.pids().iter().map(|pid| process_cpu_ns(*pid)).sum()
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        (0..self.hosts.len()).filter_map(|index| self.pid(index)).collect()
+    }
+
+    /// Process id of a host, by its place in the cluster file; `None` when its file is gone.
+    #[must_use]
+    pub fn pid(&self, index: usize) -> Option<u32> {
+        let file = self.folder.join("hosts").join(&self.hosts[index].name).join("pid");
+        std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
+    /// The cluster file.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.folder.join("cluster.toml")
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        let down = std::env::current_exe().and_then(|program| {
+            Command::new(program).arg("down").arg("--dir").arg(&self.folder).stdin(Stdio::null()).output()
+        });
+        if !down.is_ok_and(|output| output.status.success()) {
+            eprintln!("cluster in {} could not be stopped; run cenote down", self.folder.display());
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            eprintln!("remove {}: {error}", self.folder.display());
+        }
+    }
+}
+
+/// Hosts and connector of a cluster file.
+///
+/// # Errors
+/// When the file, its key or an address in it is wrong.
+pub fn open_cluster(file: &Path) -> anyhow::Result<(Vec<HostConfig>, Arc<dyn Connector>)> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let cluster = Cluster::parse(&text).with_context(|| format!("parse {}", file.display()))?;
+    let key = file.parent().unwrap_or(Path::new(".")).join(&cluster.key);
+    let key = ClusterKey::load(&key)?;
+    let parse = |host: cenote_pool::cluster::HostEntry| -> anyhow::Result<HostConfig> {
+        Ok(HostConfig { name: host.name, address: host.address.parse()?, domain: host.domain })
+    };
+    let hosts = cluster.hosts.into_iter().map(parse).collect::<anyhow::Result<_>>()?;
+    Ok((hosts, Arc::new(cenote_fabric::connector(key))))
+}
+
+/// CPU time of all threads of a process, in ns; 0 when it is gone.
+fn process_cpu_ns(pid: u32) -> u64 {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}

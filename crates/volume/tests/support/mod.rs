@@ -1,0 +1,158 @@
+//! Hosts for the tests of a volume: real daemons on real sockets, each on a thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{Address, ClusterKey, Connector};
+use cenote_host::{Config, Daemon, LockMemory};
+use cenote_volume::{Health, HostConfig, Scheme, Volume, VolumeConfig};
+
+/// A running cluster; dropping it stops the hosts.
+pub struct Cluster {
+    folder: tempfile::TempDir,
+    key: ClusterKey,
+    memory_bytes: u64,
+    slab_bytes: u64,
+    hosts: Vec<Option<RunningHost>>,
+    pub configs: Vec<HostConfig>,
+}
+
+struct RunningHost {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transport {
+    Shm,
+    Tcp,
+}
+
+impl Cluster {
+    pub fn start(count: usize, transport: Transport, memory_bytes: u64, slab_bytes: u64) -> Self {
+        let mut cluster = Self {
+            folder: tempfile::tempdir().unwrap(),
+            key: ClusterKey::generate().unwrap(),
+            memory_bytes,
+            slab_bytes,
+            hosts: Vec::new(),
+            configs: Vec::new(),
+        };
+        for index in 0..count {
+            let address = match transport {
+                Transport::Shm => Address::Shm(socket(cluster.folder.path(), index)),
+                Transport::Tcp => "tcp:127.0.0.1:0".parse().unwrap(),
+            };
+            let (host, address) = cluster.run(index, address);
+            cluster.hosts.push(Some(host));
+            cluster.configs.push(HostConfig {
+                name: format!("h{index:02}"),
+                address,
+                domain: format!("h{index:02}"),
+            });
+        }
+        cluster
+    }
+
+    fn run(&self, index: usize, address: Address) -> (RunningHost, Address) {
+        let config = Config {
+            name: format!("h{index:02}"),
+            domain: format!("h{index:02}"),
+            addresses: vec![address],
+            memory_bytes: self.memory_bytes,
+            slab_bytes: Some(self.slab_bytes),
+            key: self.key.clone(),
+            huge_pages: false,
+            lock_memory: LockMemory::Never,
+            clients_max: 64,
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut daemon = Daemon::start(config).unwrap();
+        let address = daemon.addresses()[0].clone();
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || daemon.run(&seen).unwrap());
+        (RunningHost { stop, thread }, address)
+    }
+
+    pub fn connector(&self) -> Arc<dyn Connector> {
+        Arc::new(cenote_fabric::connector(self.key.clone()))
+    }
+
+    pub fn volume(&self, scheme: &str, size_bytes: u64) -> Volume {
+        let scheme: Scheme = scheme.parse().unwrap();
+        let config = VolumeConfig {
+            name: "test".into(),
+            id: 7,
+            scheme,
+            size_bytes,
+            size_bytes_max: size_bytes * 2,
+            hosts: self.configs.clone(),
+        };
+        Volume::open(config, self.connector()).unwrap()
+    }
+
+    /// Ends a host; its memory is gone.
+    pub fn stop(&mut self, index: usize) {
+        if let Some(host) = self.hosts[index].take() {
+            host.stop.store(true, Ordering::Release);
+            host.thread.join().unwrap();
+        }
+    }
+
+    /// Starts a stopped host at its old address, empty.
+    pub fn restart(&mut self, index: usize) {
+        assert!(self.hosts[index].is_none());
+        let (host, _) = self.run(index, self.configs[index].address.clone());
+        self.hosts[index] = Some(host);
+    }
+
+    pub fn is_running(&self, index: usize) -> bool {
+        self.hosts[index].is_some()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for index in 0..self.hosts.len() {
+            self.stop(index);
+        }
+    }
+}
+
+fn socket(folder: &Path, index: usize) -> PathBuf {
+    folder.join(format!("h{index:02}.socket"))
+}
+
+/// Waits until every extent has the wanted health.
+pub fn wait_for_health(volume: &Volume, wanted: Health) {
+    wait_until(|| volume.status().unwrap().health == wanted, || format!("{:#?}", volume.status()));
+}
+
+/// Waits for a condition; panics with the state when it does not come.
+pub fn wait_until(mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {}", state());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A small seeded generator (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

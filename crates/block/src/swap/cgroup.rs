@@ -1,0 +1,214 @@
+//! Memory cgroups, version 1 or 2, as far as swapping needs them.
+//!
+//! Two users: the check that a server is not inside a limit that it serves, and whoever runs a
+//! program under a limit (the demonstration, the tests). No dependency: six small files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A memory cgroup of our own. Dropping it removes it; processes still in it keep it alive.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+    version: Version,
+}
+
+impl MemoryCgroup {
+    /// Makes a cgroup at the top of the hierarchy that limits memory, but not swap, to
+    /// `limit_bytes`.
+    ///
+    /// # Errors
+    /// When there is no memory controller, or we may not use it.
+    pub fn create(name: &str, limit_bytes: u64) -> io::Result<Self> {
+        let (version, mount) = hierarchy(&fs::read_to_string("/proc/self/mounts")?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no memory cgroups here"))?;
+        if version == Version::V2 {
+            enable_in_children(&mount)?;
+        }
+        let path = mount.join(name);
+        fs::create_dir(&path)?;
+        let group = Self { path, version };
+        group.set_limit(limit_bytes)?;
+        Ok(group)
+    }
+
+    /// Sets another limit.
+    ///
+    /// # Errors
+    /// When the cgroup holds more than that and cannot be reclaimed.
+    pub fn set_limit(&self, limit_bytes: u64) -> io::Result<()> {
+        let path = self.path.join(self.version.limit_file());
+        fs::write(path, limit_bytes.to_string())
+    }
+
+    /// Moves a process, with all of its threads, into the cgroup.
+    ///
+    /// # Errors
+    /// When the process is gone or we may not move it.
+    pub fn add(&self, pid: u32) -> io::Result<()> {
+        fs::write(self.procs_path(), pid.to_string())
+    }
+
+    /// The file to write a pid to; for a child that adds itself between fork and exec.
+    #[must_use]
+    pub fn procs_path(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Bytes of memory charged now.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read.
+    pub fn usage_bytes(&self) -> io::Result<u64> {
+        let name = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        number(&fs::read_to_string(self.path.join(name))?)
+    }
+
+    /// Bytes of the cgroup's memory that are swapped out now.
+    ///
+    /// # Errors
+    /// When the kernel does not account swap, or its file cannot be read.
+    pub fn swapped_bytes(&self) -> io::Result<u64> {
+        match self.version {
+            Version::V1 => {
+                let both = self.path.join("memory.memsw.usage_in_bytes");
+                let both = number(&fs::read_to_string(both)?)?;
+                Ok(both.saturating_sub(self.usage_bytes()?))
+            }
+            Version::V2 => number(&fs::read_to_string(self.path.join("memory.swap.current"))?),
+        }
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // A process that was just reaped may hold it for a moment longer.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        tracing::warn!(path = %self.path.display(), "memory cgroup is still in use");
+    }
+}
+
+/// The tightest memory limit on this process, in bytes, and the cgroup that sets it; `None` when
+/// nothing limits it or the hierarchy cannot be read.
+#[must_use]
+pub fn own_limit() -> Option<(u64, PathBuf)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let (version, mount) = hierarchy(&mounts)?;
+    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = own_path(version, &cgroups)?;
+    let mut dir = mount.join(own.trim_start_matches('/'));
+    let mut tightest: Option<(u64, PathBuf)> = None;
+    while dir.starts_with(&mount) {
+        if let Some(limit) = limit_of(version, &dir)
+            && tightest.as_ref().is_none_or(|(other, _)| limit < *other)
+        {
+            tightest = Some((limit, dir.clone()));
+        }
+        if !dir.pop() {
+            break;
+        }
+    }
+    tightest
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+/// Where the memory controller is mounted. Version 1 wins where both are: it holds the controller.
+fn hierarchy(mounts: &str) -> Option<(Version, PathBuf)> {
+    let mut unified = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        let (Some(path), Some(kind), Some(flags)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if kind == "cgroup" && flags.split(',').any(|flag| flag == "memory") {
+            return Some((Version::V1, path.into()));
+        }
+        if kind == "cgroup2" {
+            unified = Some((Version::V2, PathBuf::from(path)));
+        }
+    }
+    unified
+}
+
+/// Our path inside the hierarchy, from /proc/self/cgroup.
+fn own_path(version: Version, cgroups: &str) -> Option<&str> {
+    cgroups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match version {
+            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V2 => controllers.is_empty(),
+        };
+        ours.then_some(path)
+    })
+}
+
+fn limit_of(version: Version, dir: &Path) -> Option<u64> {
+    let text = fs::read_to_string(dir.join(version.limit_file())).ok()?;
+    let limit = text.trim().parse::<u64>().ok()?;
+    // Version 1 says "no limit" as the largest whole number of pages.
+    (limit < 1 << 62).then_some(limit)
+}
+
+fn enable_in_children(mount: &Path) -> io::Result<()> {
+    let control = mount.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&control)?;
+    if enabled.split_whitespace().any(|name| name == "memory") {
+        return Ok(());
+    }
+    fs::write(control, "+memory")
+}
+
+fn number(text: &str) -> io::Result<u64> {
+    text.trim()
+        .parse()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_that_holds_the_controller_is_found() {
+        let both = "t /c tmpfs rw 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n\
+                    cgroup /c/memory cgroup rw,relatime,memory 0 0\n";
+        assert_eq!(hierarchy(both), Some((Version::V1, "/c/memory".into())));
+        let unified = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n";
+        let expected = Some((Version::V2, "/sys/fs/cgroup".into()));
+        assert_eq!(hierarchy(unified), expected);
+        assert_eq!(hierarchy("proc /proc proc rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn the_own_path_is_read_for_either_version() {
+        let text = "4:memory:/jobs/7\n1:cpu:/\n0::/user.slice\n";
+        assert_eq!(own_path(Version::V1, text), Some("/jobs/7"));
+        assert_eq!(own_path(Version::V2, text), Some("/user.slice"));
+        assert_eq!(own_path(Version::V1, "1:cpu:/\n"), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The process that holds a swap device, from its start to its end.
+//!
+//! One thread, the first, does all of this; the device's threads serve the pages. It ends when it
+//! is asked to ([`super::control`]) or gets SIGINT or SIGTERM, and only when every page is back:
+//! a `swapoff` that fails for lack of memory leaves it serving.
+
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::control::{Conversation, Lock, Status};
+use super::launch::Announcer;
+use super::{Device, Error, OffReport, Options, Result, control, harden, refuse};
+use crate::disk::Disk;
+
+/// What `open` in [`run`] may fail with.
+pub type PrepareError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Turns swap on over the disk that `open` makes, serves it until its end, and returns what the
+/// last `swapoff` came to. Call it from the first thread, before any other is started.
+///
+/// `open` makes the disk and maps all of it, and says how far it is through the function that it
+/// is given; with hosts on this machine it ends with [`refuse::check_hosts_locked`]. It may start
+/// threads. `ready` tells the starting command; see [`super::launch`].
+///
+/// # Errors
+/// Whatever stands in the way of turning swap on; everything done is undone by then.
+pub fn run(
+    options: Options,
+    mut ready: Announcer,
+    open: impl FnOnce(&mut dyn FnMut(&str)) -> Result<Arc<dyn Disk>, PrepareError>,
+) -> Result<OffReport> {
+    let outcome = start(&options, &mut ready, open);
+    match outcome {
+        Ok(server) => server.serve(),
+        Err(error) => {
+            ready.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+/// A server whose swap is on. Fields are dropped in this order.
+struct Server {
+    device: Device,
+    // The disk outlives the device's threads.
+    _disk: Arc<dyn Disk>,
+    listener: UnixListener,
+    signals: Signals,
+    _files: Files,
+    _lock: Lock,
+}
+
+fn start(
+    options: &Options,
+    ready: &mut Announcer,
+    open: impl FnOnce(&mut dyn FnMut(&str)) -> Result<Arc<dyn Disk>, PrepareError>,
+) -> Result<Server> {
+    // Before the first thread: both are inherited, not applied to threads that exist.
+    let signals = Signals::block().map_err(Error::system("block signals"))?;
+    refuse::check_own_cgroup()?;
+    for warning in harden::harden()? {
+        ready.warn(&warning.text);
+    }
+    std::fs::create_dir_all(&options.dir)
+        .map_err(Error::system(format!("make {}", options.dir.display())))?;
+    let lock = Lock::take(&options.dir)?;
+    if let Some(device) = control::left_behind(&options.dir) {
+        return Err(Error::Server(format!(
+            "{} is still on, but its server was killed; turn it off first",
+            device.display()
+        )));
+    }
+    let files = Files {
+        dir: options.dir.clone(),
+    };
+    let listener = control::listen(&options.dir)?;
+    let disk = open(&mut |text| ready.progress(text)).map_err(Error::Prepare)?;
+    let mut device = Device::serve(&disk, options.clone())?;
+    if ready.is_orphaned() || signals.is_pending() {
+        return Err(Error::Interrupted);
+    }
+    control::write_state(&options.dir, device.path(), &device.label())
+        .map_err(Error::system("note the swap device"))?;
+    device.swap_on()?;
+    let server = Server {
+        device,
+        _disk: disk,
+        listener,
+        signals,
+        _files: files,
+        _lock: lock,
+    };
+    // A starting command that is gone by now wanted no swap; `server` ends with this scope.
+    if !ready.done(&server.status()) {
+        return Err(Error::Interrupted);
+    }
+    Ok(server)
+}
+
+impl Server {
+    fn serve(mut self) -> Result<OffReport> {
+        loop {
+            let stop_asked = self.wait().map_err(Error::system("wait for a request"))?;
+            if stop_asked {
+                match self.device.swap_off(|_| ()) {
+                    Ok(report) => return Ok(report),
+                    Err(error) => tracing::error!(%error, "end on a signal"),
+                }
+                continue;
+            }
+            let Ok((stream, _)) = self.listener.accept() else {
+                continue;
+            };
+            let (mut client, request) = match Conversation::open(stream) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    tracing::debug!(%error, "hear a swap client out");
+                    continue;
+                }
+            };
+            match request.as_str() {
+                "status" => {
+                    let mut answer = String::new();
+                    self.status().write_to(&mut answer);
+                    answer.push('\n');
+                    client.say(&answer);
+                }
+                "off" => {
+                    if let Some(report) = self.off(&mut client) {
+                        return Ok(report);
+                    }
+                }
+                _ => client.say("error unknown request\n\n"),
+            }
+        }
+    }
+
+    /// `Some` when swap is off.
+    fn off(&mut self, client: &mut Conversation) -> Option<OffReport> {
+        let outcome = self
+            .device
+            .swap_off(|left_bytes| client.say(&format!("progress {left_bytes}\n")));
+        match outcome {
+            Ok(report) => {
+                client.say(&format!(
+                    "used_bytes {}\nunreadable_pages {}\n\n",
+                    report.used_bytes, report.unreadable_pages
+                ));
+                Some(report)
+            }
+            Err(Error::StillOn { device, reason }) => {
+                client.say(&format!("still_on {} {reason}\n\n", device.display()));
+                None
+            }
+            Err(error) => {
+                client.say(&format!("error {error}\n\n"));
+                None
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let counters = self.device.counters();
+        Status {
+            device: self.device.path().to_owned(),
+            pid: std::process::id(),
+            size_bytes: self.device.size_bytes(),
+            used_bytes: self.device.used_bytes().unwrap_or(0),
+            reads: counters.reads.load(Ordering::Relaxed),
+            writes: counters.writes.load(Ordering::Relaxed),
+            read_bytes: counters.read_bytes.load(Ordering::Relaxed),
+            written_bytes: counters.written_bytes.load(Ordering::Relaxed),
+            errors: counters.errors.load(Ordering::Relaxed),
+            unreadable_pages: counters.unreadable_pages(),
+        }
+    }
+
+    /// Waits for a signal (true) or a client (false).
+    fn wait(&self) -> io::Result<bool> {
+        let entry = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut entries = [
+            entry(self.signals.fd.as_raw_fd()),
+            entry(self.listener.as_raw_fd()),
+        ];
+        // SAFETY: `entries` is a live array of two entries for the call.
+        if unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(entries[0].revents != 0 && self.signals.take())
+    }
+}
+
+/// Removes the server's files when it ends.
+struct Files {
+    dir: std::path::PathBuf,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        control::remove_files(&self.dir);
+    }
+}
+
+/// SIGINT and SIGTERM as a descriptor; blocked in this thread and those it starts.
+struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    fn block() -> io::Result<Self> {
+        // SAFETY: `set` is initialised by sigemptyset before it is read; the calls write nothing
+        // else, and the descriptor is new and ours.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+            let fd = libc::signalfd(-1, &raw const set, flags);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self {
+                fd: OwnedFd::from_raw_fd(fd),
+            })
+        }
+    }
+
+    /// Takes one signal, if there is one.
+    fn take(&self) -> bool {
+        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        // SAFETY: `info` is a live buffer of the length given.
+        let len = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), info.len()) };
+        len > 0
+    }
+
+    fn is_pending(&self) -> bool {
+        self.take()
+    }
+}
+
+/// Writes one line and flushes it; false when nobody reads any more.
+pub(super) fn say_line(out: &mut impl Write, key: &str, value: &str) -> bool {
+    let value = value.replace('\n', " ");
+    writeln!(out, "{key} {value}")
+        .and_then(|()| out.flush())
+        .is_ok()
+}

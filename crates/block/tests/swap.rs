@@ -1,0 +1,543 @@
+//! A disk in memory as a real swap device and under real filesystems, on this machine's kernel.
+//!
+//! Needs root, FUSE, loop devices and memory cgroups; a test says what it lacks and is skipped.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cenote_block::disk::{Disk, Extent, Queue};
+use cenote_block::ram::RamDisk;
+use cenote_block::swap::cgroup::MemoryCgroup;
+use cenote_block::swap::launch::{self, Announcer};
+use cenote_block::swap::{Device, Discard, Error, LoopDevice, Options, control, server};
+use cenote_volume::{Done, IoError, Op, Request};
+
+const PAGE: usize = 4096;
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_program_over_its_limit_gets_every_byte_back() {
+    let Some(_turn) = turn("memory over the limit of a cgroup") else {
+        return;
+    };
+    for discard in [Discard::None, Discard::Pages] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
+        let mut options = Options::new(dir.path());
+        options.priority = Some(32000);
+        options.discard = discard;
+        let mut device = Device::serve(&disk, options).unwrap();
+        device.swap_on().unwrap();
+        let path = device.path().to_owned();
+
+        let program = Program::start(48 * MIB, 128 * MIB);
+        assert_eq!(
+            program.wait_for_fill(),
+            b'f',
+            "the program filled its memory"
+        );
+        let used_bytes = device.used_bytes().expect("swap is on");
+        assert!(
+            used_bytes >= 64 * MIB,
+            "only {used_bytes} bytes were swapped out"
+        );
+        program.go_on();
+        assert_eq!(program.wait(), 0, "pages that came back wrong");
+
+        let report = device.swap_off(|_| ()).unwrap();
+        assert_eq!(report.unreadable_pages, 0);
+        drop(device);
+        assert_nothing_left(dir.path(), &path);
+    }
+}
+
+#[test]
+fn unreadable_pages_are_reported_though_swapoff_succeeds() {
+    let Some(_turn) = turn("unreadable pages at swapoff") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let faulty = Arc::new(FaultyDisk::new(filled_ram_disk(192 * MIB)));
+    let disk: Arc<dyn Disk> = Arc::clone(&faulty) as _;
+    let mut options = Options::new(dir.path());
+    options.priority = Some(32000);
+    let mut device = Device::serve(&disk, options).unwrap();
+    device.swap_on().unwrap();
+    let program = Program::start(32 * MIB, 96 * MIB);
+    assert_eq!(program.wait_for_fill(), b'f');
+
+    // Under its limit the pages would not fit, and the kernel would kill the program for it.
+    faulty.state.broken.store(true, Ordering::Relaxed);
+    program.group.set_limit(256 * MIB).unwrap();
+    let report = device.swap_off(|_| ()).unwrap();
+
+    let refused = faulty.state.refused.lock().unwrap().len() as u64;
+    assert!(refused > 0, "swapoff read no page that was broken");
+    assert_eq!(report.unreadable_pages, refused);
+    assert!(report.used_bytes >= refused * PAGE as u64);
+    program.go_on();
+    assert_ne!(program.wait(), 0, "a lost page must not read as good");
+}
+
+#[test]
+fn filesystems_live_on_the_device() {
+    let Some(_turn) = turn("filesystems through the loop device") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let makers: [(&str, &[&str], &[&str]); 3] = [
+        ("ext4", &["-q", "-F"], &["fsck.ext4", "-f", "-n"]),
+        ("xfs", &["-q", "-f"], &["xfs_repair", "-n"]),
+        ("btrfs", &["-q", "-f"], &["btrfs", "check"]),
+    ];
+    for (kind, flags, check) in makers {
+        let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(512 * MIB));
+        let device = Device::serve(&disk, Options::new(dir.path())).unwrap();
+        let maker = format!("mkfs.{kind}");
+        if !exists(&maker) {
+            println!("skipped: {maker} is not installed");
+            continue;
+        }
+        run(Command::new(maker).args(flags).arg(device.path()));
+        let mount = dir.path().join("fs");
+        fs::create_dir_all(&mount).unwrap();
+        let content = pattern(7, 8 * MIB as usize);
+
+        run(Command::new("mount").arg(device.path()).arg(&mount));
+        fs::write(mount.join("first"), &content).unwrap();
+        fs::write(mount.join("gone"), &content).unwrap();
+        fs::remove_file(mount.join("gone")).unwrap();
+        run(Command::new("fstrim").arg(&mount));
+        run(Command::new("umount").arg(&mount));
+        run(Command::new(check[0]).args(&check[1..]).arg(device.path()));
+        run(Command::new("mount").arg(device.path()).arg(&mount));
+        let read = fs::read(mount.join("first")).unwrap();
+        run(Command::new("umount").arg(&mount));
+
+        assert!(read == content, "{kind}: the file came back different");
+        let counters = device.counters();
+        assert!(
+            counters.discards.load(Ordering::Relaxed) > 0,
+            "{kind}: nothing was discarded"
+        );
+        assert_eq!(
+            counters.errors.load(Ordering::Relaxed),
+            0,
+            "{kind}: requests failed"
+        );
+        fs::remove_dir(&mount).unwrap();
+        let path = device.path().to_owned();
+        drop(device);
+        assert_nothing_left(dir.path(), &path);
+    }
+}
+
+#[test]
+fn a_device_larger_than_its_disk_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(MIB));
+    let mut options = Options::new(dir.path());
+    options.size_bytes = Some(2 * MIB);
+    let refused = Device::serve(&disk, options).map(|_| ());
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+}
+
+#[test]
+fn a_background_server_is_found_and_ended_by_its_directory() {
+    let Some(_turn) = turn("a swap server in the background") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    let status = control::status(dir.path()).unwrap();
+    assert_eq!(status.device, started.device);
+    assert_eq!(status.size_bytes, 64 * MIB);
+    let second = launch::start(server_command(dir.path()), dir.path(), |_| ());
+    let Err(Error::Server(text)) = second else {
+        panic!("a second server in one directory: {second:?}");
+    };
+    assert!(text.contains("already"), "{text}");
+
+    let report = control::off(dir.path(), |_| ()).unwrap();
+
+    assert_eq!(report.unreadable_pages, 0);
+    assert_nothing_left(dir.path(), &started.device);
+    let gone = control::status(dir.path());
+    assert!(matches!(gone, Err(Error::NotRunning { .. })), "{gone:?}");
+}
+
+#[test]
+fn a_server_that_gets_sigterm_leaves_nothing() {
+    let Some(_turn) = turn("a swap server that gets SIGTERM") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    kill(started.pid, libc::SIGTERM);
+    wait_until("the server is gone", || !is_alive(started.pid));
+    assert_nothing_left(dir.path(), &started.device);
+}
+
+#[test]
+fn what_a_killed_server_left_is_ended_and_counted() {
+    let Some(_turn) = turn("a swap server that is killed") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    let program = Program::start(16 * MIB, 48 * MIB);
+    assert_eq!(program.wait_for_fill(), b'f');
+    kill(started.pid, libc::SIGKILL);
+    wait_until("the server is gone", || !is_alive(started.pid));
+    let refused = launch::start(server_command(dir.path()), dir.path(), |_| ());
+    assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
+
+    let report = control::off(dir.path(), |_| ()).unwrap();
+
+    assert!(report.unreadable_pages > 0);
+    assert_eq!(report.unreadable_pages, report.used_bytes / PAGE as u64);
+    program.go_on();
+    assert_ne!(program.wait(), 0, "a lost page must not read as good");
+    assert_nothing_left(dir.path(), &started.device);
+}
+
+/// Not a test of its own: the server that others start by running this binary again.
+#[test]
+fn server_process() {
+    let Some(dir) = std::env::var_os(SERVER_DIR) else {
+        return;
+    };
+    let mut options = Options::new(PathBuf::from(dir));
+    options.priority = Some(32000);
+    let outcome = server::run(options, Announcer::to_starter(), |progress| {
+        progress("filling");
+        Ok(Arc::new(filled_ram_disk(64 * MIB)) as Arc<dyn Disk>)
+    });
+    std::process::exit(i32::from(outcome.is_err()));
+}
+
+const SERVER_DIR: &str = "CENOTE_SWAP_TEST_DIR";
+
+fn server_command(dir: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "server_process", "--nocapture"]);
+    command.env(SERVER_DIR, dir);
+    // The server blocks signals in its first thread; the test harness, which has others by then,
+    // inherits the same from here.
+    // SAFETY: sigprocmask is async-signal-safe; `set` is initialised before it is read.
+    unsafe {
+        command.pre_exec(|| {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    command
+}
+
+/// A child in a memory cgroup that fills memory, waits, and checks it page by page. It only makes
+/// system calls after fork, since this process has threads.
+struct Program {
+    pid: libc::pid_t,
+    said: RawFd,
+    told: RawFd,
+    group: MemoryCgroup,
+}
+
+impl Program {
+    fn start(limit_bytes: u64, memory_bytes: u64) -> Self {
+        let name = format!("cenote-test-{}-{limit_bytes}", std::process::id());
+        let group = MemoryCgroup::create(&name, limit_bytes).unwrap();
+        let (mut out, mut back) = ([0; 2], [0; 2]);
+        // SAFETY: pipes into live arrays; the child of fork makes system calls only.
+        let pid = unsafe {
+            assert_eq!(libc::pipe2(out.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            assert_eq!(libc::pipe2(back.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::_exit(fill_and_check(memory_bytes as usize, out[1], back[0]));
+            }
+            libc::close(out[1]);
+            libc::close(back[0]);
+            pid
+        };
+        assert!(pid > 0);
+        group.add(pid as u32).unwrap();
+        let program = Self {
+            pid,
+            said: out[0],
+            told: back[1],
+            group,
+        };
+        program.go_on();
+        program
+    }
+
+    fn wait_for_fill(&self) -> u8 {
+        let mut byte = 0_u8;
+        // SAFETY: one byte into a live variable.
+        unsafe { libc::read(self.said, (&raw mut byte).cast(), 1) };
+        byte
+    }
+
+    fn go_on(&self) {
+        // SAFETY: one byte from a static.
+        let written = unsafe { libc::write(self.told, b"g".as_ptr().cast(), 1) };
+        assert_eq!(written, 1);
+    }
+
+    /// 0 for success, a signal or a count otherwise.
+    fn wait(&self) -> i32 {
+        let mut status = 0;
+        // SAFETY: our own child and a live variable.
+        unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        status
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: our own child, which may be gone, and our own descriptors.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            libc::close(self.said);
+            libc::close(self.told);
+        }
+    }
+}
+
+/// # Safety
+/// Runs in a child of fork: system calls and its own mapping only.
+unsafe fn fill_and_check(len: usize, say: RawFd, hear: RawFd) -> i32 {
+    let mut byte = 0_u8;
+    // SAFETY: descriptors of the two pipes; the mapping is `len` bytes long and private.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // The parent's lock does not reach here, but MCL_FUTURE might have.
+        libc::munlockall();
+        libc::read(hear, (&raw mut byte).cast(), 1);
+        let memory = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if memory == libc::MAP_FAILED {
+            return 99;
+        }
+        let words = std::slice::from_raw_parts_mut(memory.cast::<u64>(), len / 8);
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = mix(index as u64);
+        }
+        libc::write(say, b"f".as_ptr().cast(), 1);
+        libc::read(hear, (&raw mut byte).cast(), 1);
+        for (index, word) in words.iter().enumerate() {
+            if *word != mix(index as u64) {
+                return 1;
+            }
+        }
+    }
+    0
+}
+
+/// splitmix64, so that no two pages are alike and none compresses.
+fn mix(seed: u64) -> u64 {
+    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let words = (0..len as u64 / 8).flat_map(|index| mix(seed ^ (index << 20)).to_le_bytes());
+    words.collect()
+}
+
+/// A disk whose memory is all there, as a mapped volume's is.
+fn filled_ram_disk(size_bytes: u64) -> RamDisk {
+    let disk = RamDisk::new(size_bytes);
+    let mut queue = disk.queue().unwrap();
+    let mut done = Vec::new();
+    for offset in (0..size_bytes).step_by(MIB as usize) {
+        let op = Op::Write(vec![0; MIB as usize]);
+        let request = Request { tag: 0, offset, op };
+        assert!(queue.submit(request).is_ok());
+        queue.poll(&mut done);
+        assert_eq!(done.pop().expect("a RAM disk ends at once").result, Ok(()));
+    }
+    drop(queue);
+    disk
+}
+
+/// Refuses, once broken, to read every 64th page.
+struct FaultyDisk {
+    inner: RamDisk,
+    state: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    broken: AtomicBool,
+    refused: Mutex<BTreeSet<u64>>,
+}
+
+impl FaultyDisk {
+    fn new(inner: RamDisk) -> Self {
+        Self {
+            inner,
+            state: Arc::default(),
+        }
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn queue(&self) -> io::Result<Box<dyn Queue>> {
+        Ok(Box::new(FaultyQueue {
+            inner: self.inner.queue()?,
+            state: Arc::clone(&self.state),
+        }))
+    }
+
+    fn extents(&self, offset: u64, len_bytes: u64, out: &mut Vec<Extent>) {
+        self.inner.extents(offset, len_bytes, out);
+    }
+
+    fn description(&self) -> String {
+        "faulty".to_owned()
+    }
+}
+
+struct FaultyQueue {
+    inner: Box<dyn Queue>,
+    state: Arc<Faults>,
+}
+
+impl Queue for FaultyQueue {
+    fn submit(&mut self, request: Request) -> Result<(), Request> {
+        self.inner.submit(Request {
+            tag: request.offset,
+            ..request
+        })
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) {
+        let first = done.len();
+        self.inner.poll(done);
+        if !self.state.broken.load(Ordering::Relaxed) {
+            return;
+        }
+        for done in &mut done[first..] {
+            let Op::Read(buffer) = &mut done.op else {
+                continue;
+            };
+            let pages = done.tag / PAGE as u64..(done.tag + buffer.len() as u64) / PAGE as u64;
+            let bad: Vec<u64> = pages.filter(|page| page % 64 == 0).collect();
+            if !bad.is_empty() {
+                buffer.fill(0xee);
+                done.result = Err(IoError::Lost);
+                let mut refused = self.state.refused.lock().unwrap();
+                refused.extend(bad);
+            }
+        }
+    }
+
+    fn wait_fds(&self, out: &mut Vec<RawFd>) {
+        self.inner.wait_fds(out);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.inner.deadline()
+    }
+}
+
+/// One of these tests at a time, and only where the machine can run them.
+fn turn(what: &str) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: no arguments, no memory.
+    let lacks = if unsafe { libc::geteuid() } != 0 {
+        Some("root")
+    } else if !Path::new("/dev/fuse").exists() {
+        Some("/dev/fuse")
+    } else if !Path::new("/dev/loop-control").exists() {
+        Some("/dev/loop-control")
+    } else if !Path::new("/proc/swaps").exists() {
+        Some("swap in the kernel")
+    } else if let Err(error) = MemoryCgroup::create("cenote-test-probe", MIB) {
+        println!("memory cgroups: {error}");
+        Some("memory cgroups")
+    } else {
+        None
+    };
+    if let Some(lacks) = lacks {
+        println!("skipped: {what}: needs {lacks}");
+        return None;
+    }
+    Some(guard)
+}
+
+fn assert_nothing_left(dir: &Path, device: &Path) {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap();
+    let name = format!("{} ", device.display());
+    assert!(!swaps.contains(&name), "swap is still on: {swaps}");
+    let label = LoopDevice::label_of(device);
+    assert!(label.is_err(), "the loop device is still there: {label:?}");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let dir_text = dir.to_str().unwrap();
+    assert!(!mounts.contains(dir_text), "still mounted: {mounts}");
+    let left: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name != "swap.log")
+        .collect();
+    assert!(left.is_empty(), "files left: {left:?}");
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not within 10 s: {what}");
+}
+
+/// A server is a child of this process, so it is looked at by waiting for it.
+fn is_alive(pid: u32) -> bool {
+    // SAFETY: no memory is passed.
+    unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+}
+
+fn kill(pid: u32, signal: i32) {
+    // SAFETY: a server that this test started and has not waited for.
+    assert_eq!(unsafe { libc::kill(pid as libc::pid_t, signal) }, 0);
+}
+
+fn exists(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}");
+}

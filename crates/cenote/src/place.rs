@@ -145,22 +145,31 @@ pub fn create_private(path: &Path) -> Result<()> {
 
 /// Which cluster: its folder, or its file.
 #[derive(Clone, Debug, clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub struct Which {
-    /// Folder of a local cluster, as given to `cenote up`
-    #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
-    pub dir: Option<PathBuf>,
+    /// Folder of a local cluster, as given to `cenote up` [env: CENOTE_DIR]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Cluster file; the key and the volumes are beside it
     #[arg(long, value_name = "FILE")]
-    pub cluster: Option<PathBuf>,
+    cluster: Option<PathBuf>,
 }
 
 impl Which {
-    fn file(&self) -> PathBuf {
-        match (&self.cluster, &self.dir) {
-            (Some(file), _) => file.clone(),
-            (None, Some(dir)) => dir.join("cluster.toml"),
-            (None, None) => unreachable!("clap asks for one of the two"),
+    fn file(&self) -> Result<PathBuf> {
+        // The variable only fills in for both: it does not contradict --cluster.
+        let dir = self
+            .dir
+            .clone()
+            .or_else(|| std::env::var_os("CENOTE_DIR").map(PathBuf::from));
+        match (&self.cluster, dir) {
+            (Some(file), _) => Ok(file.clone()),
+            (None, Some(dir)) => Ok(dir.join("cluster.toml")),
+            (None, None) => Err(Failure::usage(
+                "no cluster is named",
+                "--dir DIR or --cluster FILE, or set CENOTE_DIR",
+            )
+            .into()),
         }
     }
 
@@ -169,7 +178,7 @@ impl Which {
     /// # Errors
     /// It is not there.
     pub fn directory(&self) -> Result<ClusterDir> {
-        let file = self.file();
+        let file = self.file()?;
         let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
         ClusterDir::open(parent.unwrap_or(Path::new(".")))
     }
@@ -180,7 +189,7 @@ impl Which {
     /// A file is missing, makes no sense, or the key is readable by others.
     pub fn load(&self) -> Result<Loaded> {
         let dir = self.directory()?;
-        let file = self.file();
+        let file = self.file()?;
         let cluster = read_cluster(&file)?;
         let key_file = dir.root().join(&cluster.key);
         let key = ClusterKey::load(&key_file).map_err(|e| {

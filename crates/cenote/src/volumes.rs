@@ -449,7 +449,7 @@ mod tests {
             &b"\n"[..],
             b"{}\n",
             b"\xff\xff\n",
- b"{\"ask\":\"shrink\"}\n",
+            b"{\"ask\":\"shrink\"}\n",
             &[b'a'; 4097],
         ] {
             let mut stream = UnixStream::connect(volumes.file("v", "sock")).unwrap();

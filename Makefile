@@ -1,0 +1,49 @@
+# Entry points for people and CI. `make` alone says what there is.
+
+CARGO ?= cargo
+DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
+BINARY = target/release/cenote
+BENCHES = codec page nbd regeneration
+
+.PHONY: help build demo test bench ci fmt clippy doc deny clean
+
+help: ## This list
+	@echo "Targets:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
+
+build: ## The one binary, optimised: target/release/cenote
+	@sh scripts/install-packages.sh build
+	$(CARGO) build --release --locked -p cenote
+
+demo: ## A program swaps to twelve hosts, two are killed, it never notices
+	@sh scripts/install-packages.sh build demo
+	$(CARGO) build --release --locked -p cenote
+	$(BINARY) demo
+
+test: ## Every test, with a plain summary at the end
+	@sh scripts/install-packages.sh build test
+	@sh scripts/test.sh
+
+bench: ## Every benchmark beside its peer; JSON lines under target/bench
+	@sh scripts/install-packages.sh build bench
+	$(CARGO) build --release --locked -p cenote
+	@mkdir -p target/bench
+	@sh scripts/bench.sh $(BENCHES)
+
+ci: fmt clippy doc test deny ## What must pass before a change lands
+
+fmt: ## Formatting is rustfmt's
+	$(CARGO) fmt --all --check
+
+clippy: ## Lints, warnings denied
+	@sh scripts/install-packages.sh build
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## Documentation, warnings denied
+	$(DENY_WARNINGS) $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+deny: ## Licences and sources of dependencies
+	@sh scripts/deny.sh
+
+clean: ## Everything that was built
+	$(CARGO) clean

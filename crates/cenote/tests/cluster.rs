@@ -1,0 +1,306 @@
+//! Local clusters of real processes: up, status, down, and what can go wrong.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use support::{Folder, cenote, run, runs, signal};
+
+fn up(folder: &Folder, hosts: &str, transport: &str) -> support::Ended {
+    folder.run(&[
+        "up",
+        "--hosts",
+        hosts,
+        "--memory",
+        "4M",
+        "--transport",
+        transport,
+    ])
+}
+
+/// A whole life of twelve hosts.
+fn cycle(transport: &str) {
+    let folder = Folder::new();
+    up(&folder, "12", transport).expect(0);
+    let names: Vec<String> = (0..12).map(|index| format!("h{index:02}")).collect();
+    let pids: Vec<u32> = names.iter().map(|name| folder.pid(name)).collect();
+    assert!(pids.iter().all(|&pid| runs(pid)));
+
+    let status = folder.run(&["status", "--json"]).expect(0).json();
+    assert_eq!(status["hosts_up"], 12);
+    assert_eq!(status["memory_bytes"], 12 * (4 << 20));
+    assert_eq!(status["lent_bytes"], 0);
+    let hosts = status["hosts"].as_array().unwrap();
+    for ((host, name), pid) in hosts.iter().zip(&names).zip(&pids) {
+        assert_eq!(host["name"], *name);
+        assert_eq!(host["pid"], *pid);
+        assert_eq!(host["state"], "up");
+        assert_eq!(
+            host["status"]["clients_total"], 0,
+            "asking is not using: {host}"
+        );
+        assert!(
+            host["address"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("{transport}:"))
+        );
+    }
+    let cluster = folder.path().join("cluster.toml");
+    let people = run(&["status", "--cluster", cluster.to_str().unwrap()]).expect(0);
+    assert!(people.stdout.contains("12 of 12 hosts up"), "{people:#?}");
+
+    let down = folder.run(&["down"]).expect(0);
+    assert!(down.stdout.contains("12 hosts ended"), "{down:#?}");
+    assert!(!pids.iter().any(|&pid| runs(pid)));
+    assert!(!cluster.exists());
+    let again = folder.run(&["down"]).expect(0);
+    assert!(again.stdout.contains("already down"), "{again:#?}");
+}
+
+#[test]
+fn twelve_hosts_go_up_answer_and_go_down_over_shm() {
+    cycle("shm");
+}
+
+#[test]
+fn twelve_hosts_go_up_answer_and_go_down_over_tcp() {
+    cycle("tcp");
+}
+
+#[test]
+fn up_twice_is_up_once_and_another_shape_is_refused() {
+    let folder = Folder::new();
+    up(&folder, "2", "shm").expect(0);
+    let pid = folder.pid("h00");
+    let again = up(&folder, "2", "shm").expect(0);
+    assert!(again.stdout.contains("already up"), "{again:#?}");
+    assert_eq!(folder.pid("h00"), pid);
+    for (hosts, transport) in [("3", "shm"), ("2", "tcp")] {
+        let other = up(&folder, hosts, transport).expect(1);
+        assert!(other.stderr.contains("another cluster"), "{other:#?}");
+        assert!(other.stderr.contains("try: cenote down"), "{other:#?}");
+    }
+    assert!(runs(pid));
+}
+
+#[test]
+fn a_killed_host_is_seen_and_the_cluster_goes_down_and_up_again() {
+    let folder = Folder::new();
+    up(&folder, "3", "shm").expect(0);
+    signal(folder.pid("h01"), "KILL");
+    let status = folder.run(&["status", "--json"]).expect(3).json();
+    assert_eq!(status["hosts_up"], 2);
+    assert_eq!(status["hosts"][1]["state"], "ended");
+    let refused = up(&folder, "3", "shm").expect(1);
+    assert!(refused.stderr.contains("2 of 3 hosts"), "{refused:#?}");
+    let down = folder.run(&["down"]).expect(0);
+    assert!(down.stdout.contains("1 were gone before"), "{down:#?}");
+    up(&folder, "3", "shm").expect(0);
+}
+
+#[test]
+fn a_cluster_of_which_nothing_runs_is_started_anew_with_its_key() {
+    let folder = Folder::new();
+    up(&folder, "2", "shm").expect(0);
+    let key = std::fs::read(folder.path().join("cluster.key")).unwrap();
+    for name in ["h00", "h01"] {
+        signal(folder.pid(name), "KILL");
+    }
+    let anew = up(&folder, "2", "shm").expect(0);
+    assert!(anew.stderr.contains("starting anew"), "{anew:#?}");
+    assert_eq!(
+        std::fs::read(folder.path().join("cluster.key")).unwrap(),
+        key
+    );
+    folder.run(&["status"]).expect(0);
+}
+
+#[test]
+fn a_stopped_host_is_silent_and_is_killed_by_down() {
+    let folder = Folder::new();
+    up(&folder, "2", "shm").expect(0);
+    let pid = folder.pid("h00");
+    signal(pid, "STOP");
+    let status = folder
+        .run(&["status", "--json", "--timeout-ms", "200"])
+        .expect(3)
+        .json();
+    assert_eq!(status["hosts"][0]["state"], "silent");
+    assert_eq!(status["hosts"][1]["state"], "up");
+    let down = folder.run(&["down", "--limit", "1"]).expect(0);
+    assert!(down.stdout.contains("1 of them killed"), "{down:#?}");
+    assert!(!runs(pid));
+}
+
+#[test]
+fn down_never_touches_a_stranger_with_a_hosts_number() {
+    let folder = Folder::new();
+    up(&folder, "1", "shm").expect(0);
+    let pid = folder.pid("h00");
+    let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+    std::fs::write(
+        folder.host("h00").join("pid"),
+        format!("{}\n", stranger.id()),
+    )
+    .unwrap();
+    let down = folder.run(&["down"]).expect(0);
+    assert!(down.stdout.contains("0 hosts ended"), "{down:#?}");
+    assert!(runs(stranger.id()));
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    signal(pid, "KILL");
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused_before_anything_starts() {
+    let folder = Folder::new();
+    let refused = folder
+        .run(&["up", "--hosts", "4", "--memory", "16T"])
+        .expect(1);
+    assert!(refused.stderr.contains("do not fit"), "{refused:#?}");
+    assert!(refused.stderr.contains("try: --memory"), "{refused:#?}");
+    assert!(!folder.path().join("hosts").exists());
+}
+
+#[test]
+fn a_host_that_cannot_start_shows_its_log_and_leaves_nothing_behind() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.host("h02")).unwrap();
+    // A folder where the socket should be: this host alone cannot listen.
+    std::fs::create_dir(folder.host("h02").join("socket")).unwrap();
+    let failed = up(&folder, "4", "shm").expect(1);
+    assert!(
+        failed.stderr.contains("host h02 did not start"),
+        "{failed:#?}"
+    );
+    assert!(failed.stderr.contains("the end of"), "{failed:#?}");
+    assert!(!folder.path().join("cluster.toml").exists());
+    for name in ["h00", "h01", "h03"] {
+        assert!(!folder.host(name).join("pid").exists(), "{name}");
+    }
+    std::fs::remove_dir(folder.host("h02").join("socket")).unwrap();
+}
+
+#[test]
+fn a_second_host_on_one_address_is_told_so_and_the_first_stays() {
+    let folder = Folder::new();
+    up(&folder, "1", "shm").expect(0);
+    let key = folder.path().join("cluster.key");
+    let listen = format!("shm:{}", folder.host("h00").join("socket").display());
+    let key = key.to_str().unwrap();
+    let second = run(&[
+        "host", "--name", "x", "--memory", "1M", "--key", key, "--listen", &listen,
+    ])
+    .expect(1);
+    assert!(second.stderr.contains("in use"), "{second:#?}");
+    folder.run(&["status"]).expect(0);
+}
+
+#[test]
+fn without_the_key_a_host_says_nothing() {
+    let folder = Folder::new();
+    up(&folder, "1", "tcp").expect(0);
+    let key = folder.path().join("cluster.key");
+    std::fs::remove_file(&key).unwrap();
+    run(&["key", "new", "--out", key.to_str().unwrap()]).expect(0);
+    let status = folder
+        .run(&["status", "--json", "--timeout-ms", "1000"])
+        .expect(3)
+        .json();
+    assert_eq!(status["hosts"][0]["state"], "silent");
+    assert!(status["hosts"][0]["status"].is_null());
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    up(&folder, "1", "shm").expect(0);
+    let key = folder.path().join("cluster.key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let status = folder.run(&["status"]).expect(1);
+    assert!(status.stderr.contains("try: chmod 600"), "{status:#?}");
+}
+
+/// A host in the foreground; killed when dropped.
+struct Foreground(Child);
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to kill.
+        if self.0.kill().is_ok() {
+            self.0.wait().expect("a child of ours");
+        }
+    }
+}
+
+#[test]
+fn metrics_have_units_and_help_and_the_host_ends_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("k");
+    run(&["key", "new", "--out", key.to_str().unwrap()]).expect(0);
+    let listen = format!("shm:{}", folder.path().join("socket").display());
+    let mut host = Foreground(
+        cenote()
+            .args([
+                "host",
+                "--name",
+                "m",
+                "--memory",
+                "4M",
+                "--metrics",
+                "127.0.0.1:0",
+            ])
+            .args(["--listen", &listen, "--key", key.to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let line = |stream: &mut dyn Read| {
+        let mut text = Vec::new();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            text.push(byte[0]);
+        }
+        String::from_utf8(text).unwrap()
+    };
+    let ready = line(host.0.stdout.as_mut().unwrap());
+    assert_eq!(ready, format!("ready m at {listen}"));
+    let mut said = String::new();
+    while !said.starts_with("metrics at http://") {
+        said = line(host.0.stderr.as_mut().unwrap());
+    }
+    let address = said
+        .strip_prefix("metrics at http://")
+        .unwrap()
+        .strip_suffix("/metrics")
+        .unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(
+        text.contains("\ncenote_host_memory_bytes 4194304\n"),
+        "{text}"
+    );
+    let samples = text
+        .split("\r\n\r\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter(|line| !line.starts_with('#'));
+    for sample in samples {
+        let name = sample.split([' ', '{']).next().unwrap();
+        let family = name.trim_end_matches("_total");
+        assert!(
+            text.contains(&format!("# HELP {family} ")),
+            "{name} has no help"
+        );
+    }
+    signal(host.0.id(), "TERM");
+    assert!(host.0.wait().unwrap().success());
+}

@@ -1,0 +1,101 @@
+//! Who may use whom. The table is the one of docs/ARCHITECTURE.md.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Each crate below the top, and what it may use at run time.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("cenote-codec", &[]),
+    ("cenote-pool", &[]),
+    ("cenote-fabric", &[]),
+    (
+        "cenote-host",
+        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+    ),
+    (
+        "cenote-volume",
+        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+    ),
+    ("cenote-block", &["cenote-volume"]),
+];
+/// These may use everything; nobody may use the second.
+const TOP: [&str; 2] = ["cenote-lab", "cenote"];
+
+/// Crate -> (crates of ours it uses, whether only in its tests).
+fn uses() -> BTreeMap<String, Vec<(String, bool)>> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    let text = |value: &serde_json::Value| value.as_str().expect("a name").to_owned();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let ours = |name: &str| packages.iter().any(|package| package["name"] == name);
+    let of = |package: &serde_json::Value| {
+        let dependencies = package["dependencies"].as_array().expect("dependencies");
+        dependencies
+            .iter()
+            .map(|dependency| (text(&dependency["name"]), dependency["kind"] == "dev"))
+            .filter(|(name, _)| ours(name))
+            .collect()
+    };
+    packages
+        .iter()
+        .map(|package| (text(&package["name"]), of(package)))
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_their_row_names() {
+    for (name, used) in uses() {
+        if TOP.contains(&name.as_str()) {
+            continue;
+        }
+        let row = MAY_USE.iter().find(|(row, _)| *row == name);
+        let (_, allowed) =
+            row.unwrap_or_else(|| panic!("{name} has no row: add it here and to ARCHITECTURE.md"));
+        for (other, only_tests) in used {
+            assert!(
+                only_tests || allowed.contains(&other.as_str()),
+                "{name} may not use {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nobody_uses_the_binary_and_only_the_binary_uses_the_lab() {
+    for (name, used) in uses() {
+        for (other, _) in used {
+            assert_ne!(other, "cenote", "used by {name}");
+            assert!(
+                other != "cenote-lab" || name == "cenote",
+                "cenote-lab is used by {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_row_names_a_crate_that_exists() {
+    let uses = uses();
+    for (name, allowed) in MAY_USE {
+        assert!(uses.contains_key(*name), "{name}");
+        for other in *allowed {
+            assert!(uses.contains_key(*other), "{other}");
+        }
+    }
+}

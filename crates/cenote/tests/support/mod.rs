@@ -1,0 +1,118 @@
+//! Runs the real binary.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The binary under test, blind to the caller's environment.
+pub fn cenote() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    command
+        .env_remove("CENOTE_DIR")
+        .env_remove("CENOTE_LOG")
+        .env("NO_COLOR", "1");
+    command
+}
+
+/// Runs to the end.
+pub fn run(arguments: &[&str]) -> Ended {
+    Ended::from(cenote().args(arguments).output().expect("the binary runs"))
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("no signal ended it"),
+            stdout: String::from_utf8(output.stdout).expect("UTF-8"),
+            stderr: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+}
+
+impl Ended {
+    /// Asserts the exit code, showing everything otherwise.
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:#?}");
+        self
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:#?}"))
+    }
+}
+
+/// A folder for a cluster; whatever runs in it is ended when it is dropped.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn str(&self) -> &str {
+        self.path().to_str().expect("UTF-8")
+    }
+
+    pub fn host(&self, name: &str) -> PathBuf {
+        self.path().join("hosts").join(name)
+    }
+
+    pub fn pid(&self, name: &str) -> u32 {
+        let text = std::fs::read_to_string(self.host(name).join("pid")).expect("a pid file");
+        text.trim().parse().expect("a number")
+    }
+
+    /// Runs a command on this folder.
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::from(
+            cenote()
+                .args(arguments)
+                .args(["--dir", self.str()])
+                .output()
+                .expect("the binary runs"),
+        )
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let ended = self.run(&["down", "--force"]);
+        if ended.code != 0 && !std::thread::panicking() {
+            panic!("{ended:#?}");
+        }
+    }
+}
+
+/// Whether a process of this number runs; a zombie does not.
+pub fn runs(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next());
+    !matches!(state, Some('Z' | 'X') | None)
+}
+
+/// Sends a signal by number.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .status()
+        .expect("kill runs");
+    assert!(status.success(), "kill -s {name} {pid}");
+}

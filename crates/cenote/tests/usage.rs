@@ -1,0 +1,215 @@
+//! Arguments, exit codes, help and everything else that needs no cluster.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+
+use support::{Folder, cenote, run};
+
+const COMMANDS: [&str; 11] = [
+    "up",
+    "down",
+    "status",
+    "host",
+    "volume",
+    "nbd",
+    "swap",
+    "key",
+    "doctor",
+    "bench",
+    "completions",
+];
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_what_to_do() {
+    for arguments in [
+        &[][..],
+        &["fly"],
+        &["up"],
+        &["up", "--memory", "512MB", "--dir", "/nowhere"],
+        &["up", "--memory", "1M", "--hosts", "0", "--dir", "/nowhere"],
+        &[
+            "up",
+            "--memory",
+            "1M",
+            "--transport",
+            "pigeon",
+            "--dir",
+            "/nowhere",
+        ],
+        &["status"],
+        &["status", "--dir", "/a", "--cluster", "/b"],
+        &[
+            "host", "--name", "x", "--memory", "1M", "--key", "k", "--listen", "nowhere",
+        ],
+        &["completions", "tcsh"],
+        &["bench", "everything"],
+    ] {
+        let ended = run(arguments).expect(2);
+        assert!(!ended.stderr.is_empty(), "{arguments:?}");
+        assert_eq!(ended.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn failure_ends_with_1_and_names_the_way_out() {
+    let ended = run(&["status", "--dir", "/nowhere"]).expect(1);
+    assert!(
+        ended.stderr.contains("error: cluster folder /nowhere"),
+        "{ended:#?}"
+    );
+    assert!(
+        ended.stderr.contains("try: cenote up --dir /nowhere"),
+        "{ended:#?}"
+    );
+    run(&["down", "--dir", "/nowhere"]).expect(1);
+    run(&["status", "--cluster", "/nowhere/cluster.toml"]).expect(1);
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let top = run(&["--help"]).expect(0);
+    for command in COMMANDS {
+        assert!(
+            top.stdout.contains(&format!("\n  {command} ")),
+            "{command} is not listed"
+        );
+        let help = run(&[command, "--help"]).expect(0);
+        assert!(
+            help.stdout.contains(&format!("  cenote {command} ")),
+            "{command}: {}",
+            help.stdout
+        );
+    }
+    assert!(top.stdout.contains("Exit codes:"));
+}
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ended = run(&["completions", shell]).expect(0);
+        for command in COMMANDS {
+            assert!(ended.stdout.contains(command), "{shell} lacks {command}");
+        }
+    }
+}
+
+#[test]
+fn a_key_is_private_random_and_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.key");
+    let path = path.to_str().unwrap();
+    run(&["key", "new", "--out", path]).expect(0);
+    let mode = std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let first = std::fs::read(path).unwrap();
+
+    let again = run(&["key", "new", "--out", path]).expect(1);
+    assert!(again.stderr.contains("is there already"), "{again:#?}");
+    assert_eq!(std::fs::read(path).unwrap(), first);
+
+    let other = folder.path().join("b.key");
+    run(&["key", "new", "--out", other.to_str().unwrap()]).expect(0);
+    assert_ne!(std::fs::read(other).unwrap(), first);
+}
+
+#[test]
+fn a_host_refuses_a_key_that_others_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("a.key");
+    let listen = format!("shm:{}", folder.path().join("socket").display());
+    run(&["key", "new", "--out", key.to_str().unwrap()]).expect(0);
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let key = key.to_str().unwrap();
+    let ended = run(&[
+        "host", "--name", "x", "--memory", "1M", "--key", key, "--listen", &listen,
+    ])
+    .expect(1);
+    assert!(
+        ended.stderr.contains(key) && ended.stderr.contains("chmod 600"),
+        "{ended:#?}"
+    );
+    assert_eq!(ended.stdout, "");
+}
+
+#[test]
+fn doctor_says_the_same_to_people_and_to_scripts() {
+    let json = run(&["doctor", "--json"]);
+    let people = run(&["doctor"]);
+    assert_eq!(json.code, people.code);
+    let report = json.json();
+    let findings = report["findings"].as_array().expect("a list");
+    let blocks = findings.iter().any(|finding| finding["state"] == "blocks");
+    assert_eq!(json.code, i32::from(blocks));
+    for finding in findings {
+        let subject = finding["subject"].as_str().expect("a subject");
+        assert!(people.stdout.contains(subject), "{subject}");
+        assert_eq!(
+            finding["state"] == "ok",
+            finding["mend"].is_null(),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    for no_color in [Some("1"), None] {
+        let mut command = cenote();
+        match no_color {
+            Some(value) => command.env("NO_COLOR", value),
+            None => command.env_remove("NO_COLOR"),
+        };
+        let output = command
+            .args(["status", "--dir", "/nowhere"])
+            .output()
+            .unwrap();
+        assert!(!output.stderr.contains(&0x1b), "stderr is no terminal here");
+    }
+}
+
+#[test]
+fn volumes_are_described_before_anybody_serves_them() {
+    let folder = Folder::new();
+    folder
+        .run(&[
+            "volume", "create", "v0", "--size", "2G", "--scheme", "rs:8+2",
+        ])
+        .expect(0);
+    folder
+        .run(&["volume", "create", "v0", "--size", "1G"])
+        .expect(1);
+    folder
+        .run(&[
+            "volume", "create", "v1", "--size", "1G", "--scheme", "rs:3+2",
+        ])
+        .expect(2);
+    folder
+        .run(&["volume", "create", "v1", "--size", "100"])
+        .expect(2);
+    folder
+        .run(&["volume", "create", "../v1", "--size", "1G"])
+        .expect(2);
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(
+        list,
+        serde_json::json!([{"name": "v0", "size": "2G", "scheme": "rs:8+2", "in_use": false}])
+    );
+    folder
+        .run(&["volume", "resize", "v0", "--size", "3G"])
+        .expect(0);
+    assert!(
+        folder
+            .run(&["volume", "list"])
+            .expect(0)
+            .stdout
+            .contains("3G")
+    );
+    folder.run(&["volume", "status", "v0"]).expect(1);
+    folder.run(&["volume", "delete", "v0"]).expect(0);
+    folder.run(&["volume", "delete", "v0"]).expect(1);
+    assert_eq!(
+        folder.run(&["volume", "list", "--json"]).expect(0).json(),
+        serde_json::json!([])
+    );
+}

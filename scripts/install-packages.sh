@@ -1,0 +1,95 @@
+#!/bin/sh
+# Installs the Debian packages that the named groups need, only those that are missing.
+#
+#   scripts/install-packages.sh GROUP...     groups: build test demo bench
+#   scripts/install-packages.sh --list       every package, its groups and why
+#
+# Without root, or on another system, it says what is missing and what will be left
+# out for it, and ends with success: what can be done is done.
+set -eu
+
+# package | groups | why, and what is left out without it
+packages='
+make|build|runs the Makefile
+gcc|build|links Rust programs
+libc6-dev|build|links Rust programs
+fio|test bench|checks every byte over NBD; the load of the benchmarks
+libnbd-bin|test|nbdinfo and nbdcopy against our NBD server
+nbdkit|test bench|its nbd plugin as a client of ours, its memory plugin as the peer
+qemu-utils|test|qemu-img and qemu-io against our NBD server
+mount|test demo|losetup, swapon and mounting what mkfs made
+util-linux|test demo|mkswap
+e2fsprogs|test|ext4 on our device
+xfsprogs|test|XFS on our device
+btrfs-progs|test|Btrfs on our device
+memcached|demo|the unmodified program whose memory does not fit
+python3-minimal|demo|runs the client of the demonstration
+python3-pymemcache|demo|the real client that loads memcached
+nasm|bench|assembles ISA-L, a peer of the codec benchmark
+autoconf|bench|configures ISA-L
+automake|bench|configures ISA-L
+libtool|bench|configures ISA-L
+libclang-dev|bench|reads ISA-L's headers for Rust
+'
+
+rows() { printf '%s' "$packages" | sed '/^$/d'; }
+
+if [ "${1-}" = --list ]; then
+    rows | while IFS='|' read -r package groups why; do
+        printf '%-20s %-12s %s\n' "$package" "$groups" "$why"
+    done
+    exit 0
+fi
+if [ $# -eq 0 ]; then
+    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+fi
+
+installed() {
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+wanted() { # GROUPS-OF-PACKAGE GROUP...
+    of=" $1 "; shift
+    for group in "$@"; do
+        case $of in *" $group "*) return 0 ;; esac
+    done
+    return 1
+}
+
+have_dpkg=yes
+command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || have_dpkg=no
+
+missing=
+report=
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+rows >"$list"
+while IFS='|' read -r package groups why; do
+    wanted "$groups" "$@" || continue
+    if [ $have_dpkg = yes ] && installed "$package"; then continue; fi
+    missing="$missing $package"
+    report="$report$(printf '  %-20s %s' "$package" "$why")
+"
+done <"$list"
+
+[ -n "$missing" ] || exit 0
+
+if [ $have_dpkg = no ]; then
+    echo "This is no Debian: install what is missing by hand. What may be needed:"
+    printf '%s' "$report"
+    exit 0
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "Not root: these Debian packages are not installed, and what needs them is left out:"
+    printf '%s' "$report"
+    echo "To have them: run as root  scripts/install-packages.sh $*"
+    exit 0
+fi
+
+echo "Installing Debian packages:"
+printf '%s' "$report"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of words
+apt-get install -y -qq --no-install-recommends $missing >/dev/null

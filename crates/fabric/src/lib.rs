@@ -17,11 +17,18 @@
 //! and `volume`.
 
 mod address;
+mod channel;
 mod endpoint;
 mod error;
+mod frame;
 mod key;
+mod listener;
 mod memory;
+mod noise;
 mod session;
+mod shm;
+mod socket;
+mod tcp;
 mod time;
 mod wait;
 mod window;
@@ -31,8 +38,9 @@ pub use address::Address;
 pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
 pub use error::{Error, Result};
 pub use key::ClusterKey;
+pub use listener::{Event, Listener, PeerId};
 pub use memory::{Dead, Mapping, Region, RegionOptions};
-pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session};
+pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session, connector};
 pub use time::Time;
 pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};

@@ -1,9 +1,13 @@
 //! The control side as a client sees it: one authenticated, encrypted connection per host.
 
+mod client;
+
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::{Address, Endpoint, RemoteWindow, Result, WindowDescriptor};
+
+pub use client::connector;
 
 /// Longest control or SEND message in bytes. A FILL request with 40 sources fits.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;

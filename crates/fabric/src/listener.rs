@@ -1,0 +1,492 @@
+//! The host's side: strangers become clients, clients attach windows and send messages.
+//!
+//! Driven by one thread that calls [`Listener::poll`]; verbs on `tcp` are served by the agent
+//! thread beside it, and on `shm` by nobody. Strangers get [`STRANGER_COUNT_MAX`] small buffers
+//! and one second each; while all are taken nobody else is accepted.
+//!
+//! A data connection belongs to the control connection (the *peer*) that its client has at that
+//! moment and ends with it; without one it is turned away. So messages and immediates on data
+//! connections are events of that peer.
+//!
+//! Invariants: a client has at most one peer, and its earlier one is ended before the next is
+//! announced; every `Connected` is followed by one `Disconnected` unless the host closes the peer.
+
+mod bound;
+mod served;
+mod stranger;
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::channel::Channel;
+use crate::frame::{Frame, Welcome};
+use crate::memory::{Region, raise_descriptor_limit};
+use crate::noise::Purpose;
+use crate::socket::{Epoll, Interest, Ready};
+use crate::tcp::agent::{Agent, AgentEvent};
+use crate::windows::WindowTable;
+use crate::{
+    Address, ClientId, ClusterKey, Error, Hello, Result, Rights, Waker, WindowDescriptor, WindowId,
+};
+use bound::Bound;
+use served::{Data, Peer};
+use stranger::{Progress, Proven, Stranger};
+
+/// One control connection of a client. Never reused by a listener.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PeerId(pub u64);
+
+/// What happened, in order per peer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A client proved the key and opened its control connection.
+    Connected {
+        /// The connection.
+        peer: PeerId,
+        /// What the client says of itself.
+        hello: Hello,
+    },
+    /// A message, on the control connection or a SEND on a data connection.
+    Message {
+        /// Whose.
+        peer: PeerId,
+        /// The message.
+        bytes: Vec<u8>,
+    },
+    /// A WRITE with immediate is in place.
+    Immediate {
+        /// Whose.
+        peer: PeerId,
+        /// Written to.
+        window: WindowId,
+        /// Where, in bytes.
+        offset: u64,
+        /// How much.
+        len_bytes: u32,
+        /// The immediate.
+        value: u32,
+    },
+    /// The control connection is over, and all data connections with it.
+    Disconnected {
+        /// Whose.
+        peer: PeerId,
+    },
+}
+
+/// A host's end of all its connections.
+pub struct Listener {
+    // Dropped first: the agent's thread uses the table.
+    agent: Option<Agent>,
+    agent_events: Receiver<AgentEvent>,
+    table: Arc<WindowTable>,
+    key: ClusterKey,
+    bound: Vec<Bound>,
+    epoll: Epoll,
+    waker: Waker,
+    connections: HashMap<u64, Connection>,
+    peers: HashMap<ClientId, PeerId>,
+    next_id: u64,
+    stranger_count: usize,
+    /// Whether the bound sockets are watched; when not, since when.
+    accepting: bool,
+    paused_until: Option<Instant>,
+}
+
+enum Connection {
+    Stranger(Stranger),
+    Peer(Peer),
+    Data(Data),
+}
+
+impl Listener {
+    /// Serves all `addresses`.
+    ///
+    /// # Errors
+    /// `AddressInUse`: another process serves one of them; `Os`: it cannot be bound.
+    pub fn bind(addresses: &[Address], key: &ClusterKey) -> Result<Self> {
+        raise_descriptor_limit();
+        let bound = addresses
+            .iter()
+            .map(Bound::new)
+            .collect::<Result<Vec<_>>>()?;
+        let waker = Waker::new()?;
+        let table = Arc::new(WindowTable::new());
+        let (outbox, agent_events) = sync_channel(AGENT_EVENTS_MAX);
+        let agent = if bound.iter().all(Bound::is_shm) {
+            None
+        } else {
+            Some(Agent::spawn(Arc::clone(&table), outbox, waker.clone())?)
+        };
+        let watch = || {
+            let epoll = Epoll::new()?;
+            epoll.add(waker.as_fd(), WAKER_ID, Interest::READ)?;
+            Ok(epoll)
+        };
+        let epoll = watch().map_err(|e| Error::os("watch sockets", e))?;
+        let mut listener = Self {
+            agent,
+            agent_events,
+            table,
+            key: key.clone(),
+            bound,
+            epoll,
+            waker,
+            connections: HashMap::new(),
+            peers: HashMap::new(),
+            next_id: 0,
+            stranger_count: 0,
+            accepting: false,
+            paused_until: None,
+        };
+        listener.accept_or_pause()?;
+        Ok(listener)
+    }
+
+    /// The addresses served, with the port that the system chose where 0 was asked for.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Address> {
+        self.bound
+            .iter()
+            .map(|bound| bound.address().clone())
+            .collect()
+    }
+
+    /// Makes `poll` return early, from any thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// System calls of the thread that serves `tcp` verbs, for benchmarks.
+    #[must_use]
+    pub fn agent_system_calls(&self) -> u64 {
+        self.agent.as_ref().map_or(0, Agent::system_calls)
+    }
+
+    /// Opens a window on all of `region`.
+    ///
+    /// # Errors
+    /// `Bound`: no window is left; `StaleWindow`: the region was truncated.
+    pub fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
+        self.table.register(region, rights)
+    }
+
+    /// Closes a window and gives its memory back; after the return no byte of an earlier verb lands in it.
+    ///
+    /// # Errors
+    /// `StaleWindow`: there is no such window.
+    pub fn revoke(&self, window: WindowId) -> Result<()> {
+        self.table.revoke(window)
+    }
+
+    /// Queues a message and sends what the socket takes.
+    ///
+    /// # Errors
+    /// `Closed`: there is no such peer, or not any more; `Bound`: the message is too long, or too much is queued.
+    pub fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
+        let Some(Connection::Peer(client)) = self.connections.get_mut(&peer.0) else {
+            return Err(Error::Closed);
+        };
+        // A broken connection is found by the next poll, which tells of it.
+        client.channel.queue(&Frame::Message(message), None)?;
+        client.channel.flush()?;
+        client.watch(&self.epoll, peer)
+    }
+
+    /// Ends a peer and its data connections. No event tells of it.
+    pub fn close(&mut self, peer: PeerId) {
+        self.end_peer(peer);
+    }
+
+    /// Waits up to `timeout` (`None`: for ever) for something to happen, and appends what did.
+    ///
+    /// Returns also without an event: when it was woken, or for work of its own. May take events of
+    /// several rounds' worth of input; each connection contributes at most two inboxes of it.
+    ///
+    /// # Errors
+    /// `Os`: the system refuses to wait.
+    pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
+        let ready = self
+            .epoll
+            .wait(self.time_to_deadline(timeout))
+            .map_err(|e| Error::os("wait for clients", e))?;
+        for ready in ready {
+            match ready.id {
+                WAKER_ID => self.waker.clear(),
+                id if id >= BOUND_ID_FIRST => self.accept((id - BOUND_ID_FIRST) as usize),
+                id => self.serve(id, &ready, events),
+            }
+        }
+        self.take_agent_events(events);
+        self.drop_slow_strangers();
+        self.accept_or_pause()
+    }
+
+    fn time_to_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
+        if self.stranger_count == 0 && self.paused_until.is_none() {
+            return timeout;
+        }
+        let strangers = self
+            .connections
+            .values()
+            .filter_map(|connection| match connection {
+                Connection::Stranger(stranger) => Some(stranger.deadline),
+                _ => None,
+            });
+        let next = strangers.chain(self.paused_until).min();
+        let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+        left.into_iter().chain(timeout).min()
+    }
+
+    /// Takes strangers in while there is room for them.
+    fn accept(&mut self, index: usize) {
+        while self.stranger_count < STRANGER_COUNT_MAX {
+            let Some(bound) = self.bound.get(index) else {
+                return;
+            };
+            let stranger = match bound.accept() {
+                Ok(Some(socket)) => {
+                    Stranger::new(socket, bound.is_shm(), Instant::now() + STRANGER_TIME)
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    // Out of descriptors or memory, or the stranger hung up. Waiting helps the first two.
+                    tracing::warn!(%error, address = %bound.address(), "accept a connection");
+                    self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let id = self.next_id;
+            self.next_id += 1;
+            if self.epoll.add(stranger.as_fd(), id, Interest::READ).is_ok() {
+                self.connections.insert(id, Connection::Stranger(stranger));
+                self.stranger_count += 1;
+            }
+        }
+    }
+
+    /// Watches the bound sockets exactly while strangers may come in.
+    fn accept_or_pause(&mut self) -> Result<()> {
+        if self
+            .paused_until
+            .is_some_and(|until| until <= Instant::now())
+        {
+            self.paused_until = None;
+        }
+        let accepting = self.stranger_count < STRANGER_COUNT_MAX && self.paused_until.is_none();
+        if accepting == self.accepting {
+            return Ok(());
+        }
+        self.accepting = accepting;
+        for (bound, id) in self.bound.iter().zip(BOUND_ID_FIRST..) {
+            let changed = if accepting {
+                self.epoll.add(bound.as_fd(), id, Interest::READ)
+            } else {
+                self.epoll.remove(bound.as_fd())
+            };
+            changed.map_err(|e| Error::os("watch sockets", e))?;
+        }
+        Ok(())
+    }
+
+    fn drop_slow_strangers(&mut self) {
+        if self.stranger_count > 0 {
+            let now = Instant::now();
+            self.connections.retain(
+                |_, connection| !matches!(connection, Connection::Stranger(s) if s.deadline <= now),
+            );
+            let is_stranger =
+                |connection: &&Connection| matches!(connection, Connection::Stranger(_));
+            self.stranger_count = self.connections.values().filter(is_stranger).count();
+        }
+    }
+
+    fn serve(&mut self, id: u64, ready: &Ready, events: &mut Vec<Event>) {
+        match self.connections.get_mut(&id) {
+            Some(Connection::Stranger(stranger)) => match stranger.advance(&self.key) {
+                Progress::Waits => {}
+                Progress::Refused => {
+                    self.connections.remove(&id);
+                    self.stranger_count -= 1;
+                }
+                Progress::Proven(proven) => self.welcome(id, *proven, events),
+            },
+            Some(Connection::Peer(peer)) => {
+                if peer
+                    .serve(PeerId(id), ready, &self.epoll, &self.table, events)
+                    .is_err()
+                {
+                    self.end_peer(PeerId(id));
+                    events.push(Event::Disconnected { peer: PeerId(id) });
+                }
+            }
+            Some(Connection::Data(data)) => {
+                if data.serve(&self.table, events).is_err() {
+                    self.end_data(id);
+                }
+            }
+            // Ended earlier in this round.
+            None => {}
+        }
+    }
+
+    /// Turns a stranger that proved the key into a peer, or a data connection of one.
+    fn welcome(&mut self, id: u64, proven: Proven, events: &mut Vec<Event>) {
+        let Some(Connection::Stranger(stranger)) = self.connections.remove(&id) else {
+            return;
+        };
+        self.stranger_count -= 1;
+        let is_shm = stranger.is_shm;
+        let mut channel = Channel::new(stranger.into_socket(), proven.transport, false);
+        let earlier = self.peers.get(&proven.hello.client).copied();
+        let welcome = match proven.purpose {
+            Purpose::Control if earlier.is_none() && self.peers.len() >= PEER_COUNT_MAX => {
+                Welcome::Full
+            }
+            Purpose::Data if earlier.is_none() => Welcome::NoSession,
+            Purpose::Data if self.data_count(earlier) >= DATA_COUNT_MAX => Welcome::Full,
+            _ => Welcome::Served,
+        };
+        // It fits into the empty socket buffer whole, or the connection is useless.
+        let said = channel
+            .queue(&Frame::Welcome(welcome), None)
+            .and_then(|()| channel.flush());
+        if welcome != Welcome::Served || said.is_err() || channel.wants_write() {
+            return;
+        }
+        match (proven.purpose, earlier) {
+            (Purpose::Control, _) => {
+                if let Some(earlier) = earlier {
+                    self.end_peer(earlier);
+                    events.push(Event::Disconnected { peer: earlier });
+                }
+                let hello = proven.hello;
+                self.peers.insert(hello.client, PeerId(id));
+                self.connections.insert(
+                    id,
+                    Connection::Peer(Peer::new(channel, hello.client, is_shm)),
+                );
+                events.push(Event::Connected {
+                    peer: PeerId(id),
+                    hello,
+                });
+            }
+            (Purpose::Data, Some(peer)) => self.adopt(id, channel, peer, is_shm),
+            (Purpose::Data, None) => {}
+        }
+    }
+
+    fn adopt(&mut self, id: u64, channel: Channel, peer: PeerId, is_shm: bool) {
+        let Some(Connection::Peer(owner)) = self.connections.get_mut(&peer.0) else {
+            return;
+        };
+        if is_shm {
+            owner.data.push(id);
+            self.connections
+                .insert(id, Connection::Data(Data { channel, peer }));
+        } else if let Some(agent) = &self.agent
+            && self.epoll.remove(channel.as_fd()).is_ok()
+        {
+            owner.adopted += 1;
+            agent.adopt(TcpStream::from(channel.into_socket()), agents_name(peer));
+        }
+    }
+
+    fn data_count(&self, peer: Option<PeerId>) -> usize {
+        match peer.and_then(|peer| self.connections.get(&peer.0)) {
+            Some(Connection::Peer(peer)) => peer.data.len() + peer.adopted,
+            _ => 0,
+        }
+    }
+
+    fn end_data(&mut self, id: u64) {
+        if let Some(Connection::Data(data)) = self.connections.remove(&id)
+            && let Some(Connection::Peer(peer)) = self.connections.get_mut(&data.peer.0)
+        {
+            peer.data.retain(|&other| other != id);
+        }
+    }
+
+    fn end_peer(&mut self, id: PeerId) {
+        if !matches!(self.connections.get(&id.0), Some(Connection::Peer(_))) {
+            return;
+        }
+        if let Some(Connection::Peer(peer)) = self.connections.remove(&id.0) {
+            self.peers.remove(&peer.client);
+            for data in peer.data {
+                self.connections.remove(&data);
+            }
+            if let Some(agent) = &self.agent {
+                agent.disconnect(agents_name(id));
+            }
+        }
+    }
+
+    fn take_agent_events(&mut self, events: &mut Vec<Event>) {
+        for event in self.agent_events.try_iter().take(AGENT_EVENTS_MAX) {
+            let (AgentEvent::Message { client, .. }
+            | AgentEvent::Immediate { client, .. }
+            | AgentEvent::Closed { client }) = event;
+            let peer = PeerId((client.0 & u128::from(u64::MAX)) as u64);
+            // What an ended peer still said is not heard.
+            let Some(Connection::Peer(owner)) = self.connections.get_mut(&peer.0) else {
+                continue;
+            };
+            match event {
+                AgentEvent::Message { bytes, .. } => events.push(Event::Message { peer, bytes }),
+                AgentEvent::Immediate {
+                    window,
+                    offset,
+                    len_bytes,
+                    value,
+                    ..
+                } => {
+                    events.push(Event::Immediate {
+                        peer,
+                        window,
+                        offset,
+                        len_bytes,
+                        value,
+                    });
+                }
+                AgentEvent::Closed { .. } => owner.adopted -= 1,
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable when `poll` has something to do, for hosts that wait for other things as well.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// The agent knows connections by the peer that they belong to, so that an ended peer's late
+/// messages are never taken for its client's next one's.
+fn agents_name(peer: PeerId) -> ClientId {
+    ClientId(u128::from(peer.0))
+}
+
+/// Most connections that have not proven the key.
+pub const STRANGER_COUNT_MAX: usize = 64;
+/// How long a stranger has to prove it.
+const STRANGER_TIME: Duration = Duration::from_secs(1);
+/// Most clients; arbitrary.
+const PEER_COUNT_MAX: usize = 1024;
+/// Most data connections of one client; arbitrary, one per worker thread is usual.
+const DATA_COUNT_MAX: usize = 256;
+/// Most messages and immediates between the agent and the control thread.
+const AGENT_EVENTS_MAX: usize = 1024;
+/// How long nobody is accepted when the system refused a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const WAKER_ID: u64 = u64::MAX;
+const BOUND_ID_FIRST: u64 = 1 << 63;
+
+#[cfg(test)]
+mod tests;

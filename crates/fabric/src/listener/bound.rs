@@ -1,0 +1,156 @@
+//! One address that a host serves: binding it alone, and accepting strangers.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use crate::{Address, Error, Result, socket};
+
+/// A listening socket.
+pub(super) struct Bound {
+    address: Address,
+    socket: Socket,
+}
+
+enum Socket {
+    Shm { listener: UnixListener, lock: Lock },
+    Tcp(TcpListener),
+}
+
+/// Says that this process serves a unix path; ends with the process, however it ends.
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Bound {
+    pub(super) fn new(address: &Address) -> Result<Self> {
+        match address {
+            Address::Shm(path) => Self::shm(address, path),
+            Address::Tcp(target) => {
+                let os = |e: io::Error| match e.kind() {
+                    io::ErrorKind::AddrInUse => Error::AddressInUse {
+                        address: address.clone(),
+                    },
+                    _ => Error::os(format!("serve {address}"), e),
+                };
+                let listener = TcpListener::bind(target).map_err(os)?;
+                listener.set_nonblocking(true).map_err(os)?;
+                let address = Address::Tcp(listener.local_addr().map_err(os)?);
+                Ok(Self {
+                    address,
+                    socket: Socket::Tcp(listener),
+                })
+            }
+        }
+    }
+
+    /// The lock decides between hosts; connecting finds others. What is left is a dead host's socket.
+    fn shm(address: &Address, path: &Path) -> Result<Self> {
+        let os = |e| Error::os(format!("serve {address}"), e);
+        let in_use = || Error::AddressInUse {
+            address: address.clone(),
+        };
+        let lock = Lock::take(path).map_err(os)?.ok_or_else(in_use)?;
+        match socket::connect_unix(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(os)?;
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(os(error)),
+            Ok(_) | Err(_) => return Err(in_use()),
+        }
+        let listener = UnixListener::bind(path).map_err(os)?;
+        listener.set_nonblocking(true).map_err(os)?;
+        Ok(Self {
+            address: address.clone(),
+            socket: Socket::Shm { listener, lock },
+        })
+    }
+
+    /// The address with its real port.
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(super) fn is_shm(&self) -> bool {
+        matches!(self.socket, Socket::Shm { .. })
+    }
+
+    /// The next stranger, non-blocking; `None` when nobody waits.
+    pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let accepted = match &self.socket {
+            Socket::Shm { listener, .. } => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }),
+            Socket::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Ok(stream.into())
+            }),
+        };
+        match accepted {
+            Ok(socket) => Ok(Some(socket)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Bound {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Shm { listener, .. } => listener.as_fd(),
+            Socket::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Bound {
+    /// Takes the files away while the lock is held; a host that comes later makes its own.
+    fn drop(&mut self) {
+        if let (Socket::Shm { lock, .. }, Address::Shm(path)) = (&self.socket, &self.address) {
+            for path in [path, &lock.path] {
+                if let Err(error) = std::fs::remove_file(path) {
+                    tracing::debug!(%error, path = %path.display(), "remove a socket's file");
+                }
+            }
+        }
+    }
+}
+
+impl Lock {
+    /// `None`: another process holds it.
+    fn take(socket: &Path) -> io::Result<Option<Self>> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        loop {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)?;
+            // SAFETY: no pointers; the descriptor is open.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+                let error = io::Error::last_os_error();
+                return if error.kind() == io::ErrorKind::WouldBlock {
+                    Ok(None)
+                } else {
+                    Err(error)
+                };
+            }
+            // The holder before us may have removed the file between our open and our lock.
+            let named = std::fs::metadata(&path).map(|m| m.ino());
+            if named.is_ok_and(|inode| file.metadata().is_ok_and(|m| m.ino() == inode)) {
+                return Ok(Some(Self { path, _file: file }));
+            }
+        }
+    }
+}

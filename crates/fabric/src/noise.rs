@@ -1,0 +1,347 @@
+//! The handshake that proves the cluster's key both ways, and the encryption after it.
+//!
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, without any input or output of its own: the client
+//! side is [`Initiator`], the host side [`Responder`], and both end as a [`Transport`].
+//! A host sends nothing until a first message decrypted under the key, and believes the peer only
+//! after its hello: that one is bound to the host's fresh key, so a replayed start gains nothing.
+//! Byte tables: `docs/protocols/fabric.md`.
+
+use snow::{Builder, HandshakeState, TransportState};
+
+use crate::{ClientId, ClusterKey, Hello};
+
+/// Version of everything that this crate puts on a socket.
+pub(crate) const VERSION: u16 = 1;
+
+/// Length of both handshake messages: a public key, the preamble, an authentication tag.
+pub(crate) const HANDSHAKE_BYTES: usize = 32 + PREAMBLE_BYTES + TAG_BYTES;
+/// Length of the encrypted hello.
+pub(crate) const HELLO_BYTES: usize = HELLO_PLAIN_BYTES + TAG_BYTES;
+/// What encryption adds.
+pub(crate) const TAG_BYTES: usize = 16;
+/// Longest client name in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Purpose {
+    Control,
+    Data,
+}
+
+/// Why a handshake ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refusal {
+    /// The bytes do not decrypt under the key, or are not this protocol's.
+    Unauthenticated,
+    /// The key is right, the version is not; the peer's version.
+    Version(u16),
+}
+
+/// The client's half of the handshake.
+pub(crate) struct Initiator(HandshakeState);
+
+impl Initiator {
+    /// Starts, with the first message.
+    pub(crate) fn start(key: &ClusterKey) -> (Self, [u8; HANDSHAKE_BYTES]) {
+        let mut state = builder(key)
+            .build_initiator()
+            .expect("the pattern's name is right and it needs no static key");
+        let mut message = [0; HANDSHAKE_BYTES];
+        let len = state
+            .write_message(&preamble(VERSION), &mut message)
+            .expect("it is our turn and the message fits");
+        debug_assert_eq!(len, HANDSHAKE_BYTES);
+        (Self(state), message)
+    }
+
+    /// Takes the host's answer.
+    pub(crate) fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<Transport, Refusal> {
+        read_preamble(&mut self.0, answer)?;
+        Ok(Transport::new(self.0))
+    }
+}
+
+/// The host's half of the handshake.
+pub(crate) struct Responder(HandshakeState);
+
+impl Responder {
+    /// Takes the first message of a stranger; the answer is to be sent even when only the version
+    /// is wrong, so that the client can tell its user.
+    pub(crate) fn answer(
+        key: &ClusterKey,
+        message: &[u8; HANDSHAKE_BYTES],
+    ) -> Result<(Self, [u8; HANDSHAKE_BYTES], Option<Refusal>), Refusal> {
+        let mut state = builder(key)
+            .build_responder()
+            .expect("the pattern's name is right and it needs no static key");
+        let version = match read_preamble(&mut state, message) {
+            Ok(()) => None,
+            Err(Refusal::Unauthenticated) => return Err(Refusal::Unauthenticated),
+            Err(version) => Some(version),
+        };
+        let mut answer = [0; HANDSHAKE_BYTES];
+        // Refused by the library when the stranger's public key is a bad point.
+        state
+            .write_message(&preamble(VERSION), &mut answer)
+            .map_err(|_| Refusal::Unauthenticated)?;
+        Ok((Self(state), answer, version))
+    }
+
+    /// Takes the hello; from here on the peer holds the key.
+    pub(crate) fn finish(
+        self,
+        hello: &[u8; HELLO_BYTES],
+    ) -> Result<(Transport, Purpose, Hello), Refusal> {
+        let mut transport = Transport::new(self.0);
+        let mut plain = [0; HELLO_BYTES];
+        let len = transport
+            .open(hello, &mut plain)
+            .ok_or(Refusal::Unauthenticated)?;
+        let (purpose, hello) = decode_hello(&plain[..len]).ok_or(Refusal::Unauthenticated)?;
+        Ok((transport, purpose, hello))
+    }
+}
+
+/// Encryption of an established connection; each direction counts its messages.
+pub(crate) struct Transport(TransportState);
+
+impl Transport {
+    fn new(state: HandshakeState) -> Self {
+        Self(
+            state
+                .into_transport_mode()
+                .expect("both handshake messages are done"),
+        )
+    }
+
+    /// Encrypts into `out`, which has `plain.len() + TAG_BYTES` bytes.
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut [u8]) {
+        self.0
+            .write_message(plain, out)
+            .expect("the output fits, and 2^64 messages are never sent");
+    }
+
+    /// Decrypts into `out`, which is as long as `sealed`; the length, or `None` for a forgery.
+    pub(crate) fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Option<usize> {
+        self.0.read_message(sealed, out).ok()
+    }
+
+    /// The client's first message.
+    pub(crate) fn hello(&mut self, purpose: Purpose, hello: &Hello) -> [u8; HELLO_BYTES] {
+        let mut sealed = [0; HELLO_BYTES];
+        self.seal(&encode_hello(purpose, hello), &mut sealed);
+        sealed
+    }
+}
+
+fn builder(key: &ClusterKey) -> Builder<'_> {
+    let pattern = PATTERN.parse().expect("a pattern that the library knows");
+    Builder::new(pattern)
+        .psk(0, key.bytes())
+        .expect("the pattern has a key at place 0")
+}
+
+fn preamble(version: u16) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+    bytes[MAGIC.len()..MAGIC.len() + 2].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+fn read_preamble(
+    state: &mut HandshakeState,
+    message: &[u8; HANDSHAKE_BYTES],
+) -> Result<(), Refusal> {
+    let mut payload = [0; HANDSHAKE_BYTES];
+    let len = state
+        .read_message(message, &mut payload)
+        .map_err(|_| Refusal::Unauthenticated)?;
+    if len != PREAMBLE_BYTES || !payload.starts_with(MAGIC) {
+        return Err(Refusal::Unauthenticated);
+    }
+    let version = u16::from_le_bytes([payload[MAGIC.len()], payload[MAGIC.len() + 1]]);
+    if version == VERSION {
+        Ok(())
+    } else {
+        Err(Refusal::Version(version))
+    }
+}
+
+fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
+    let mut bytes = [0; HELLO_PLAIN_BYTES];
+    bytes[0] = match purpose {
+        Purpose::Control => 1,
+        Purpose::Data => 2,
+    };
+    bytes[1] = u8::try_from(hello.name.len()).expect("checked when the session was opened");
+    bytes[8..24].copy_from_slice(&hello.client.0.to_le_bytes());
+    bytes[24..24 + hello.name.len()].copy_from_slice(hello.name.as_bytes());
+    bytes
+}
+
+fn decode_hello(bytes: &[u8]) -> Option<(Purpose, Hello)> {
+    let bytes: &[u8; HELLO_PLAIN_BYTES] = bytes.try_into().ok()?;
+    let purpose = match bytes[0] {
+        1 => Purpose::Control,
+        2 => Purpose::Data,
+        _ => return None,
+    };
+    let name = bytes[24..].get(..usize::from(bytes[1]))?;
+    let name = std::str::from_utf8(name).ok()?;
+    // Shown on terminals, so nothing that moves a cursor.
+    if name.chars().any(char::is_control) {
+        return None;
+    }
+    let client = ClientId(u128::from_le_bytes(bytes[8..24].try_into().ok()?));
+    Some((
+        purpose,
+        Hello {
+            client,
+            name: name.to_owned(),
+        },
+    ))
+}
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const MAGIC: &[u8; 4] = b"cnte";
+const PREAMBLE_BYTES: usize = 8;
+const HELLO_PLAIN_BYTES: usize = 24 + NAME_BYTES_MAX;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            client: ClientId(7 << 100),
+            name: "volume scratch".to_owned(),
+        }
+    }
+
+    fn established(key: &ClusterKey) -> (Transport, Transport) {
+        let (initiator, first) = Initiator::start(key);
+        let (responder, answer, version) = Responder::answer(key, &first).unwrap();
+        assert_eq!(version, None);
+        let mut client = initiator.finish(&answer).unwrap();
+        let (host, purpose, said) = responder
+            .finish(&client.hello(Purpose::Data, &hello()))
+            .unwrap();
+        assert_eq!((purpose, said), (Purpose::Data, hello()));
+        (client, host)
+    }
+
+    #[test]
+    fn both_ways_are_encrypted_after_the_handshake() {
+        let (mut client, mut host) = established(&ClusterKey::generate().unwrap());
+        let (mut sealed, mut plain) = ([0; 21], [0; 21]);
+        client.seal(b"slabs", &mut sealed);
+        assert!(!sealed.windows(5).any(|w| w == b"slabs"));
+        assert_eq!(host.open(&sealed, &mut plain), Some(5));
+        assert_eq!(&plain[..5], b"slabs");
+        assert_eq!(
+            host.open(&sealed, &mut plain),
+            None,
+            "a message counts once"
+        );
+        host.seal(b"taken", &mut sealed);
+        assert_eq!(client.open(&sealed, &mut plain), Some(5));
+    }
+
+    #[test]
+    fn another_key_is_refused_before_anything_is_said() {
+        let (ours, theirs) = (
+            ClusterKey::generate().unwrap(),
+            ClusterKey::generate().unwrap(),
+        );
+        let (_, first) = Initiator::start(&theirs);
+        assert_eq!(
+            Responder::answer(&ours, &first).err(),
+            Some(Refusal::Unauthenticated)
+        );
+        let (initiator, _) = Initiator::start(&ours);
+        let (_, first) = Initiator::start(&theirs);
+        let (_, answer, _) = Responder::answer(&theirs, &first).unwrap();
+        assert_eq!(
+            initiator.finish(&answer).err(),
+            Some(Refusal::Unauthenticated)
+        );
+    }
+
+    #[test]
+    fn a_replayed_start_cannot_be_finished() {
+        let key = ClusterKey::generate().unwrap();
+        let (initiator, first) = Initiator::start(&key);
+        let (responder, answer, _) = Responder::answer(&key, &first).unwrap();
+        let recorded = initiator
+            .finish(&answer)
+            .unwrap()
+            .hello(Purpose::Control, &hello());
+        responder.finish(&recorded).unwrap();
+        let (again, _, _) = Responder::answer(&key, &first).unwrap();
+        assert_eq!(
+            again.finish(&recorded).err(),
+            Some(Refusal::Unauthenticated)
+        );
+    }
+
+    #[test]
+    fn another_version_is_named_on_both_sides() {
+        let key = ClusterKey::generate().unwrap();
+        let mut future = builder(&key).build_initiator().unwrap();
+        let mut first = [0; HANDSHAKE_BYTES];
+        future.write_message(&preamble(9), &mut first).unwrap();
+        let (_, answer, refusal) = Responder::answer(&key, &first).unwrap();
+        assert_eq!(refusal, Some(Refusal::Version(9)));
+        assert_eq!(
+            read_preamble(&mut future, &answer),
+            Ok(()),
+            "the answer names ours"
+        );
+    }
+
+    #[test]
+    fn a_hello_is_checked() {
+        let good = encode_hello(Purpose::Control, &hello());
+        assert_eq!(decode_hello(&good), Some((Purpose::Control, hello())));
+        for (index, value) in [(0, 0), (0, 3), (1, 65), (1, 255), (24, 0xff), (24, 0x1b)] {
+            let mut bad = good;
+            bad[index] = value;
+            assert_eq!(decode_hello(&bad), None, "byte {index} = {value}");
+        }
+        assert_eq!(decode_hello(&good[1..]), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_changed_handshake_is_refused(place in 0..HANDSHAKE_BYTES, flip in 1..=255_u8) {
+            let key = ClusterKey::from_hex(&"5a".repeat(32)).unwrap();
+            let (initiator, mut first) = Initiator::start(&key);
+            let (_, mut answer, _) = Responder::answer(&key, &first).unwrap();
+            first[place] ^= flip;
+            answer[place] ^= flip;
+            // The top bit of a public key's last byte is ignored by X25519, but not by the transcript.
+            prop_assert_eq!(Responder::answer(&key, &first).err(), Some(Refusal::Unauthenticated));
+            prop_assert_eq!(initiator.finish(&answer).err(), Some(Refusal::Unauthenticated));
+        }
+
+        #[test]
+        fn any_hello_bytes_are_parsed_without_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..120),
+            fixed in any::<[u8; 24]>(),
+        ) {
+            let _: Option<_> = decode_hello(&bytes);
+            let mut whole = [b'a'; HELLO_PLAIN_BYTES];
+            whole[..24].copy_from_slice(&fixed);
+            if let Some((purpose, hello)) = decode_hello(&whole) {
+                prop_assert!(hello.name.len() <= NAME_BYTES_MAX);
+                let again = decode_hello(&encode_hello(purpose, &hello));
+                prop_assert_eq!(again, Some((purpose, hello)));
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Sessions over sockets: connecting, the client's half of the handshake, the control connection.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::channel::Channel;
+use crate::frame::{Frame, Welcome};
+use crate::memory::Mapping;
+use crate::noise::{
+    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION,
+};
+use crate::shm::ShmEndpoint;
+use crate::tcp::endpoint::TcpEndpoint;
+use crate::{
+    Address, ClusterKey, Connector, Endpoint, Error, Hello, Incoming, RemoteWindow, Result,
+    Session, WindowDescriptor, memory, socket, wait,
+};
+
+/// Opens sessions over `shm` and `tcp`, as the address says.
+#[must_use]
+pub fn connector(key: ClusterKey) -> impl Connector {
+    memory::raise_descriptor_limit();
+    SocketConnector { key }
+}
+
+struct SocketConnector {
+    key: ClusterKey,
+}
+
+impl Connector for SocketConnector {
+    fn connect(
+        &self,
+        address: &Address,
+        hello: &Hello,
+        timeout: Duration,
+    ) -> Result<Box<dyn Session>> {
+        if hello.name.len() > NAME_BYTES_MAX {
+            return Err(Error::Bound("client name"));
+        }
+        let channel = open(address, &self.key, Purpose::Control, hello, timeout)?;
+        Ok(Box::new(SocketSession {
+            channel,
+            address: address.clone(),
+            key: self.key.clone(),
+            hello: hello.clone(),
+            attaching: 0,
+            host_lost: Arc::new(AtomicBool::new(false)),
+        }))
+    }
+}
+
+struct SocketSession {
+    channel: Channel,
+    address: Address,
+    key: ClusterKey,
+    hello: Hello,
+    /// Attach requests without an answer yet.
+    attaching: usize,
+    /// Set when any connection to the host breaks: its memory counts as lost, mapped or not.
+    host_lost: Arc<AtomicBool>,
+}
+
+impl SocketSession {
+    fn say(&mut self, frame: &Frame<'_>) -> Result<()> {
+        if self.host_lost.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        self.channel.queue(frame, None)?;
+        let flushed = self.channel.flush();
+        self.noting(flushed)
+    }
+
+    /// Any failure of the connection is the loss of the host.
+    fn noting<T>(&self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.host_lost.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn take(&mut self) -> Result<Option<Incoming>> {
+        self.channel.flush()?;
+        loop {
+            match self.channel.next()? {
+                Some(Frame::Message(bytes)) => return Ok(Some(Incoming::Message(bytes.to_vec()))),
+                Some(Frame::Attached {
+                    descriptor,
+                    granted,
+                }) => {
+                    self.attaching = self
+                        .attaching
+                        .checked_sub(1)
+                        .ok_or(Error::Protocol("an attach answer without request"))?;
+                    return Ok(Some(Incoming::Attached(
+                        descriptor,
+                        self.window(descriptor, granted)?,
+                    )));
+                }
+                Some(_) => return Err(Error::Protocol("not for a client")),
+                None => {
+                    if !self.channel.fill()? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The outer result is the session's, the inner one the window's.
+    fn window(
+        &mut self,
+        descriptor: WindowDescriptor,
+        granted: bool,
+    ) -> Result<Result<RemoteWindow>> {
+        if !granted {
+            return Ok(Err(Error::StaleWindow));
+        }
+        if let Address::Tcp(_) = self.address {
+            return Ok(Ok(RemoteWindow {
+                descriptor,
+                mapping: None,
+            }));
+        }
+        let fd = self
+            .channel
+            .take_descriptor()
+            .ok_or(Error::Protocol("a grant without its memory"))?;
+        let mapping = Mapping::new(fd.as_fd(), descriptor);
+        Ok(mapping.map(|mapping| RemoteWindow {
+            descriptor,
+            mapping: Some(Arc::new(mapping)),
+        }))
+    }
+}
+
+impl Session for SocketSession {
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.say(&Frame::Message(message))
+    }
+
+    fn attach(&mut self, window: WindowDescriptor) -> Result<()> {
+        self.say(&Frame::Attach {
+            id: window.id,
+            generation: window.generation,
+        })?;
+        self.attaching += 1;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<Incoming>> {
+        let taken = self.take();
+        self.noting(taken)
+    }
+
+    fn endpoint(&self, timeout: Duration) -> Result<Box<dyn Endpoint>> {
+        let channel = open(
+            &self.address,
+            &self.key,
+            Purpose::Data,
+            &self.hello,
+            timeout,
+        )?;
+        Ok(match self.address {
+            Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&self.host_lost))),
+            Address::Tcp(_) => Box::new(TcpEndpoint::new(TcpStream::from(channel.into_socket()))?),
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+
+    fn wants_write(&self) -> bool {
+        self.channel.wants_write()
+    }
+}
+
+impl Drop for SocketSession {
+    /// The host ends a client's data connections with its session.
+    fn drop(&mut self) {
+        self.host_lost.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Connects and does the client's half of the handshake, up to the host's welcome.
+fn open(
+    address: &Address,
+    key: &ClusterKey,
+    purpose: Purpose,
+    hello: &Hello,
+    timeout: Duration,
+) -> Result<Channel> {
+    let dialog = Dialog {
+        address,
+        deadline: Instant::now() + timeout,
+        timeout,
+    };
+    let socket = dialog.connect()?;
+    let (initiator, first) = Initiator::start(key);
+    dialog.send(&socket, &first)?;
+    let mut answer = [0; HANDSHAKE_BYTES];
+    dialog.receive(&socket, &mut answer)?;
+    let mut transport = initiator.finish(&answer).map_err(|refusal| match refusal {
+        Refusal::Unauthenticated => Error::Unauthenticated {
+            address: address.clone(),
+        },
+        Refusal::Version(theirs) => Error::Version {
+            address: address.clone(),
+            ours: VERSION,
+            theirs,
+        },
+    })?;
+    let said = transport.hello(purpose, hello);
+    dialog.send(&socket, &said)?;
+    // Read to its exact end: on `tcp` data connections what follows is not encrypted.
+    let mut sealed = [0; WELCOME_BYTES];
+    dialog.receive(&socket, &mut sealed)?;
+    let mut plain = [0; WELCOME_BYTES];
+    let opened = transport.open(&sealed[2..], &mut plain);
+    let len = opened.ok_or_else(|| Error::Unauthenticated {
+        address: address.clone(),
+    })?;
+    match Frame::decode(&plain[..len])? {
+        Frame::Welcome(Welcome::Served) => Ok(Channel::new(
+            socket,
+            transport,
+            matches!(address, Address::Shm(_)),
+        )),
+        Frame::Welcome(Welcome::Full) => Err(Error::Bound("the host's connections")),
+        Frame::Welcome(Welcome::NoSession) => Err(Error::Closed),
+        _ => Err(Error::Protocol("no welcome")),
+    }
+}
+
+/// Blocking steps towards one address, up to one deadline.
+struct Dialog<'a> {
+    address: &'a Address,
+    deadline: Instant,
+    timeout: Duration,
+}
+
+impl Dialog<'_> {
+    fn connect(&self) -> Result<OwnedFd> {
+        match self.address {
+            Address::Shm(path) => loop {
+                match socket::connect_unix(path) {
+                    Ok(socket) => return Ok(socket),
+                    // A full backlog: there is nothing to wait on, so look again.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        std::thread::sleep(self.left()?.min(BACKLOG_RETRY));
+                    }
+                    Err(error) => return Err(self.os("connect to", error)),
+                }
+            },
+            Address::Tcp(target) => {
+                let stream =
+                    TcpStream::connect_timeout(target, self.left()?).map_err(|e| {
+                        match e.kind() {
+                            io::ErrorKind::TimedOut => Error::Timeout(self.timeout),
+                            _ => self.os("connect to", e),
+                        }
+                    })?;
+                stream
+                    .set_nodelay(true)
+                    .and_then(|()| stream.set_nonblocking(true))
+                    .map_err(|e| self.os("set up a connection to", e))?;
+                Ok(stream.into())
+            }
+        }
+    }
+
+    fn send(&self, socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match socket::send(socket.as_fd(), bytes, None).map_err(|e| self.os("talk to", e))? {
+                Some(sent) => bytes = &bytes[sent..],
+                None => self.wait(socket, libc::POLLOUT)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the buffer. A host that hangs up before it proved the key does not hold it.
+    fn receive(&self, socket: &OwnedFd, mut buffer: &mut [u8]) -> Result<()> {
+        while !buffer.is_empty() {
+            match socket::receive(socket.as_fd(), buffer, None)
+                .map_err(|e| self.os("talk to", e))?
+            {
+                Some(0) => {
+                    return Err(Error::Unauthenticated {
+                        address: self.address.clone(),
+                    });
+                }
+                Some(received) => buffer = &mut buffer[received..],
+                None => self.wait(socket, libc::POLLIN)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, socket: &OwnedFd, events: libc::c_short) -> Result<()> {
+        let mut polled = [libc::pollfd {
+            fd: socket.as_raw_fd(),
+            events,
+            revents: 0,
+        }];
+        wait::poll(&mut polled, Some(self.left()?)).map_err(|e| self.os("wait for", e))?;
+        Ok(())
+    }
+
+    /// Time to the deadline, more than zero.
+    fn left(&self) -> Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(Error::Timeout(self.timeout))
+        } else {
+            Ok(left)
+        }
+    }
+
+    fn os(&self, action: &str, source: io::Error) -> Error {
+        Error::os(format!("{action} {}", self.address), source)
+    }
+}
+
+/// Length, a frame of two bytes, a tag.
+const WELCOME_BYTES: usize = 2 + 2 + TAG_BYTES;
+/// Arbitrary; a backlog drains in microseconds unless the host is stopped.
+const BACKLOG_RETRY: Duration = Duration::from_millis(1);

@@ -91,7 +91,7 @@ mod tests {
         let shape = Shape { k: 12, r: 8 };
         let mut owned = 0;
         for low in 0u64..1 << 12 {
-            let sources = low | (1 << (12 - low.count_ones().max(4))) - 1 << 12;
+            let sources = low | (((1 << (12 - low.count_ones().max(4))) - 1) << 12);
             let targets = shape.data() & !sources;
             if sources.count_ones() != 12 || targets == 0 {
                 continue;

@@ -59,7 +59,13 @@ impl Lanes for Words {
 
     #[inline(always)]
     unsafe fn parts(self) -> [[u64; 4]; 8] {
-        std::array::from_fn(|bit| self.0.map(|word| ((word >> bit) & ONES) * 0xff))
+        std::array::from_fn(|bit| {
+            self.0.map(|word| {
+                let set = (word >> bit) & ONES;
+                // Times 255, without a multiplication, of which vectors have none this wide.
+                (set << 8).wrapping_sub(set)
+            })
+        })
     }
 
     #[inline(always)]

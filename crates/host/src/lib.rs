@@ -1,1 +1,21 @@
-//! placeholder
+//! The daemon of a machine that lends memory.
+//!
+//! [`Daemon`] is one control thread around two pure or foreign parts: the ledger of
+//! `cenote-pool` decides who gets which slab, the listener of `cenote-fabric` serves the
+//! windows. Slow work runs on two threads that block while there is none: the keeper
+//! makes and gives back memory, the filler rebuilds lost splits from other hosts.
+//!
+//! A page that a client reads or writes never passes through here.
+
+#![deny(unsafe_code)]
+
+mod config;
+mod daemon;
+mod error;
+mod fill;
+mod keeper;
+mod machine;
+
+pub use config::{Config, LockMemory, slab_bytes_default};
+pub use daemon::Daemon;
+pub use error::{Error, Result};

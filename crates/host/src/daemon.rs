@@ -1,0 +1,279 @@
+//! The control thread of a host: messages in, answers out.
+//!
+//! It owns the listener and the ledger, and carries out what the ledger decides. It
+//! blocks until a message, an outcome of slow work, or the next tick; one wake-up in a
+//! second is all that an idle host costs.
+//!
+//! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
+//! before `Unmapped` is sent.
+
+mod service;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cenote_fabric::{
+    Address, Event, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
+    WindowId,
+};
+use cenote_pool::control::{
+    ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, Window,
+};
+use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
+
+use crate::fill::Filler;
+use crate::keeper::Keeper;
+use crate::machine::{Machine, volunteer_for_oom_killer};
+use crate::{Config, Result};
+
+/// A host that lends memory.
+pub struct Daemon {
+    config: Config,
+    locked: bool,
+    incarnation: u64,
+    started: Duration,
+    ticked: Time,
+    listener: Listener,
+    ledger: Ledger,
+    /// By slab, while it has any.
+    memory: Vec<Option<Memory>>,
+    sessions: HashMap<PeerId, Session>,
+    /// The session of each connected client.
+    peers: HashMap<u128, PeerId>,
+    counters: Counters,
+    outcomes: Receiver<Outcome>,
+    /// Fills that the filler has not ended yet.
+    fills: usize,
+    keeper: Keeper,
+    filler: Filler,
+}
+
+/// A slab's memory and the window on it.
+struct Memory {
+    region: Arc<Region>,
+    window: WindowId,
+}
+
+/// A client's control connection.
+struct Session {
+    client: u128,
+    /// Fills asked for and not answered.
+    fills: usize,
+    /// Cleared when the session ends.
+    wanted: Arc<AtomicBool>,
+}
+
+/// The end of slow work.
+pub(crate) enum Outcome {
+    /// The slab has fresh memory.
+    Prepared(SlabIndex, Arc<Region>),
+    /// There was none.
+    PrepareFailed(SlabIndex),
+    /// The slab's memory is gone.
+    GivenBack(SlabIndex),
+    /// A fill ended.
+    Filled {
+        /// The session that asked.
+        peer: PeerId,
+        client: u128,
+        request: u64,
+        len_bytes: u64,
+        result: FillResult,
+    },
+}
+
+/// Prepared slabs are kept ahead, one for each this many, ...
+const SLABS_PER_STOCK: u32 = 16;
+/// ... and no more than this: a burst of grants waits for few, and idle memory stays idle.
+const STOCK_MAX: u32 = 4;
+/// Most rounds that reading the inbox takes before a tick.
+const INBOX_ROUNDS_MAX: usize = 1000;
+
+impl Daemon {
+    /// Checks the configuration, binds the addresses and starts the threads.
+    ///
+    /// # Errors
+    /// `Config`, `OutOfMemory` and `CannotLock` before anything is touched; `Fabric` when an
+    /// address is in use or not of this machine; `Os`.
+    pub fn start(config: Config) -> Result<Self> {
+        let machine = Machine::read();
+        config.check(&machine)?;
+        let locked = config.decide_lock(&machine)?;
+        let listener = Listener::bind(&config.addresses, &config.key)?;
+        let (sender, outcomes) = channel();
+        let options = RegionOptions {
+            huge: config.huge_pages,
+            lock: locked,
+        };
+        let keeper = Keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
+        let filler = Filler::start(&config.name, config.key.clone(), sender, listener.waker())?;
+        let now = Time::now();
+        let slabs_total = config.slabs_total();
+        let limits = Limits {
+            slabs_total,
+            client_slabs_max: slabs_total,
+            clients_max: config.clients_max as usize,
+            stock: (slabs_total / SLABS_PER_STOCK).clamp(1, STOCK_MAX),
+            lease: LEASE,
+            orphan_life: ORPHAN_LIFE,
+        };
+        let incarnation = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Self {
+            locked,
+            incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
+            started: Duration::from_nanos(now.0),
+            ticked: now,
+            listener,
+            ledger: Ledger::new(limits, Duration::from_nanos(now.0)),
+            memory: (0..slabs_total).map(|_| None).collect(),
+            sessions: HashMap::new(),
+            peers: HashMap::new(),
+            counters: Counters::default(),
+            outcomes,
+            fills: 0,
+            keeper,
+            filler,
+            config,
+        })
+    }
+
+    /// Where it listens, with the real port where the configuration said 0.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listener.addresses()
+    }
+
+    /// Makes `run` look at its stop flag at once; without it that takes up to a second.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.listener.waker()
+    }
+
+    /// Serves until `stop` is set, then refuses those who wait, closes all connections and
+    /// gives all memory back.
+    ///
+    /// # Errors
+    /// `Fabric`: the listener broke; the host is of no use any more.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
+        volunteer_for_oom_killer();
+        let mut events = Vec::new();
+        self.carry_out();
+        while !stop.load(Ordering::Relaxed) {
+            let next = self.ticked.after(TICK);
+            self.listener
+                .poll(Some(next.since(Time::now())), &mut events)?;
+            self.handle(&mut events);
+            if Time::now() >= next {
+                self.tick(&mut events)?;
+            }
+        }
+        self.shut_down();
+        Ok(())
+    }
+
+    /// Its view of itself.
+    #[must_use]
+    pub fn status(&self) -> HostStatus {
+        let now = elapsed();
+        let mut clients: Vec<_> = self
+            .ledger
+            .clients()
+            .map(|(id, lease)| ClientStatus {
+                name: lease.name.clone(),
+                id,
+                slabs: lease.slabs,
+                last_seen_ms: now
+                    .saturating_sub(lease.last_seen)
+                    .as_millis()
+                    .try_into()
+                    .unwrap_or(u64::MAX),
+                orphaned: lease.orphaned_since.is_some(),
+            })
+            .collect();
+        clients.sort_by_key(|client| (std::cmp::Reverse(client.slabs), client.id));
+        let clients_total = u32::try_from(clients.len()).unwrap_or(u32::MAX);
+        clients.truncate(STATUS_CLIENTS_MAX);
+        let slabs = self.ledger.counts();
+        let counters = Counters {
+            leases_expired: self.ledger.leases_expired(),
+            orphans_taken: self.ledger.orphans_taken(),
+            ..self.counters
+        };
+        HostStatus {
+            name: self.config.name.clone(),
+            domain: self.config.domain.clone(),
+            incarnation: self.incarnation,
+            uptime_s: now.saturating_sub(self.started).as_secs(),
+            slab_bytes: self.config.slab_bytes,
+            memory_bytes: self.config.memory_bytes,
+            lent_bytes: u64::from(slabs.mapped + slabs.orphaned) * self.config.slab_bytes,
+            locked: self.locked,
+            slabs,
+            counters,
+            clients_total,
+            clients,
+        }
+    }
+
+    fn handle(&mut self, events: &mut Vec<Event>) {
+        let now = elapsed();
+        for event in events.drain(..) {
+            self.handle_event(now, event);
+        }
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            self.handle_outcome(now, outcome);
+        }
+        self.carry_out();
+    }
+
+    /// Reads the inbox to its end before any lease may run out: this host may have been
+    /// stopped, and what is in there was said in time.
+    fn tick(&mut self, events: &mut Vec<Event>) -> Result<()> {
+        for _ in 0..INBOX_ROUNDS_MAX {
+            self.listener.poll(Some(Duration::ZERO), events)?;
+            if events.is_empty() {
+                break;
+            }
+            self.handle(events);
+        }
+        self.ticked = Time::now();
+        self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
+        self.carry_out();
+        Ok(())
+    }
+
+    fn shut_down(&mut self) {
+        self.ledger.handle_shutdown();
+        self.carry_out();
+        let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
+        for peer in peers {
+            self.end_session(elapsed(), peer);
+            self.listener.close(peer);
+        }
+        for memory in self.memory.iter_mut().filter_map(Option::take) {
+            if let Err(error) = self.listener.revoke(memory.window) {
+                tracing::error!(%error, "revoke a slab's window");
+            }
+        }
+    }
+}
+
+/// Now, as the ledger counts.
+fn elapsed() -> Duration {
+    Duration::from_nanos(Time::now().0)
+}
+
+/// A fabric's window as the control protocol writes it.
+fn to_wire(window: WindowDescriptor) -> Window {
+    Window {
+        id: window.id.0,
+        generation: window.generation.0,
+        len_bytes: window.len_bytes,
+        rights: window.rights.0,
+    }
+}

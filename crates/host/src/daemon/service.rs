@@ -1,0 +1,291 @@
+//! What the control thread does with each message and each outcome.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cenote_fabric::{Event, Hello, PeerId, Region, Rights};
+use cenote_pool::control::{FillResult, Reply, Request, Window};
+use cenote_pool::ledger::{Action, Place, SlabIndex};
+
+use super::{Daemon, Memory, Outcome, Session, elapsed, to_wire};
+use crate::fill::{Fill, Job as FillJob};
+use crate::keeper::Job as KeeperJob;
+
+/// Most fills that one client may have outstanding; one that asks for more is cut off.
+const CLIENT_FILLS_MAX: usize = 32;
+/// Most fills outstanding in all; bounds the memory that they wait in to some 10 MiB.
+const FILLS_MAX: usize = 1024;
+
+impl Daemon {
+    pub(super) fn handle_event(&mut self, now: Duration, event: Event) {
+        match event {
+            Event::Connected { peer, hello } => self.begin_session(now, peer, &hello),
+            Event::Message { peer, bytes } => self.handle_message(now, peer, &bytes),
+            Event::Disconnected { peer } => self.end_session(now, peer),
+            // A host has no use for immediates, but they are signs of life.
+            Event::Immediate { peer, .. } => {
+                if let Some(session) = self.sessions.get(&peer) {
+                    self.ledger.handle_sign_of_life(now, session.client);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn handle_outcome(&mut self, now: Duration, outcome: Outcome) {
+        match outcome {
+            Outcome::Prepared(slab, region) => self.register(now, slab, region),
+            Outcome::PrepareFailed(slab) => self.ledger.handle_prepare_failed(now, slab),
+            Outcome::GivenBack(slab) => self.close_window(now, slab),
+            Outcome::Filled {
+                peer,
+                client,
+                request,
+                len_bytes,
+                result,
+            } => {
+                self.fills -= 1;
+                if result == FillResult::Done {
+                    self.counters.fills += 1;
+                    self.counters.fill_bytes += len_bytes;
+                } else {
+                    self.counters.fills_failed += 1;
+                }
+                // A later session of the client knows nothing of this request.
+                if let Some(session) = self.sessions.get_mut(&peer) {
+                    session.fills -= 1;
+                    self.send(client, &Reply::Filled { request, result });
+                }
+            }
+        }
+    }
+
+    /// Carries out everything that the ledger has decided.
+    pub(super) fn carry_out(&mut self) {
+        while let Some(action) = self.ledger.poll_action() {
+            match action {
+                Action::Prepare { slab } => self.keeper.ask(KeeperJob::Prepare(slab)),
+                // The keeper frees the memory, which takes long; verbs find it dead from then
+                // on. What is left for this thread is to close an empty window.
+                Action::Retire { slab, .. } => {
+                    let memory = self.memory[slab as usize]
+                        .as_ref()
+                        .expect("a lent slab has memory");
+                    self.keeper
+                        .ask(KeeperJob::GiveBack(slab, Arc::clone(&memory.region)));
+                }
+                Action::Send { client, reply } => {
+                    match reply {
+                        Reply::Mapped { .. } => self.counters.maps += 1,
+                        Reply::Refused { .. } => self.counters.refused += 1,
+                        _ => {}
+                    }
+                    self.send(client, &reply);
+                }
+            }
+        }
+    }
+
+    pub(super) fn end_session(&mut self, now: Duration, peer: PeerId) {
+        let Some(session) = self.sessions.remove(&peer) else {
+            return;
+        };
+        session.wanted.store(false, Ordering::Relaxed);
+        if self.peers.get(&session.client) == Some(&peer) {
+            self.peers.remove(&session.client);
+            self.ledger.handle_disconnected(now, session.client);
+        }
+    }
+
+    fn begin_session(&mut self, now: Duration, peer: PeerId, hello: &Hello) {
+        self.counters.connections += 1;
+        let client = hello.client.0;
+        if !self.ledger.handle_connected(now, client, &hello.name) {
+            tracing::warn!(client = hello.name, "too many clients");
+            self.listener.close(peer);
+            return;
+        }
+        let wanted = Arc::new(AtomicBool::new(true));
+        self.sessions.insert(
+            peer,
+            Session {
+                client,
+                fills: 0,
+                wanted,
+            },
+        );
+        self.peers.insert(client, peer);
+        tracing::debug!(client = hello.name, "connected");
+    }
+
+    /// Cuts off a client that breaks the protocol or does not read its answers.
+    fn cut_off(&mut self, now: Duration, peer: PeerId, why: &str) {
+        tracing::warn!(why, "close a client's connection");
+        self.end_session(now, peer);
+        self.listener.close(peer);
+    }
+
+    fn handle_message(&mut self, now: Duration, peer: PeerId, bytes: &[u8]) {
+        let Some(client) = self.sessions.get(&peer).map(|session| session.client) else {
+            return;
+        };
+        self.ledger.handle_sign_of_life(now, client);
+        match Request::decode(bytes) {
+            Ok(request) => self.handle_request(now, peer, client, request),
+            Err(error) => {
+                self.counters.malformed += 1;
+                self.cut_off(now, peer, error.0);
+            }
+        }
+        // Answered before the next message is read, so that what can be is in order.
+        self.carry_out();
+    }
+
+    fn handle_request(&mut self, now: Duration, peer: PeerId, client: u128, request: Request) {
+        match request {
+            Request::Query => {
+                let reply = Reply::Free {
+                    slab_bytes: self.config.slab_bytes,
+                    slabs_total: self.config.slabs_total(),
+                    slabs_free: self.ledger.slabs_free(),
+                    domain: self.config.domain.clone(),
+                };
+                self.send(client, &reply);
+            }
+            Request::Map {
+                request,
+                volume,
+                extent,
+                member,
+            } => {
+                self.ledger.handle_map(
+                    now,
+                    client,
+                    request,
+                    Place {
+                        volume,
+                        extent,
+                        member,
+                    },
+                );
+            }
+            Request::Unmap { window } => {
+                self.counters.unmaps += u64::from(self.ledger.find(client, window).is_some());
+                self.ledger.handle_unmap(now, client, window);
+            }
+            Request::Ping { sequence } => {
+                self.send(
+                    client,
+                    &Reply::Pong {
+                        sequence,
+                        slabs_free: self.ledger.slabs_free(),
+                    },
+                );
+            }
+            Request::Fill {
+                request,
+                target,
+                split,
+                k,
+                r,
+                offset,
+                len_bytes,
+                sources,
+            } => {
+                let fill = Fill {
+                    split,
+                    k,
+                    r,
+                    offset,
+                    len_bytes,
+                    sources,
+                };
+                self.begin_fill(now, peer, request, target, fill);
+            }
+            Request::Status => {
+                let status = self.status();
+                self.send(client, &Reply::Status(Box::new(status)));
+            }
+        }
+    }
+
+    fn begin_fill(
+        &mut self,
+        now: Duration,
+        peer: PeerId,
+        request: u64,
+        target: Window,
+        fill: Fill,
+    ) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            return;
+        };
+        let client = session.client;
+        let slab = self.ledger.find(client, target);
+        let refused = match slab {
+            _ if !fill.is_sound(self.config.slab_bytes) => Some(FillResult::Bad),
+            None => Some(FillResult::TargetStale),
+            Some(_) => None,
+        };
+        if let Some(result) = refused {
+            self.counters.fills_failed += 1;
+            return self.send(client, &Reply::Filled { request, result });
+        }
+        if session.fills >= CLIENT_FILLS_MAX || self.fills >= FILLS_MAX {
+            return self.cut_off(now, peer, "too many fills outstanding");
+        }
+        session.fills += 1;
+        self.fills += 1;
+        let memory = slab.and_then(|slab| self.memory[slab as usize].as_ref());
+        let target = Arc::clone(&memory.expect("a lent slab has memory").region);
+        let wanted = Arc::clone(&session.wanted);
+        self.filler.ask(FillJob {
+            peer,
+            client,
+            request,
+            fill,
+            target,
+            wanted,
+        });
+    }
+
+    /// Opens a window on fresh memory, which nobody knows of before the slab is granted.
+    fn register(&mut self, now: Duration, slab: SlabIndex, region: Arc<Region>) {
+        match self.listener.register(Arc::clone(&region), Rights::ALL) {
+            Ok(window) => {
+                self.memory[slab as usize] = Some(Memory {
+                    region,
+                    window: window.id,
+                });
+                self.ledger.handle_prepared(now, slab, to_wire(window));
+            }
+            Err(error) => {
+                tracing::warn!(slab, %error, "open a window on a slab");
+                self.ledger.handle_prepare_failed(now, slab);
+            }
+        }
+    }
+
+    fn close_window(&mut self, now: Duration, slab: SlabIndex) {
+        let memory = self.memory[slab as usize]
+            .take()
+            .expect("kept until its window is closed");
+        if let Err(error) = self.listener.revoke(memory.window) {
+            tracing::error!(slab, %error, "revoke a slab's window");
+        }
+        self.ledger.handle_retired(now, slab);
+    }
+
+    /// Sends an answer. A client that is gone does not get it; one that does not read is cut off.
+    fn send(&mut self, client: u128, reply: &Reply) {
+        let Some(&peer) = self.peers.get(&client) else {
+            return;
+        };
+        let mut bytes = Vec::with_capacity(64);
+        reply.encode(&mut bytes);
+        if self.listener.send(peer, &bytes).is_err() {
+            self.cut_off(elapsed(), peer, "an answer cannot be sent");
+        }
+    }
+}

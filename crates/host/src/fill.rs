@@ -1,0 +1,250 @@
+//! The thread that rebuilds lost splits from the splits on other hosts.
+//!
+//! Repair runs where the new slab is: this host reads `k` survivors as a client of their
+//! hosts and decodes into its own memory, so that each rebuilt byte crosses the fabric
+//! `k` times and not `k + 1`. One fill at a time; the connections to other hosts stay
+//! open while fills follow each other, and are closed when they stop, since a mapping of
+//! a dead host's memory keeps that memory from the system.
+//!
+//! Invariant: on any end but `Done` the range's content is unspecified; its owner
+//! publishes nothing of it.
+
+mod gather;
+mod landings;
+mod sources;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cenote_fabric::{ClientId, ClusterKey, PeerId, Region, Waker};
+use cenote_pool::control::{FILL_BYTES_MAX, FillResult, K_MAX, R_MAX, Source};
+
+use crate::daemon::Outcome;
+use crate::machine::random_u128;
+use crate::{Error, Result};
+use gather::Gather;
+use sources::Sources;
+
+/// Connections to other hosts are closed when no fill came for this long.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The numbers of a fill, which must fit together.
+#[derive(Clone, Debug)]
+pub(crate) struct Fill {
+    /// The split to compute.
+    pub split: u8,
+    /// Data splits.
+    pub k: u8,
+    /// Parity splits.
+    pub r: u8,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Length of the range.
+    pub len_bytes: u64,
+    /// Where the `k` others are.
+    pub sources: Vec<Source>,
+}
+
+impl Fill {
+    /// Whether the numbers fit each other and a target of `target_bytes`.
+    pub(crate) fn is_sound(&self, target_bytes: u64) -> bool {
+        let splits = self.k.saturating_add(self.r);
+        let end = self.offset.checked_add(self.len_bytes);
+        let fits = |bytes: u64| end.is_some_and(|end| end <= bytes);
+        let mut seen = 1_u64 << (self.split & 63);
+        let distinct = self.sources.iter().all(|source| {
+            let bit = 1_u64 << (source.split & 63);
+            let is_new = seen & bit == 0;
+            seen |= bit;
+            is_new && source.split < splits && fits(source.window.len_bytes)
+        });
+        (1..=K_MAX).contains(&self.k)
+            && self.r <= R_MAX
+            && self.split < splits
+            && (1..=FILL_BYTES_MAX).contains(&self.len_bytes)
+            && fits(target_bytes)
+            && self.sources.len() == usize::from(self.k)
+            && distinct
+    }
+}
+
+/// A fill on its way through the filler.
+pub(crate) struct Job {
+    /// The session that asked.
+    pub peer: PeerId,
+    /// Its client.
+    pub client: u128,
+    /// Which of its requests.
+    pub request: u64,
+    /// What to do; sound.
+    pub fill: Fill,
+    /// Where the bytes go.
+    pub target: Arc<Region>,
+    /// Cleared when the asking session ends: nobody waits for the answer then.
+    pub wanted: Arc<AtomicBool>,
+}
+
+/// The control thread's end.
+pub(crate) struct Filler {
+    /// `None` only while it is being dropped.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Filler {
+    /// Starts the thread of the host `name`.
+    ///
+    /// # Errors
+    /// `Os`: the system has no thread or no randomness left.
+    pub(crate) fn start(
+        name: &str,
+        key: ClusterKey,
+        outcomes: Sender<Outcome>,
+        waker: Waker,
+    ) -> Result<Self> {
+        let (jobs, inbox) = channel();
+        let client = ClientId(random_u128()?);
+        let sources = Sources::new(Box::new(cenote_fabric::connector(key)), client, name);
+        let work = move || run(&inbox, sources, &outcomes, &waker);
+        let thread = std::thread::Builder::new()
+            .name("filler".into())
+            .spawn(work)
+            .map_err(|source| Error::Os {
+                what: "start the filler thread",
+                source,
+            })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+
+    /// Queues a fill; the daemon bounds how many.
+    pub(crate) fn ask(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("set until the drop");
+        jobs.send(job)
+            .expect("the filler runs as long as it can be asked");
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the filler thread panicked");
+        }
+    }
+}
+
+fn run(inbox: &Receiver<Job>, sources: Sources, outcomes: &Sender<Outcome>, waker: &Waker) {
+    let mut gather = Gather::new();
+    // Dropped before the landings that its endpoints may still refer to.
+    let mut sources = sources;
+    loop {
+        let job = if sources.is_empty() {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            inbox.recv_timeout(IDLE)
+        };
+        let job = match job {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) => {
+                sources.clear();
+                gather = Gather::new();
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let result = if job.wanted.load(Ordering::Relaxed) {
+            gather.fill(&job.fill, &job.target, &mut sources)
+        } else {
+            FillResult::TargetStale
+        };
+        let Job {
+            peer,
+            client,
+            request,
+            ..
+        } = job;
+        let outcome = Outcome::Filled {
+            peer,
+            client,
+            request,
+            len_bytes: job.fill.len_bytes,
+            result,
+        };
+        if outcomes.send(outcome).is_err() {
+            return; // The daemon is gone.
+        }
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_pool::control::Window;
+
+    fn fill() -> Fill {
+        let window = Window {
+            id: 1,
+            generation: 2,
+            len_bytes: 1 << 20,
+            rights: 1,
+        };
+        let source = |split| Source {
+            split,
+            address: "shm:/s".into(),
+            window,
+        };
+        let sources = [0, 1, 2, 4].map(source).to_vec();
+        Fill {
+            split: 3,
+            k: 4,
+            r: 2,
+            offset: 4096,
+            len_bytes: (1 << 20) - 4096,
+            sources,
+        }
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_refused() {
+        let sound = |change: fn(&mut Fill)| {
+            let mut fill = fill();
+            change(&mut fill);
+            fill.is_sound(1 << 20)
+        };
+        assert!(sound(|_| ()));
+        assert!(!sound(|f| f.split = 6), "a split that the code lacks");
+        assert!(!sound(|f| f.split = 2), "the target among the sources");
+        assert!(!sound(|f| f.sources[1].split = 0), "a source twice");
+        assert!(
+            !sound(|f| f.sources[1].split = 6),
+            "a source that the code lacks"
+        );
+        assert!(
+            !sound(|f| f.sources[1].split = 67),
+            "no alias of split 3 by its low bits"
+        );
+        assert!(
+            !sound(|f| f.sources[0].window.len_bytes -= 1),
+            "past a source's end"
+        );
+        assert!(!sound(|f| f.offset += 1), "past the target's end");
+        assert!(!sound(|f| f.offset = u64::MAX), "an end that wraps");
+        assert!(!sound(|f| f.len_bytes = 0), "nothing");
+        assert!(!sound(|f| f.k = 3), "more sources than k");
+        assert!(!sound(|f| {
+            f.k = 0;
+            f.sources.clear();
+        }));
+        assert!(!sound(|f| f.r = 9), "more parities than there are");
+        assert!(!fill().is_sound(1 << 19));
+    }
+}

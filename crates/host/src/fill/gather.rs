@@ -1,0 +1,292 @@
+//! Reading `k` ranges piece by piece and decoding each piece while it is hot.
+//!
+//! A piece of every source lands in one slot; a slot that is whole is decoded and
+//! written, and is then free for the next piece. On `shm` a read is complete when it is
+//! posted, so one slot stays in the second-level cache and is used over and over; on
+//! `tcp` all slots are in flight, several reads per system call.
+
+use std::time::Duration;
+
+use cenote_codec::Code;
+use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
+use cenote_pool::control::FillResult;
+
+use super::Fill;
+use super::landings::Landings;
+use super::sources::{Sources, Unusable};
+
+/// Bytes of one source that land in one slot. Eight of them and the result fit a second-level
+/// cache of 256 KiB.
+const PIECE_BYTES: usize = 16 * 1024;
+/// Pieces in flight: what a `tcp` connection carries in one round trip, several times.
+/// With 32 sources on one host they are half of an endpoint's queue.
+const SLOTS: usize = 16;
+/// How long a wait for completions lasts before endpoints look at their own timeouts.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Buffers and bookkeeping that one fill after another uses.
+pub(super) struct Gather {
+    /// `SLOTS` x `k` pieces; grows to the largest `k` seen.
+    landings: Landings,
+    /// One piece of the rebuilt split.
+    result: Vec<u8>,
+    queue: CompletionQueue,
+    /// Tells completions of this fill from late ones of a former.
+    serial: u64,
+    /// The code of the last fill: its decode matrices are worth keeping.
+    code: Option<Code>,
+}
+
+/// One fill while it runs.
+struct Run<'a> {
+    fill: &'a Fill,
+    target: &'a Region,
+    /// Per source: the index of its host, its window.
+    sources: Vec<(usize, RemoteWindow)>,
+    /// Per slot: the piece that is landing there.
+    slots: [Option<Piece>; SLOTS],
+    /// Bytes posted so far.
+    posted: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Piece {
+    /// Relative to the fill's range.
+    start: u64,
+    len: usize,
+    /// Bit per source that has not landed.
+    missing: u64,
+}
+
+impl Gather {
+    pub(super) fn new() -> Self {
+        Self {
+            landings: Landings::new(0, PIECE_BYTES),
+            result: vec![0; PIECE_BYTES],
+            queue: CompletionQueue::default(),
+            serial: 0,
+            code: None,
+        }
+    }
+
+    /// Carries out one fill, which is sound.
+    pub(super) fn fill(&mut self, fill: &Fill, target: &Region, hosts: &mut Sources) -> FillResult {
+        self.serial += 1;
+        hosts.prepare();
+        let (k, r) = (usize::from(fill.k), usize::from(fill.r));
+        if self
+            .code
+            .as_ref()
+            .is_none_or(|code| (code.k(), code.r()) != (k, r))
+        {
+            let Ok(code) = Code::new(k, r) else {
+                return FillResult::Bad;
+            };
+            self.code = Some(code);
+        }
+        if self.landings.count() < SLOTS * k {
+            self.landings = Landings::new(SLOTS * k, PIECE_BYTES);
+        }
+        let mut sources = Vec::with_capacity(k);
+        for source in &fill.sources {
+            let opened = hosts.open(&source.address);
+            match opened.and_then(|host| Ok((host, hosts.host(host).window(source.window)?))) {
+                Ok(opened) => sources.push(opened),
+                Err(Unusable) => {
+                    return FillResult::SourceFailed {
+                        split: source.split,
+                    };
+                }
+            }
+        }
+        let mut run = Run {
+            fill,
+            target,
+            sources,
+            slots: [None; SLOTS],
+            posted: 0,
+        };
+        let end = self.run(&mut run, hosts);
+        if end != FillResult::Done {
+            run.abandon(self.serial, hosts);
+        }
+        end
+    }
+
+    fn run(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> FillResult {
+        loop {
+            while run.posted < run.fill.len_bytes
+                && let Some(slot) = run.slots.iter().position(Option::is_none)
+            {
+                if let Err(end) = self
+                    .post(run, slot, hosts)
+                    .and_then(|()| self.reap(run, hosts))
+                {
+                    return end;
+                }
+            }
+            if run.slots.iter().all(Option::is_none) {
+                return run.check_alive(hosts);
+            }
+            if let Err(end) = self.advance(run, hosts) {
+                return end;
+            }
+        }
+    }
+
+    /// Posts the next piece of every source into a free slot.
+    #[allow(unsafe_code, reason = "verbs take raw landings")]
+    fn post(
+        &mut self,
+        run: &mut Run<'_>,
+        slot: usize,
+        hosts: &mut Sources,
+    ) -> Result<(), FillResult> {
+        let left = usize::try_from(run.fill.len_bytes - run.posted).unwrap_or(usize::MAX);
+        let len = left.min(PIECE_BYTES);
+        let k = run.sources.len();
+        run.slots[slot] = Some(Piece {
+            start: run.posted,
+            len,
+            missing: (1_u64 << k) - 1,
+        });
+        for (index, (host, window)) in run.sources.iter().enumerate() {
+            let landing = self.landings.pointer(slot * k + index);
+            let (offset, token) = (
+                run.fill.offset + run.posted,
+                token(self.serial, slot, index),
+            );
+            let endpoint = &mut hosts.host(*host).endpoint;
+            // SAFETY: the landing is a piece of `landings`, at least `len` bytes, which lives
+            // in `self` and is not touched before its completion is popped: `reap` decodes a
+            // slot when none is missing, and a fill that ends early revokes its landings.
+            // `landings` is replaced only between fills, when none is posted.
+            let posted =
+                unsafe { endpoint.post_read(window, offset, landing, len, token, &mut self.queue) };
+            if posted.is_err() {
+                // `SLOTS` x 32 is half of a queue, and a fill that ended early left it dead or empty.
+                return Err(run.source_failed(index));
+            }
+        }
+        run.posted += len as u64;
+        Ok(())
+    }
+
+    /// Takes completions and decodes the slots that they make whole.
+    fn reap(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> Result<(), FillResult> {
+        while let Some(completion) = self.queue.pop() {
+            let Some((slot, index)) = position(self.serial, completion.token) else {
+                continue;
+            };
+            if completion.status != Status::Ok {
+                let (host, window) = &run.sources[index];
+                tracing::warn!(status = ?completion.status, "read a source of a fill");
+                hosts.host(*host).forget(window);
+                return Err(run.source_failed(index));
+            }
+            let piece = run.slots[slot]
+                .as_mut()
+                .expect("a slot is taken until its last completion");
+            piece.missing &= !(1 << index);
+            if piece.missing == 0 {
+                let piece = *piece;
+                run.slots[slot] = None;
+                self.decode(run, slot, piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rebuilds one piece and writes it to the target.
+    #[allow(unsafe_code, reason = "landings are raw memory")]
+    fn decode(&mut self, run: &Run<'_>, slot: usize, piece: Piece) -> Result<(), FillResult> {
+        let k = run.sources.len();
+        let offset = run.fill.offset + piece.start;
+        // SAFETY: every read into this slot has completed and nothing is posted there until
+        // `post` takes the slot again, after this returned.
+        let landed = |index| unsafe { self.landings.piece(slot * k + index, piece.len) };
+        let written = if k == 1 {
+            // Every split of a mirror is the data itself; its code rows are not all ones.
+            run.target.write(offset, landed(0))
+        } else {
+            let mut splits: [(usize, &[u8]); 32] = [(0, &[]); 32];
+            for (index, (split, source)) in splits.iter_mut().zip(&run.fill.sources).enumerate() {
+                *split = (usize::from(source.split), landed(index));
+            }
+            let out = &mut self.result[..piece.len];
+            let code = self.code.as_ref().expect("set before the fill runs");
+            if let Err(error) = code.rebuild(usize::from(run.fill.split), &splits[..k], out) {
+                tracing::error!(%error, "decode a fill that was found sound");
+                return Err(FillResult::Bad);
+            }
+            run.target.write(offset, out)
+        };
+        written.map_err(|_| FillResult::TargetStale)
+    }
+
+    /// Lets the endpoints make progress, blocking while there is none.
+    fn advance(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> Result<(), FillResult> {
+        for (host, _) in &run.sources {
+            hosts.host(*host).endpoint.flush(&mut self.queue);
+        }
+        loop {
+            let now = Time::now();
+            for (host, _) in &run.sources {
+                hosts.host(*host).endpoint.poll(now, &mut self.queue);
+            }
+            if !self.queue.is_empty() {
+                return self.reap(run, hosts);
+            }
+            let fds: Vec<_> = run
+                .sources
+                .iter()
+                .filter_map(|(host, _)| hosts.host(*host).endpoint.fd())
+                .collect();
+            if let Err(error) = cenote_fabric::wait(&fds, Some(WAIT)) {
+                tracing::error!(%error, "wait for the sources of a fill");
+                return Err(run.source_failed(0));
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    fn source_failed(&self, index: usize) -> FillResult {
+        FillResult::SourceFailed {
+            split: self.fill.sources[index].split,
+        }
+    }
+
+    /// What a host that died meanwhile gave counts as lost, also where it still reads.
+    fn check_alive(&self, hosts: &mut Sources) -> FillResult {
+        let dead = self
+            .sources
+            .iter()
+            .position(|(host, _)| !hosts.host(*host).is_live());
+        dead.map_or(FillResult::Done, |index| self.source_failed(index))
+    }
+
+    /// Detaches every landing that is still out, so that the next fill may use it.
+    fn abandon(&self, serial: u64, hosts: &mut Sources) {
+        for (slot, piece) in self.slots.iter().enumerate() {
+            let missing = piece.map_or(0, |piece| piece.missing);
+            for (index, (host, _)) in self.sources.iter().enumerate() {
+                if missing >> index & 1 == 1 {
+                    hosts
+                        .host(*host)
+                        .endpoint
+                        .revoke_landing(token(serial, slot, index));
+                }
+            }
+        }
+    }
+}
+
+fn token(serial: u64, slot: usize, index: usize) -> Token {
+    serial << 16 | (slot as u64) << 8 | index as u64
+}
+
+/// Slot and source of a completion of this fill.
+fn position(serial: u64, token: Token) -> Option<(usize, usize)> {
+    (token >> 16 == serial).then_some(((token >> 8 & 0xff) as usize, (token & 0xff) as usize))
+}

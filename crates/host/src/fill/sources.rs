@@ -1,0 +1,169 @@
+//! This host as a client of the hosts that it reads from.
+//!
+//! One session and one endpoint per address, and the windows attached through them,
+//! least recently used first out. Between fills dead connections are dropped.
+
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{
+    Address, ClientId, CompletionQueue, Connector, Endpoint, FAILURE_TIMEOUT, Generation, Hello,
+    Incoming, RemoteWindow, Rights, Session, Time, WindowDescriptor, WindowId,
+};
+use cenote_pool::control::{NAME_BYTES_MAX, Window};
+
+/// Most hosts connected at the same time: the sources of one fill, and as many again.
+const HOSTS_MAX: usize = 64;
+/// Most windows attached per host.
+const WINDOWS_MAX: usize = 64;
+
+/// Open connections to other hosts, the longest open first.
+pub(super) struct Sources {
+    connector: Box<dyn Connector>,
+    hello: Hello,
+    hosts: Vec<Host>,
+}
+
+/// A connection to one host.
+pub(super) struct Host {
+    address: String,
+    /// For the fill to post on.
+    pub(super) endpoint: Box<dyn Endpoint>,
+    /// The most recently used last. Before the session, whose end they may outlive.
+    windows: Vec<RemoteWindow>,
+    session: Box<dyn Session>,
+}
+
+/// A source cannot be used; the reason is logged where it is found.
+pub(super) struct Unusable;
+
+impl Sources {
+    /// No connections yet. To other hosts this one is the client `fill:NAME`, which
+    /// never holds slabs.
+    pub(super) fn new(connector: Box<dyn Connector>, client: ClientId, host: &str) -> Self {
+        let mut name = format!("fill:{host}");
+        while name.len() > NAME_BYTES_MAX {
+            name.pop();
+        }
+        Self {
+            connector,
+            hello: Hello { client, name },
+            hosts: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// Closes everything.
+    pub(super) fn clear(&mut self) {
+        self.hosts.clear();
+    }
+
+    /// A connection to `address`, made if need be. Its index holds until the next
+    /// `prepare` or `clear`.
+    pub(super) fn open(&mut self, address: &str) -> Result<usize, Unusable> {
+        if let Some(found) = self.hosts.iter().position(|host| host.address == address) {
+            return Ok(found);
+        }
+        let host = self.connect(address).map_err(|error| {
+            tracing::warn!(address, %error, "reach a source of a fill");
+            Unusable
+        })?;
+        self.hosts.push(host);
+        Ok(self.hosts.len() - 1)
+    }
+
+    /// Drops what is dead and makes room for the sources of one fill; call it before one.
+    pub(super) fn prepare(&mut self) {
+        self.hosts.retain_mut(Host::is_live);
+        let surplus = self.hosts.len().saturating_sub(HOSTS_MAX / 2);
+        self.hosts.drain(..surplus);
+    }
+
+    pub(super) fn host(&mut self, index: usize) -> &mut Host {
+        &mut self.hosts[index]
+    }
+
+    fn connect(&self, address: &str) -> cenote_fabric::Result<Host> {
+        let parsed: Address = address.parse()?;
+        let session = self
+            .connector
+            .connect(&parsed, &self.hello, FAILURE_TIMEOUT)?;
+        let endpoint = session.endpoint(FAILURE_TIMEOUT)?;
+        Ok(Host {
+            address: address.to_owned(),
+            endpoint,
+            windows: Vec::new(),
+            session,
+        })
+    }
+}
+
+impl Host {
+    /// Whether both connections stand, as far as can be told without waiting.
+    pub(super) fn is_live(&mut self) -> bool {
+        loop {
+            match self.session.receive() {
+                Ok(Some(_)) => {} // A late answer to an attach that was given up.
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+        let mut unowned = CompletionQueue::default();
+        // No fill waits for a completion now: what still comes belongs to one that ended early.
+        self.endpoint.poll(Time::now(), &mut unowned);
+        !self.endpoint.is_dead()
+    }
+
+    /// Access to a window of this host, attached if need be.
+    pub(super) fn window(&mut self, window: Window) -> Result<RemoteWindow, Unusable> {
+        let descriptor = WindowDescriptor {
+            id: WindowId(window.id),
+            generation: Generation(window.generation),
+            len_bytes: window.len_bytes,
+            rights: Rights(window.rights),
+        };
+        let found = self.windows.iter().position(|w| w.descriptor == descriptor);
+        let remote = match found {
+            Some(found) => self.windows.remove(found),
+            None => self.attach(descriptor).map_err(|error| {
+                tracing::warn!(address = self.address, %error, "attach a source of a fill");
+                Unusable
+            })?,
+        };
+        if self.windows.len() >= WINDOWS_MAX {
+            self.windows.remove(0);
+        }
+        self.windows.push(remote.clone());
+        Ok(remote)
+    }
+
+    /// Forgets a window whose verbs fail; attached anew it may be another.
+    pub(super) fn forget(&mut self, window: &RemoteWindow) {
+        self.windows.retain(|w| w.descriptor != window.descriptor);
+    }
+
+    fn attach(&mut self, descriptor: WindowDescriptor) -> cenote_fabric::Result<RemoteWindow> {
+        let deadline = Instant::now() + FAILURE_TIMEOUT;
+        self.session.attach(descriptor)?;
+        loop {
+            match self.session.receive()? {
+                Some(Incoming::Attached(answered, end)) if answered == descriptor => return end,
+                Some(_) => continue,
+                None => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(cenote_fabric::Error::Timeout(FAILURE_TIMEOUT));
+            }
+            // A send that waits for the socket is tried again by `receive`.
+            let limit = if self.session.wants_write() {
+                Duration::from_millis(1)
+            } else {
+                left
+            };
+            cenote_fabric::wait(&[self.session.fd()], Some(limit))?;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The thread that makes slabs' memory and gives it back.
+//!
+//! Populating a slab takes up to half a second and so does freeing it; the control
+//! thread does neither. Fills have a thread of their own, so that a write that waits for
+//! a repair never waits for a slab besides. Bound: one job per slab.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use cenote_fabric::{Region, RegionOptions, Waker};
+use cenote_pool::ledger::SlabIndex;
+
+use crate::daemon::Outcome;
+use crate::{Error, Result, machine};
+
+/// What the keeper is asked to do.
+pub(crate) enum Job {
+    /// Make a slab of zeros, all of it allocated.
+    Prepare(SlabIndex),
+    /// Give a slab's memory back.
+    GiveBack(SlabIndex, Arc<Region>),
+}
+
+/// The control thread's end.
+pub(crate) struct Keeper {
+    /// `None` only while it is being dropped.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// `Os`: the system has no thread left.
+    pub(crate) fn start(
+        slab_bytes: u64,
+        options: RegionOptions,
+        outcomes: Sender<Outcome>,
+        waker: Waker,
+    ) -> Result<Self> {
+        let (jobs, inbox) = channel();
+        let work = move || run(&inbox, slab_bytes, options, &outcomes, &waker);
+        let thread = std::thread::Builder::new()
+            .name("keeper".into())
+            .spawn(work)
+            .map_err(|source| Error::Os {
+                what: "start the keeper thread",
+                source,
+            })?;
+        Ok(Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        })
+    }
+
+    /// Queues a job; its outcome comes in order.
+    pub(crate) fn ask(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("set until the drop");
+        jobs.send(job)
+            .expect("the keeper runs as long as it can be asked");
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the keeper thread panicked");
+        }
+    }
+}
+
+fn run(
+    inbox: &Receiver<Job>,
+    slab_bytes: u64,
+    options: RegionOptions,
+    outcomes: &Sender<Outcome>,
+    waker: &Waker,
+) {
+    for job in inbox {
+        let outcome = match job {
+            Job::Prepare(slab) => match prepare(slab, slab_bytes, options) {
+                Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
+                Err(error) => {
+                    tracing::warn!(slab, %error, "no memory for a slab");
+                    Outcome::PrepareFailed(slab)
+                }
+            },
+            Job::GiveBack(slab, region) => {
+                if let Err(error) = region.truncate() {
+                    tracing::error!(slab, %error, "a slab's memory is not given back");
+                }
+                Outcome::GivenBack(slab)
+            }
+        };
+        if outcomes.send(outcome).is_err() {
+            return; // The daemon is gone; nobody wants the rest.
+        }
+        waker.wake();
+    }
+}
+
+/// Fresh memory: a memfd of its own, so zero, and granted at most once.
+fn prepare(slab: SlabIndex, slab_bytes: u64, options: RegionOptions) -> Result<Region> {
+    let available_bytes = machine::available_bytes();
+    if available_bytes < slab_bytes.saturating_add(RESERVE_BYTES) {
+        return Err(Error::OutOfMemory {
+            asked_bytes: slab_bytes,
+            available_bytes,
+        });
+    }
+    let region = Region::create(&format!("cenote-slab-{slab}"), slab_bytes, options)?;
+    region.populate()?;
+    Ok(region)
+}
+
+/// Left to the rest of the machine when a slab is populated: below this the kernel would
+/// kill somebody for it. Arbitrary.
+const RESERVE_BYTES: u64 = 64 << 20;

@@ -313,9 +313,12 @@ impl<'a> Splits<'a> {
     }
 }
 
-/// The lowest `count` bits of `mask`.
-pub(crate) fn first_bits(mask: u64, count: usize) -> u64 {
-    bits(mask).take(count).fold(0, |sum, bit| sum | 1 << bit)
+/// The lowest `count` bits of `mask`, which has as many at least.
+pub(crate) fn first_bits(mut mask: u64, count: usize) -> u64 {
+    for _ in count..mask.count_ones() as usize {
+        mask ^= 1 << mask.ilog2();
+    }
+    mask
 }
 
 fn check_length(expected: usize, given: usize) -> Result<(), CodeError> {

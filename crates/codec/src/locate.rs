@@ -7,6 +7,8 @@
 //! Rule: [hydra22] section 4, correction; an accepted word agrees with all but
 //! at most `d` of the splits given.
 
+use std::mem::MaybeUninit;
+
 use crate::{
     code::{Code, DATA_MAX, PARITY_MAX, Splits, first_bits},
     error::CodeError,
@@ -52,26 +54,30 @@ impl Code {
         let sources = first_bits(mask, self.shape().k);
         let targets = mask & !sources;
         let transform = self.transform(sources, targets);
-        let mut scratch = [[0u8; BLOCK_BYTES]; PARITY_MAX];
+        let mut scratch = [const { MaybeUninit::uninit() }; PARITY_MAX];
+        let mut rows: [&mut [u8]; PARITY_MAX] = Default::default();
+        let rows = &mut rows[..targets.count_ones() as usize];
+        for (row, block) in rows.iter_mut().zip(&mut scratch) {
+            *row = block.write([0; BLOCK_BYTES]);
+        }
         for start in (0..splits.split_bytes).step_by(BLOCK_BYTES) {
             let len = BLOCK_BYTES.min(splits.split_bytes - start);
             let mut job = Job::new(len).adding();
             for index in bits(sources) {
                 job.source(&splits.bytes[index][start..][..len]);
             }
-            for (block, index) in scratch.iter_mut().zip(bits(targets)) {
-                block[..len].copy_from_slice(&splits.bytes[index][start..][..len]);
-                job.target(&mut block[..len]);
+            for (row, index) in rows.iter_mut().zip(bits(targets)) {
+                row[..len].copy_from_slice(&splits.bytes[index][start..][..len]);
+                job.target(&mut row[..len]);
             }
             self.run(&job, transform.coefs());
-            let rows = &scratch[..targets.count_ones() as usize];
             if rows.iter().all(|row| is_zero(&row[..len])) {
                 continue;
             }
             let at = (0..len).find(|&at| rows.iter().any(|row| row[at] != 0));
             let at = at.expect("a block that is not zero has a byte that is not");
             let mut syndrome = [0; PARITY_MAX];
-            for (value, row) in syndrome.iter_mut().zip(rows) {
+            for (value, row) in syndrome.iter_mut().zip(&*rows) {
                 *value = row[at];
             }
             return Some(Difference {

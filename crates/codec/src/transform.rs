@@ -55,8 +55,12 @@ impl Transform {
 }
 
 /// Indices of the bits set in `mask`, ascending.
-pub(crate) fn bits(mask: u64) -> impl Iterator<Item = usize> + Clone {
-    (0..64).filter(move |bit| mask >> bit & 1 == 1)
+pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> + Clone {
+    std::iter::from_fn(move || {
+        let lowest = (mask != 0).then(|| mask.trailing_zeros() as usize);
+        mask &= mask.wrapping_sub(1);
+        lowest
+    })
 }
 
 /// The missing data splits, solved for over the parities that stand in for them.

@@ -9,45 +9,45 @@ use super::{
     lanes::{Lanes, dot},
 };
 
-/// Four words, worked on together.
+/// Two words, worked on together: what the least of vectors holds.
 #[derive(Clone, Copy)]
-struct Words([u64; 4]);
+struct Words([u64; 2]);
 
 impl Lanes for Words {
-    const BYTES: usize = 32;
+    const BYTES: usize = 16;
     /// Products with the powers of two, each in all bytes of a word.
     type Factor = [u64; 8];
     /// By bit, the mask of the bytes that have it.
-    type Parts = [[u64; 4]; 8];
+    type Parts = [[u64; 2]; 8];
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        Self([0; 4])
+        Self([0; 2])
     }
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the caller's pointer is valid for 32 bytes.
-        Self(unsafe { from.cast::<[u64; 4]>().read_unaligned() })
+        // SAFETY: the caller's pointer is valid for 16 bytes.
+        Self(unsafe { from.cast::<[u64; 2]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's pointer is valid for 32 bytes.
-        unsafe { to.cast::<[u64; 4]>().write_unaligned(self.0) }
+        // SAFETY: the caller's pointer is valid for 16 bytes.
+        unsafe { to.cast::<[u64; 2]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn load_part(from: *const u8, len: usize) -> Self {
-        let mut words = [0u64; 4];
-        // SAFETY: the caller has `len` bytes at `from`; `words` holds 32, which is more.
+        let mut words = [0u64; 2];
+        // SAFETY: the caller has `len` bytes at `from`; `words` holds 16, which is more.
         unsafe { from.copy_to_nonoverlapping(words.as_mut_ptr().cast(), len) };
         Self(words)
     }
 
     #[inline(always)]
     unsafe fn store_part(self, to: *mut u8, len: usize) {
-        // SAFETY: the caller has room for `len` bytes at `to`; `self` holds 32, which is more.
+        // SAFETY: the caller has room for `len` bytes at `to`; `self` holds 16, which is more.
         unsafe { to.copy_from_nonoverlapping(self.0.as_ptr().cast(), len) };
     }
 
@@ -58,7 +58,7 @@ impl Lanes for Words {
     }
 
     #[inline(always)]
-    unsafe fn parts(self) -> [[u64; 4]; 8] {
+    unsafe fn parts(self) -> [[u64; 2]; 8] {
         std::array::from_fn(|bit| {
             self.0.map(|word| {
                 let set = (word >> bit) & ONES;
@@ -69,7 +69,7 @@ impl Lanes for Words {
     }
 
     #[inline(always)]
-    unsafe fn add_product(mut self, factor: [u64; 8], parts: [[u64; 4]; 8]) -> Self {
+    unsafe fn add_product(mut self, factor: [u64; 8], parts: [[u64; 2]; 8]) -> Self {
         for (product, masks) in factor.into_iter().zip(parts) {
             for (sum, mask) in self.0.iter_mut().zip(masks) {
                 *sum ^= mask & product;

@@ -18,6 +18,8 @@
 
 mod address;
 mod channel;
+pub mod conformance;
+pub mod conformance;
 mod endpoint;
 mod error;
 mod frame;

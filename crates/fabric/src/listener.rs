@@ -98,7 +98,7 @@ pub struct Listener {
 }
 
 enum Connection {
-    Stranger(Stranger),
+    Stranger(Box<Stranger>),
     Peer(Peer),
     Data(Data),
 }
@@ -264,7 +264,8 @@ impl Listener {
             let id = self.next_id;
             self.next_id += 1;
             if self.epoll.add(stranger.as_fd(), id, Interest::READ).is_ok() {
-                self.connections.insert(id, Connection::Stranger(stranger));
+                self.connections
+                    .insert(id, Connection::Stranger(Box::new(stranger)));
                 self.stranger_count += 1;
             }
         }
@@ -307,31 +308,36 @@ impl Listener {
     }
 
     fn serve(&mut self, id: u64, ready: &Ready, events: &mut Vec<Event>) {
-        match self.connections.get_mut(&id) {
-            Some(Connection::Stranger(stranger)) => match stranger.advance(&self.key) {
-                Progress::Waits => {}
-                Progress::Refused => {
-                    self.connections.remove(&id);
-                    self.stranger_count -= 1;
-                }
-                Progress::Proven(proven) => self.welcome(id, *proven, events),
-            },
+        let served = match self.connections.get_mut(&id) {
+            Some(Connection::Stranger(_)) => return self.advance(id, events),
             Some(Connection::Peer(peer)) => {
-                if peer
-                    .serve(PeerId(id), ready, &self.epoll, &self.table, events)
-                    .is_err()
-                {
-                    self.end_peer(PeerId(id));
-                    events.push(Event::Disconnected { peer: PeerId(id) });
-                }
+                peer.serve(PeerId(id), ready, &self.epoll, &self.table, events)
             }
-            Some(Connection::Data(data)) => {
-                if data.serve(&self.table, events).is_err() {
-                    self.end_data(id);
-                }
-            }
+            Some(Connection::Data(data)) => data.serve(&self.table, events),
             // Ended earlier in this round.
-            None => {}
+            None => return,
+        };
+        let Err(error) = served else { return };
+        tracing::debug!(%error, connection = id, "a connection ended");
+        if let Some(Connection::Peer(_)) = self.connections.get(&id) {
+            self.end_peer(PeerId(id));
+            events.push(Event::Disconnected { peer: PeerId(id) });
+        } else {
+            self.end_data(id);
+        }
+    }
+
+    fn advance(&mut self, id: u64, events: &mut Vec<Event>) {
+        let Some(Connection::Stranger(stranger)) = self.connections.get_mut(&id) else {
+            return;
+        };
+        match stranger.advance(&self.key) {
+            Progress::Waits => {}
+            Progress::Refused => {
+                self.connections.remove(&id);
+                self.stranger_count -= 1;
+            }
+            Progress::Proven(proven) => self.welcome(id, *proven, events),
         }
     }
 

@@ -271,10 +271,9 @@ impl AsFd for Epoll {
 /// # Safety
 /// A non-negative `fd` is new and nobody else's.
 unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
     if fd < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -9,6 +9,17 @@ use crate::{Generation, Rights, WindowId};
 
 const MIB: u64 = 1 << 20;
 
+fn read(mapping: &Mapping, start: usize, target: &mut [u8]) -> std::result::Result<(), Dead> {
+    assert!(start + target.len() <= mapping.view.len_bytes());
+    // SAFETY: in bounds as just asserted; `target` is exclusive.
+    unsafe { mapping.view.read(start, target.as_mut_ptr(), target.len()) }
+}
+
+fn seal(region: &Region, seals: libc::c_int) -> libc::c_int {
+    // SAFETY: no pointers.
+    unsafe { libc::fcntl(region.fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }
+}
+
 fn region(len_bytes: u64) -> Region {
     Region::create("test", len_bytes, RegionOptions::default()).unwrap()
 }
@@ -38,8 +49,7 @@ fn a_client_sees_what_the_host_wrote_and_the_other_way_round() {
         let mapping = mapping(&region, Rights::ALL);
         region.write(MIB + 5, b"from the host").unwrap();
         let mut seen = [0; 13];
-        // SAFETY: in bounds; `seen` is exclusive.
-        unsafe { mapping.view.read(MIB as usize + 5, seen.as_mut_ptr(), 13) }.unwrap();
+        read(&mapping, MIB as usize + 5, &mut seen).unwrap();
         assert_eq!(&seen, b"from the host");
         // SAFETY: in bounds, writable.
         unsafe { mapping.view.write(0, b"back".as_ptr(), 4) }.unwrap();
@@ -56,17 +66,7 @@ fn a_client_sees_what_the_host_wrote_and_the_other_way_round() {
 fn a_memfd_can_be_cut_but_neither_grown_nor_sealed() {
     let region = region(8192);
     assert!(set_len(&region.fd, 8193).is_err());
-    // SAFETY: no pointers.
-    assert_eq!(
-        unsafe {
-            libc::fcntl(
-                region.fd.as_raw_fd(),
-                libc::F_ADD_SEALS,
-                libc::F_SEAL_SHRINK,
-            )
-        },
-        -1
-    );
+    assert_eq!(seal(&region, libc::F_SEAL_SHRINK), -1);
     region.truncate().unwrap();
     assert!(set_len(&region.fd, 8192).is_err(), "given back for good");
 }
@@ -90,11 +90,7 @@ fn both_sides_survive_the_loss_and_are_told() {
     assert_eq!(region.read(4096, &mut bytes), Err(Dead));
     assert_eq!(region.write(4096, &bytes), Err(Dead));
     assert!(region.is_dead());
-    // SAFETY: in bounds; `bytes` is exclusive.
-    assert_eq!(
-        unsafe { mapping.view.read(0, bytes.as_mut_ptr(), 4096) },
-        Err(Dead)
-    );
+    assert_eq!(read(&mapping, 0, &mut bytes), Err(Dead));
     assert_eq!(mapping.view.fetch_add(0, 1), Err(Dead));
     assert!(region.populate().is_err() || region.is_dead());
 }
@@ -110,8 +106,7 @@ fn a_copy_that_is_under_way_when_the_memory_goes_ends_dead() {
             let copier = scope.spawn(|| {
                 let mut bytes = vec![0; MIB as usize];
                 let mut copies = 0_u32;
-                // SAFETY: in bounds; `bytes` is exclusive.
-                while unsafe { mapping.view.read(0, bytes.as_mut_ptr(), bytes.len()) }.is_ok() {
+                while read(&mapping, 0, &mut bytes).is_ok() {
                     copies += 1;
                     started.store(true, Ordering::Release);
                 }
@@ -155,21 +150,14 @@ fn ten_thousand_mappings_stand_at_once() {
         .map(|_| mapping(&region, Rights::READ))
         .collect();
     region.write(0, &[9]).unwrap();
-    let mut byte = 0_u8;
+    let mut byte = [0];
     for mapping in &mappings {
-        // SAFETY: in bounds; `byte` is exclusive.
-        unsafe { mapping.view.read(0, &raw mut byte, 1) }.unwrap();
-        assert_eq!(byte, 9);
+        read(mapping, 0, &mut byte).unwrap();
+        assert_eq!(byte, [9]);
     }
     region.truncate().unwrap();
-    // SAFETY: as above.
-    assert_eq!(
-        unsafe { mappings[9_999].view.read(0, &raw mut byte, 1) },
-        Err(Dead)
-    );
-    // SAFETY: as above.
-    let first = unsafe { mappings[0].view.read(0, &raw mut byte, 1) };
-    assert_eq!(first, Err(Dead));
+    assert_eq!(read(&mappings[9_999], 0, &mut byte), Err(Dead));
+    assert_eq!(read(&mappings[0], 0, &mut byte), Err(Dead));
 }
 
 #[test]

@@ -8,6 +8,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+pub mod codec;
+pub mod nbd;
+pub mod page;
+pub mod regeneration;
+
 /// One figure of ours beside the same figure of a peer.
 ///
 /// The JSON line of a row has exactly these keys, in this order.

@@ -14,7 +14,8 @@ pub struct Bitmap {
 
 impl Bitmap {
     pub fn new(page_count: u64) -> Self {
-        let words = usize::try_from(page_count.div_ceil(64)).expect("volume sizes fit the address space");
+        let words =
+            usize::try_from(page_count.div_ceil(64)).expect("volume sizes fit the address space");
         let zeroed = vec![0_u64; words].into_boxed_slice();
         let raw = Box::into_raw(zeroed) as *mut [AtomicU64];
         // SAFETY: AtomicU64 has the size, alignment and bit validity of u64, and the box is owned.
@@ -24,7 +25,10 @@ impl Bitmap {
     }
 
     fn place(page: u64) -> (usize, u64) {
-        (usize::try_from(page / 64).expect("pages fit the address space"), 1 << (page % 64))
+        (
+            usize::try_from(page / 64).expect("pages fit the address space"),
+            1 << (page % 64),
+        )
     }
 
     pub fn contains(&self, page: u64) -> bool {
@@ -92,10 +96,21 @@ mod tests {
         bitmap.remove(5);
         for from in 0..300 {
             for end in [from, from + 1, 64, 65, 250, 300] {
-                let model = pages.iter().copied().filter(|&page| page >= from && page < end);
-                assert_eq!(bitmap.next(from, end, true), model.clone().min(), "{from}..{end}");
+                let model = pages
+                    .iter()
+                    .copied()
+                    .filter(|&page| page >= from && page < end);
+                assert_eq!(
+                    bitmap.next(from, end, true),
+                    model.clone().min(),
+                    "{from}..{end}"
+                );
                 if end >= from {
-                    assert_eq!(bitmap.count(from, end), model.count() as u64, "{from}..{end}");
+                    assert_eq!(
+                        bitmap.count(from, end),
+                        model.count() as u64,
+                        "{from}..{end}"
+                    );
                 }
             }
         }

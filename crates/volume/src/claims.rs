@@ -22,7 +22,9 @@ const WORD_COUNT: usize = 1 << 14;
 
 impl Claims {
     pub fn new() -> Self {
-        Self { words: (0..WORD_COUNT).map(|_| AtomicU64::new(0)).collect() }
+        Self {
+            words: (0..WORD_COUNT).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
     fn word(&self, page: u64) -> &AtomicU64 {
@@ -36,7 +38,9 @@ impl Claims {
         let word = self.word(page);
         let seen = word.load(Ordering::Relaxed);
         let taken = seen & 1 == 0
-            && word.compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            && word
+                .compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
         if taken {
             // The odd value is visible before any byte of the write is.
             fence(Ordering::Release);
@@ -76,7 +80,10 @@ mod tests {
         assert!(!claims.try_claim(7));
         assert_eq!(claims.version(7), None);
         claims.release(7);
-        assert!(!claims.unchanged(7, version), "a read across a write is taken again");
+        assert!(
+            !claims.unchanged(7, version),
+            "a read across a write is taken again"
+        );
         assert!(claims.try_claim(7));
         claims.release(7);
     }

@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, Connector, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor};
+use cenote_fabric::{
+    ClientId, Connector, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor,
+};
 use cenote_fabric::{Generation, WindowId};
 use cenote_pool::control::{Reply, Request, Window};
 
@@ -94,7 +96,10 @@ impl Control {
         let (arrive, arrivals) = std::sync::mpsc::channel();
         let now = (parts.core.clock)();
         let mut control = Self {
-            hello: Hello { client: parts.client, name: parts.name },
+            hello: Hello {
+                client: parts.client,
+                name: parts.name,
+            },
             hosts: Host::table(parts.hosts, now),
             core: parts.core,
             connector: parts.connector,
@@ -162,11 +167,30 @@ impl Control {
                 hosts.push(index);
             }
         }
-        let timeout = if self.is_draining() { repair::DRAIN_POLL } else { TICK };
-        let spec = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timeout = if self.is_draining() {
+            repair::DRAIN_POLL
+        } else {
+            TICK
+        };
+        let spec = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
         // SAFETY: `fds` and `spec` are valid for the call; no signal mask is given.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &raw const spec, std::ptr::null()) };
-        hosts.into_iter().zip(&fds[1..]).filter(|(_, fd)| fd.revents != 0).map(|(host, _)| host).collect()
+        unsafe {
+            libc::ppoll(
+                fds.as_mut_ptr(),
+                fds.len() as libc::nfds_t,
+                &raw const spec,
+                std::ptr::null(),
+            )
+        };
+        hosts
+            .into_iter()
+            .zip(&fds[1..])
+            .filter(|(_, fd)| fd.revents != 0)
+            .map(|(host, _)| host)
+            .collect()
     }
 
     /// Handles everything that a host sent.
@@ -180,7 +204,9 @@ impl Control {
                         return self.lose(host);
                     }
                 },
-                Ok(Some(Incoming::Attached(descriptor, window))) => self.on_attached(host, descriptor, window.ok()),
+                Ok(Some(Incoming::Attached(descriptor, window))) => {
+                    self.on_attached(host, descriptor, window.ok())
+                }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(error) => {
@@ -193,7 +219,11 @@ impl Control {
 
     fn on_reply(&mut self, host: HostIndex, reply: Reply) {
         match reply {
-            Reply::Free { slabs_total, slabs_free, .. } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
+            Reply::Free {
+                slabs_total,
+                slabs_free,
+                ..
+            } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
             Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
             Reply::Mapped { request, window } => self.on_mapped(host, request, window),
             Reply::Refused { request, .. } => self.on_refused(request),
@@ -266,9 +296,16 @@ impl Control {
     fn release_all(&mut self) {
         let snapshot = self.core.directory.snapshot();
         let mut waits = 0;
-        for member in snapshot.extents.iter().flatten().flat_map(|stripe| stripe.members.iter().flatten()) {
+        for member in snapshot
+            .extents
+            .iter()
+            .flatten()
+            .flat_map(|stripe| stripe.members.iter().flatten())
+        {
             if self.session_is_up(member.session)
-                && self.hosts[member.session.host].send(&Request::Unmap { window: pool_window(&member.window.descriptor) })
+                && self.hosts[member.session.host].send(&Request::Unmap {
+                    window: pool_window(&member.window.descriptor),
+                })
             {
                 waits += 1;
             }
@@ -279,7 +316,10 @@ impl Control {
                 loop {
                     match self.hosts[host].receive() {
                         Ok(Some(Incoming::Message(bytes))) => {
-                            waits -= i32::from(matches!(Reply::decode(&bytes), Ok(Reply::Unmapped { .. })));
+                            waits -= i32::from(matches!(
+                                Reply::decode(&bytes),
+                                Ok(Reply::Unmapped { .. })
+                            ));
                         }
                         Ok(Some(_)) => {}
                         Ok(None) => break,
@@ -335,7 +375,11 @@ impl Control {
 
 fn poll_fd(fd: RawFd, wants_write: bool) -> libc::pollfd {
     let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
-    libc::pollfd { fd, events, revents: 0 }
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
 }
 
 /// The pool's form of the fabric's window descriptor.

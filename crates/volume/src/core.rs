@@ -80,7 +80,8 @@ impl Core {
     ) -> Self {
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
         let pages = size_max.div_ceil(PAGE_BYTES as u64);
-        let extent_count = usize::try_from(pages.div_ceil(extent_pages)).expect("volume sizes fit the address space");
+        let extent_count = usize::try_from(pages.div_ceil(extent_pages))
+            .expect("volume sizes fit the address space");
         Self {
             scheme,
             code: scheme.code(),
@@ -102,17 +103,27 @@ impl Core {
 
     /// Extent of a page of the volume, and the page's index in it.
     pub fn locate(&self, page: u64) -> (usize, u32) {
-        let extent = usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
-        let index = u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
+        let extent =
+            usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
+        let index =
+            u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
         (extent, index)
     }
 
     /// Asks the control thread to map an extent and says where that stands.
     pub fn want(&self, extent: usize) -> Mapping {
         let state = &self.mapping[extent];
-        match state.compare_exchange(Mapping::Idle as u8, Mapping::Wanted as u8, Ordering::AcqRel, Ordering::Acquire) {
+        match state.compare_exchange(
+            Mapping::Idle as u8,
+            Mapping::Wanted as u8,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => {
-                self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(extent);
+                self.wanted
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(extent);
                 self.wake.wake();
                 Mapping::Wanted
             }
@@ -134,7 +145,11 @@ impl Core {
     /// Hands a worker the endpoint of a new session, before anything granted on it is published.
     pub fn deliver(&self, worker: usize, session: Session, endpoint: Box<dyn Endpoint>) {
         let mailbox = &self.mailboxes[worker];
-        mailbox.endpoints.lock().unwrap_or_else(PoisonError::into_inner).push((session, endpoint));
+        mailbox
+            .endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((session, endpoint));
         mailbox.full.store(true, Ordering::Release);
     }
 
@@ -144,7 +159,12 @@ impl Core {
         if !mailbox.full.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut mailbox.endpoints.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(
+            &mut mailbox
+                .endpoints
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// Whether something was delivered to the worker.

@@ -77,9 +77,12 @@ impl Stripe {
     }
 
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {
-        self.members.iter().enumerate().fold(0, |mask, (index, member)| {
-            mask | u64::from(member.as_ref().is_some_and(&wanted)) << index
-        })
+        self.members
+            .iter()
+            .enumerate()
+            .fold(0, |mask, (index, member)| {
+                mask | u64::from(member.as_ref().is_some_and(&wanted)) << index
+            })
     }
 
     /// Members present, live or filling, as a bit set.
@@ -130,11 +133,16 @@ const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
     pub fn new(extent_count: usize) -> Self {
-        let snapshot = Snapshot { epoch: 1, extents: vec![None; extent_count] };
+        let snapshot = Snapshot {
+            epoch: 1,
+            extents: vec![None; extent_count],
+        };
         Self {
             epoch: AtomicU64::new(1),
             changes: Mutex::new(Arc::new(snapshot)),
-            workers: (0..WORKERS_MAX).map(|_| WorkerSlot(AtomicU64::new(FREE))).collect(),
+            workers: (0..WORKERS_MAX)
+                .map(|_| WorkerSlot(AtomicU64::new(FREE)))
+                .collect(),
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
@@ -173,7 +181,10 @@ impl Directory {
 
     /// Drops every slab that was granted on `session`. Idempotent.
     pub fn fail_session(&self, session: Session) {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+        self.failed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(session);
         self.drop_members(|_, _, member| member.session == session);
     }
 
@@ -191,23 +202,38 @@ impl Directory {
             for (extent, slot) in next.extents.iter_mut().enumerate() {
                 let Some(stripe) = slot else { continue };
                 let hit = |index: usize, member: &Option<Member>| {
-                    member.as_ref().is_some_and(|member| wanted(extent, index, member))
+                    member
+                        .as_ref()
+                        .is_some_and(|member| wanted(extent, index, member))
                 };
-                if !stripe.members.iter().enumerate().any(|(index, member)| hit(index, member)) {
+                if !stripe
+                    .members
+                    .iter()
+                    .enumerate()
+                    .any(|(index, member)| hit(index, member))
+                {
                     continue;
                 }
                 let stripe = Arc::make_mut(stripe);
                 for (index, member) in stripe.members.iter_mut().enumerate() {
                     if hit(index, member) {
                         let member = member.take().expect("a hit is present");
-                        gone.push(Dropped { extent, member: index, session: member.session, window: member.window });
+                        gone.push(Dropped {
+                            extent,
+                            member: index,
+                            session: member.session,
+                            window: member.window,
+                        });
                     }
                 }
                 stripe.dropped_in = epoch;
             }
             !gone.is_empty()
         });
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).append(&mut gone);
+        self.dropped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .append(&mut gone);
     }
 
     /// Takes the slabs dropped since the last call.
@@ -228,7 +254,10 @@ impl Directory {
         // Pairs with the fence in `WorkerEpoch::enter`: either this scan sees the worker's
         // slot, or the worker sees the epoch that was published before this call.
         fence(Ordering::SeqCst);
-        let settled = self.workers.iter().all(|slot| slot.0.load(Ordering::SeqCst) >= epoch);
+        let settled = self
+            .workers
+            .iter()
+            .all(|slot| slot.0.load(Ordering::SeqCst) >= epoch);
         if settled {
             self.settled.fetch_max(epoch, Ordering::AcqRel);
         }
@@ -238,9 +267,18 @@ impl Directory {
     /// A place to publish one worker's epoch; `None` when [`WORKERS_MAX`] are taken.
     pub fn register(self: &Arc<Self>) -> Option<(usize, WorkerEpoch)> {
         let index = self.workers.iter().position(|slot| {
-            slot.0.compare_exchange(FREE, IDLE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            slot.0
+                .compare_exchange(FREE, IDLE, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
         })?;
-        Some((index, WorkerEpoch { directory: Arc::clone(self), index, current: self.snapshot() }))
+        Some((
+            index,
+            WorkerEpoch {
+                directory: Arc::clone(self),
+                index,
+                current: self.snapshot(),
+            },
+        ))
     }
 }
 
@@ -297,10 +335,17 @@ mod tests {
             true
         });
         assert_eq!(b.enter(false).epoch, next);
-        assert!(!directory.is_settled(next), "a still works in the first epoch");
+        assert!(
+            !directory.is_settled(next),
+            "a still works in the first epoch"
+        );
         a.leave(None);
         assert!(directory.is_settled(next));
-        assert_eq!(a.enter(false).epoch, next, "a worker never enters an old epoch");
+        assert_eq!(
+            a.enter(false).epoch,
+            next,
+            "a worker never enters an old epoch"
+        );
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub struct Scheme {
 
 /// Text that names no scheme.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{text:?} is not a scheme: write plain, mirror:N (2 to 9 copies) or rs:K+R (K a power of two up to 32, R from 1 to 8)")]
+#[error(
+    "{text:?} is not a scheme: write plain, mirror:N (2 to 9 copies) or rs:K+R (K a power of two up to 32, R from 1 to 8)"
+)]
 pub struct SchemeError {
     text: String,
 }
@@ -55,7 +57,9 @@ impl Scheme {
 
     /// The code of `rs`; copies need none.
     pub(crate) fn code(self) -> Option<Code> {
-        (self.k > 1).then(|| Code::new(self.k, self.r).expect("a scheme's numbers are in the codec's range"))
+        (self.k > 1).then(|| {
+            Code::new(self.k, self.r).expect("a scheme's numbers are in the codec's range")
+        })
     }
 }
 
@@ -63,15 +67,27 @@ impl FromStr for Scheme {
     type Err = SchemeError;
 
     fn from_str(text: &str) -> Result<Self, SchemeError> {
-        let wrong = || SchemeError { text: text.to_owned() };
+        let wrong = || SchemeError {
+            text: text.to_owned(),
+        };
         if text == "plain" {
             return Ok(Self::PLAIN);
         }
         if let Some(copies) = text.strip_prefix("mirror:") {
             let copies: usize = copies.parse().map_err(|_| wrong())?;
-            return if (2..=9).contains(&copies) { Ok(Self { k: 1, r: copies - 1 }) } else { Err(wrong()) };
+            return if (2..=9).contains(&copies) {
+                Ok(Self {
+                    k: 1,
+                    r: copies - 1,
+                })
+            } else {
+                Err(wrong())
+            };
         }
-        let (k, r) = text.strip_prefix("rs:").and_then(|rest| rest.split_once('+')).ok_or_else(wrong)?;
+        let (k, r) = text
+            .strip_prefix("rs:")
+            .and_then(|rest| rest.split_once('+'))
+            .ok_or_else(wrong)?;
         let k: usize = k.parse().map_err(|_| wrong())?;
         let r: usize = r.parse().map_err(|_| wrong())?;
         if k.is_power_of_two() && (2..=32).contains(&k) && (1..=8).contains(&r) {
@@ -98,14 +114,27 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["plain", "mirror:2", "mirror:9", "rs:2+1", "rs:8+2", "rs:32+8"] {
+        for name in [
+            "plain", "mirror:2", "mirror:9", "rs:2+1", "rs:8+2", "rs:32+8",
+        ] {
             assert_eq!(name.parse::<Scheme>().unwrap().to_string(), name);
         }
     }
 
     #[test]
     fn refuses_what_cannot_be_laid_out() {
-        for name in ["", "plane", "mirror:1", "mirror:10", "rs:3+2", "rs:64+2", "rs:8+0", "rs:8+9", "rs:8", "rs:1+1"] {
+        for name in [
+            "",
+            "plane",
+            "mirror:1",
+            "mirror:10",
+            "rs:3+2",
+            "rs:64+2",
+            "rs:8+0",
+            "rs:8+9",
+            "rs:8",
+            "rs:1+1",
+        ] {
             assert!(name.parse::<Scheme>().is_err(), "{name}");
         }
     }

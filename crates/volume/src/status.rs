@@ -103,9 +103,13 @@ impl Control {
         let snapshot = core.directory.snapshot();
         let extent_bytes = core.extent_pages * PAGE_BYTES as u64;
         let mapped = snapshot.extents.iter().enumerate();
-        let extents: Vec<ExtentStatus> =
-            mapped.filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?))).collect();
-        let slabs: usize = extents.iter().map(|extent| extent.hosts.iter().flatten().count()).sum();
+        let extents: Vec<ExtentStatus> = mapped
+            .filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?)))
+            .collect();
+        let slabs: usize = extents
+            .iter()
+            .map(|extent| extent.hosts.iter().flatten().count())
+            .sum();
         let lent_bytes = slabs as u64 * self.slab_bytes();
         let mapped_bytes = extents.len() as u64 * extent_bytes;
         // The bitmap: one bit per page of the mapped range.
@@ -115,11 +119,19 @@ impl Control {
             scheme: core.scheme.to_string(),
             slab_bytes: self.slab_bytes(),
             extent_bytes,
-            health: extents.iter().map(|extent| extent.health).max().unwrap_or(Health::Healthy),
+            health: extents
+                .iter()
+                .map(|extent| extent.health)
+                .max()
+                .unwrap_or(Health::Healthy),
             lent_bytes,
             stored_bytes: extents.iter().map(|extent| extent.stored_bytes).sum(),
             mapped_bytes,
-            overhead: if mapped_bytes == 0 { 0.0 } else { (lent_bytes + tables) as f64 / mapped_bytes as f64 },
+            overhead: if mapped_bytes == 0 {
+                0.0
+            } else {
+                (lent_bytes + tables) as f64 / mapped_bytes as f64
+            },
             hosts: self.host_states(),
             extents,
             counters: self.counter_values(),
@@ -130,7 +142,11 @@ impl Control {
         let core = self.core();
         let base = index as u64 * core.extent_pages;
         let readable = stripe.readable().count_ones() as usize;
-        let filling = stripe.members.iter().flatten().any(|member| member.state != MemberState::Live);
+        let filling = stripe
+            .members
+            .iter()
+            .flatten()
+            .any(|member| member.state != MemberState::Live);
         let health = if readable < core.scheme.k() {
             Health::Lost
         } else if readable == core.scheme.members() {
@@ -145,7 +161,11 @@ impl Control {
             index,
             health,
             stored_bytes: core.bitmap.count(base, base + core.extent_pages) * PAGE_BYTES as u64,
-            hosts: stripe.members.iter().map(|member| member.as_ref().map(|m| host_of(m.session))).collect(),
+            hosts: stripe
+                .members
+                .iter()
+                .map(|member| member.as_ref().map(|m| host_of(m.session)))
+                .collect(),
             regenerated: self.progress(index),
         }
     }

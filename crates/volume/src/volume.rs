@@ -38,7 +38,9 @@ pub struct VolumeConfig {
 #[non_exhaustive]
 pub enum VolumeError {
     /// Too few hosts answer.
-    #[error("{scheme} needs {needed} hosts in different failure domains, {answered} answered; start more hosts or choose another scheme{complaint}")]
+    #[error(
+        "{scheme} needs {needed} hosts in different failure domains, {answered} answered; start more hosts or choose another scheme{complaint}"
+    )]
     TooFewHosts {
         /// The scheme asked for.
         scheme: Scheme,
@@ -50,7 +52,9 @@ pub enum VolumeError {
         complaint: String,
     },
     /// The size is zero, not whole pages, or past what the volume was laid out for.
-    #[error("size {size_bytes} bytes: it must be a positive multiple of 4096, at most {size_bytes_max}")]
+    #[error(
+        "size {size_bytes} bytes: it must be a positive multiple of 4096, at most {size_bytes_max}"
+    )]
     Size {
         /// The size asked for.
         size_bytes: u64,
@@ -66,7 +70,9 @@ pub enum VolumeError {
         scheme: Scheme,
     },
     /// Mapping ran out of hosts with memory.
-    #[error("no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller")]
+    #[error(
+        "no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller"
+    )]
     NoSpace {
         /// Extents mapped.
         mapped: usize,
@@ -107,25 +113,57 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`] says what is missing; trying again is sensible for `TooFewHosts` alone.
     pub fn open(config: VolumeConfig, connector: Arc<dyn Connector>) -> Result<Self, VolumeError> {
-        let size_bytes_max = config.size_bytes_max.clamp(config.size_bytes, SIZE_BYTES_MAX.max(config.size_bytes));
+        let size_bytes_max = config
+            .size_bytes_max
+            .clamp(config.size_bytes, SIZE_BYTES_MAX.max(config.size_bytes));
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
         let client = random_client()?;
-        let hello = Hello { client, name: config.name.clone() };
+        let hello = Hello {
+            client,
+            name: config.name.clone(),
+        };
         let (links, complaint) = dial_all(&config.hosts, &connector, &hello);
-        let mut domains: Vec<&str> = links.iter().map(|(host, _)| config.hosts[*host].domain.as_str()).collect();
+        let mut domains: Vec<&str> = links
+            .iter()
+            .map(|(host, _)| config.hosts[*host].domain.as_str())
+            .collect();
         domains.sort_unstable();
         domains.dedup();
         if domains.len() < config.scheme.k() {
             let (needed, answered) = (config.scheme.members(), domains.len());
-            let complaint = complaint.map(|text| format!(" ({text})")).unwrap_or_default();
-            return Err(VolumeError::TooFewHosts { scheme: config.scheme, needed, answered, complaint });
+            let complaint = complaint
+                .map(|text| format!(" ({text})"))
+                .unwrap_or_default();
+            return Err(VolumeError::TooFewHosts {
+                scheme: config.scheme,
+                needed,
+                answered,
+                complaint,
+            });
         }
-        let slab_bytes = links.iter().map(|(_, link)| link.slab_bytes).min().expect("at least k links");
+        let slab_bytes = links
+            .iter()
+            .map(|(_, link)| link.slab_bytes)
+            .min()
+            .expect("at least k links");
         if slab_bytes < config.scheme.split_bytes() as u64 {
-            return Err(VolumeError::Slab { slab_bytes, scheme: config.scheme });
+            return Err(VolumeError::Slab {
+                slab_bytes,
+                scheme: config.scheme,
+            });
         }
-        let wake = Wake::new().map_err(|source| VolumeError::Os { what: "making an eventfd", source })?;
-        let core = Core::new(config.scheme, slab_bytes, config.size_bytes, size_bytes_max, wake, Time::now);
+        let wake = Wake::new().map_err(|source| VolumeError::Os {
+            what: "making an eventfd",
+            source,
+        })?;
+        let core = Core::new(
+            config.scheme,
+            slab_bytes,
+            config.size_bytes,
+            size_bytes_max,
+            wake,
+            Time::now,
+        );
         let core = Arc::new(core);
         let host_count = config.hosts.len();
         let (commands, inbox) = std::sync::mpsc::channel();
@@ -143,8 +181,17 @@ impl Volume {
         let thread = std::thread::Builder::new()
             .name("cenote-volume".into())
             .spawn(move || control.run())
-            .map_err(|source| VolumeError::Os { what: "starting the control thread", source })?;
-        Ok(Self { core, commands, control: Mutex::new(Some(thread)), host_count, size_bytes_max })
+            .map_err(|source| VolumeError::Os {
+                what: "starting the control thread",
+                source,
+            })?;
+        Ok(Self {
+            core,
+            commands,
+            control: Mutex::new(Some(thread)),
+            host_count,
+            size_bytes_max,
+        })
     }
 
     /// Current size in bytes.
@@ -170,12 +217,25 @@ impl Volume {
     /// # Errors
     /// `TooManyWorkers`, `Closed`, or the system is out of descriptors.
     pub fn worker(&self) -> Result<Worker, VolumeError> {
-        let (id, epoch) = self.core.directory.register().ok_or(VolumeError::TooManyWorkers)?;
+        let (id, epoch) = self
+            .core
+            .directory
+            .register()
+            .ok_or(VolumeError::TooManyWorkers)?;
         let (ready, done) = sync_channel(1);
         self.command(Command::AddWorker { id, ready })?;
         done.recv().map_err(|_| VolumeError::Closed)?;
-        Worker::new(Arc::clone(&self.core), id, epoch, self.host_count, self.commands.clone())
-            .map_err(|source| VolumeError::Os { what: "making an epoll descriptor", source })
+        Worker::new(
+            Arc::clone(&self.core),
+            id,
+            epoch,
+            self.host_count,
+            self.commands.clone(),
+        )
+        .map_err(|source| VolumeError::Os {
+            what: "making an epoll descriptor",
+            source,
+        })
     }
 
     /// Whether byte `offset` lies in a page with data, and the first byte at or after which that changes,
@@ -186,7 +246,10 @@ impl Volume {
         let last = end.div_ceil(PAGE_BYTES as u64);
         let is_data = self.core.bitmap.contains(page);
         let change = self.core.bitmap.next(page, last, !is_data);
-        (is_data, change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)))
+        (
+            is_data,
+            change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)),
+        )
     }
 
     /// Maps every extent now, so that no later write waits for a host to grant memory.
@@ -197,7 +260,8 @@ impl Volume {
     pub fn map_all(&self, mut progress: impl FnMut(usize, usize)) -> Result<(), VolumeError> {
         /// A populated slab comes in milliseconds; this only bounds a cluster that stands still.
         const PATIENCE: Duration = Duration::from_secs(60);
-        let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes())).expect("fits the address space");
+        let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
+            .expect("fits the address space");
         let mut mapped = 0;
         let mut moved = Instant::now();
         let mut extent = 0;
@@ -227,7 +291,10 @@ impl Volume {
     pub fn resize(&self, size_bytes: u64) -> Result<(), VolumeError> {
         let limit = self.size_bytes_max;
         if size_bytes < self.size_bytes() {
-            return Err(VolumeError::Size { size_bytes, size_bytes_max: limit });
+            return Err(VolumeError::Size {
+                size_bytes,
+                size_bytes_max: limit,
+            });
         }
         check_size(size_bytes, limit)?;
         self.core.size_bytes.store(size_bytes, Ordering::Release);
@@ -247,7 +314,11 @@ impl Volume {
     /// Gives all memory back. Requests after this fail with `Closed`.
     pub fn close(&self) {
         self.core.closed.store(true, Ordering::Release);
-        let thread = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             let told = self.command(Command::Close);
             let joined = thread.join();
@@ -258,7 +329,9 @@ impl Volume {
     }
 
     fn command(&self, command: Command) -> Result<(), VolumeError> {
-        self.commands.send(command).map_err(|_| VolumeError::Closed)?;
+        self.commands
+            .send(command)
+            .map_err(|_| VolumeError::Closed)?;
         self.core.wake.wake();
         Ok(())
     }
@@ -271,8 +344,14 @@ impl Drop for Volume {
 }
 
 fn check_size(size_bytes: u64, size_bytes_max: u64) -> Result<(), VolumeError> {
-    if size_bytes == 0 || !size_bytes.is_multiple_of(PAGE_BYTES as u64) || size_bytes > size_bytes_max {
-        return Err(VolumeError::Size { size_bytes, size_bytes_max });
+    if size_bytes == 0
+        || !size_bytes.is_multiple_of(PAGE_BYTES as u64)
+        || size_bytes > size_bytes_max
+    {
+        return Err(VolumeError::Size {
+            size_bytes,
+            size_bytes_max,
+        });
     }
     Ok(())
 }
@@ -298,13 +377,21 @@ fn dial_all(
     let mut complaint = None;
     for (batch, some) in hosts.chunks(BATCH).enumerate() {
         let answers: Vec<_> = std::thread::scope(|scope| {
-            let dials: Vec<_> = some.iter().map(|host| scope.spawn(|| dial(&**connector, &host.address, hello))).collect();
-            dials.into_iter().map(|dial| dial.join().expect("dial does not panic")).collect()
+            let dials: Vec<_> = some
+                .iter()
+                .map(|host| scope.spawn(|| dial(&**connector, &host.address, hello)))
+                .collect();
+            dials
+                .into_iter()
+                .map(|dial| dial.join().expect("dial does not panic"))
+                .collect()
         });
         for (index, answer) in answers.into_iter().enumerate() {
             match answer {
                 Ok(link) => links.push((batch * BATCH + index, link)),
-                Err(error) => complaint = complaint.or_else(|| Some(format!("{}: {error}", some[index].name))),
+                Err(error) => {
+                    complaint = complaint.or_else(|| Some(format!("{}: {error}", some[index].name)))
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cenote_fabric::CompletionQueue;
+use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
 use crate::control::Command;
 use crate::core::Core;
@@ -138,18 +138,30 @@ impl Worker {
     /// # Errors
     /// Gives the request back when [`REQUESTS_MAX`] are in flight: poll first.
     pub fn submit(&mut self, mut request: Request) -> Result<(), Request> {
-        let Some(slot) = self.free_requests.pop() else { return Err(request) };
+        let Some(slot) = self.free_requests.pop() else {
+            return Err(request);
+        };
         let (kind, buffer, len_bytes) = match &mut request.op {
             Op::Read(buffer) => (Kind::Read, buffer.as_mut_ptr(), buffer.len() as u64),
             Op::Write(buffer) => (Kind::Write, buffer.as_mut_ptr(), buffer.len() as u64),
             Op::Discard { len_bytes } => (Kind::Discard, std::ptr::null_mut(), *len_bytes),
         };
-        self.start(slot, Slot { tag: request.tag, owned: Some(request.op), ..Slot::new(kind, buffer, request.offset, len_bytes) });
+        self.start(
+            slot,
+            Slot {
+                tag: request.tag,
+                owned: Some(request.op),
+                ..Slot::new(kind, buffer, request.offset, len_bytes)
+            },
+        );
         Ok(())
     }
 
     fn start(&mut self, index: u16, slot: Slot) {
-        let in_range = slot.offset.checked_add(slot.len_bytes).is_some_and(|end| end <= self.size_bytes());
+        let in_range = slot
+            .offset
+            .checked_add(slot.len_bytes)
+            .is_some_and(|end| end <= self.size_bytes());
         let at = usize::from(index);
         self.requests[at] = slot;
         if self.core.closed.load(Ordering::Acquire) {
@@ -215,7 +227,12 @@ impl Worker {
     /// Why not every byte could be read; the buffer's content is then unspecified.
     pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), IoError> {
         let len_bytes = buffer.len() as u64;
-        self.run(Slot::new(Kind::Read, buffer.as_mut_ptr(), offset, len_bytes))
+        self.run(Slot::new(
+            Kind::Read,
+            buffer.as_mut_ptr(),
+            offset,
+            len_bytes,
+        ))
     }
 
     /// Writes `bytes` at `offset`, to the acknowledgement of every member.
@@ -224,7 +241,12 @@ impl Worker {
     /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         // The pointer is only read through for a write.
-        self.run(Slot::new(Kind::Write, bytes.as_ptr().cast_mut(), offset, bytes.len() as u64))
+        self.run(Slot::new(
+            Kind::Write,
+            bytes.as_ptr().cast_mut(),
+            offset,
+            bytes.len() as u64,
+        ))
     }
 
     /// Makes `len_bytes` at `offset` read as zeros.
@@ -232,7 +254,12 @@ impl Worker {
     /// # Errors
     /// Why an edge page could not be written.
     pub fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), IoError> {
-        self.run(Slot::new(Kind::Discard, std::ptr::null_mut(), offset, len_bytes))
+        self.run(Slot::new(
+            Kind::Discard,
+            std::ptr::null_mut(),
+            offset,
+            len_bytes,
+        ))
     }
 
     /// Runs one request with a borrowed buffer to its end.
@@ -384,20 +411,37 @@ impl Worker {
             return;
         }
         if slot.result.is_err() {
-            self.core.counters.requests_failed.fetch_add(1, Ordering::Relaxed);
+            self.core
+                .counters
+                .requests_failed
+                .fetch_add(1, Ordering::Relaxed);
         }
         // A borrowed buffer's caller looks at the slot by itself.
         if let Some(op) = slot.owned.take() {
-            let done = Done { tag: slot.tag, op, result: slot.result };
+            let done = Done {
+                tag: slot.tag,
+                op,
+                result: slot.result,
+            };
             *slot = Slot::free();
             self.done.push_back(done);
-            self.free_requests.push(u16::try_from(at).expect("REQUESTS_MAX fits"));
+            self.free_requests
+                .push(u16::try_from(at).expect("REQUESTS_MAX fits"));
         }
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        // A write cut off in the middle would leave a stripe that agrees with neither the old
+        // page nor the new: what is on its way ends first, what waits does not begin.
+        self.starting.clear();
+        self.retain_settling();
+        let deadline = (self.core.clock)().after(FAILURE_TIMEOUT * 2);
+        while self.working > 0 && (self.core.clock)() < deadline {
+            self.turn(Duration::from_millis(1));
+            self.retain_settling();
+        }
         // Without endpoints nothing can land any more; only then may buffers go.
         if let Ok(empty) = Lanes::new(0) {
             self.lanes = empty;
@@ -422,7 +466,17 @@ impl Slot {
     }
 
     fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
-        Self { tag: 0, kind, owned: None, buffer, offset, len_bytes, started_bytes: 0, pending: 0, result: Ok(()) }
+        Self {
+            tag: 0,
+            kind,
+            owned: None,
+            buffer,
+            offset,
+            len_bytes,
+            started_bytes: 0,
+            pending: 0,
+            result: Ok(()),
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -434,10 +488,16 @@ impl Slot {
         let at = self.offset + self.started_bytes;
         let start = usize::try_from(at % PAGE_BYTES as u64).expect("inside a page");
         let left = self.len_bytes - self.started_bytes;
-        let len_bytes = usize::try_from(left.min((PAGE_BYTES - start) as u64)).expect("inside a page");
+        let len_bytes =
+            usize::try_from(left.min((PAGE_BYTES - start) as u64)).expect("inside a page");
         // Discards have no buffer and may be longer than memory; their offset is not used.
         let buffer_offset = usize::try_from(self.started_bytes).unwrap_or(0);
-        Chunk { page: at / PAGE_BYTES as u64, start, len_bytes, buffer_offset }
+        Chunk {
+            page: at / PAGE_BYTES as u64,
+            start,
+            len_bytes,
+            buffer_offset,
+        }
     }
 }
 

@@ -21,7 +21,11 @@ impl Pair {
     fn new(cluster: &Cluster, scheme: &str, size_bytes: u64) -> Self {
         let volume = cluster.volume(scheme, size_bytes);
         let workers = (0..2).map(|_| volume.worker().unwrap()).collect();
-        Self { volume, workers, model: vec![0; size_bytes as usize] }
+        Self {
+            volume,
+            workers,
+            model: vec![0; size_bytes as usize],
+        }
     }
 
     /// One random operation on one of the workers.
@@ -46,14 +50,19 @@ impl Pair {
             }
             1..=4 => {
                 let mut bytes = vec![0; len];
-                bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+                bytes
+                    .iter_mut()
+                    .for_each(|byte| *byte = random.next() as u8);
                 worker.write(offset as u64, &bytes).unwrap();
                 self.model[range].copy_from_slice(&bytes);
             }
             _ => {
                 let mut bytes = vec![0xee; len];
                 worker.read(offset as u64, &mut bytes).unwrap();
-                assert!(bytes == self.model[range], "read of {len} bytes at {offset}");
+                assert!(
+                    bytes == self.model[range],
+                    "read of {len} bytes at {offset}"
+                );
             }
         }
     }
@@ -61,15 +70,19 @@ impl Pair {
     fn check_all(&mut self) {
         let mut bytes = vec![0xee; self.model.len()];
         self.workers[0].read(0, &mut bytes).unwrap();
-        let wrong = bytes.iter().zip(&self.model).position(|(ours, model)| ours != model);
+        let wrong = bytes
+            .iter()
+            .zip(&self.model)
+            .position(|(ours, model)| ours != model);
         assert_eq!(wrong, None, "first wrong byte");
     }
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
-    });
+    let seed = std::env::var("CENOTE_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
     eprintln!("replay with CENOTE_SEED={seed}");
     seed
 }
@@ -100,7 +113,14 @@ fn run_with_losses(transport: Transport, scheme: &str, losses: usize) {
             }
         }
         let volume = &pair.volume;
-        let all_up = || volume.status().unwrap().hosts.iter().all(|host| host.connected);
+        let all_up = || {
+            volume
+                .status()
+                .unwrap()
+                .hosts
+                .iter()
+                .all(|host| host.connected)
+        };
         wait_until(all_up, || format!("{:?}", volume.status().unwrap().hosts));
     }
     assert!(losses == 0 || pair.volume.status().unwrap().counters.slabs_rebuilt > 0);

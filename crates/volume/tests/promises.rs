@@ -23,7 +23,9 @@ fn more_losses_than_parities_are_errors_never_other_bytes() {
     let mut page = [0; PAGE];
     assert_eq!(worker.read(0, &mut page), Err(IoError::Lost));
     assert_eq!(worker.write(0, &[8; PAGE]), Err(IoError::Lost));
-    worker.read(PAGE as u64, &mut page).expect("a page never written needs no host");
+    worker
+        .read(PAGE as u64, &mut page)
+        .expect("a page never written needs no host");
     assert_eq!(page, [0; PAGE]);
 }
 
@@ -47,7 +49,12 @@ fn two_writers_of_one_page_never_leave_a_mixture_that_a_loss_reveals() {
     });
     let mut before = vec![0; pages as usize * PAGE];
     volume.worker().unwrap().read(0, &mut before).unwrap();
-    assert!(before.chunks(PAGE).all(|page| page.iter().all(|byte| *byte == page[0])), "a page of one write each");
+    assert!(
+        before
+            .chunks(PAGE)
+            .all(|page| page.iter().all(|byte| *byte == page[0])),
+        "a page of one write each"
+    );
     cluster.stop(3);
     cluster.stop(8);
     let mut worker = volume.worker().unwrap();
@@ -65,7 +72,9 @@ fn neighbouring_sectors_of_one_page_written_at_once_are_both_kept() {
             let mut worker = volume.worker().unwrap();
             scope.spawn(move || {
                 for round in 0..5_000_u32 {
-                    worker.write(sector as u64 * 512, &[round as u8; 512]).unwrap();
+                    worker
+                        .write(sector as u64 * 512, &[round as u8; 512])
+                        .unwrap();
                     let mut seen = [0; 512];
                     worker.read(sector as u64 * 512, &mut seen).unwrap();
                     assert_eq!(seen, [round as u8; 512]);
@@ -88,15 +97,22 @@ fn readers_see_whole_pages_while_a_writer_and_losses_go_on() {
             let mut round = 0_u32;
             while !over.load(Ordering::Acquire) {
                 round += 1;
-                writer.write(u64::from(round % 8) * PAGE as u64, &[round as u8; PAGE]).unwrap();
+                writer
+                    .write(u64::from(round % 8) * PAGE as u64, &[round as u8; PAGE])
+                    .unwrap();
             }
         });
         scope.spawn(move || {
             let mut page = [0; PAGE];
             let mut random = Random(1);
             while !over.load(Ordering::Acquire) {
-                reader.read(random.below(8) * PAGE as u64, &mut page).unwrap();
-                assert!(page.iter().all(|byte| *byte == page[0]), "bytes of two writes in one page");
+                reader
+                    .read(random.below(8) * PAGE as u64, &mut page)
+                    .unwrap();
+                assert!(
+                    page.iter().all(|byte| *byte == page[0]),
+                    "bytes of two writes in one page"
+                );
             }
         });
         cluster.stop(1);
@@ -129,7 +145,9 @@ fn a_host_that_returns_after_its_slabs_were_replaced_lends_anew() {
     let volume = cluster.volume("rs:8+2", 16 << 20);
     let mut worker = volume.worker().unwrap();
     worker.write(0, &[1; PAGE]).unwrap();
-    let victim = volume.status().unwrap().extents[0].hosts[0].clone().unwrap();
+    let victim = volume.status().unwrap().extents[0].hosts[0]
+        .clone()
+        .unwrap();
     let index = victim[1..].parse().unwrap();
     cluster.stop(index);
     wait_for_health(&volume, Health::Healthy);
@@ -150,10 +168,22 @@ fn a_full_cluster_says_no_space_and_a_discard_makes_room() {
     let mut worker = volume.worker().unwrap();
     worker.write(0, &[1; PAGE]).unwrap();
     assert_eq!(worker.write(8 << 20, &[1; PAGE]), Err(IoError::NoSpace));
-    assert!(matches!(volume.map_all(|_, _| ()), Err(VolumeError::NoSpace { mapped: 1, wanted: 4 })));
+    assert!(matches!(
+        volume.map_all(|_, _| ()),
+        Err(VolumeError::NoSpace {
+            mapped: 1,
+            wanted: 4
+        })
+    ));
     worker.discard(0, 4 << 20).unwrap();
-    wait_until(|| volume.status().unwrap().extents.is_empty(), || format!("{:?}", volume.status()));
-    wait_until(|| worker.write(8 << 20, &[3; PAGE]).is_ok(), || "the freed slabs are not lent again".into());
+    wait_until(
+        || volume.status().unwrap().extents.is_empty(),
+        || format!("{:?}", volume.status()),
+    );
+    wait_until(
+        || worker.write(8 << 20, &[3; PAGE]).is_ok(),
+        || "the freed slabs are not lent again".into(),
+    );
     let mut page = [9; PAGE];
     worker.read(0, &mut page).unwrap();
     assert_eq!(page, [0; PAGE], "another extent's bytes never show");
@@ -184,18 +214,36 @@ fn many_requests_in_flight_all_end_once_with_their_bytes() {
             );
             std::mem::take(&mut done)
         };
-        let writes = (0..500_u64).map(|tag| Request { tag, offset: tag * 6000, op: Op::Write(vec![tag as u8; 6000]) });
+        let writes = (0..500_u64).map(|tag| Request {
+            tag,
+            offset: tag * 6000,
+            op: Op::Write(vec![tag as u8; 6000]),
+        });
         assert!(run(writes.collect()).iter().all(|done| done.result.is_ok()));
-        let reads = (0..500_u64).map(|tag| Request { tag, offset: tag * 6000, op: Op::Read(vec![0xff; 6000]) });
+        let reads = (0..500_u64).map(|tag| Request {
+            tag,
+            offset: tag * 6000,
+            op: Op::Read(vec![0xff; 6000]),
+        });
         let mut tags: Vec<u64> = Vec::new();
         for end in run(reads.collect()) {
-            let Op::Read(bytes) = end.op else { panic!("another operation came back") };
-            assert!(end.result.is_ok() && bytes.iter().all(|byte| *byte == end.tag as u8), "{transport:?} {}", end.tag);
+            let Op::Read(bytes) = end.op else {
+                panic!("another operation came back")
+            };
+            assert!(
+                end.result.is_ok() && bytes.iter().all(|byte| *byte == end.tag as u8),
+                "{transport:?} {}",
+                end.tag
+            );
             tags.push(end.tag);
         }
         tags.sort_unstable();
         assert!(tags.into_iter().eq(0..500));
-        let past = run(vec![Request { tag: 1, offset: 16 << 20, op: Op::Read(vec![0; 1]) }]);
+        let past = run(vec![Request {
+            tag: 1,
+            offset: 16 << 20,
+            op: Op::Read(vec![0; 1]),
+        }]);
         assert_eq!(past[0].result, Err(IoError::OutOfRange));
     }
 }
@@ -218,7 +266,9 @@ fn a_closed_volume_gives_its_slabs_back() {
     let cluster = Cluster::start(3, Transport::Shm, 8 << 20, SLAB);
     for _ in 0..5 {
         let volume = cluster.volume("rs:2+1", 16 << 20);
-        volume.map_all(|_, _| ()).expect("every earlier volume's memory is free again");
+        volume
+            .map_all(|_, _| ())
+            .expect("every earlier volume's memory is free again");
         let mut worker = volume.worker().unwrap();
         volume.close();
         assert_eq!(worker.write(0, &[1; PAGE]), Err(IoError::Closed));

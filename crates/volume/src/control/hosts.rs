@@ -46,9 +46,14 @@ pub(super) struct Host {
 }
 
 enum State {
-    Down { retry_at: Time },
+    Down {
+        retry_at: Time,
+    },
     Connecting,
-    Up { session: Session, connection: Box<dyn cenote_fabric::Session> },
+    Up {
+        session: Session,
+        connection: Box<dyn cenote_fabric::Session>,
+    },
 }
 
 /// A finished attempt to connect.
@@ -137,7 +142,8 @@ impl Host {
 
     /// Whether it owes an answer for longer than the failure timeout.
     pub fn is_silent(&self, now: Time) -> bool {
-        self.ping_sent.is_some_and(|sent| now.since(sent) > FAILURE_TIMEOUT)
+        self.ping_sent
+            .is_some_and(|sent| now.since(sent) > FAILURE_TIMEOUT)
     }
 
     pub fn is_up(&self) -> bool {
@@ -169,13 +175,21 @@ impl Control {
         if link.slab_bytes < self.slab_bytes {
             tracing::warn!(host = %self.hosts[index].config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
                 "host lends smaller slabs than this volume uses; it is left out");
-            self.hosts[index].state = State::Down { retry_at: self.now().after(RECONNECT * 20) };
+            self.hosts[index].state = State::Down {
+                retry_at: self.now().after(RECONNECT * 20),
+            };
             return;
         }
         self.sessions_made += 1;
-        let session = Session { host: index, number: self.sessions_made };
+        let session = Session {
+            host: index,
+            number: self.sessions_made,
+        };
         let host = &mut self.hosts[index];
-        host.state = State::Up { session, connection: link.session };
+        host.state = State::Up {
+            session,
+            connection: link.session,
+        };
         host.set_free(link.slabs_free, Some(link.slabs_total));
         host.ping_sent = None;
         host.complaint.clear();
@@ -193,7 +207,13 @@ impl Control {
 
     /// Opens a worker's endpoint to a connected host and delivers it.
     pub(super) fn open_endpoint(&mut self, index: HostIndex, worker: usize) {
-        let State::Up { session, connection } = &self.hosts[index].state else { return };
+        let State::Up {
+            session,
+            connection,
+        } = &self.hosts[index].state
+        else {
+            return;
+        };
         match connection.endpoint(FAILURE_TIMEOUT) {
             Ok(endpoint) => self.core.deliver(worker, *session, endpoint),
             Err(error) => {
@@ -205,7 +225,9 @@ impl Control {
 
     /// Gives a host up: its slabs are failed first, then the connection goes.
     pub(super) fn lose(&mut self, index: HostIndex) {
-        let State::Up { session, .. } = self.hosts[index].state else { return };
+        let State::Up { session, .. } = self.hosts[index].state else {
+            return;
+        };
         self.core.directory.fail_session(session);
         let retry_at = self.now().after(RECONNECT);
         let host = &mut self.hosts[index];
@@ -268,15 +290,19 @@ impl Control {
         let (connector, hello) = (Arc::clone(&self.connector), self.hello.clone());
         let address = self.hosts[index].config.address.clone();
         let (arrive, core) = (self.arrive.clone(), Arc::clone(&self.core));
-        let started = std::thread::Builder::new().name("cenote-connect".into()).spawn(move || {
-            let link = dial(&*connector, &address, &hello);
-            // The control thread may be gone; then the connection just closes.
-            drop(arrive.send(Arrival { host: index, link }));
-            core.wake.wake();
-        });
+        let started = std::thread::Builder::new()
+            .name("cenote-connect".into())
+            .spawn(move || {
+                let link = dial(&*connector, &address, &hello);
+                // The control thread may be gone; then the connection just closes.
+                drop(arrive.send(Arrival { host: index, link }));
+                core.wake.wake();
+            });
         self.hosts[index].state = match started {
             Ok(_) => State::Connecting,
-            Err(_) => State::Down { retry_at: self.now().after(RECONNECT) },
+            Err(_) => State::Down {
+                retry_at: self.now().after(RECONNECT),
+            },
         };
     }
 
@@ -314,9 +340,17 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
         match session.receive()? {
             Some(Incoming::Message(bytes)) => {
                 return match Reply::decode(&bytes) {
-                    Ok(Reply::Free { slab_bytes, slabs_total, slabs_free, .. }) => {
-                        Ok(Link { session, slab_bytes, slabs_total, slabs_free })
-                    }
+                    Ok(Reply::Free {
+                        slab_bytes,
+                        slabs_total,
+                        slabs_free,
+                        ..
+                    }) => Ok(Link {
+                        session,
+                        slab_bytes,
+                        slabs_total,
+                        slabs_free,
+                    }),
                     _ => Err(Error::Protocol("expected the host's free memory")),
                 };
             }

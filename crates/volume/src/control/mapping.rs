@@ -60,7 +60,14 @@ impl Control {
             return;
         }
         let members = self.core.scheme.members();
-        self.jobs.insert(extent, MapJob { members: vec![None; members], tried: Vec::new(), waiting: 0 });
+        self.jobs.insert(
+            extent,
+            MapJob {
+                members: vec![None; members],
+                tried: Vec::new(),
+                waiting: 0,
+            },
+        );
         self.pursue(extent);
     }
 
@@ -75,10 +82,14 @@ impl Control {
             .map(|acquire| (acquire.member, acquire.session))
             .collect();
         let lacking: Vec<usize> = (0..job.members.len())
-            .filter(|&member| job.members[member].is_none() && pending.iter().all(|&(at, _)| at != member))
+            .filter(|&member| {
+                job.members[member].is_none() && pending.iter().all(|&(at, _)| at != member)
+            })
             .collect();
         let held = job.members.iter().flatten().map(|member| member.domain);
-        let asked = pending.iter().map(|&(_, session)| self.hosts[session.host].domain);
+        let asked = pending
+            .iter()
+            .map(|&(_, session)| self.hosts[session.host].domain);
         let excluded: Vec<u32> = held.chain(asked).collect();
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| !job.tried.contains(&candidate.host));
@@ -86,7 +97,11 @@ impl Control {
         for (&member, &host) in lacking.iter().zip(&chosen) {
             self.acquire(extent, member, host, Purpose::Map);
         }
-        let waiting = self.acquires.values().filter(|a| a.extent == extent && a.purpose == Purpose::Map).count();
+        let waiting = self
+            .acquires
+            .values()
+            .filter(|a| a.extent == extent && a.purpose == Purpose::Map)
+            .count();
         if let Some(job) = self.jobs.get_mut(&extent) {
             job.tried.extend(chosen);
             job.waiting = waiting;
@@ -102,11 +117,29 @@ impl Control {
     }
 
     /// Asks one host for one slab.
-    pub(super) fn acquire(&mut self, extent: usize, member: usize, host: HostIndex, purpose: Purpose) {
-        let Some(session) = self.hosts[host].session() else { return };
+    pub(super) fn acquire(
+        &mut self,
+        extent: usize,
+        member: usize,
+        host: HostIndex,
+        purpose: Purpose,
+    ) {
+        let Some(session) = self.hosts[host].session() else {
+            return;
+        };
         let request = self.next_request();
         let asked_at = self.now();
-        self.acquires.insert(request, Acquire { extent, member, session, purpose, asked_at, stage: Stage::Asked });
+        self.acquires.insert(
+            request,
+            Acquire {
+                extent,
+                member,
+                session,
+                purpose,
+                asked_at,
+                stage: Stage::Asked,
+            },
+        );
         self.hosts[host].slabs_free = self.hosts[host].slabs_free.saturating_sub(1);
         let message = Request::Map {
             request,
@@ -120,7 +153,10 @@ impl Control {
 
     pub(super) fn on_mapped(&mut self, host: HostIndex, request: u64, window: Window) {
         let session = self.hosts[host].session();
-        let known = self.acquires.get_mut(&request).filter(|acquire| Some(acquire.session) == session);
+        let known = self
+            .acquires
+            .get_mut(&request)
+            .filter(|acquire| Some(acquire.session) == session);
         let fits = window.len_bytes >= self.slab_bytes;
         match (known, session) {
             (Some(acquire), _) if fits => {
@@ -142,17 +178,29 @@ impl Control {
     }
 
     pub(super) fn on_refused(&mut self, request: u64) {
-        let Some(acquire) = self.acquires.remove(&request) else { return };
+        let Some(acquire) = self.acquires.remove(&request) else {
+            return;
+        };
         self.hosts[acquire.session.host].slabs_free = 0;
         self.acquire_failed(&acquire);
     }
 
-    pub(super) fn on_attached(&mut self, host: HostIndex, descriptor: WindowDescriptor, window: Option<RemoteWindow>) {
+    pub(super) fn on_attached(
+        &mut self,
+        host: HostIndex,
+        descriptor: WindowDescriptor,
+        window: Option<RemoteWindow>,
+    ) {
         let attaching = |acquire: &Acquire| {
             acquire.session.host == host
                 && matches!(acquire.stage, Stage::Attaching(window) if fabric_window(window) == descriptor)
         };
-        let Some(request) = self.acquires.iter().find(|(_, acquire)| attaching(acquire)).map(|(&request, _)| request) else {
+        let Some(request) = self
+            .acquires
+            .iter()
+            .find(|(_, acquire)| attaching(acquire))
+            .map(|(&request, _)| request)
+        else {
             return;
         };
         let acquire = self.acquires.remove(&request).expect("just found");
@@ -160,7 +208,10 @@ impl Control {
             self.give_back(acquire.session, pool_window(&descriptor));
             return self.acquire_failed(&acquire);
         };
-        let granted = Granted { session: acquire.session, window };
+        let granted = Granted {
+            session: acquire.session,
+            window,
+        };
         match acquire.purpose {
             Purpose::Map => self.map_granted(acquire.extent, acquire.member, granted),
             Purpose::Repair => self.repair_granted(acquire.extent, acquire.member, granted),
@@ -173,7 +224,12 @@ impl Control {
             return self.give_back(granted.session, pool_window(&granted.window.descriptor));
         };
         let Granted { session, window } = granted;
-        job.members[member] = Some(Member { session, domain, window, state: MemberState::Live });
+        job.members[member] = Some(Member {
+            session,
+            domain,
+            window,
+            state: MemberState::Live,
+        });
         job.waiting -= 1;
         if job.waiting == 0 {
             self.pursue(extent);
@@ -208,18 +264,31 @@ impl Control {
             for member in members.into_iter().flatten() {
                 self.give_back(member.session, pool_window(&member.window.descriptor));
             }
-            tracing::warn!(extent, live, needed = all_data, "no space: too few hosts have memory left");
+            tracing::warn!(
+                extent,
+                live,
+                needed = all_data,
+                "no space: too few hosts have memory left"
+            );
             self.core.mapping_ended(extent, Mapping::Refused);
             let until = self.now().after(REFUSED_FOR);
             self.refused.push((extent, until));
             return;
         }
         if live < members.len() {
-            tracing::warn!(extent, live, wanted = members.len(), "extent mapped degraded");
+            tracing::warn!(
+                extent,
+                live,
+                wanted = members.len(),
+                "extent mapped degraded"
+            );
             self.repair_retry = Time(0);
         }
         self.core.directory.publish(|next| {
-            next.extents[extent] = Some(std::sync::Arc::new(Stripe { members, ..Stripe::default() }));
+            next.extents[extent] = Some(std::sync::Arc::new(Stripe {
+                members,
+                ..Stripe::default()
+            }));
             true
         });
         self.core.mapping_ended(extent, Mapping::Idle);
@@ -233,13 +302,18 @@ impl Control {
     /// Gives up on hosts that answer neither pings nor in the time that any slab takes.
     pub(super) fn tend_acquires(&mut self, now: Time) {
         self.fail_acquires(|control, acquire| {
-            control.hosts[acquire.session.host].is_silent(now) || now.since(acquire.asked_at) > ACQUIRE_MAX
+            control.hosts[acquire.session.host].is_silent(now)
+                || now.since(acquire.asked_at) > ACQUIRE_MAX
         });
     }
 
     fn fail_acquires(&mut self, is_over: impl Fn(&Self, &Acquire) -> bool) {
-        let over: Vec<u64> =
-            self.acquires.iter().filter(|(_, acquire)| is_over(self, acquire)).map(|(&request, _)| request).collect();
+        let over: Vec<u64> = self
+            .acquires
+            .iter()
+            .filter(|(_, acquire)| is_over(self, acquire))
+            .map(|(&request, _)| request)
+            .collect();
         for request in over {
             // A failure may have ended others of the list.
             if let Some(acquire) = self.acquires.remove(&request) {

@@ -41,7 +41,12 @@ enum Stage {
     /// Writers of the chunk are leaving.
     Draining { epoch: u64, start: u32, end: u32 },
     /// The target is at it.
-    Filling { request: u64, end: u32, len_bytes: u64, asked_at: Time },
+    Filling {
+        request: u64,
+        end: u32,
+        len_bytes: u64,
+        asked_at: Time,
+    },
     /// No source could be read; tried again at this time.
     Pausing { until: Time, start: u32, end: u32 },
     /// Writers of a wholly discarded extent are leaving.
@@ -66,7 +71,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl Control {
     /// Whether something waits for workers to leave an epoch.
     pub(super) fn is_draining(&self) -> bool {
-        let drains = |repair: &Repair| matches!(repair.stage, Stage::Draining { .. } | Stage::Reclaiming { .. });
+        let drains = |repair: &Repair| {
+            matches!(
+                repair.stage,
+                Stage::Draining { .. } | Stage::Reclaiming { .. }
+            )
+        };
         self.repairs.iter().any(drains)
     }
 
@@ -84,28 +94,39 @@ impl Control {
     }
 
     fn step_repair(&mut self, extent: usize, now: Time) {
-        let Some(at) = self.find_repair(extent) else { return };
+        let Some(at) = self.find_repair(extent) else {
+            return;
+        };
         match self.repairs[at].stage {
             Stage::Draining { epoch, start, end } if self.core.directory.is_settled(epoch) => {
                 self.fill(at, start, end, now);
             }
-            Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => self.reclaim(at),
+            Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
+                self.reclaim(at)
+            }
             Stage::Pausing { until, start, end } if now >= until => {
                 self.repairs[at].shunned = 0;
                 self.fill(at, start, end, now);
             }
             Stage::Filling { asked_at, .. } => {
-                let target = self.repairs[at].target.expect("a filling repair has a target");
+                let target = self.repairs[at]
+                    .target
+                    .expect("a filling repair has a target");
                 if now.since(asked_at) > FILL_MAX || self.hosts[target.host].is_silent(now) {
                     self.abandon(at);
                 }
             }
-            Stage::Draining { .. } | Stage::Reclaiming { .. } | Stage::Pausing { .. } | Stage::Acquiring => {}
+            Stage::Draining { .. }
+            | Stage::Reclaiming { .. }
+            | Stage::Pausing { .. }
+            | Stage::Acquiring => {}
         }
     }
 
     fn find_repair(&self, extent: usize) -> Option<usize> {
-        self.repairs.iter().position(|repair| repair.extent == extent)
+        self.repairs
+            .iter()
+            .position(|repair| repair.extent == extent)
     }
 
     /// Looks for stripes with a missing member and starts on the first few.
@@ -117,20 +138,37 @@ impl Control {
                 return;
             }
             let Some(stripe) = stripe else { continue };
-            let Some(split) = stripe.members.iter().position(Option::is_none) else { continue };
+            let Some(split) = stripe.members.iter().position(Option::is_none) else {
+                continue;
+            };
             let is_lost = (stripe.readable().count_ones() as usize) < self.core.scheme.k();
             if is_lost || self.find_repair(extent).is_some() {
                 continue;
             }
-            let excluded: Vec<u32> = stripe.members.iter().flatten().map(|member| member.domain).collect();
-            let Some(&host) = place(&self.candidates(now), &excluded, 1, self.seed(extent)).first() else { continue };
-            self.repairs.push(Repair { extent, split, target: None, stage: Stage::Acquiring, shunned: 0 });
+            let excluded: Vec<u32> = stripe
+                .members
+                .iter()
+                .flatten()
+                .map(|member| member.domain)
+                .collect();
+            let Some(&host) = place(&self.candidates(now), &excluded, 1, self.seed(extent)).first()
+            else {
+                continue;
+            };
+            self.repairs.push(Repair {
+                extent,
+                split,
+                target: None,
+                stage: Stage::Acquiring,
+                shunned: 0,
+            });
             self.acquire(extent, split, host, Purpose::Repair);
         }
     }
 
     pub(super) fn repair_refused(&mut self, extent: usize) {
-        self.repairs.retain(|repair| repair.extent != extent || !matches!(repair.stage, Stage::Acquiring));
+        self.repairs
+            .retain(|repair| repair.extent != extent || !matches!(repair.stage, Stage::Acquiring));
     }
 
     /// A slab for a repair has arrived: it takes its place, empty.
@@ -138,7 +176,10 @@ impl Control {
         let vacant = self.core.directory.snapshot().extents[extent]
             .as_ref()
             .is_some_and(|stripe| stripe.members[split].is_none());
-        let Some(at) = self.find_repair(extent).filter(|&at| vacant && self.repairs[at].split == split) else {
+        let Some(at) = self
+            .find_repair(extent)
+            .filter(|&at| vacant && self.repairs[at].split == split)
+        else {
             self.repair_refused(extent);
             return self.give_back(granted.session, pool_window(&granted.window.descriptor));
         };
@@ -146,7 +187,12 @@ impl Control {
         let domain = self.hosts[session.host].domain;
         tracing::info!(extent, split, host = %self.hosts[session.host].config.name, "regeneration starts");
         self.core.directory.publish_stripe(extent, |stripe| {
-            stripe.members[split] = Some(Member { session, domain, window, state: MemberState::Filling { watermark: 0 } });
+            stripe.members[split] = Some(Member {
+                session,
+                domain,
+                window,
+                state: MemberState::Filling { watermark: 0 },
+            });
             true
         });
         self.repairs[at].target = Some(session);
@@ -156,15 +202,21 @@ impl Control {
     /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
     fn fence(&mut self, at: usize, start: u32) {
         let Repair { extent, split, .. } = self.repairs[at];
-        let pages = u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
-        let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
+        let pages =
+            u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+        let chunk =
+            u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
         let end = start.saturating_add(chunk).min(pages);
         let is_whole = start == pages;
         let mut kept = false;
         let epoch = self.core.directory.publish_stripe(extent, |stripe| {
             if let Some(member) = &mut stripe.members[split] {
                 kept = true;
-                member.state = if is_whole { MemberState::Live } else { MemberState::Filling { watermark: start } };
+                member.state = if is_whole {
+                    MemberState::Live
+                } else {
+                    MemberState::Filling { watermark: start }
+                };
             }
             stripe.fence = if is_whole { 0..0 } else { start..end };
             kept
@@ -174,7 +226,10 @@ impl Control {
         }
         if is_whole {
             tracing::info!(extent, split, "regeneration done");
-            self.core.counters.slabs_rebuilt.fetch_add(1, Ordering::Relaxed);
+            self.core
+                .counters
+                .slabs_rebuilt
+                .fetch_add(1, Ordering::Relaxed);
             self.repairs.swap_remove(at);
             self.repair_retry = Time(0);
             return;
@@ -185,15 +240,31 @@ impl Control {
 
     /// The chunk is drained: has the target rebuild its written part, or skips it.
     fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
-        let Repair { extent, split, target, shunned, .. } = self.repairs[at];
+        let Repair {
+            extent,
+            split,
+            target,
+            shunned,
+            ..
+        } = self.repairs[at];
         let base = extent as u64 * self.core.extent_pages;
-        let written = |from: u64| self.core.bitmap.next(base + from, base + u64::from(end), true);
-        let Some(first) = written(u64::from(start)) else { return self.fence(at, end) };
+        let written = |from: u64| {
+            self.core
+                .bitmap
+                .next(base + from, base + u64::from(end), true)
+        };
+        let Some(first) = written(u64::from(start)) else {
+            return self.fence(at, end);
+        };
         let split_bytes = self.core.scheme.split_bytes() as u64;
         let k = self.core.scheme.k();
         let snapshot = self.core.directory.snapshot();
-        let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else { return self.abandon(at) };
-        let Some(member) = &stripe.members[split] else { return self.abandon(at) };
+        let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
+            return self.abandon(at);
+        };
+        let Some(member) = &stripe.members[split] else {
+            return self.abandon(at);
+        };
         if (stripe.readable().count_ones() as usize) < k {
             return self.abandon(at);
         }
@@ -213,7 +284,11 @@ impl Control {
             })
             .collect();
         if sources.len() < k {
-            self.repairs[at].stage = Stage::Pausing { until: now.after(PAUSE), start, end };
+            self.repairs[at].stage = Stage::Pausing {
+                until: now.after(PAUSE),
+                start,
+                end,
+            };
             return;
         }
         let request = self.next_request();
@@ -229,24 +304,47 @@ impl Control {
             len_bytes,
             sources,
         };
-        self.repairs[at].stage = Stage::Filling { request, end, len_bytes, asked_at: now };
+        self.repairs[at].stage = Stage::Filling {
+            request,
+            end,
+            len_bytes,
+            asked_at: now,
+        };
         // Losing the target ends the repair as well.
         self.send(target.host, &message);
     }
 
     pub(super) fn on_filled(&mut self, request: u64, result: FillResult) {
         let filling = |repair: &Repair| matches!(repair.stage, Stage::Filling { request: asked, .. } if asked == request);
-        let Some(at) = self.repairs.iter().position(filling) else { return };
-        let Stage::Filling { end, len_bytes, asked_at, .. } = self.repairs[at].stage else { return };
+        let Some(at) = self.repairs.iter().position(filling) else {
+            return;
+        };
+        let Stage::Filling {
+            end,
+            len_bytes,
+            asked_at,
+            ..
+        } = self.repairs[at].stage
+        else {
+            return;
+        };
         match result {
             FillResult::Done => {
-                self.core.counters.rebuilt_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+                self.core
+                    .counters
+                    .rebuilt_bytes
+                    .fetch_add(len_bytes, Ordering::Relaxed);
                 self.fence(at, end);
             }
             FillResult::SourceFailed { split } => {
-                tracing::warn!(extent = self.repairs[at].extent, split, "a source could not be read");
+                tracing::warn!(
+                    extent = self.repairs[at].extent,
+                    split,
+                    "a source could not be read"
+                );
                 self.repairs[at].shunned |= 1_u64.checked_shl(u32::from(split)).unwrap_or(0);
-                let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
+                let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64)
+                    .expect("small");
                 let start = (end - 1) / chunk * chunk;
                 self.fill(at, start, end, asked_at.max(self.now()));
             }
@@ -274,14 +372,20 @@ impl Control {
 
     /// Ends the repairs whose target's session is gone.
     pub(super) fn lose_repairs(&mut self, session: Session) {
-        while let Some(at) = self.repairs.iter().position(|repair| repair.target == Some(session)) {
+        while let Some(at) = self
+            .repairs
+            .iter()
+            .position(|repair| repair.target == Some(session))
+        {
             self.abandon(at);
         }
     }
 
     /// Ends the repair of a member that was dropped from the directory.
     pub(super) fn lose_repair_target(&mut self, extent: usize, split: usize) {
-        let hit = |repair: &Repair| repair.extent == extent && repair.split == split && repair.target.is_some();
+        let hit = |repair: &Repair| {
+            repair.extent == extent && repair.split == split && repair.target.is_some()
+        };
         if let Some(at) = self.repairs.iter().position(hit) {
             self.abandon(at);
         }
@@ -292,7 +396,12 @@ impl Control {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
             let base = extent as u64 * self.core.extent_pages;
-            let is_empty = || self.core.bitmap.next(base, base + self.core.extent_pages, true).is_none();
+            let is_empty = || {
+                self.core
+                    .bitmap
+                    .next(base, base + self.core.extent_pages, true)
+                    .is_none()
+            };
             if stripe.is_none() || !is_empty() {
                 continue;
             }
@@ -300,13 +409,20 @@ impl Control {
                 self.core.discarded.store(true, Ordering::Release);
                 continue;
             }
-            let pages = u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+            let pages =
+                u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
                 stripe.fence = 0..pages;
                 true
             });
             let stage = Stage::Reclaiming { epoch };
-            self.repairs.push(Repair { extent, split: 0, target: None, stage, shunned: 0 });
+            self.repairs.push(Repair {
+                extent,
+                split: 0,
+                target: None,
+                stage,
+                shunned: 0,
+            });
         }
     }
 
@@ -314,12 +430,21 @@ impl Control {
     fn reclaim(&mut self, at: usize) {
         let extent = self.repairs.swap_remove(at).extent;
         let base = extent as u64 * self.core.extent_pages;
-        let is_empty = self.core.bitmap.next(base, base + self.core.extent_pages, true).is_none();
+        let is_empty = self
+            .core
+            .bitmap
+            .next(base, base + self.core.extent_pages, true)
+            .is_none();
         let mut freed = Vec::new();
         self.core.directory.publish(|next| {
             match &mut next.extents[extent] {
                 Some(stripe) if !is_empty => std::sync::Arc::make_mut(stripe).fence = 0..0,
-                slot => freed = slot.take().map(|stripe| stripe.members.clone()).unwrap_or_default(),
+                slot => {
+                    freed = slot
+                        .take()
+                        .map(|stripe| stripe.members.clone())
+                        .unwrap_or_default()
+                }
             }
             true
         });

@@ -13,7 +13,6 @@ pub(super) struct Lanes {
     lanes: Vec<Option<Lane>>,
     // Hosts with verbs that were posted but perhaps not sent.
     dirty: Vec<HostIndex>,
-    // Verbs outstanding on all lanes were last counted non-zero on these hosts.
     epoll: OwnedFd,
     swept: Time,
 }
@@ -21,6 +20,8 @@ pub(super) struct Lanes {
 struct Lane {
     session: Session,
     endpoint: Box<dyn Endpoint>,
+    // What the epoll set watches for it; an endpoint with a full socket names another one.
+    watched: Option<RawFd>,
     dirty: bool,
 }
 
@@ -51,22 +52,29 @@ impl Lanes {
 
     /// Takes over a new session's endpoint; an older session's is dropped.
     pub fn adopt(&mut self, session: Session, endpoint: Box<dyn Endpoint>) {
-        if self.lanes[session.host].as_ref().is_some_and(|lane| lane.session.number > session.number) {
+        if self.lanes[session.host]
+            .as_ref()
+            .is_some_and(|lane| lane.session.number > session.number)
+        {
             return;
         }
-        if let Some(fd) = endpoint.fd() {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: session.host as u64 };
-            // SAFETY: both descriptors are open and `event` is valid for the call.
-            unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-        }
         // An old endpoint closes its descriptor, which leaves the epoll set by itself.
-        self.lanes[session.host] = Some(Lane { session, endpoint, dirty: false });
+        let mut lane = Lane {
+            session,
+            endpoint,
+            watched: None,
+            dirty: false,
+        };
+        lane.watch(self.epoll.as_raw_fd());
+        self.lanes[session.host] = Some(lane);
     }
 
     /// The endpoint of exactly this session.
     #[inline]
     pub fn get(&mut self, session: Session) -> Option<&mut dyn Endpoint> {
-        let lane = self.lanes[session.host].as_mut().filter(|lane| lane.session == session)?;
+        let lane = self.lanes[session.host]
+            .as_mut()
+            .filter(|lane| lane.session == session)?;
         if !lane.dirty {
             lane.dirty = true;
             self.dirty.push(session.host);
@@ -76,7 +84,13 @@ impl Lanes {
 
     /// Hints that bytes of a window will be read.
     #[inline]
-    pub fn prefetch(&self, session: Session, window: &cenote_fabric::RemoteWindow, offset: u64, len_bytes: usize) {
+    pub fn prefetch(
+        &self,
+        session: Session,
+        window: &cenote_fabric::RemoteWindow,
+        offset: u64,
+        len_bytes: usize,
+    ) {
         if let Some(lane) = &self.lanes[session.host] {
             lane.endpoint.prefetch(window, offset, len_bytes);
         }
@@ -88,22 +102,33 @@ impl Lanes {
             if let Some(lane) = &mut self.lanes[host] {
                 lane.dirty = false;
                 lane.endpoint.flush(queue);
+                lane.watch(self.epoll.as_raw_fd());
             }
         }
     }
 
     /// Verbs posted and not completed, over all lanes.
     pub fn outstanding(&self) -> usize {
-        self.lanes.iter().flatten().map(|lane| lane.endpoint.outstanding()).sum()
+        self.lanes
+            .iter()
+            .flatten()
+            .map(|lane| lane.endpoint.outstanding())
+            .sum()
     }
 
     /// Waits up to `timeout` for arrivals and handles them; returns the sessions found dead.
-    pub fn poll(&mut self, timeout: Duration, clock: fn() -> Time, queue: &mut CompletionQueue) -> Vec<Session> {
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+        clock: fn() -> Time,
+        queue: &mut CompletionQueue,
+    ) -> Vec<Session> {
         const EVENTS_MAX: usize = 64;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: `events` has room for EVENTS_MAX entries and outlives the call.
-        let ready = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
+        let ready =
+            unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
         let now = clock();
         let mut dead = Vec::new();
         for event in &events[..usize::try_from(ready).unwrap_or(0)] {
@@ -119,9 +144,18 @@ impl Lanes {
         dead
     }
 
-    fn poll_lane(&mut self, host: HostIndex, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
-        let Some(lane) = &mut self.lanes[host] else { return };
+    fn poll_lane(
+        &mut self,
+        host: HostIndex,
+        now: Time,
+        queue: &mut CompletionQueue,
+        dead: &mut Vec<Session>,
+    ) {
+        let Some(lane) = &mut self.lanes[host] else {
+            return;
+        };
         lane.endpoint.poll(now, queue);
+        lane.watch(self.epoll.as_raw_fd());
         if lane.endpoint.is_dead() && lane.endpoint.outstanding() == 0 {
             dead.push(lane.session);
             self.lanes[host] = None;
@@ -130,6 +164,34 @@ impl Lanes {
 
     /// System calls made on the data path so far.
     pub fn system_calls(&self) -> u64 {
-        self.lanes.iter().flatten().map(|lane| lane.endpoint.system_calls()).sum()
+        self.lanes
+            .iter()
+            .flatten()
+            .map(|lane| lane.endpoint.system_calls())
+            .sum()
+    }
+}
+
+impl Lane {
+    /// Has the epoll set watch the descriptor that the endpoint names now.
+    #[inline]
+    fn watch(&mut self, epoll: RawFd) {
+        let wanted = self.endpoint.fd();
+        if wanted == self.watched {
+            return;
+        }
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: self.session.host as u64,
+        };
+        if let Some(old) = self.watched {
+            // SAFETY: `event` is valid for the call; a descriptor that is gone is an error without effect.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, old, &raw mut event) };
+        }
+        if let Some(new) = wanted {
+            // SAFETY: both descriptors are open and `event` is valid for the call.
+            unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, new, &raw mut event) };
+        }
+        self.watched = wanted;
     }
 }

@@ -75,7 +75,9 @@ enum Verb {
 impl Worker {
     /// Starts an operation on part of one page; false when none is free.
     pub(super) fn start_op(&mut self, request: u16, chunk: Chunk) -> bool {
-        let Some(op) = self.free_ops.pop() else { return false };
+        let Some(op) = self.free_ops.pop() else {
+            return false;
+        };
         let slot = &mut self.requests[usize::from(request)];
         slot.started_bytes += chunk.len_bytes as u64;
         slot.pending += 1;
@@ -103,8 +105,18 @@ impl Worker {
         }
     }
 
+    /// Forgets parked operations that have not begun.
+    pub(super) fn retain_settling(&mut self) {
+        let ops = &self.ops;
+        self.parked
+            .retain(|&op| ops[usize::from(op)].state == State::Settling);
+    }
+
     /// Takes an operation from the start.
     fn begin(&mut self, op: u16) {
+        if self.core.closed.load(Ordering::Acquire) {
+            return self.finish(op, Err(IoError::Closed));
+        }
         match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
             Kind::Read => self.begin_read(op),
             Kind::Write | Kind::Discard => self.begin_write(op),
@@ -114,7 +126,9 @@ impl Worker {
     fn begin_read(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].page;
-        let Some(version) = self.core.claims.version(page) else { return self.park(op) };
+        let Some(version) = self.core.claims.version(page) else {
+            return self.park(op);
+        };
         if !self.core.bitmap.contains(page) {
             if !self.core.claims.unchanged(page, version) {
                 return self.park(op);
@@ -165,7 +179,11 @@ impl Worker {
             return self.finish(op, Err(IoError::Lost));
         }
         // The k lowest members: every data split that is there, then parities. Copies take turns.
-        let mut chosen = if k == 1 { turn(readable, self.ops[at].page) } else { readable };
+        let mut chosen = if k == 1 {
+            turn(readable, self.ops[at].page)
+        } else {
+            readable
+        };
         while chosen.count_ones() as usize > k {
             chosen &= !(1 << (63 - chosen.leading_zeros()));
         }
@@ -205,7 +223,15 @@ impl Worker {
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.ops[usize::from(op)].pending = members | if encodes { ENCODING } else { 0 };
-        self.post(op, if encodes { members & !parities } else { members }, Verb::Write);
+        self.post(
+            op,
+            if encodes {
+                members & !parities
+            } else {
+                members
+            },
+            Verb::Write,
+        );
         if encodes {
             self.encode.push(op);
         }
@@ -215,14 +241,21 @@ impl Worker {
     pub(super) fn post_parities(&mut self, op: u16) {
         let at = usize::from(op);
         let k = self.core.scheme.k();
-        let code = self.core.code.as_ref().expect("only schemes with a code encode");
+        let code = self
+            .core
+            .code
+            .as_ref()
+            .expect("only schemes with a code encode");
         // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
         // nothing writes it while the operation lives; the parities are the rest of this
         // operation's own scratch block, which does not overlap the page.
         let (page, parities) = unsafe {
             (
                 std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts_mut(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
+                std::slice::from_raw_parts_mut(
+                    self.scratch(op).add(PAGE_BYTES),
+                    self.parity_bytes(),
+                ),
             )
         };
         code.encode(page, parities);
@@ -235,14 +268,26 @@ impl Worker {
     /// Posts a verb to each of `splits`; where the endpoint is gone it fails at once.
     fn post(&mut self, op: u16, splits: u64, verb: Verb) {
         let at = usize::from(op);
-        let (page, parities) = (self.page_buffer(op), self.scratch(op).wrapping_add(PAGE_BYTES));
+        let (page, parities) = (
+            self.page_buffer(op),
+            self.scratch(op).wrapping_add(PAGE_BYTES),
+        );
         let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
         let offset = u64::from(self.ops[at].index) * split_bytes as u64;
         let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");
-        let member = |split: usize| stripe.members[split].as_ref().expect("posted only to present members");
+        let member = |split: usize| {
+            stripe.members[split]
+                .as_ref()
+                .expect("posted only to present members")
+        };
         if verb == Verb::Read && k > 1 {
             for split in bits(splits) {
-                self.lanes.prefetch(member(split).session, &member(split).window, offset, split_bytes);
+                self.lanes.prefetch(
+                    member(split).session,
+                    &member(split).window,
+                    offset,
+                    split_bytes,
+                );
             }
         }
         for split in bits(splits) {
@@ -254,7 +299,11 @@ impl Worker {
                 parity => parities.wrapping_add((parity - k) * split_bytes),
             };
             let Some(endpoint) = self.lanes.get(member.session) else {
-                self.queue.push(Completion { token, status: Status::Disconnected, value: 0 });
+                self.queue.push(Completion {
+                    token,
+                    status: Status::Disconnected,
+                    value: 0,
+                });
                 continue;
             };
             // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
@@ -262,12 +311,23 @@ impl Worker {
             // after the completion of every verb it posted.
             let posted = unsafe {
                 match verb {
-                    Verb::Read => {
-                        endpoint.post_read(&member.window, offset, local, split_bytes, token, &mut self.queue)
-                    }
-                    Verb::Write => {
-                        endpoint.post_write(&member.window, offset, local, split_bytes, None, token, &mut self.queue)
-                    }
+                    Verb::Read => endpoint.post_read(
+                        &member.window,
+                        offset,
+                        local,
+                        split_bytes,
+                        token,
+                        &mut self.queue,
+                    ),
+                    Verb::Write => endpoint.post_write(
+                        &member.window,
+                        offset,
+                        local,
+                        split_bytes,
+                        None,
+                        token,
+                        &mut self.queue,
+                    ),
                 }
             };
             posted.expect("an endpoint's queue holds one verb per operation");
@@ -295,7 +355,9 @@ impl Worker {
     fn mark_failed(&mut self, op: u16, split: usize, status: Status) {
         let extent = self.ops[usize::from(op)].extent;
         let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
-        let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) else { return };
+        let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) else {
+            return;
+        };
         let (session, generation) = (member.session, member.window.descriptor.generation);
         match status {
             Status::StaleGeneration | Status::Revoked => {
@@ -318,7 +380,9 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Merging => self.end_merge(op),
             State::Writing => self.end_write(op),
-            State::Free | State::Parked | State::Settling => unreachable!("no verb is out in these states"),
+            State::Free | State::Parked | State::Settling => {
+                unreachable!("no verb is out in these states")
+            }
         }
     }
 
@@ -330,7 +394,11 @@ impl Worker {
             return self.begin_read(op);
         }
         self.reconstruct(op);
-        if !self.core.claims.unchanged(self.ops[at].page, self.ops[at].version) {
+        if !self
+            .core
+            .claims
+            .unchanged(self.ops[at].page, self.ops[at].version)
+        {
             self.count_repeat();
             return self.park(op);
         }
@@ -338,7 +406,10 @@ impl Worker {
             let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
             // chunk's part of the request's buffer; they do not overlap.
-            unsafe { self.target(op).copy_from_nonoverlapping(self.scratch(op).add(start), len_bytes) };
+            unsafe {
+                self.target(op)
+                    .copy_from_nonoverlapping(self.scratch(op).add(start), len_bytes)
+            };
         }
         self.finish(op, Ok(()));
     }
@@ -359,13 +430,16 @@ impl Worker {
     fn end_write(&mut self, op: u16) {
         let at = usize::from(op);
         if std::mem::take(&mut self.ops[at].failed) {
-            let before = stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent").clone();
+            let before = stripe_of(&self.views, &self.ops[at])
+                .expect("a write works in a mapped extent")
+                .clone();
             self.leave(op);
             self.enter(op);
-            let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-                stripe.readable().count_ones() as usize >= self.core.scheme.k()
-            });
-            let Some(stripe) = stripe else { return self.finish(op, Err(IoError::Lost)) };
+            let stripe = stripe_of(&self.views, &self.ops[at])
+                .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
+            let Some(stripe) = stripe else {
+                return self.finish(op, Err(IoError::Lost));
+            };
             let acked = self.ops[at].acked & unchanged_members(&before, stripe);
             let missing = stripe.writable(self.ops[at].index) & !acked;
             self.ops[at].acked = acked;
@@ -374,7 +448,8 @@ impl Worker {
                 return self.scatter(op, missing);
             }
         }
-        let stripe = stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
+        let stripe =
+            stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
         if self.core.directory.is_settled(stripe.dropped_in) {
             self.finish(op, Ok(()));
         } else {
@@ -387,7 +462,9 @@ impl Worker {
     fn reconstruct(&mut self, op: u16) {
         let present = self.ops[usize::from(op)].acked;
         let data = (1 << self.core.scheme.k()) - 1;
-        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else { return };
+        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
+            return;
+        };
         // SAFETY: as in `post_parities`, and no verb of this operation is out, so nothing else
         // writes the page or the parities.
         let (page, parities) = unsafe {
@@ -396,13 +473,20 @@ impl Worker {
                 std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
             )
         };
-        code.reconstruct(present, page, parities).expect("k splits of a valid code are present");
-        self.core.counters.pages_decoded.fetch_add(1, Ordering::Relaxed);
+        code.reconstruct(present, page, parities)
+            .expect("k splits of a valid code are present");
+        self.core
+            .counters
+            .pages_decoded
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// Puts the request's bytes (zeros for a discard) over the page in scratch.
     fn merge(&mut self, op: u16) {
-        let (start, len_bytes) = (self.ops[usize::from(op)].start, self.ops[usize::from(op)].len_bytes);
+        let (start, len_bytes) = (
+            self.ops[usize::from(op)].start,
+            self.ops[usize::from(op)].len_bytes,
+        );
         // SAFETY: the chunk lies inside the scratch page; the request's buffer holds its bytes
         // and does not overlap the scratch.
         unsafe {
@@ -458,15 +542,25 @@ impl Worker {
     }
 
     fn count_repeat(&self) {
-        self.core.counters.reads_repeated.fetch_add(1, Ordering::Relaxed);
+        self.core
+            .counters
+            .reads_repeated
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// Enters the newest epoch.
     fn enter(&mut self, op: u16) {
         let snapshot = self.epoch.enter(self.working > 0);
         let epoch = snapshot.epoch;
-        if self.views.back().is_none_or(|view| view.snapshot.epoch != epoch) {
-            self.views.push_back(View { snapshot: Arc::clone(snapshot), count: 0 });
+        if self
+            .views
+            .back()
+            .is_none_or(|view| view.snapshot.epoch != epoch)
+        {
+            self.views.push_back(View {
+                snapshot: Arc::clone(snapshot),
+                count: 0,
+            });
             // Endpoints are delivered before anything granted on their session is published.
             self.take_mail();
         }
@@ -481,13 +575,18 @@ impl Worker {
         if epoch == 0 {
             return;
         }
-        let view = self.views.iter_mut().find(|view| view.snapshot.epoch == epoch).expect("entered before");
+        let view = self
+            .views
+            .iter_mut()
+            .find(|view| view.snapshot.epoch == epoch)
+            .expect("entered before");
         view.count -= 1;
         self.working -= 1;
         while self.views.len() > 1 && self.views[0].count == 0 {
             self.views.pop_front();
         }
-        self.epoch.leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
+        self.epoch
+            .leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
     }
 
     /// This operation's scratch block: a page, then the parities.
@@ -505,18 +604,29 @@ impl Worker {
     fn target(&self, op: u16) -> *mut u8 {
         let op = &self.ops[usize::from(op)];
         // SAFETY: the chunk was cut from the request's range, so its offset lies inside the buffer.
-        unsafe { self.requests[usize::from(op.request)].buffer.add(op.buffer_offset) }
+        unsafe {
+            self.requests[usize::from(op.request)]
+                .buffer
+                .add(op.buffer_offset)
+        }
     }
 
     /// The whole page: in the request's buffer where it covers the page, in scratch otherwise.
     fn page_buffer(&self, op: u16) -> *mut u8 {
-        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES { self.target(op) } else { self.scratch(op) }
+        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
+            self.target(op)
+        } else {
+            self.scratch(op)
+        }
     }
 }
 
 /// The stripe of the operation's extent, in the epoch that it works in.
 fn stripe_of<'a>(views: &'a VecDeque<View>, op: &PageOp) -> Option<&'a Stripe> {
-    let view = views.iter().rev().find(|view| view.snapshot.epoch == op.epoch)?;
+    let view = views
+        .iter()
+        .rev()
+        .find(|view| view.snapshot.epoch == op.epoch)?;
     view.snapshot.extents[op.extent].as_deref()
 }
 
@@ -544,5 +654,7 @@ fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
 /// One bit of `mask`, another for each page, so that copies share the reads.
 fn turn(mask: u64, page: u64) -> u64 {
     let skip = page % u64::from(mask.count_ones().max(1));
-    bits(mask).nth(usize::try_from(skip).expect("below 64")).map_or(0, |bit| 1 << bit)
+    bits(mask)
+        .nth(usize::try_from(skip).expect("below 64"))
+        .map_or(0, |bit| 1 << bit)
 }

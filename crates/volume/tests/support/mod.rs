@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cenote_fabric::{Address, ClusterKey, Connector};
+use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_volume::{Health, HostConfig, Scheme, Volume, VolumeConfig};
 
@@ -22,6 +22,7 @@ pub struct Cluster {
 
 struct RunningHost {
     stop: Arc<AtomicBool>,
+    waker: Waker,
     thread: JoinHandle<()>,
 }
 
@@ -63,7 +64,7 @@ impl Cluster {
             domain: format!("h{index:02}"),
             addresses: vec![address],
             memory_bytes: self.memory_bytes,
-            slab_bytes: Some(self.slab_bytes),
+            slab_bytes: self.slab_bytes,
             key: self.key.clone(),
             huge_pages: false,
             lock_memory: LockMemory::Never,
@@ -72,9 +73,17 @@ impl Cluster {
         let stop = Arc::new(AtomicBool::new(false));
         let mut daemon = Daemon::start(config).unwrap();
         let address = daemon.addresses()[0].clone();
+        let waker = daemon.waker();
         let seen = Arc::clone(&stop);
         let thread = std::thread::spawn(move || daemon.run(&seen).unwrap());
-        (RunningHost { stop, thread }, address)
+        (
+            RunningHost {
+                stop,
+                waker,
+                thread,
+            },
+            address,
+        )
     }
 
     pub fn connector(&self) -> Arc<dyn Connector> {
@@ -98,6 +107,7 @@ impl Cluster {
     pub fn stop(&mut self, index: usize) {
         if let Some(host) = self.hosts[index].take() {
             host.stop.store(true, Ordering::Release);
+            host.waker.wake();
             host.thread.join().unwrap();
         }
     }
@@ -116,6 +126,10 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        for host in self.hosts.iter().flatten() {
+            host.stop.store(true, Ordering::Release);
+            host.waker.wake();
+        }
         for index in 0..self.hosts.len() {
             self.stop(index);
         }
@@ -128,7 +142,10 @@ fn socket(folder: &Path, index: usize) -> PathBuf {
 
 /// Waits until every extent has the wanted health.
 pub fn wait_for_health(volume: &Volume, wanted: Health) {
-    wait_until(|| volume.status().unwrap().health == wanted, || format!("{:#?}", volume.status()));
+    wait_until(
+        || volume.status().unwrap().health == wanted,
+        || format!("{:#?}", volume.status()),
+    );
 }
 
 /// Waits for a condition; panics with the state when it does not come.

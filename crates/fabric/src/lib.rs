@@ -19,7 +19,6 @@
 mod address;
 mod channel;
 pub mod conformance;
-pub mod conformance;
 mod endpoint;
 mod error;
 mod frame;

@@ -92,10 +92,8 @@ impl Code {
             return;
         }
         let mut job = Job::new(split);
-        data.chunks_exact(split).for_each(|row| job.source(row));
-        parity
-            .chunks_exact_mut(split)
-            .for_each(|row| job.target(row));
+        data.chunks(split).for_each(|row| job.source(row));
+        parity.chunks_mut(split).for_each(|row| job.target(row));
         self.run(&job, self.encoder.coefs());
     }
 
@@ -145,7 +143,7 @@ impl Code {
             return Ok(());
         }
         let mut job = Job::new(split);
-        for (index, bytes) in data.chunks_exact_mut(split).enumerate() {
+        for (index, bytes) in data.chunks_mut(split).enumerate() {
             if targets >> index & 1 == 1 {
                 job.target(bytes);
             } else {

@@ -150,9 +150,9 @@ impl<'a> Job<'a> {
     #[inline]
     pub(crate) fn new(len: usize) -> Self {
         Self {
-            sources: [MaybeUninit::uninit(); DATA_MAX],
+            sources: [const { MaybeUninit::uninit() }; DATA_MAX],
             source_count: 0,
-            targets: [MaybeUninit::uninit(); PARITY_MAX],
+            targets: [const { MaybeUninit::uninit() }; PARITY_MAX],
             target_count: 0,
             len,
             add: false,

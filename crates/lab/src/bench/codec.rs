@@ -152,8 +152,10 @@ struct Contender {
     /// False for `memcpy`, whose bytes are not those of the code.
     codes: bool,
     /// Does it to the pages named.
-    run: Box<dyn FnMut(&mut Pages, &[usize])>,
+    run: Run,
 }
+
+type Run = Box<dyn FnMut(&mut Pages, &[usize])>;
 
 impl Contender {
     /// A contender that takes one page's data and parity.

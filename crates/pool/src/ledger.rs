@@ -380,6 +380,11 @@ impl Ledger {
             return Err(Refusal::Owned);
         }
         let former = self.held_at(client, place);
+        let orphan = if former.is_some() || self.slabs_free() > 0 {
+            None
+        } else {
+            Some(self.orphans().min().ok_or(Refusal::NoMemory)?)
+        };
         let held = self.leases.slabs(client) - u32::from(former.is_some());
         let wanted = self.waiting.iter().filter(|w| w.client == client).count();
         if held as usize + wanted >= self.limits.client_slabs_max as usize {
@@ -388,13 +393,8 @@ impl Ledger {
         if let Some(slab) = former {
             self.retire(slab, None);
         }
-        if self.slabs_free() == 0 {
-            let oldest = self
-                .orphans()
-                .min()
-                .map(|(_, _, slab)| slab)
-                .ok_or(Refusal::NoMemory)?;
-            self.take_orphan(oldest);
+        if let Some((_, _, slab)) = orphan {
+            self.take_orphan(slab);
         }
         self.owners.insert(place.volume, client);
         Ok(())

@@ -149,7 +149,13 @@ impl Host {
         self.session.attach(descriptor)?;
         loop {
             match self.session.receive()? {
-                Some(Incoming::Attached(answered, end)) if answered == descriptor => return end,
+                // A refusal names no length and no rights.
+                Some(Incoming::Attached(answered, end))
+                    if (answered.id, answered.generation)
+                        == (descriptor.id, descriptor.generation) =>
+                {
+                    return end;
+                }
                 Some(_) => continue,
                 None => {}
             }

@@ -1,0 +1,92 @@
+//! Rebuilt bytes per second of one host over `shm` or `tcp`, beside memcpy on one core.
+//!
+//! `cargo run --release -p cenote-host --example fill_speed [shm|tcp] [k]`
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use cenote_host::Config;
+use cenote_pool::control::{FILL_BYTES_MAX, FillResult, Reply, Request, Source};
+use support::{Fabric, Host, Lab};
+
+const SLAB_BYTES: u64 = 64 << 20;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let fabric = match args.next().as_deref() {
+        None | Some("shm") => Fabric::Shm,
+        Some("tcp") => Fabric::Tcp,
+        Some(other) => panic!("{other}: shm or tcp"),
+    };
+    let k: u8 = args
+        .next()
+        .map_or(8, |text| text.parse().expect("a number of data splits"));
+    let lab = Lab::new(fabric);
+    let config = |name: &str| Config {
+        memory_bytes: SLAB_BYTES,
+        slab_bytes: SLAB_BYTES,
+        ..lab.config(name, 1)
+    };
+    let hosts: Vec<_> = (0..k)
+        .map(|h| Host::start(config(&format!("h{h}"))))
+        .collect();
+    let mut sources = Vec::new();
+    for (host, split) in hosts.iter().zip(0..) {
+        let mut client = lab.client(host, 1);
+        let window = client.map(1, 0);
+        let remote = client.attach(window).unwrap();
+        let bytes = support::noise(split.into(), usize::try_from(SLAB_BYTES).unwrap());
+        client.write(&remote, 0, &bytes);
+        sources.push(Source {
+            split,
+            address: host.address.to_string(),
+            window,
+        });
+    }
+    let target = Host::start(config("target"));
+    let mut client = lab.client(&target, 1);
+    let window = client.map(1, 0);
+    for round in 0..4 {
+        let copied = memcpy_bytes_per_s();
+        let started = Instant::now();
+        for offset in (0..SLAB_BYTES).step_by(usize::try_from(FILL_BYTES_MAX).unwrap()) {
+            let reply = client.ask(&Request::Fill {
+                request: offset,
+                target: window,
+                split: k,
+                k,
+                r: 2,
+                offset,
+                len_bytes: FILL_BYTES_MAX,
+                sources: sources.clone(),
+            });
+            assert_eq!(
+                reply,
+                Reply::Filled {
+                    request: offset,
+                    result: FillResult::Done
+                }
+            );
+        }
+        let filled = SLAB_BYTES as f64 / started.elapsed().as_secs_f64();
+        let ratio = filled / copied;
+        println!(
+            "{fabric:?} k={k} round {round}: fill {:.0} MB/s, memcpy {:.0} MB/s, ratio {ratio:.3}",
+            filled / 1e6,
+            copied / 1e6
+        );
+    }
+}
+
+/// Copies between two buffers that no cache holds.
+fn memcpy_bytes_per_s() -> f64 {
+    let source = vec![1_u8; usize::try_from(4 * SLAB_BYTES).unwrap()];
+    let mut target = vec![2_u8; source.len()];
+    let started = Instant::now();
+    target.copy_from_slice(&source);
+    let elapsed = started.elapsed();
+    assert_eq!(std::hint::black_box(&target)[source.len() - 1], 1);
+    source.len() as f64 / elapsed.as_secs_f64()
+}

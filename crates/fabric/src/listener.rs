@@ -26,7 +26,7 @@ use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
-use crate::socket::{Epoll, Interest, Ready};
+use crate::socket::{self, Epoll, Interest, Ready};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::WindowTable;
 use crate::{
@@ -367,6 +367,10 @@ impl Listener {
         }
         match (proven.purpose, earlier) {
             (Purpose::Control, _) => {
+                if !is_shm && socket::end_when_unreachable(channel.as_fd(), CLIENT_SILENCE).is_err()
+                {
+                    return;
+                }
                 if let Some(earlier) = earlier {
                     self.end_peer(earlier);
                     events.push(Event::Disconnected { peer: earlier });
@@ -491,6 +495,9 @@ const DATA_COUNT_MAX: usize = 256;
 const AGENT_EVENTS_MAX: usize = 1024;
 /// How long nobody is accepted when the system refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client's machine may be unreachable until its connection ends. Far longer than the
+/// failure timeout: a lease frees nothing by itself, so nothing is gained by haste.
+const CLIENT_SILENCE: Duration = Duration::from_secs(60);
 const WAKER_ID: u64 = u64::MAX;
 const BOUND_ID_FIRST: u64 = 1 << 63;
 

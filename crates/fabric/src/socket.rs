@@ -149,6 +149,36 @@ pub(crate) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
+/// Has the kernel end a TCP connection whose other machine is silent for `limit`; a process that
+/// is merely stopped is not noticed. Probes go out only while nothing else does.
+pub(crate) fn end_when_unreachable(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {
+    let seconds = libc::c_int::try_from(limit.as_secs().max(1)).unwrap_or(libc::c_int::MAX);
+    let limit_ms = timeout_ms(Some(limit));
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, limit_ms),
+    ];
+    for (level, name, value) in options {
+        let len = mem::size_of_val(&value) as libc::socklen_t;
+        // SAFETY: `value` is a readable int of that length.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                len,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Readiness of many descriptors, each with a number of the caller's.
 pub(crate) struct Epoll(OwnedFd);
 

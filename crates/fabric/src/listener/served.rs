@@ -46,45 +46,56 @@ impl Peer {
             self.channel.flush()?;
         }
         // Frames that congestion left behind come first; then one receive per round, for fairness.
-        self.take_frames(id, table, events)?;
+        self.answer(id, table, events)?;
         if ready.readable && !self.channel.is_congested() {
             let received = self.channel.fill();
-            self.take_frames(id, table, events)?;
+            self.answer(id, table, events)?;
             received?;
         }
-        self.channel.flush()?;
         self.watch(epoll, id)
     }
 
+    /// Goes on until no whole frame is left, or the socket takes no more answers: whatever stays
+    /// in the inbox then is taken up when the socket becomes writable.
+    fn answer(&mut self, id: PeerId, table: &WindowTable, events: &mut Vec<Event>) -> Result<()> {
+        loop {
+            let held_back = self.take_frames(id, table, events)?;
+            self.channel.flush()?;
+            if !held_back || self.channel.is_congested() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether frames are left because answers wait: a peer that does not take its answers is not
+    /// asked for more questions.
     fn take_frames(
         &mut self,
         id: PeerId,
         table: &WindowTable,
         events: &mut Vec<Event>,
-    ) -> Result<()> {
-        // A peer that does not take its answers is not asked for more questions.
+    ) -> Result<bool> {
         while !self.channel.is_congested() {
             match self.channel.next()? {
-                Some(Frame::Message(bytes)) => events.push(Event::Message {
-                    peer: id,
-                    bytes: bytes.to_vec(),
-                }),
+                Some(Frame::Message(bytes)) => {
+                    let bytes = bytes.to_vec();
+                    events.push(Event::Message { peer: id, bytes });
+                }
                 Some(Frame::Attach {
                     id: window,
                     generation,
                 }) => {
-                    let (descriptor, region) = match table.attach(window, generation) {
-                        Ok((region, descriptor)) => (descriptor, Some(region)),
-                        Err(_) => (
-                            WindowDescriptor {
-                                id: window,
-                                generation,
-                                len_bytes: 0,
-                                rights: Rights(0),
-                            },
-                            None,
-                        ),
+                    let refused = WindowDescriptor {
+                        id: window,
+                        generation,
+                        len_bytes: 0,
+                        rights: Rights(0),
                     };
+                    let (descriptor, region) = table
+                        .attach(window, generation)
+                        .map_or((refused, None), |(region, descriptor)| {
+                            (descriptor, Some(region))
+                        });
                     let frame = Frame::Attached {
                         descriptor,
                         granted: region.is_some(),
@@ -96,10 +107,10 @@ impl Peer {
                     self.channel.queue(&frame, grant)?;
                 }
                 Some(_) => return Err(Error::Protocol("not for a host")),
-                None => return Ok(()),
+                None => return Ok(false),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the kernel what to wait for.

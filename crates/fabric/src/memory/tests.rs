@@ -182,6 +182,26 @@ fn a_mapping_of_a_window_that_is_gone_or_short_is_refused() {
     ));
 }
 
+#[test]
+fn a_locked_region_is_locked_by_the_kernel() {
+    let options = RegionOptions {
+        huge: false,
+        lock: true,
+    };
+    let region = Region::create("cenote-locked", 64 << 10, options).unwrap();
+    region.populate().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let ours = maps
+        .split("memfd:cenote-locked")
+        .nth(1)
+        .expect("the region is mapped");
+    let flags = ours
+        .lines()
+        .find(|line| line.starts_with("VmFlags:"))
+        .unwrap();
+    assert!(flags.split(' ').any(|flag| flag == "lo"), "{flags}");
+}
+
 /// Runs one of the tests below alone in another process, where it may install handlers and die.
 fn run_alone(test: &str) -> std::process::ExitStatus {
     Command::new(std::env::current_exe().unwrap())

@@ -16,8 +16,8 @@ use crate::noise::{
 use crate::shm::ShmEndpoint;
 use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
-    Address, ClusterKey, Connector, Endpoint, Error, Hello, Incoming, RemoteWindow, Result,
-    Session, WindowDescriptor, memory, socket, wait,
+    Address, ClusterKey, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming,
+    RemoteWindow, Result, Session, WindowDescriptor, memory, socket, wait,
 };
 
 /// Opens sessions over `shm` and `tcp`, as the address says.
@@ -42,6 +42,10 @@ impl Connector for SocketConnector {
             return Err(Error::Bound("client name"));
         }
         let channel = open(address, &self.key, Purpose::Control, hello, timeout)?;
+        if let Address::Tcp(_) = address {
+            socket::end_when_unreachable(channel.as_fd(), FAILURE_TIMEOUT)
+                .map_err(|e| Error::os(format!("set up a connection to {address}"), e))?;
+        }
         Ok(Box::new(SocketSession {
             channel,
             address: address.clone(),
@@ -330,3 +334,6 @@ impl Dialog<'_> {
 const WELCOME_BYTES: usize = 2 + 2 + TAG_BYTES;
 /// Arbitrary; a backlog drains in microseconds unless the host is stopped.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests;

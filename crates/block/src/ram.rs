@@ -230,7 +230,10 @@ mod tests {
         let mut queue = disk.queue().unwrap();
         let len = 4 * PAGE_BYTES;
         let start = (CHUNK_BYTES - 2 * PAGE_BYTES) as u64;
-        assert_eq!(run(&mut *queue, start, Op::Write(vec![9; len])).result, Ok(()));
+        assert_eq!(
+            run(&mut *queue, start, Op::Write(vec![9; len])).result,
+            Ok(())
+        );
 
         let len_bytes = 2 * PAGE_BYTES as u64;
         let discard = run(&mut *queue, start + 100, Op::Discard { len_bytes });
@@ -240,11 +243,18 @@ mod tests {
             panic!("a read comes back as a read");
         };
         assert!(bytes[..100].iter().all(|byte| *byte == 9));
-        assert!(bytes[100..100 + 2 * PAGE_BYTES].iter().all(|byte| *byte == 0));
+        assert!(
+            bytes[100..100 + 2 * PAGE_BYTES]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
         assert!(bytes[100 + 2 * PAGE_BYTES..].iter().all(|byte| *byte == 9));
         let mut runs = Vec::new();
         disk.extents(start, len as u64, &mut runs);
-        let lens: Vec<_> = runs.iter().map(|run| (run.len_bytes, run.allocated)).collect();
+        let lens: Vec<_> = runs
+            .iter()
+            .map(|run| (run.len_bytes, run.allocated))
+            .collect();
         assert_eq!(lens, [(4096, true), (4096, false), (8192, true)]);
     }
 

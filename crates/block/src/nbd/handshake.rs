@@ -164,7 +164,11 @@ impl Handshake {
             option::STRUCTURED_REPLY => {
                 let valid = data.is_empty() && !self.structured;
                 self.structured |= valid;
-                let kind = if valid { reply::ACK } else { reply::ERR_INVALID };
+                let kind = if valid {
+                    reply::ACK
+                } else {
+                    reply::ERR_INVALID
+                };
                 put_reply(out, number, kind, &[]);
                 Step::Replied
             }

@@ -147,9 +147,9 @@ impl Session {
             && self.outbox.is_empty()
     }
 
-    /// Whether the queue holds buffers of this session.
-    pub(crate) fn is_in_queue(&self) -> bool {
-        self.submitted > 0
+    /// Requests of this session inside the queue.
+    pub(crate) fn submitted_count(&self) -> usize {
+        self.submitted
     }
 
     /// Whether requests wait for room in the queue.
@@ -414,8 +414,8 @@ impl Session {
     fn discard(&mut self, header: RequestHeader, engine: &mut Engine) {
         self.writes_in_flight += 1;
         let len_bytes = u64::from(header.len_bytes);
-        let stays = header.command == command::WRITE_ZEROES
-            && header.flags & command_flag::NO_HOLE != 0;
+        let stays =
+            header.command == command::WRITE_ZEROES && header.flags & command_flag::NO_HOLE != 0;
         if !stays {
             let slot = self.take_slot(header, 0);
             self.submit(slot, header.offset, Op::Discard { len_bytes }, engine);
@@ -640,6 +640,9 @@ fn errno_of(error: IoError, header: &RequestHeader) -> (Errno, &'static str) {
         }
         IoError::OutOfRange => (Errno::NoSpace, "range passes the end"),
         IoError::Closed => (Errno::Shutdown, "the volume was closed"),
-        _ => (Errno::Io, "lost: more hosts failed than the scheme survives"),
+        _ => (
+            Errno::Io,
+            "lost: more hosts failed than the scheme survives",
+        ),
     }
 }

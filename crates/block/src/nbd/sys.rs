@@ -13,6 +13,8 @@ pub(crate) struct Event {
     pub(crate) token: u64,
     /// Bytes or an end of file may be read.
     pub(crate) readable: bool,
+    /// The peer sends no more; an end of file comes after its last byte.
+    pub(crate) input_ends: bool,
     /// Bytes may be written.
     pub(crate) writable: bool,
     /// Both directions are over, or the socket failed.
@@ -76,6 +78,7 @@ impl Epoll {
             each(Event {
                 token: event.u64,
                 readable: bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+                input_ends: bits & libc::EPOLLRDHUP != 0,
                 writable: bits & libc::EPOLLOUT != 0,
                 dead: bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0,
             });
@@ -137,8 +140,13 @@ pub(crate) fn send(fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     message.msg_iov = slices.as_ptr().cast_mut().cast();
     message.msg_iovlen = slices.len();
     // SAFETY: `message` and the slices it names are valid for reads for the call's length.
-    let sent =
-        unsafe { libc::sendmsg(fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    let sent = unsafe {
+        libc::sendmsg(
+            fd,
+            &raw const message,
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+        )
+    };
     if sent < 0 {
         return Err(io::Error::last_os_error());
     }

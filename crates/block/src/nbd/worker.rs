@@ -155,7 +155,11 @@ impl Worker {
         if !self.active.is_empty() {
             timeout = Some(Duration::ZERO);
         }
-        if let Some(deadline) = self.handshake_deadline.into_iter().chain(self.stop_deadline).min()
+        if let Some(deadline) = self
+            .handshake_deadline
+            .into_iter()
+            .chain(self.stop_deadline)
+            .min()
         {
             let left = deadline.saturating_duration_since(Instant::now());
             timeout = Some(timeout.map_or(left, |timeout| timeout.min(left)));
@@ -218,7 +222,9 @@ impl Worker {
         let deadline = Instant::now() + self.handshake_limit;
         if let Err(error) = self.epoll.add(socket.as_raw_fd(), u64::from(index)) {
             tracing::warn!(%error, "watch a new connection");
-            self.mailbox.connection_count.fetch_sub(1, Ordering::Relaxed);
+            self.mailbox
+                .connection_count
+                .fetch_sub(1, Ordering::Relaxed);
             self.free.push(index);
             if index as usize == self.connections.len() {
                 self.connections.push(None);
@@ -263,10 +269,8 @@ impl Worker {
     }
 
     fn send(&mut self) {
-        let mut active = std::mem::replace(
-            &mut self.active,
-            std::mem::take(&mut self.scratch.active),
-        );
+        let mut active =
+            std::mem::replace(&mut self.active, std::mem::take(&mut self.scratch.active));
         for index in active.drain(..) {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else {
                 continue;
@@ -286,7 +290,9 @@ impl Worker {
             if connection.is_over() {
                 self.connections[index as usize] = None;
                 self.free.push(index);
-                self.mailbox.connection_count.fetch_sub(1, Ordering::Relaxed);
+                self.mailbox
+                    .connection_count
+                    .fetch_sub(1, Ordering::Relaxed);
             } else if connection.has_more() {
                 activate(&mut self.active, connection, index);
             }
@@ -301,7 +307,11 @@ impl Worker {
         }
         let now = Instant::now();
         let cut_off = self.stop_deadline.is_some_and(|deadline| now >= deadline);
-        if !cut_off && self.handshake_deadline.is_none_or(|deadline| now < deadline) {
+        if !cut_off
+            && self
+                .handshake_deadline
+                .is_none_or(|deadline| now < deadline)
+        {
             return;
         }
         let mut next: Option<Instant> = None;
@@ -314,7 +324,9 @@ impl Worker {
                 // What is still inside a queue is left to it.
                 *slot = None;
                 self.free.push(index as u32);
-                self.mailbox.connection_count.fetch_sub(1, Ordering::Relaxed);
+                self.mailbox
+                    .connection_count
+                    .fetch_sub(1, Ordering::Relaxed);
             } else if deadline.is_some_and(|deadline| now >= deadline) {
                 connection.kill();
                 activate(&mut self.active, connection, index as u32);

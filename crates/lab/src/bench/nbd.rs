@@ -186,7 +186,11 @@ fn fio(arguments: &[&str]) -> Result<Value> {
     let start = text.find("\n{").map_or(0, |at| at + 1);
     let report: Value = serde_json::from_str(&text[start..]).context("read fio's report")?;
     let error = report["jobs"][0]["error"].as_i64();
-    ensure!(error == Some(0), "fio {}: error {error:?}", arguments.join(" "));
+    ensure!(
+        error == Some(0),
+        "fio {}: error {error:?}",
+        arguments.join(" ")
+    );
     Ok(report)
 }
 
@@ -237,7 +241,11 @@ impl Nbdkit {
             if let Some(status) = self.process.try_wait().context("wait for nbdkit")? {
                 bail!("nbdkit ended at once: {status}");
             }
-            ensure!(Instant::now() < deadline, "nbdkit does not listen on {}", socket.display());
+            ensure!(
+                Instant::now() < deadline,
+                "nbdkit does not listen on {}",
+                socket.display()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -246,7 +254,11 @@ impl Nbdkit {
 
 impl Drop for Nbdkit {
     fn drop(&mut self) {
-        if let Err(error) = self.process.kill().and_then(|()| self.process.wait().map(drop)) {
+        if let Err(error) = self
+            .process
+            .kill()
+            .and_then(|()| self.process.wait().map(drop))
+        {
             eprintln!("end nbdkit: {error}");
         }
         if let Err(error) = std::fs::remove_dir_all(&self.directory) {
@@ -262,6 +274,9 @@ fn version() -> Result<String> {
         .output()
         .context("ask nbdkit for its version")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let number = text.split_whitespace().nth(1).unwrap_or("of unknown version");
+    let number = text
+        .split_whitespace()
+        .nth(1)
+        .unwrap_or("of unknown version");
     Ok(format!("nbdkit memory {number}"))
 }

@@ -1,86 +1,75 @@
-//! The kernel for any CPU: 64-bit words, one bit of every byte at a time.
+//! The kernel for any CPU: two table look-ups per byte and coefficient.
 //!
-//! A source word gives eight masks, byte by byte all ones where that bit is
-//! set; each selects the coefficient times that power of two. No branch and no
-//! look-up depends on data, and a compiler may use whatever vectors it has.
+//! Eight bytes go together in a word, so that sums and stores cost next to
+//! nothing beside the look-ups. Masks of whole words, one bit of every byte at
+//! a time, were no faster on pages and slower on short splits.
 
 use super::{
     Coef, Job,
     lanes::{Lanes, dot},
 };
 
-/// Two words, worked on together: what the least of vectors holds.
+/// Eight bytes, the first lowest.
 #[derive(Clone, Copy)]
-struct Words([u64; 2]);
+struct Word(u64);
 
-impl Lanes for Words {
-    const BYTES: usize = 16;
-    /// Products with the powers of two, each in all bytes of a word.
-    type Factor = [u64; 8];
-    /// By bit, the mask of the bytes that have it.
-    type Parts = [[u64; 2]; 8];
+impl Lanes for Word {
+    const BYTES: usize = 8;
+    /// The coefficient, whose tables stay where they are while its job runs.
+    type Factor = *const Coef;
+    type Parts = u64;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        Self([0; 2])
+        Self(0)
     }
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the caller's pointer is valid for 16 bytes.
-        Self(unsafe { from.cast::<[u64; 2]>().read_unaligned() })
+        // SAFETY: the caller's pointer is valid for 8 bytes.
+        Self(u64::from_le_bytes(unsafe { from.cast::<[u8; 8]>().read() }))
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's pointer is valid for 16 bytes.
-        unsafe { to.cast::<[u64; 2]>().write_unaligned(self.0) }
+        // SAFETY: the caller's pointer is valid for 8 bytes.
+        unsafe { to.cast::<[u8; 8]>().write(self.0.to_le_bytes()) }
     }
 
     #[inline(always)]
     unsafe fn load_part(from: *const u8, len: usize) -> Self {
-        let mut words = [0u64; 2];
-        // SAFETY: the caller has `len` bytes at `from`; `words` holds 16, which is more.
-        unsafe { from.copy_to_nonoverlapping(words.as_mut_ptr().cast(), len) };
-        Self(words)
+        let mut bytes = [0; 8];
+        // SAFETY: the caller has `len` bytes at `from`; `bytes` holds 8, which is more.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        Self(u64::from_le_bytes(bytes))
     }
 
     #[inline(always)]
     unsafe fn store_part(self, to: *mut u8, len: usize) {
-        // SAFETY: the caller has room for `len` bytes at `to`; `self` holds 16, which is more.
-        unsafe { to.copy_from_nonoverlapping(self.0.as_ptr().cast(), len) };
+        // SAFETY: the caller has room for `len` bytes at `to`; a word holds 8, which is more.
+        unsafe { to.copy_from_nonoverlapping(self.0.to_le_bytes().as_ptr(), len) };
     }
 
     #[inline(always)]
-    unsafe fn factor(coef: &Coef) -> [u64; 8] {
-        let products = [1, 2, 4, 8, 17, 18, 20, 24].map(|at| coef.nibbles[at]);
-        products.map(|byte| u64::from(byte) * ONES)
+    unsafe fn factor(coef: &Coef) -> *const Coef {
+        coef
     }
 
     #[inline(always)]
-    unsafe fn parts(self) -> [[u64; 2]; 8] {
-        std::array::from_fn(|bit| {
-            self.0.map(|word| {
-                let set = (word >> bit) & ONES;
-                // Times 255, without a multiplication, of which vectors have none this wide.
-                (set << 8).wrapping_sub(set)
-            })
-        })
+    unsafe fn parts(self) -> u64 {
+        self.0
     }
 
     #[inline(always)]
-    unsafe fn add_product(mut self, factor: [u64; 8], parts: [[u64; 2]; 8]) -> Self {
-        for (product, masks) in factor.into_iter().zip(parts) {
-            for (sum, mask) in self.0.iter_mut().zip(masks) {
-                *sum ^= mask & product;
-            }
-        }
-        self
+    unsafe fn add_product(self, factor: *const Coef, parts: u64) -> Self {
+        // SAFETY: made by `factor` from a reference that outlives the loop.
+        let tables = unsafe { &(*factor).nibbles };
+        let product = parts
+            .to_le_bytes()
+            .map(|byte| tables[usize::from(byte & 15)] ^ tables[usize::from(byte >> 4) + 16]);
+        Self(self.0 ^ u64::from_le_bytes(product))
     }
 }
-
-/// One in every byte.
-const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// Does `job`.
 ///
@@ -91,14 +80,14 @@ pub(super) unsafe fn run(job: &Job<'_>, coefs: &[Coef]) {
     unsafe {
         match job.target_count {
             0 => {}
-            1 => dot::<Words, 1, 1>(job, coefs),
-            2 => dot::<Words, 2, 1>(job, coefs),
-            3 => dot::<Words, 3, 1>(job, coefs),
-            4 => dot::<Words, 4, 1>(job, coefs),
-            5 => dot::<Words, 5, 1>(job, coefs),
-            6 => dot::<Words, 6, 1>(job, coefs),
-            7 => dot::<Words, 7, 1>(job, coefs),
-            8 => dot::<Words, 8, 1>(job, coefs),
+            1 => dot::<Word, 1, 1>(job, coefs),
+            2 => dot::<Word, 2, 1>(job, coefs),
+            3 => dot::<Word, 3, 1>(job, coefs),
+            4 => dot::<Word, 4, 1>(job, coefs),
+            5 => dot::<Word, 5, 1>(job, coefs),
+            6 => dot::<Word, 6, 1>(job, coefs),
+            7 => dot::<Word, 7, 1>(job, coefs),
+            8 => dot::<Word, 8, 1>(job, coefs),
             _ => unreachable!("a job has at most 8 targets"),
         }
     }

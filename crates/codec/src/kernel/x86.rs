@@ -4,7 +4,7 @@
 //! linear over bits, so `gf2p8affineqb` does it in any field. Without, a byte is
 //! cut in two nibbles and `vpshufb` looks both products up.
 //! WHY UNSAFE: intrinsics on raw rows; the portable kernel takes several times as long
-//! (`docs/decisions/0002-own-coding-kernels.md` has the figures).
+//! (`docs/decisions/0007-own-coding-kernels.md` has the figures).
 
 use std::arch::x86_64::*;
 

@@ -34,7 +34,7 @@ pub fn run(rounds: usize) -> anyhow::Result<Vec<Row>> {
         for work in [Work::Encode, Work::Decode(1), Work::Decode(2)] {
             let mut contenders = contenders(work)?;
             check(&mut contenders, work, &pages)?;
-            let medians = measure(&mut contenders, &mut pages, &order, set.passes, rounds);
+            let medians = measure(&mut contenders, &mut pages, &order, set, rounds);
             rows.extend(compare(&contenders, &medians, work, set));
         }
     }
@@ -62,8 +62,13 @@ impl Work {
 struct Set {
     name: &'static str,
     pages: usize,
-    /// Times over all pages in one measurement, for a millisecond or more.
+    /// Pages in one measurement: a different part of the set each time, if smaller than it.
+    window: usize,
+    /// Times over them in one measurement. All take a fraction of a millisecond to some
+    /// milliseconds: long beside the clock, mostly short beside a time slice.
     passes: usize,
+    /// Measurements per round asked for.
+    repeats: usize,
     shuffled: bool,
 }
 
@@ -73,19 +78,25 @@ const SETS: [Set; 3] = [
     Set {
         name: "L1-hot",
         pages: 1,
-        passes: 20_000,
+        window: 1,
+        passes: 2_000,
+        repeats: 20,
         shuffled: false,
     },
     Set {
         name: "over 16 MB",
         pages: 4_096,
-        passes: 3,
+        window: 4_096,
+        passes: 1,
+        repeats: 3,
         shuffled: false,
     },
     Set {
         name: "over 256 MB at random",
         pages: 65_536,
+        window: 2_048,
         passes: 1,
+        repeats: 3,
         shuffled: true,
     },
 ];
@@ -297,19 +308,21 @@ fn measure(
     contenders: &mut [Contender],
     pages: &mut Pages,
     order: &[usize],
-    passes: usize,
+    set: &Set,
     rounds: usize,
 ) -> Vec<f64> {
-    let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
-    // One round more than asked for, unmeasured, to fault memory in and settle the clock.
-    for round in 0..=rounds {
+    let mut times = vec![Vec::with_capacity(rounds * set.repeats); contenders.len()];
+    let mut windows = order.chunks(set.window).cycle();
+    // One more than asked for, unmeasured, to fault memory in and settle the clock.
+    for round in 0..=rounds * set.repeats {
         for (contender, times) in contenders.iter_mut().zip(&mut times) {
+            let window = windows.next().expect("a set has pages");
             let start = Instant::now();
-            for _ in 0..passes {
-                (contender.run)(pages, order);
+            for _ in 0..set.passes {
+                (contender.run)(pages, window);
             }
             if round > 0 {
-                let pages = (passes * order.len()) as f64;
+                let pages = (set.passes * window.len()) as f64;
                 times.push(start.elapsed().as_nanos() as f64 / pages);
             }
         }
@@ -460,7 +473,7 @@ mod tests {
             let mut contenders = contenders(work).unwrap();
             check(&mut contenders, work, &pages).unwrap();
             let before = (pages.data.clone(), pages.parity.clone());
-            let medians = measure(&mut contenders, &mut pages, &[1, 0], 1, 2);
+            let medians = measure(&mut contenders, &mut pages, &[1, 0], &SETS[1], 2);
             assert!(medians.iter().all(|&time| time > 0.0), "{medians:?}");
             assert!(before == (pages.data.clone(), pages.parity.clone()));
             let kernels = contenders.iter().filter(|contender| contender.ours).count();
@@ -482,7 +495,9 @@ mod tests {
         let set = Set {
             name: "",
             pages: 100,
+            window: 100,
             passes: 1,
+            repeats: 1,
             shuffled: true,
         };
         let mut order = set.order();

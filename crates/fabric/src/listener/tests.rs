@@ -278,11 +278,19 @@ fn a_later_session_of_a_client_ends_the_earlier_one_first() {
         assert_ne!(peer, second_peer);
         assert!(matches!(until_closed(&mut *first), Error::Closed));
         let mut queue = CompletionQueue::default();
-        endpoint.post_send(b"late", 1, &mut queue).unwrap();
-        assert_eq!(
-            completion(&mut *endpoint, &mut queue).status,
-            Status::Disconnected
-        );
+        // The agent ends data connections by itself; what it still takes until then is not heard.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            endpoint.post_send(b"late", 1, &mut queue).unwrap();
+            match completion(&mut *endpoint, &mut queue).status {
+                Status::Disconnected => break,
+                status => assert_eq!(status, Status::Ok),
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the data connection outlives its session"
+            );
+        }
         second.send(b"served").unwrap();
         assert!(matches!(receive(&mut *second), Incoming::Message(bytes) if bytes == b"served"));
         assert!(matches!(host.next(), Event::Message { peer: p, .. } if p == second_peer));

@@ -1,0 +1,267 @@
+//! The demonstration: memcached pages to the idle memory of twelve hosts, two of them are killed
+//! under it, and every value is right; then the same with a swap file on disk.
+//!
+//! [`run`] starts everything (the hosts and the swap device through this program's own commands,
+//! Debian's memcached in a memory cgroup), drives it and takes it down again, also when it is
+//! interrupted, fails or panics: every part is a guard, dropped in the reverse order of its start.
+//! Elsewhere: where progress and the report are printed.
+
+mod cluster;
+mod interrupt;
+mod load;
+mod memcached;
+mod report;
+mod swap_file;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use cenote_block::swap::cgroup::MemoryCgroup;
+
+use cluster::{Cluster, SwapDevice};
+use interrupt::Interrupt;
+use load::{Load, Part};
+use memcached::Memcached;
+pub use report::{Disk, Latency, Period, Phase, Rebuild, Report};
+use swap_file::SwapFile;
+use values::Values;
+
+/// Sizes and times of a run. [`Default`] is what `make demo` shows.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the cluster, the sockets and the swap file go; on a real disk. Made, and removed.
+    pub dir: PathBuf,
+    /// Hosts to start.
+    pub host_count: usize,
+    /// Hosts to kill, at most what the scheme survives.
+    pub kill_count: usize,
+    /// Memory that each host lends, in MiB.
+    pub host_mib: u64,
+    /// `shm` or `tcp`.
+    pub transport: String,
+    /// Scheme of the swap volume.
+    pub scheme: String,
+    /// Size of the swap volume and of the swap file, in MiB.
+    pub swap_mib: u64,
+    /// Bytes of values that memcached holds, in MiB; its cgroup gets half.
+    pub values_mib: u64,
+    /// How long reads and writes run; the kill comes in the middle.
+    pub load_time: Duration,
+    /// Connections that read and write at the same time.
+    pub connection_count: usize,
+    /// Seed of keys, values and the order of operations.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from(format!("/var/tmp/cenote-demo-{}", std::process::id())),
+            host_count: 12,
+            kill_count: 2,
+            host_mib: 160,
+            transport: "shm".to_owned(),
+            scheme: "rs:8+2".to_owned(),
+            swap_mib: 512,
+            values_mib: 256,
+            load_time: Duration::from_secs(30),
+            connection_count: 4,
+            seed: 1,
+        }
+    }
+}
+
+/// Runs the demonstration; `progress` gets a line per step.
+///
+/// # Errors
+/// What could not be started or went away, or that the run was interrupted. Wrong values are no
+/// error but the report's business: [`Report::is_success`].
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> anyhow::Result<Report> {
+    check(options)?;
+    let interrupt = Interrupt::catch()?;
+    let started = Instant::now();
+    let _dir = Dir::make(options.dir.clone())?;
+    let values = Values::new(options.seed, options.values_mib << 20);
+    progress(&format!(
+        "{} values of 1 to 3 KiB, {} MiB; memcached may keep {} MiB of memory",
+        values.count(),
+        options.values_mib,
+        options.values_mib / 2
+    ));
+    let (remote, rebuild) = on_cluster(options, &values, &interrupt, progress)?;
+    let (file, disk) = on_file(options, &values, &interrupt, progress)?;
+    Ok(Report {
+        values: values.count(),
+        value_bytes: values.total_bytes(),
+        limit_bytes: options.values_mib << 19,
+        hosts: options.host_count,
+        scheme: options.scheme.clone(),
+        remote,
+        rebuild,
+        file,
+        disk,
+        took_s: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// The first half: hosts, the swap device on them, and the kill.
+fn on_cluster(
+    options: &Options,
+    values: &Values,
+    interrupt: &Interrupt,
+    progress: &mut dyn FnMut(&str),
+) -> anyhow::Result<(Phase, Rebuild)> {
+    progress(&format!(
+        "starting {} hosts of {} MiB ({})",
+        options.host_count, options.host_mib, options.transport
+    ));
+    let cluster = Cluster::start(options)?;
+    interrupt.check()?;
+    progress(&format!(
+        "swap on: {} MiB of {} on their memory",
+        options.swap_mib, options.scheme
+    ));
+    let device = SwapDevice::on(&cluster, options, progress)?;
+    interrupt.check()?;
+    let server = Server::start(options)?;
+    let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
+    server.tell(progress)?;
+
+    progress("reading and writing");
+    let rebuild = load.drive(values, |driver| {
+        driver.run_for(options.load_time / 2, interrupt)?;
+        let victims = cluster.kill(options.kill_count)?;
+        let killed = Instant::now();
+        driver.enter(Part::During);
+        progress(&format!("killed {} with SIGKILL", victims.join(" and ")));
+        let whole = device.wait_until_whole(&victims, driver, interrupt)?;
+        if let Some(after) = whole {
+            driver.enter(Part::After);
+            progress(&format!(
+                "lost slabs are whole again after {:.1} s",
+                after.as_secs_f64()
+            ));
+        }
+        let left = (options.load_time / 2).saturating_sub(killed.elapsed());
+        driver.run_for(left.max(AFTER_TIME_MIN), interrupt)?;
+        Ok(Rebuild {
+            killed: victims,
+            whole_after_s: whole.map(|after| after.as_secs_f64()),
+            rebuilt_bytes: 0,
+            memory_overhead: 0.0,
+        })
+    })?;
+    let rebuild = device.complete(rebuild)?;
+    let phase = load.check_all(values, interrupt, progress)?;
+    drop(server);
+    progress("swap off");
+    device.off()?;
+    drop(cluster);
+    Ok((phase, rebuild))
+}
+
+/// The second half: the same program and load over a swap file.
+fn on_file(
+    options: &Options,
+    values: &Values,
+    interrupt: &Interrupt,
+    progress: &mut dyn FnMut(&str),
+) -> anyhow::Result<(Phase, Disk)> {
+    progress("the same with a swap file on disk");
+    let file = SwapFile::make(&options.dir.join("swapfile"), options.swap_mib << 20)?;
+    let disk = file.read_latency(options.seed)?;
+    progress(&format!(
+        "a direct 4 KiB read of this disk takes {:.0} us",
+        disk.read_us_p50
+    ));
+    let area = file.on()?;
+    interrupt.check()?;
+    let server = Server::start(options)?;
+    let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
+    server.tell(progress)?;
+    progress("reading and writing");
+    load.drive(values, |driver| {
+        driver.run_for(options.load_time, interrupt)
+    })?;
+    let phase = load.check_all(values, interrupt, progress)?;
+    drop(server);
+    drop(area);
+    Ok((phase, disk))
+}
+
+/// memcached and its cgroup; dropped in this order.
+struct Server {
+    memcached: Memcached,
+    group: MemoryCgroup,
+}
+
+impl Server {
+    fn start(options: &Options) -> anyhow::Result<Self> {
+        let name = format!("cenote-demo-{}", std::process::id());
+        let group = MemoryCgroup::create(&name, options.values_mib << 19)
+            .context("make a memory cgroup for memcached")?;
+        let socket = options.dir.join("memcached.sock");
+        let memcached = Memcached::start(&socket, options.values_mib * 2, &group)?;
+        Ok(Self { memcached, group })
+    }
+
+    fn tell(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
+        let memory = self
+            .group
+            .usage_bytes()
+            .context("read the cgroup's usage")?;
+        // Not every kernel accounts swap by cgroup.
+        let swapped = self.group.swapped_bytes().unwrap_or(0);
+        progress(&format!(
+            "memcached is full: {} MiB in memory, {} MiB swapped out",
+            memory >> 20,
+            swapped >> 20
+        ));
+        Ok(())
+    }
+}
+
+/// What would fail late is refused early.
+fn check(options: &Options) -> anyhow::Result<()> {
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("the demonstration turns swap on and limits memory: run it as root");
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|dir| dir.join("memcached").exists()) {
+        bail!("memcached is not installed: apt-get install memcached");
+    }
+    if options.swap_mib < options.values_mib {
+        bail!(
+            "{} MiB of swap do not hold what {} MiB of values may push out",
+            options.swap_mib,
+            options.values_mib
+        );
+    }
+    Ok(())
+}
+
+/// The run's folder, removed with what is in it.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn make(path: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// The least time that the load goes on for once the slabs are whole; arbitrary.
+const AFTER_TIME_MIN: Duration = Duration::from_secs(5);

@@ -1,0 +1,191 @@
+//! What a run came to, as JSON and as text.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The whole demonstration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Values in memcached.
+    pub values: usize,
+    /// Their bytes, keys and memcached's own not counted.
+    pub value_bytes: u64,
+    /// Limit of memcached's memory cgroup.
+    pub limit_bytes: u64,
+    /// Hosts that were started.
+    pub hosts: usize,
+    /// Scheme of the swap volume.
+    pub scheme: String,
+    /// memcached over remote memory, with hosts killed.
+    pub remote: Phase,
+    /// What the kill did.
+    pub rebuild: Rebuild,
+    /// memcached over a swap file.
+    pub file: Phase,
+    /// The disk of the swap file.
+    pub disk: Disk,
+    /// Time of the whole run.
+    pub took_s: f64,
+}
+
+/// memcached over one kind of swap.
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// How long storing every value took.
+    pub fill_s: f64,
+    /// Values checked at the end: all of them.
+    pub values_checked: u64,
+    /// Reads of the load that were checked as well.
+    pub reads_checked: u64,
+    /// Values that were missing or had other bytes, in either.
+    pub wrong: u64,
+    /// All hosts live.
+    pub before: Option<Period>,
+    /// From the kill until all slabs were whole.
+    pub during: Option<Period>,
+    /// From then on.
+    pub after: Option<Period>,
+}
+
+/// A part of the load.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Period {
+    /// Its length.
+    pub seconds: f64,
+    /// Operations that began in it.
+    pub operations: u64,
+    /// Operations by its length.
+    pub operations_per_s: f64,
+    /// Of one operation, reads and writes together.
+    pub latency: Latency,
+}
+
+/// Times of operations.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Longest.
+    pub max_us: f64,
+}
+
+/// A loss and its mending.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rebuild {
+    /// Hosts that were killed.
+    pub killed: Vec<String>,
+    /// From the kill until every slab was whole; `None` if it was not during the run.
+    pub whole_after_s: Option<f64>,
+    /// Slab bytes made anew.
+    pub rebuilt_bytes: u64,
+    /// Bytes lent for each byte of the volume.
+    pub memory_overhead: f64,
+}
+
+/// The disk's own direct 4 KiB reads, one at a time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Disk {
+    /// Median.
+    pub read_us_p50: f64,
+    /// 99th percentile.
+    pub read_us_p99: f64,
+}
+
+impl Report {
+    /// No value was wrong, and the lost slabs were whole again within the run.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.remote.wrong == 0 && self.file.wrong == 0 && self.rebuild.whole_after_s.is_some()
+    }
+
+    /// Operations per second over remote memory, all hosts live, by those over the swap file.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        let theirs = self.file.before?.operations_per_s;
+        (theirs > 0.0).then_some(self.remote.before?.operations_per_s / theirs)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checked = self.remote.values_checked + self.remote.reads_checked;
+        writeln!(
+            out,
+            "memcached, {} values of {} MiB together in {} MiB of memory, swap on {} hosts ({})",
+            self.values,
+            self.value_bytes >> 20,
+            self.limit_bytes >> 20,
+            self.hosts,
+            self.scheme
+        )?;
+        writeln!(
+            out,
+            "  killed in the middle  {}",
+            self.rebuild.killed.join(", ")
+        )?;
+        writeln!(
+            out,
+            "  values checked        {} ({checked} reads in all)",
+            self.remote.values_checked
+        )?;
+        writeln!(out, "  wrong                 {}", self.remote.wrong)?;
+        let periods = [
+            ("before the kill", &self.remote.before),
+            ("until whole again", &self.remote.during),
+            ("after", &self.remote.after),
+        ];
+        for (name, period) in periods {
+            period_line(out, name, period.as_ref())?;
+        }
+        match self.rebuild.whole_after_s {
+            Some(seconds) => writeln!(
+                out,
+                "  whole again after     {seconds:.1} s, {} MiB rebuilt",
+                self.rebuild.rebuilt_bytes >> 20
+            )?,
+            None => writeln!(out, "  whole again after     not within the run")?,
+        }
+        let overhead = self.rebuild.memory_overhead;
+        writeln!(
+            out,
+            "  memory overhead       {overhead:.3} bytes lent per byte"
+        )?;
+        writeln!(out, "the same with a swap file on disk")?;
+        writeln!(
+            out,
+            "  values checked        {}, wrong {}",
+            self.file.values_checked, self.file.wrong
+        )?;
+        period_line(out, "no kill", self.file.before.as_ref())?;
+        writeln!(
+            out,
+            "  the disk itself       direct 4 KiB read p50 {:.0} us, p99 {:.0} us",
+            self.disk.read_us_p50, self.disk.read_us_p99
+        )?;
+        if let Some(ratio) = self.ratio() {
+            writeln!(
+                out,
+                "remote memory / swap file, operations per second: {ratio:.2}"
+            )?;
+        }
+        write!(out, "took {:.0} s", self.took_s)
+    }
+}
+
+fn period_line(out: &mut fmt::Formatter<'_>, name: &str, period: Option<&Period>) -> fmt::Result {
+    let Some(period) = period else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "  {name:<20}  {:>8.0} operations/s, p50 {:.0} us, p99 {:.0} us, longest {:.1} ms ({:.1} s)",
+        period.operations_per_s,
+        period.latency.p50_us,
+        period.latency.p99_us,
+        period.latency.max_us / 1e3,
+        period.seconds
+    )
+}

@@ -76,6 +76,9 @@ impl Device {
         let label = format!("cenote-{:08x}", u32::from_ne_bytes(random_bytes()?));
         let loop_device = LoopDevice::attach(&file, area::PAGE_BYTES as u32, &label)
             .map_err(Error::system("put a loop device over the FUSE file"))?;
+        if let Err(error) = loop_device.allow_merging() {
+            tracing::warn!(%error, "allow merged requests; swapping out is slower without");
+        }
         if let Ok(switch) = loop_device.open_merge_switch() {
             // Only set here, on a new cell.
             drop(device.shared.merge_switch.set(switch));

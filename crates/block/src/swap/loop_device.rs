@@ -73,6 +73,15 @@ impl LoopDevice {
         Ok(String::from_utf8_lossy(label).into_owned())
     }
 
+    /// Lets neighbouring pages that are swapped out together become one request, which a loop
+    /// device does not by itself.
+    ///
+    /// # Errors
+    /// When the queue's setting cannot be written.
+    pub fn allow_merging(&self) -> io::Result<()> {
+        self.open_merge_switch()?.write_all(b"0")
+    }
+
     /// Makes every page a request of its own, so that one unreadable page fails no neighbour.
     ///
     /// # Errors

@@ -14,9 +14,11 @@ mod metrics;
 mod place;
 mod process;
 mod progress;
+mod serving;
 mod signals;
 mod size;
 mod table;
+mod volume_metrics;
 mod volumes;
 
 use std::process::ExitCode;

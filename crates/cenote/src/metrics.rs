@@ -4,12 +4,16 @@
 //! at most [`REQUEST_BYTES_MAX`] and takes at most [`REQUEST_LIMIT`]; whoever is slower
 //! is dropped. Loopback only unless the operator says otherwise in so many words.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::failure::Failure;
 
@@ -46,6 +50,43 @@ pub fn serve(address: SocketAddr, allow_remote: bool, registry: Registry) -> Res
         })
         .context("start the metrics thread")?;
     Ok(bound)
+}
+
+/// Name, help, unit and value.
+pub type Metric = (&'static str, &'static str, Option<Unit>, u64);
+
+/// Encodes values that go up and down.
+///
+/// # Errors
+/// Those of the encoder.
+pub fn gauges(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> Result<(), fmt::Error> {
+    for (name, help, unit, value) in metrics {
+        let gauge = ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor(
+            name,
+            help,
+            unit.as_ref(),
+            gauge.metric_type(),
+        )?)?;
+    }
+    Ok(())
+}
+
+/// Encodes values that only go up.
+///
+/// # Errors
+/// Those of the encoder.
+pub fn counters(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> Result<(), fmt::Error> {
+    for (name, help, unit, value) in metrics {
+        let counter = ConstCounter::new(*value);
+        counter.encode(encoder.encode_descriptor(
+            name,
+            help,
+            unit.as_ref(),
+            counter.metric_type(),
+        )?)?;
+    }
+    Ok(())
 }
 
 fn answer(mut stream: TcpStream, registry: &Registry) -> Result<()> {

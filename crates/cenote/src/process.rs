@@ -13,7 +13,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -200,6 +200,20 @@ pub fn detach(command: &mut Command) -> &mut Command {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         })
+    }
+}
+
+/// Asks a child to end, and waits until it has.
+pub fn end_child(child: &mut Child) {
+    // Not reaped yet, so the number is still its own.
+    let asked = Identity::of(child.id()).and_then(|identity| identity.open());
+    let signalled = match asked {
+        Ok(Some(process)) => process.signal(libc::SIGTERM),
+        Ok(None) => Ok(()),
+        Err(_) => child.kill(),
+    };
+    if let Err(error) = signalled.and_then(|()| child.wait()) {
+        tracing::warn!(pid = child.id(), %error, "end child");
     }
 }
 

@@ -5,3 +5,5 @@
 //! nothing here reads arguments or decides where output goes.
 
 pub mod bench;
+pub mod cluster;
+pub mod demo;

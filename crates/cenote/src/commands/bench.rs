@@ -1,5 +1,160 @@
+//! `cenote bench`: ours beside a peer, in one run.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use cenote_lab::bench::{self, Row, codec, nbd, page, regeneration};
+use cenote_lab::cluster::LocalCluster;
+
+use crate::failure::DONE;
+
+/// `bench` and what follows it.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
-pub fn run(_: &Args) -> anyhow::Result<u8> {
-    Ok(0)
+#[command(after_help = "Examples:
+  cenote bench codec
+  cenote bench page --transport shm --json
+  cenote bench nbd --rounds 5 --save nbd.jsonl
+
+A JSON line has the keys bench, case, metric, unit, ours, peer, theirs and ratio, which is
+ours / theirs. Rounds of ours and of the peer alternate; the figure is the median.")]
+pub struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+    /// JSON lines on standard output in place of a table
+    #[arg(long, global = true)]
+    json: bool,
+    /// JSON lines to this file as well
+    #[arg(long, global = true, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Rounds of which the median is taken [default: each benchmark's own]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Bench {
+    /// Encode and decode a page, against memcpy, ISA-L and the best Rust crate
+    Codec,
+    /// Random reads and writes of pages, against a bare copy
+    Page {
+        /// Only over this transport; may be given again [default: shm and tcp]
+        #[arg(long, value_enum)]
+        transport: Vec<super::up::Transport>,
+    },
+    /// fio over NBD, against nbdkit's memory plugin
+    Nbd,
+    /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
+    Regeneration,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let rounds = args.rounds.map(usize::from);
+    let rows = match &args.bench {
+        Bench::Codec => codec::run(rounds.unwrap_or(CODEC_ROUNDS))?,
+        Bench::Page { transport } => {
+            let mut options = page::Options::default();
+            if !transport.is_empty() {
+                options.transports = transport
+                    .iter()
+                    .map(|t| format!("{t:?}").to_lowercase())
+                    .collect();
+            }
+            options.rounds = rounds.unwrap_or(options.rounds);
+            page::run(&options)?
+        }
+        Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
+        Bench::Regeneration => {
+            let mut options = regeneration::Options::default();
+            options.rounds = rounds.unwrap_or(options.rounds);
+            regeneration::run(&options)?
+        }
+    };
+    print(args, &rows)?;
+    Ok(DONE)
+}
+
+/// Short rounds: the median settles early.
+const CODEC_ROUNDS: usize = 9;
+/// A round is seconds of fio in each of many cases.
+const NBD_ROUNDS: usize = 3;
+/// Larger than the caches, small enough to fill quickly.
+const NBD_BYTES: u64 = 512 << 20;
+/// The same shape as the demonstration.
+const NBD_SCHEME: &str = "rs:8+2";
+
+fn print(args: &Args, rows: &[Row]) -> Result<()> {
+    if let Some(path) = &args.save {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        bench::write_json(&mut BufWriter::new(file), rows)
+            .with_context(|| path.display().to_string())?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        bench::write_json(&mut out, rows)?;
+    } else {
+        bench::write_table(&mut out, rows)?;
+    }
+    Ok(())
+}
+
+/// Starts a cluster and our server as a user would, each a process of its own.
+fn nbd_rows(rounds: usize) -> Result<Vec<Row>> {
+    let cluster = LocalCluster::start(12, 128, "shm")?;
+    let socket = cluster.file().with_file_name("bench.sock");
+    let server = Served::start(&cluster, &socket)?;
+    let options = nbd::Options {
+        our_uri: server.uri.clone(),
+        our_label: format!("{NBD_SCHEME} shm"),
+        size_bytes: NBD_BYTES,
+        run_seconds: 2,
+        rounds,
+    };
+    nbd::run(&options)
+}
+
+/// Our NBD server; ended when dropped.
+struct Served {
+    process: Child,
+    uri: String,
+}
+
+impl Served {
+    fn start(cluster: &LocalCluster, socket: &std::path::Path) -> Result<Self> {
+        let program = std::env::current_exe().context("find this program's file")?;
+        let mut process = Command::new(program)
+            .arg("nbd")
+            .arg("--cluster")
+            .arg(cluster.file())
+            .args(["--size", &NBD_BYTES.to_string(), "--scheme", NBD_SCHEME])
+            .arg("--socket")
+            .arg(socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start our NBD server")?;
+        let stdout = process.stdout.take().expect("stdout is piped");
+        let mut served = Self {
+            process,
+            uri: String::new(),
+        };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let uri = line
+            .trim_end()
+            .rsplit(" at ")
+            .next()
+            .filter(|uri| uri.starts_with("nbd"));
+        ensure!(uri.is_some(), "our NBD server did not become ready");
+        served.uri = uri.unwrap_or_default().to_owned();
+        Ok(served)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        crate::process::end_child(&mut self.process);
+    }
 }

@@ -6,27 +6,22 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cenote_fabric::{Address, ClusterKey};
+use cenote_fabric::{Address, ClusterKey, Waker};
+use cenote_host::{Config, Daemon, LockMemory, slab_bytes_default};
 use cenote_pool::control::HostStatus;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::failure::{DONE, Failure};
+use crate::metrics::Metric;
 use crate::size::Size;
 use crate::{ask, metrics, signals};
 
-/// Largest slab by default.
-const SLAB_BYTES_DEFAULT: u64 = 1 << 30;
-/// Slabs that a host lends at least, unless the slab's size is given.
-const SLABS_MIN: u64 = 64;
-/// Slabs are whole huge pages where they are large enough to be.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// How long a scrape waits for the host's own answer.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -67,17 +62,20 @@ pub struct Args {
     /// Most clients with slabs at the same time
     #[arg(long, value_name = "N", default_value_t = 256)]
     clients_max: u32,
+    /// Whether lent memory is locked into RAM
+    #[arg(long, value_enum, default_value_t = Lock::Auto)]
+    lock: Lock,
 }
 
-/// The slab's size where none was given: a 64th of the memory, rounded down to whole
-/// huge pages, or to whole pages where it is smaller than one.
-fn slab_bytes_default(memory_bytes: u64) -> u64 {
-    let share = (memory_bytes / SLABS_MIN).min(SLAB_BYTES_DEFAULT);
-    if share >= HUGE_PAGE_BYTES {
-        share / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
-    } else {
-        (share / 4096 * 4096).max(4096)
-    }
+/// Whether lent memory is locked into RAM, so that it is never itself swapped out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum Lock {
+    /// Where the system allows it; a warning where it does not
+    Auto,
+    /// Or the host does not start
+    Always,
+    /// Not at all, for machines that never have swap
+    Never,
 }
 
 /// The line by which a host says that it serves.
@@ -98,21 +96,13 @@ pub fn announced_address<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let stop = signals::on_stop(|| ())?;
-    let slab_bytes = args
-        .slab
-        .map_or_else(|| slab_bytes_default(args.memory.bytes()), Size::bytes);
-    if slab_bytes == 0 || slab_bytes > args.memory.bytes() {
-        return Err(Failure::usage(
-            format!(
-                "--slab {}: more than the memory to lend, {}",
-                Size(slab_bytes),
-                args.memory
-            ),
-            "a larger --memory or a smaller --slab",
-        )
-        .into());
-    }
+    let waker: Arc<OnceLock<Waker>> = Arc::default();
+    let to_wake = Arc::clone(&waker);
+    let stop = signals::on_stop(move || {
+        if let Some(waker) = to_wake.get() {
+            waker.wake();
+        }
+    })?;
     let key = ClusterKey::load(&args.key).map_err(|e| {
         Failure::new(
             format!("{}: {e}", args.key.display()),
@@ -122,19 +112,11 @@ pub fn run(args: &Args) -> Result<u8> {
             ),
         )
     })?;
-    let config = cenote_host::Config {
-        name: args.name.clone(),
-        domain: args.domain.clone().unwrap_or_else(|| args.name.clone()),
-        addresses: args.listen.clone(),
-        memory_bytes: args.memory.bytes(),
-        slab_bytes,
-        key: key.clone(),
-        huge_pages: true,
-        lock_memory: true,
-        clients_max: args.clients_max,
-    };
-    let daemon =
-        cenote_host::Daemon::start(config).with_context(|| format!("start host {}", args.name))?;
+    let mut daemon =
+        Daemon::start(config(args, &key)).with_context(|| format!("start host {}", args.name))?;
+    if waker.set(daemon.waker()).is_err() {
+        unreachable!("set once, here");
+    }
     let addresses = daemon.addresses();
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
@@ -151,6 +133,27 @@ pub fn run(args: &Args) -> Result<u8> {
     out.flush()?;
     daemon.run(&stop)?;
     Ok(DONE)
+}
+
+fn config(args: &Args, key: &ClusterKey) -> Config {
+    let memory_bytes = args.memory.bytes();
+    Config {
+        name: args.name.clone(),
+        domain: args.domain.clone().unwrap_or_else(|| args.name.clone()),
+        addresses: args.listen.clone(),
+        memory_bytes,
+        slab_bytes: args
+            .slab
+            .map_or_else(|| slab_bytes_default(memory_bytes), Size::bytes),
+        key: key.clone(),
+        huge_pages: true,
+        lock_memory: match args.lock {
+            Lock::Auto => LockMemory::Auto,
+            Lock::Always => LockMemory::Always,
+            Lock::Never => LockMemory::Never,
+        },
+        clients_max: args.clients_max,
+    }
 }
 
 /// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
@@ -176,30 +179,11 @@ impl Collector for HostMetrics {
                 return Ok(());
             }
         };
-        for (name, help, unit, value) in gauges(&status) {
-            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            gauge.encode(encoder.encode_descriptor(
-                name,
-                help,
-                unit.as_ref(),
-                gauge.metric_type(),
-            )?)?;
-        }
-        for (name, help, unit, value) in counters(&status) {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                unit.as_ref(),
-                counter.metric_type(),
-            )?)?;
-        }
+        metrics::gauges(&mut encoder, &gauges(&status))?;
+        metrics::counters(&mut encoder, &counters(&status))?;
         Ok(())
     }
 }
-
-/// Name, help, unit and value.
-type Metric = (&'static str, &'static str, Option<Unit>, u64);
 
 fn gauges(status: &HostStatus) -> Vec<Metric> {
     let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
@@ -323,22 +307,6 @@ fn counters(status: &HostStatus) -> Vec<Metric> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_default_slab_is_whole_pages_and_never_above_a_64th() {
-        assert_eq!(slab_bytes_default(512 << 20), 8 << 20);
-        assert_eq!(slab_bytes_default(1 << 40), 1 << 30);
-        assert_eq!(slab_bytes_default(200 << 20), 2 << 20);
-        assert_eq!(slab_bytes_default(64 << 20), 1 << 20);
-        assert_eq!(slab_bytes_default(100), 4096);
-        for memory in [3 << 20, 129 << 20, 777 << 20, 5 << 30] {
-            let slab = slab_bytes_default(memory);
-            assert!(
-                slab.is_multiple_of(4096) && slab * SLABS_MIN <= memory,
-                "{memory}"
-            );
-        }
-    }
 
     #[test]
     fn an_announced_address_is_read_back() {

@@ -9,6 +9,7 @@ use crate::failure::{DONE, Failure};
 
 /// `key` and what follows it.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  cenote key new --out cluster.key")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

@@ -1,5 +1,243 @@
+//! `cenote swap`: a volume as swap space of this machine.
+//!
+//! `on` starts this binary again as `swap serve` in the background, which maps the whole
+//! volume before it turns swap on, and ends when swap is off.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cenote_block::disk::Disk;
+use cenote_block::swap::launch::{Announcer, News};
+use cenote_block::swap::{Error, OffReport, Options, control, launch, refuse, server};
+use cenote_block::volume::VolumeDisk;
+
+use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::place::{Loaded, Which};
+use crate::process::Identity;
+use crate::progress;
+use crate::serving::{Serving, WhichVolume};
+use crate::size::Size;
+
+/// `swap` and what follows it.
 #[derive(clap::Args, Debug)]
-pub struct Args {}
-pub fn run(_: &Args) -> anyhow::Result<u8> {
-    Ok(0)
+#[command(after_help = "Examples:
+  cenote swap on --cluster /tmp/well/cluster.toml --size 2G --scheme rs:8+2
+  cenote swap status --dir /tmp/well
+  cenote swap off --dir /tmp/well
+
+It needs root. Keep it out of the memory limit of the programs that swap: `on` refuses that,
+and hosts on this machine whose memory is not locked, because both can deadlock.
+
+Exit code 3 of `off`: swap is off, and some pages could not be read back.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Make a volume and swap to it
+    #[command(
+        after_help = "Example:\n  cenote swap on --dir /tmp/well --size 2G --scheme rs:8+2 --priority 10"
+    )]
+    On(On),
+    /// Bring every page back, and end it
+    #[command(after_help = "Example:\n  cenote swap off --dir /tmp/well")]
+    Off {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Show the device, what is swapped out and what went wrong
+    #[command(after_help = "Example:\n  cenote swap status --dir /tmp/well --json")]
+    Status {
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object on standard output
+        #[arg(long)]
+        json: bool,
+    },
+    /// The process behind `on`
+    #[command(hide = true)]
+    Serve(On),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct On {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    volume: WhichVolume,
+    /// Swap priority; higher is used first [default: the kernel's, after those that are on]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767))]
+    priority: Option<u16>,
+    /// Threads that serve pages
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
+    threads: u8,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.action {
+        Action::On(on) => turn_on(on),
+        Action::Off { which } => turn_off(which),
+        Action::Status { which, json } => status(which, *json),
+        Action::Serve(on) => serve(on),
+    }
+}
+
+fn folder(loaded: &crate::place::ClusterDir) -> PathBuf {
+    loaded.root().join("swap")
+}
+
+fn turn_on(on: &On) -> Result<u8> {
+    let loaded = on.which.load()?;
+    let program = std::env::current_exe().context("find this program's file")?;
+    let mut command = Command::new(program);
+    command
+        .args(["swap", "serve", "--cluster"])
+        .arg(&loaded.file);
+    let volume = &on.volume;
+    if let Some(name) = &volume.volume {
+        command.args(["--volume", name]);
+    }
+    if let Some(size) = volume.size {
+        command.args(["--size", &size.to_string()]);
+    }
+    if let Some(scheme) = &volume.scheme {
+        command.args(["--scheme", scheme]);
+    }
+    if let Some(priority) = on.priority {
+        command.args(["--priority", &priority.to_string()]);
+    }
+    command.args(["--threads", &on.threads.to_string()]);
+    let bar = progress::line();
+    let status = launch::start(command, &folder(&loaded.dir), |news| match news {
+        News::Progress(text) => bar.set_message(text.to_owned()),
+        News::Warning(text) => bar.suspend(|| eprintln!("warning: {text}")),
+    });
+    bar.finish_and_clear();
+    let status = status.map_err(failure)?;
+    println!(
+        "swap on: {} on {}, pid {}",
+        Size(status.size_bytes).rounded(),
+        status.device.display(),
+        status.pid
+    );
+    Ok(DONE)
+}
+
+/// Runs in the background, from its first thread on.
+fn serve(on: &On) -> Result<u8> {
+    let loaded = on.which.load()?;
+    let options = Options {
+        priority: on.priority,
+        thread_count: usize::from(on.threads),
+        ..Options::new(folder(&loaded.dir))
+    };
+    // Held here, so that the volume outlives the device that serves it.
+    let mut held = None;
+    let outcome = server::run(options, Announcer::to_starter(), |say| {
+        let serving = Serving::open(&loaded, &on.volume)?;
+        serving
+            .volume
+            .map_all(|mapped, wanted| say(&format!("{mapped} of {wanted} extents mapped")))?;
+        refuse::check_hosts_locked(&host_processes(&loaded)?)?;
+        let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
+        held = Some(serving);
+        Ok(disk)
+    });
+    drop(held);
+    Ok(off_code(&outcome?))
+}
+
+/// Name and process of each host that runs on this machine.
+fn host_processes(loaded: &Loaded) -> Result<Vec<(String, u32)>> {
+    let mut found = Vec::new();
+    for host in &loaded.cluster.hosts {
+        if let Some(identity) = Identity::load(&loaded.dir.host(&host.name))? {
+            found.push((host.name.clone(), identity.pid));
+        }
+    }
+    Ok(found)
+}
+
+fn turn_off(which: &Which) -> Result<u8> {
+    let dir = which.directory()?;
+    let bar = progress::line();
+    let report = control::off(&folder(&dir), |left| {
+        bar.set_message(format!("{} to bring back", Size(left).rounded()));
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(failure)?;
+    println!(
+        "swap off: {} brought back",
+        Size(report.used_bytes).rounded()
+    );
+    if report.unreadable_pages > 0 {
+        eprintln!(
+            "warning: {} pages could not be read; the programs they belong to lost them",
+            report.unreadable_pages
+        );
+    }
+    Ok(off_code(&report))
+}
+
+fn off_code(report: &OffReport) -> u8 {
+    if report.unreadable_pages == 0 {
+        DONE
+    } else {
+        NOT_WHOLE
+    }
+}
+
+fn status(which: &Which, json: bool) -> Result<u8> {
+    let dir = which.directory()?;
+    let status = control::status(&folder(&dir)).map_err(failure)?;
+    if json {
+        let object = serde_json::json!({
+            "device": status.device,
+            "pid": status.pid,
+            "size_bytes": status.size_bytes,
+            "used_bytes": status.used_bytes,
+            "reads": status.reads,
+            "writes": status.writes,
+            "read_bytes": status.read_bytes,
+            "written_bytes": status.written_bytes,
+            "errors": status.errors,
+            "unreadable_pages": status.unreadable_pages,
+        });
+        println!("{object:#}");
+    } else {
+        let (used, size) = (
+            Size(status.used_bytes).rounded(),
+            Size(status.size_bytes).rounded(),
+        );
+        println!(
+            "{}: {used} of {size} swapped out, pid {}",
+            status.device.display(),
+            status.pid
+        );
+        println!(
+            "{} reads, {} writes, {} errors",
+            status.reads, status.writes, status.errors
+        );
+        println!("{} pages cannot be read", status.unreadable_pages);
+    }
+    Ok(if status.unreadable_pages == 0 {
+        DONE
+    } else {
+        NOT_WHOLE
+    })
+}
+
+/// The way out of each error of a swap device.
+fn failure(error: Error) -> Failure {
+    let remedy = match &error {
+        Error::NotRunning { .. } => "cenote swap on",
+        Error::Running { .. } => "cenote swap off first, or cenote swap status",
+        Error::StillOn { .. } => "free memory, then cenote swap off again",
+        _ => "cenote doctor says what this machine lacks",
+    };
+    Failure::new(error.to_string(), remedy)
 }

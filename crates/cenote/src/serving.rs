@@ -1,0 +1,139 @@
+//! Opens a volume of a cluster and owns it, for the commands that serve one.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig};
+
+use crate::commands::volume::{check_scheme, check_size};
+use crate::failure::Failure;
+use crate::place::Loaded;
+use crate::size::Size;
+use crate::volumes::{Owner, Question, Spec, Volumes};
+
+/// A volume may grow to this many times the size that it was opened with: its tables are
+/// laid out for it, a bit per page, and take memory only where they are used.
+const GROWTH_MAX: u64 = 8;
+
+/// Which volume is served: one that was created, or a new one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WhichVolume {
+    /// A volume made by `cenote volume create`; or, with --size, the name of a new one
+    #[arg(long, value_name = "NAME", required_unless_present = "size")]
+    pub volume: Option<String>,
+    /// Size of a new volume; without a name it is forgotten when this command ends
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2]
+    #[arg(long, value_name = "SCHEME", requires = "size")]
+    pub scheme: Option<String>,
+}
+
+/// An open volume and the right to it. Dropping it gives the volume's memory back.
+pub struct Serving {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    /// Its name in the folder.
+    pub name: String,
+    /// Its description.
+    pub spec: Spec,
+    volumes: Volumes,
+    owner: Option<Owner>,
+    forget: bool,
+}
+
+impl Serving {
+    /// Opens the volume and answers questions about it from then on.
+    ///
+    /// # Errors
+    /// There is no such volume, another process owns it, or too few hosts answer.
+    pub fn open(loaded: &Loaded, which: &WhichVolume) -> Result<Self> {
+        let volumes = Volumes::new(&loaded.dir);
+        let (name, forget) = match &which.volume {
+            Some(name) => (name.clone(), false),
+            None => (format!("unnamed-{}", std::process::id()), true),
+        };
+        if let Some(size) = which.size {
+            let scheme = which.scheme.as_deref().unwrap_or("rs:8+2");
+            volumes.create(&name, &Spec::new(check_size(size)?, check_scheme(scheme)?)?)?;
+        }
+        let opened = Self::open_named(loaded, volumes.clone(), &name, forget);
+        if opened.is_err() && which.size.is_some() {
+            // What this very command described does not outlive its failure.
+            volumes.delete(&name)?;
+        }
+        opened
+    }
+
+    fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, forget: bool) -> Result<Self> {
+        let spec = volumes.load(name)?;
+        let owner = volumes.own(name)?;
+        let scheme: Scheme = spec.scheme.parse()?;
+        let size_bytes = spec.size()?.bytes();
+        let config = VolumeConfig {
+            name: name.to_owned(),
+            id: spec.id()?,
+            scheme,
+            size_bytes,
+            size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
+            hosts: hosts(loaded)?,
+        };
+        let connector = Arc::new(cenote_fabric::connector(loaded.key.clone()));
+        let volume = Volume::open(config, connector).map_err(|e| {
+            Failure::new(
+                format!("open volume {name}: {e}"),
+                format!("cenote status --cluster {}", loaded.file.display()),
+            )
+        })?;
+        let volume = Arc::new(volume);
+        let asked = Arc::clone(&volume);
+        owner.answer(move |question| answer(&asked, question))?;
+        Ok(Self {
+            volume,
+            name: name.to_owned(),
+            spec,
+            volumes,
+            owner: Some(owner),
+            forget,
+        })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.volume.close();
+        // The right goes first: a volume that is owned cannot be deleted.
+        drop(self.owner.take());
+        if self.forget
+            && let Err(error) = self.volumes.delete(&self.name)
+        {
+            tracing::warn!(error = format!("{error:#}"), "forget volume");
+        }
+    }
+}
+
+fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
+    let mut hosts = Vec::new();
+    for host in &loaded.cluster.hosts {
+        let address = host
+            .address
+            .parse()
+            .with_context(|| format!("host {}", host.name))?;
+        hosts.push(HostConfig {
+            name: host.name.clone(),
+            address,
+            domain: host.domain.clone(),
+        });
+    }
+    Ok(hosts)
+}
+
+fn answer(volume: &Volume, question: Question) -> Result<serde_json::Value> {
+    match question {
+        Question::Status => Ok(serde_json::to_value(volume.status()?)?),
+        Question::Resize { bytes } => {
+            volume.resize(bytes)?;
+            Ok(serde_json::Value::Null)
+        }
+    }
+}

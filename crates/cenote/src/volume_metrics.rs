@@ -1,0 +1,224 @@
+//! What a process that serves a volume tells Prometheus.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use cenote_block::nbd::{Server, Stats};
+use cenote_volume::{Health, Volume, VolumeStatus};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Unit;
+
+use crate::metrics::{Metric, counters, gauges};
+
+/// Reads a volume, and the server in front of it, at each scrape. It keeps neither alive.
+pub struct VolumeMetrics {
+    volume: Weak<Volume>,
+    server: Weak<Server>,
+}
+
+impl VolumeMetrics {
+    /// Of a volume and, where it is served over NBD, its server.
+    pub fn new(volume: &Arc<Volume>, server: Option<&Arc<Server>>) -> Self {
+        Self {
+            volume: Arc::downgrade(volume),
+            server: server.map_or_else(Weak::new, Arc::downgrade),
+        }
+    }
+}
+
+impl fmt::Debug for VolumeMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeMetrics").finish_non_exhaustive()
+    }
+}
+
+impl Collector for VolumeMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if let Some(Ok(status)) = self.volume.upgrade().map(|volume| volume.status()) {
+            gauges(&mut encoder, &volume_gauges(&status))?;
+            counters(&mut encoder, &volume_counters(&status))?;
+        }
+        if let Some(server) = self.server.upgrade() {
+            let stats = server.stats();
+            let open = (
+                "cenote_nbd_connections_open",
+                "Connections open now",
+                None,
+                stats.connections_open,
+            );
+            gauges(&mut encoder, &[open])?;
+            counters(&mut encoder, &nbd_counters(&stats))?;
+        }
+        Ok(())
+    }
+}
+
+fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
+    let extents = |name, help, health: Health| {
+        let count = status
+            .extents
+            .iter()
+            .filter(|extent| extent.health == health)
+            .count();
+        (name, help, None, count as u64)
+    };
+    let connected = status.hosts.iter().filter(|host| host.connected).count() as u64;
+    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
+    vec![
+        bytes(
+            "cenote_volume_size",
+            "Size of the address range",
+            status.size_bytes,
+        ),
+        bytes(
+            "cenote_volume_stored",
+            "Pages that hold data",
+            status.stored_bytes,
+        ),
+        bytes(
+            "cenote_volume_mapped",
+            "Address range of mapped extents",
+            status.mapped_bytes,
+        ),
+        bytes(
+            "cenote_volume_lent",
+            "Memory that hosts lend to this volume",
+            status.lent_bytes,
+        ),
+        (
+            "cenote_volume_hosts_connected",
+            "Hosts whose control connection stands",
+            None,
+            connected,
+        ),
+        extents(
+            "cenote_volume_extents_healthy",
+            "Extents with every slab",
+            Health::Healthy,
+        ),
+        extents(
+            "cenote_volume_extents_regenerating",
+            "Extents being rebuilt",
+            Health::Regenerating,
+        ),
+        extents(
+            "cenote_volume_extents_degraded",
+            "Extents that lack slabs and are readable",
+            Health::Degraded,
+        ),
+        extents(
+            "cenote_volume_extents_lost",
+            "Extents that lack more slabs than the scheme survives",
+            Health::Lost,
+        ),
+    ]
+}
+
+fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
+    let counters = &status.counters;
+    vec![
+        (
+            "cenote_volume_pages_read",
+            "Page operations that read",
+            None,
+            counters.pages_read,
+        ),
+        (
+            "cenote_volume_pages_written",
+            "Page operations that wrote",
+            None,
+            counters.pages_written,
+        ),
+        (
+            "cenote_volume_pages_decoded",
+            "Reads that decoded around a missing split",
+            None,
+            counters.pages_decoded,
+        ),
+        (
+            "cenote_volume_reads_repeated",
+            "Reads taken again because of a writer or a failure",
+            None,
+            counters.reads_repeated,
+        ),
+        (
+            "cenote_volume_requests_failed",
+            "Requests that ended in an error",
+            None,
+            counters.requests_failed,
+        ),
+        (
+            "cenote_volume_rebuilt",
+            "Slab bytes rebuilt",
+            Some(Unit::Bytes),
+            counters.rebuilt_bytes,
+        ),
+        (
+            "cenote_volume_slabs_rebuilt",
+            "Slabs made whole",
+            None,
+            counters.slabs_rebuilt,
+        ),
+    ]
+}
+
+fn nbd_counters(stats: &Stats) -> Vec<Metric> {
+    vec![
+        ("cenote_nbd_reads", "READ requests taken", None, stats.reads),
+        (
+            "cenote_nbd_writes",
+            "WRITE requests taken",
+            None,
+            stats.writes,
+        ),
+        (
+            "cenote_nbd_discards",
+            "TRIM and WRITE_ZEROES requests taken",
+            None,
+            stats.discards,
+        ),
+        (
+            "cenote_nbd_flushes",
+            "FLUSH requests taken",
+            None,
+            stats.flushes,
+        ),
+        (
+            "cenote_nbd_block_statuses",
+            "BLOCK_STATUS requests taken",
+            None,
+            stats.block_statuses,
+        ),
+        (
+            "cenote_nbd_errors",
+            "Requests answered with an error",
+            None,
+            stats.errors,
+        ),
+        (
+            "cenote_nbd_read",
+            "Bytes of READ requests answered",
+            Some(Unit::Bytes),
+            stats.read_bytes,
+        ),
+        (
+            "cenote_nbd_written",
+            "Bytes of WRITE requests answered",
+            Some(Unit::Bytes),
+            stats.written_bytes,
+        ),
+        (
+            "cenote_nbd_connections_accepted",
+            "Connections taken",
+            None,
+            stats.connections_accepted,
+        ),
+        (
+            "cenote_nbd_connections_refused",
+            "Connections closed because too many were open",
+            None,
+            stats.connections_refused,
+        ),
+    ]
+}

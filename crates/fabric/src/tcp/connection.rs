@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use super::agent::AgentEvent;
-use super::gather::Gather;
+use super::gather::{Gather, Patience};
 use super::wire::{REQUEST_BYTES, RESPONSE_BYTES, Request, Response, Verb};
 use crate::windows::{WindowGuard, WindowTable};
 use crate::{ClientId, Generation, MESSAGE_BYTES_MAX, Rights, Status, WindowId};
@@ -176,13 +176,35 @@ impl Connection {
             if is_drained || round == ROUNDS {
                 break;
             }
-            is_drained = self.receive(bench)?;
+            is_drained = self.receive(bench, Patience::None)?;
         }
         Ok(Interest::Requests)
     }
 
+    /// Waits in the socket for the next requests, up to its timeout, and serves them: one
+    /// system call where waiting for readiness first takes two. `None`: none came.
+    ///
+    /// Never waits inside a window: only between requests.
+    pub(super) fn await_requests(
+        &mut self,
+        bench: &mut Bench<'_>,
+    ) -> Result<Option<Interest>, End> {
+        if self.writing.is_some() {
+            return self.serve(bench).map(Some);
+        }
+        let waiting = self.end - self.start;
+        self.receive(bench, Patience::Socket)?;
+        if self.end - self.start == waiting {
+            return Ok(None);
+        }
+        if !self.execute(bench)? || !self.respond(bench)? {
+            return Ok(Some(Interest::Room));
+        }
+        Ok(Some(Interest::Requests))
+    }
+
     /// Receives once. True: the socket is empty now.
-    fn receive(&mut self, bench: &mut Bench<'_>) -> Result<bool, End> {
+    fn receive(&mut self, bench: &mut Bench<'_>, patience: Patience) -> Result<bool, End> {
         self.inbox.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -196,7 +218,7 @@ impl Connection {
             }
             bench.count_system_call();
             // SAFETY: the list holds window memory under a guard, scratch, and the inbox.
-            let received = unsafe { bench.list.receive(self.stream.as_raw_fd()) };
+            let received = unsafe { bench.list.receive(self.stream.as_raw_fd(), patience) };
             bench.guards.clear();
             return match received {
                 Ok(0) => Err(End::Closed),

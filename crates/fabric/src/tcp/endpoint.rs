@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::gather::{Gather, prepare};
+use super::gather::{Gather, Patience, prepare};
 use super::wire::{REQUEST_BYTES, RESPONSE_BYTES, Request, Response, Verb};
 use crate::{
     Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, MESSAGE_BYTES_MAX, QUEUE_DEPTH,
@@ -240,7 +240,7 @@ impl TcpEndpoint {
             self.list_responses();
             self.system_calls += 1;
             // SAFETY: trailers and scratch are ours; landings are valid by the contract of `post_read`.
-            match unsafe { self.list.receive(self.stream.as_raw_fd()) } {
+            match unsafe { self.list.receive(self.stream.as_raw_fd(), Patience::None) } {
                 Ok(0) => return self.fail(Status::Disconnected, queue),
                 Ok(bytes) => {
                     self.heard_at = None;

@@ -12,6 +12,15 @@ use std::time::Duration;
 /// Entries of a list; the kernel takes up to 1024, a batch rarely fills this.
 const ENTRIES: usize = 256;
 
+/// How long a receive waits for the first byte.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    None,
+    /// As long as the socket's own timeout.
+    Socket,
+}
+
 /// A list of memory ranges to send from, or to receive into, in order.
 pub(crate) struct Gather {
     entries: Box<[libc::iovec; ENTRIES]>,
@@ -83,17 +92,25 @@ impl Gather {
         retried(|| unsafe { libc::sendmsg(socket, &raw const message, flags) })
     }
 
-    /// Receives into the ranges without blocking; returns the bytes filled, 0 at the end of the stream.
+    /// Receives into the ranges; returns the bytes filled, 0 at the end of the stream.
     ///
     /// # Errors
     /// As `recvmsg(2)`; an interrupted call is repeated.
     ///
     /// # Safety
     /// Every range is valid for writes; bytes that other threads see there may change under them.
-    pub(crate) unsafe fn receive(&mut self, socket: RawFd) -> io::Result<usize> {
+    pub(crate) unsafe fn receive(
+        &mut self,
+        socket: RawFd,
+        patience: Patience,
+    ) -> io::Result<usize> {
         let mut message = self.message();
+        let flags = match patience {
+            Patience::None => libc::MSG_DONTWAIT,
+            Patience::Socket => 0,
+        };
         // SAFETY: as in `send`.
-        retried(|| unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT) })
+        retried(|| unsafe { libc::recvmsg(socket, &raw mut message, flags) })
     }
 
     fn message(&mut self) -> libc::msghdr {

@@ -36,10 +36,6 @@ pub trait Queue: Send {
     ///
     /// # Errors
     /// Gives the request back when the queue is full; poll, then try again.
-    #[expect(
-        clippy::result_large_err,
-        reason = "the request goes back to its owner, by move"
-    )]
     fn submit(&mut self, request: Request) -> Result<(), Request>;
 
     /// Moves the requests in flight on and appends those that ended. Never blocks.

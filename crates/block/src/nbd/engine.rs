@@ -49,10 +49,6 @@ impl Engine {
     }
 
     /// Starts a request; gives it back when the queue is full.
-    #[expect(
-        clippy::result_large_err,
-        reason = "as in `Queue::submit`: back by move"
-    )]
     pub(crate) fn submit(&mut self, export: usize, request: Request) -> Result<(), Request> {
         if let Err(request) = self.queues[export].submit(request) {
             self.refused = true;

@@ -65,6 +65,8 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+const MIB: u64 = 1 << 20;
+
 /// One pattern of load.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -124,7 +126,7 @@ impl Case {
 
     /// One run; operations, or 10^6 bytes, per second over all connections.
     fn measure(&self, uri: &str, options: &Options) -> Result<f64> {
-        let share_bytes = options.size_bytes / u64::from(self.connection_count) >> 20 << 20;
+        let share_bytes = (options.size_bytes / u64::from(self.connection_count)) & !(MIB - 1);
         let report = fio(&[
             &format!("--uri={uri}"),
             &format!("--rw={}", self.pattern),

@@ -7,15 +7,18 @@ for tool in nbdfuse losetup "mkfs.$kind" "${check%% *}"; do
 done
 [ -e /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 0; }
 mkdir "$place/fuse" "$place/mount"
-loop=
+loop= fuse=
 end() {
     mountpoint -q "$place/mount" && umount "$place/mount"
     [ -z "$loop" ] || losetup -d "$loop"
-    fusermount3 -u "$place/fuse" 2>/dev/null || fusermount -u "$place/fuse" || true
+    # Unmounting alone leaves nbdfuse waiting in its operations.
+    [ -z "$fuse" ] || { kill "$fuse" && wait "$fuse" || true; }
+    mountpoint -q "$place/fuse" && umount "$place/fuse" || true
 }
 trap end EXIT
 nbdfuse --pidfile "$place/pid" "$place/fuse/nbd" "$uri" >/dev/null 2>&1 &
-until [ -s "$place/pid" ]; do kill -0 $! && sleep 0.05; done
+fuse=$!
+until [ -s "$place/pid" ]; do kill -0 "$fuse" && sleep 0.05; done
 loop=$(losetup --find --show "$place/fuse/nbd") || { echo "skipped: no loop device"; exit 0; }
 "mkfs.$kind" -q "$loop" >/dev/null
 mount -t "$kind" "$loop" "$place/mount" || { echo "skipped: cannot mount $kind"; exit 0; }

@@ -2,7 +2,6 @@
 
 CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
-BINARY = target/release/cenote
 BENCHES = codec page nbd regeneration
 
 .PHONY: help build demo test bench ci fmt clippy doc deny clean
@@ -18,7 +17,7 @@ build: ## The one binary, optimised: target/release/cenote
 demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/install-packages.sh build demo
 	$(CARGO) build --release --locked -p cenote
-	$(BINARY) demo
+	@sh scripts/demo.sh
 
 test: ## Every test, with a plain summary at the end
 	@sh scripts/install-packages.sh build test
@@ -26,7 +25,7 @@ test: ## Every test, with a plain summary at the end
 
 bench: ## Every benchmark beside its peer; JSON lines under target/bench
 	@sh scripts/install-packages.sh build bench
-	$(CARGO) build --release --locked -p cenote
+	@sh scripts/build-for-bench.sh
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(BENCHES)
 

@@ -14,7 +14,7 @@ make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
 fio|test bench|checks every byte over NBD; the load of the benchmarks
-libnbd-bin|test|nbdinfo and nbdcopy against our NBD server
+libnbd-bin|test demo|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root
 nbdkit|test bench|its nbd plugin as a client of ours, its memory plugin as the peer
 qemu-utils|test|qemu-img and qemu-io against our NBD server
 mount|test demo|losetup, swapon and mounting what mkfs made
@@ -22,9 +22,7 @@ util-linux|test demo|mkswap
 e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
-memcached|demo|the unmodified program whose memory does not fit
-python3-minimal|demo|runs the client of the demonstration
-python3-pymemcache|demo|the real client that loads memcached
+memcached|test demo|the unmodified program whose memory does not fit
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L
 automake|bench|configures ISA-L

@@ -60,7 +60,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         ("", "")
     };
     let mut out = std::io::stderr().lock();
-    let mut text = format!("{bold}error:{plain} {error:#}\n");
+    let mut text = format!("{bold}error:{plain} {}\n", chain(error));
     if let Some(failure) = failure.filter(|failure| !failure.remedy.is_empty()) {
         text.push_str(&format!("  try: {}\n", failure.remedy));
     }
@@ -70,7 +70,38 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(failure.map_or(FAILED, |failure| failure.code))
 }
 
+/// The error and its causes in one line. A cause that an error repeats in its own words
+/// is not said twice.
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 /// Whether stderr is a terminal that wants colours.
 pub fn colours() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let inner = anyhow!("refused");
+        let error = Err::<(), _>(inner)
+            .context("connect: refused")
+            .context("host h00");
+        assert_eq!(chain(&error.unwrap_err()), "host h00: connect: refused");
+    }
 }

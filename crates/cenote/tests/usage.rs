@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "up",
     "down",
     "status",
@@ -18,6 +18,7 @@ const COMMANDS: [&str; 11] = [
     "doctor",
     "bench",
     "completions",
+    "demo",
 ];
 
 #[test]

@@ -57,10 +57,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Page { transport } => {
             let mut options = page::Options::default();
             if !transport.is_empty() {
-                options.transports = transport
-                    .iter()
-                    .map(|t| format!("{t:?}").to_lowercase())
-                    .collect();
+                options.transports = transport.iter().map(ToString::to_string).collect();
             }
             options.rounds = rounds.unwrap_or(options.rounds);
             page::run(&options)?

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod doctor;
 pub mod down;
 pub mod host;

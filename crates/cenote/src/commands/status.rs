@@ -8,7 +8,7 @@ use cenote_pool::control::HostStatus;
 use serde::Serialize;
 
 use crate::ask;
-use crate::failure::{DONE, NOT_WHOLE};
+use crate::failure::{DONE, NOT_WHOLE, chain};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::size::Size;
@@ -115,7 +115,7 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
             domain: entry.domain.clone(),
             state,
             pid: identity.map(|identity| identity.pid),
-            error: answer.as_ref().err().map(|e| format!("{e:#}")),
+            error: answer.as_ref().err().map(chain),
             status: answer.ok(),
         });
     }
@@ -148,7 +148,7 @@ fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
         let answer = in_use.then(|| volumes.ask(&name, Question::Status));
         let (status, error) = match answer {
             Some(Ok(status)) => (Some(status), None),
-            Some(Err(error)) => (None, Some(format!("{error:#}"))),
+            Some(Err(error)) => (None, Some(chain(&error))),
             None => (None, None),
         };
         reports.push(VolumeReport {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cenote_block::disk::Disk;
@@ -164,12 +165,23 @@ fn host_processes(loaded: &Loaded) -> Result<Vec<(String, u32)>> {
 
 fn turn_off(which: &Which) -> Result<u8> {
     let dir = which.directory()?;
+    let folder = folder(&dir);
+    // Named before it is asked to end, so that its end can be waited for.
+    let server = match control::status(&folder) {
+        Ok(status) => Identity::of(status.pid).and_then(|identity| identity.open())?,
+        Err(_) => None,
+    };
     let bar = progress::line();
-    let report = control::off(&folder(&dir), |left| {
+    let report = control::off(&folder, |left| {
         bar.set_message(format!("{} to bring back", Size(left).rounded()));
     });
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
+    if let Some(server) = server
+        && !server.wait(Instant::now() + END_LIMIT)?
+    {
+        eprintln!("warning: swap is off; its server is still giving its memory back");
+    }
     println!(
         "swap off: {} brought back",
         Size(report.used_bytes).rounded()
@@ -182,6 +194,9 @@ fn turn_off(which: &Which) -> Result<u8> {
     }
     Ok(off_code(&report))
 }
+
+/// How long a server whose swap is off may take to give its memory back.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 fn off_code(report: &OffReport) -> u8 {
     if report.unreadable_pages == 0 {

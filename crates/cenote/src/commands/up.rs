@@ -64,6 +64,15 @@ pub enum Transport {
     Tcp,
 }
 
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let dir = ClusterDir::create(&args.dir)?;
@@ -186,7 +195,7 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
             .is_none_or(|slab| slab.bytes() == first.slab_bytes);
     if !same {
         let what = format!(
-            "{}: another cluster is up here: {total} hosts, {} each, {transport:?}",
+            "{}: another cluster is up here: {total} hosts, {} each, {transport}",
             dir.root().display(),
             Size(first.memory_bytes),
         );

@@ -1,0 +1,51 @@
+//! `cenote demo`: the main job, from an empty machine to a report.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_lab::demo::{self, Options};
+
+use crate::failure::{DONE, FAILED};
+use crate::progress;
+
+/// `demo` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote demo
+  cenote demo --transport tcp --seconds 60
+
+It starts twelve hosts, turns a volume rs:8+2 on their memory into swap space, lets memcached
+work in half the memory that it needs, kills two hosts in the middle, checks every value, and
+does the same with a swap file. It needs root and memcached, and cleans up after itself.")]
+pub struct Args {
+    /// How clients reach the hosts
+    #[arg(long, value_enum, default_value_t = super::up::Transport::Shm)]
+    transport: super::up::Transport,
+    /// How long reads and writes run; the kill comes in the middle
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(4..=600))]
+    seconds: u64,
+    /// Folder for its files, made and removed; on a real disk, for the swap file
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let defaults = Options::default();
+    let options = Options {
+        dir: args.dir.clone().unwrap_or_else(|| defaults.dir.clone()),
+        transport: args.transport.to_string(),
+        load_time: Duration::from_secs(args.seconds),
+        ..defaults
+    };
+    let bar = progress::line();
+    let report = demo::run(&options, &mut |step| {
+        bar.suspend(|| eprintln!("{step}"));
+        bar.set_message(step.to_owned());
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    println!("{report}");
+    Ok(if report.is_success() { DONE } else { FAILED })
+}

@@ -1,0 +1,195 @@
+//! A volume served over NBD, as its owner and as those who ask about it see it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStdout, Stdio};
+
+use support::{Folder, cenote, signal};
+
+/// `cenote nbd` on a folder; killed when dropped.
+struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut child = cenote()
+            .args(["nbd", "--dir", folder.str()])
+            .args(arguments)
+            .arg("--socket")
+            .arg(folder.path().join("nbd"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary runs");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Self { child, stdout }
+    }
+
+    fn ready(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("a line");
+        line
+    }
+
+    /// Asks it to end; its exit code.
+    fn end(&mut self) -> Option<i32> {
+        signal(self.child.id(), "TERM");
+        self.child.wait().expect("a child of ours").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.kill().is_ok() {
+            self.child.wait().expect("a child of ours");
+        }
+    }
+}
+
+fn up(folder: &Folder) {
+    folder
+        .run(&["up", "--hosts", "4", "--memory", "16M"])
+        .expect(0);
+}
+
+#[test]
+fn a_named_volume_is_served_asked_about_resized_and_let_go() {
+    let folder = Folder::new();
+    up(&folder);
+    folder
+        .run(&[
+            "volume", "create", "v0", "--size", "8M", "--scheme", "rs:2+1",
+        ])
+        .expect(0);
+    let mut server = Server::start(&folder, &["--volume", "v0"]);
+    let ready = server.ready();
+    assert!(
+        ready.starts_with("ready v0 8M rs:2+1 at nbd+unix:///v0?socket="),
+        "{ready}"
+    );
+    // The first bytes of fixed newstyle negotiation.
+    let mut stream = UnixStream::connect(folder.path().join("nbd")).unwrap();
+    let mut greeting = [0; 16];
+    stream.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"NBDMAGICIHAVEOPT");
+
+    let status = folder.run(&["volume", "status", "v0", "--json"]).expect(0);
+    let status = status.json();
+    assert_eq!(status["whole"], true);
+    assert_eq!(status["status"]["size_bytes"], 8 << 20);
+    assert_eq!(status["status"]["hosts"].as_array().unwrap().len(), 4);
+
+    let busy = folder.run(&["volume", "delete", "v0"]).expect(1);
+    assert!(busy.stderr.contains("in use"), "{busy:#?}");
+    let busy = folder.run(&["down"]).expect(1);
+    assert!(busy.stderr.contains("volumes in use: v0"), "{busy:#?}");
+
+    folder
+        .run(&["volume", "resize", "v0", "--size", "12M"])
+        .expect(0);
+    let status = folder.run(&["volume", "status", "v0", "--json"]).expect(0);
+    assert_eq!(status.json()["status"]["size_bytes"], 12 << 20);
+    let shrunk = folder
+        .run(&["volume", "resize", "v0", "--size", "4M"])
+        .expect(1);
+    assert!(shrunk.stderr.contains("volume v0"), "{shrunk:#?}");
+
+    assert_eq!(server.end(), Some(0));
+    folder.run(&["volume", "delete", "v0"]).expect(0);
+    folder.run(&["down"]).expect(0);
+}
+
+#[test]
+fn a_volume_has_one_server() {
+    let folder = Folder::new();
+    up(&folder);
+    let mut first = Server::start(
+        &folder,
+        &["--volume", "v", "--size", "4M", "--scheme", "mirror:2"],
+    );
+    assert!(first.ready().starts_with("ready v "));
+    let socket = folder.path().join("other");
+    let second = folder
+        .run(&["nbd", "--volume", "v", "--socket", socket.to_str().unwrap()])
+        .expect(1);
+    assert!(
+        second.stderr.contains("in use by another process"),
+        "{second:#?}"
+    );
+    // A killed owner owns nothing.
+    signal(first.child.id(), "KILL");
+    first.child.wait().unwrap();
+    let mut third = Server::start(&folder, &["--volume", "v"]);
+    assert!(third.ready().starts_with("ready v "));
+}
+
+#[test]
+fn a_volume_without_a_name_is_forgotten() {
+    let folder = Folder::new();
+    up(&folder);
+    let mut server = Server::start(&folder, &["--size", "4M", "--scheme", "plain"]);
+    assert!(server.ready().starts_with("ready unnamed-"));
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list[0]["in_use"], true);
+    assert_eq!(server.end(), Some(0));
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list, serde_json::json!([]));
+}
+
+#[test]
+fn what_cannot_be_served_leaves_no_volume_behind() {
+    let folder = Folder::new();
+    up(&folder);
+    let socket = folder.path().join("nbd");
+    let socket = socket.to_str().unwrap();
+    // Four hosts cannot hold eight splits.
+    let few = folder
+        .run(&[
+            "nbd", "--size", "4M", "--scheme", "rs:8+2", "--socket", socket,
+        ])
+        .expect(1);
+    assert!(
+        few.stderr.contains("rs:8+2") && few.stderr.contains("try:"),
+        "{few:#?}"
+    );
+    let remote = folder
+        .run(&[
+            "nbd",
+            "--size",
+            "4M",
+            "--scheme",
+            "plain",
+            "--listen",
+            "0.0.0.0:0",
+        ])
+        .expect(1);
+    assert!(remote.stderr.contains("--allow-remote"), "{remote:#?}");
+    folder.run(&["nbd", "--size", "4M"]).expect(2);
+    folder.run(&["nbd", "--socket", socket]).expect(2);
+    folder
+        .run(&["nbd", "--volume", "none", "--socket", socket])
+        .expect(1);
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list, serde_json::json!([]));
+}
+
+#[test]
+fn an_owner_answers_whatever_it_is_asked() {
+    let folder = Folder::new();
+    up(&folder);
+    let mut server = Server::start(
+        &folder,
+        &["--volume", "v", "--size", "4M", "--scheme", "plain"],
+    );
+    assert!(server.ready().starts_with("ready v "));
+    let mut stream = UnixStream::connect(folder.path().join("volumes/v.sock")).unwrap();
+    stream.write_all(b"{\"ask\":\"explode\"}\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("{\"error\":"), "{text}");
+    folder.run(&["volume", "status", "v"]).expect(0);
+}

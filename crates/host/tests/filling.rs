@@ -267,7 +267,7 @@ fn a_failing_source_is_named_and_the_next_fill_works_over_tcp() {
 fn only_the_holder_fills_and_only_what_makes_sense() {
     let lab = Lab::new(Fabric::Shm);
     let data = noise(5, usize::try_from(SLAB_BYTES).unwrap());
-    let stripe = stripe(&lab, 1, &[data.clone()]);
+    let stripe = stripe(&lab, 1, std::slice::from_ref(&data));
     let target = lab.host("target", 2);
     let (mut holder, mut other) = (lab.client(&target, 1), lab.client(&target, 2));
     let window = holder.map(7, 1);

@@ -44,6 +44,10 @@ impl Lab {
         }
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     pub fn address(&self, name: &str) -> Address {
         match self.fabric {
             Fabric::Shm => format!("shm:{}/{name}", self.directory.path().display()),

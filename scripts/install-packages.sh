@@ -27,7 +27,7 @@ nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L
 automake|bench|configures ISA-L
 libtool|bench|configures ISA-L
-libclang-dev|bench|reads ISA-L's headers for Rust
+libclang-dev|bench|reads the headers of ISA-L for Rust
 '
 
 rows() { printf '%s' "$packages" | sed '/^$/d'; }

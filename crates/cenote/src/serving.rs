@@ -9,7 +9,7 @@ use crate::commands::volume::{check_scheme, check_size};
 use crate::failure::Failure;
 use crate::place::Loaded;
 use crate::size::Size;
-use crate::volumes::{Owner, Question, Spec, Volumes};
+use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
 
 /// A volume may grow to this many times the size that it was opened with: its tables are
 /// laid out for it, a bit per page, and take memory only where they are used.
@@ -51,7 +51,7 @@ impl Serving {
         let volumes = Volumes::new(&loaded.dir);
         let (name, forget) = match &which.volume {
             Some(name) => (name.clone(), false),
-            None => (format!("unnamed-{}", std::process::id()), true),
+            None => (format!("{UNNAMED}{}", std::process::id()), true),
         };
         if let Some(size) = which.size {
             let scheme = which.scheme.as_deref().unwrap_or("rs:8+2");

@@ -26,6 +26,9 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// How long the owner of a volume may take to answer, and to be asked.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Begins the name of a volume that nobody named; it is forgotten with its owner.
+pub const UNNAMED: &str = "unnamed-";
+
 /// What a volume is; the content of its file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -238,13 +241,18 @@ impl Volumes {
         Ok(used)
     }
 
-    /// Removes the sockets of owners that are gone.
+    /// Removes what owners that were killed left behind: sockets, and volumes without a name.
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn clear_sockets(&self) -> Result<()> {
+    pub fn clear(&self) -> Result<()> {
         for (name, _) in self.list()? {
-            if !self.is_owned(&name)? {
+            if self.is_owned(&name)? {
+                continue;
+            }
+            if name.starts_with(UNNAMED) {
+                self.delete(&name)?;
+            } else {
                 remove_if_there(&self.file(&name, "sock"))?;
             }
         }

@@ -141,6 +141,24 @@ fn a_volume_without_a_name_is_forgotten() {
 }
 
 #[test]
+fn down_forgets_what_a_killed_server_left_behind() {
+    let folder = Folder::new();
+    up(&folder);
+    folder
+        .run(&["volume", "create", "kept", "--size", "4M"])
+        .expect(0);
+    let mut server = Server::start(&folder, &["--size", "4M", "--scheme", "plain"]);
+    assert!(server.ready().starts_with("ready unnamed-"));
+    signal(server.child.id(), "KILL");
+    server.child.wait().unwrap();
+    folder.run(&["down"]).expect(0);
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    let list = list.as_array().unwrap();
+    assert_eq!(list.len(), 1);
+    assert_eq!(list[0]["name"], "kept");
+}
+
+#[test]
 fn what_cannot_be_served_leaves_no_volume_behind() {
     let folder = Folder::new();
     up(&folder);

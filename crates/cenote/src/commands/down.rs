@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<u8> {
         remove_if_there(&folder.join("socket"))?;
     }
     remove_if_there(&dir.cluster_file())?;
-    volumes.clear_sockets()?;
+    volumes.clear()?;
     let ended = running.len();
     match (noted, noted - ended, killed) {
         (0, ..) => println!("already down: {}", dir.root().display()),

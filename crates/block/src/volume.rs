@@ -38,7 +38,10 @@ impl Disk for VolumeDisk {
         let mut at = offset;
         while at < end {
             let (allocated, change) = self.0.allocation(at, end);
-            out.push(Extent { len_bytes: change - at, allocated });
+            out.push(Extent {
+                len_bytes: change - at,
+                allocated,
+            });
             at = change;
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use cenote_fabric::memory::{Region, RegionOptions};
+use cenote_fabric::{Region, RegionOptions};
 use cenote_volume::{PAGE_BYTES, Scheme, Volume, Worker};
 use hdrhistogram::Histogram;
 

@@ -280,15 +280,10 @@ impl Worker {
                 .as_ref()
                 .expect("posted only to present members")
         };
-        if verb == Verb::Read && k > 1 {
-            for split in bits(splits) {
-                self.lanes.prefetch(
-                    member(split).session,
-                    &member(split).window,
-                    offset,
-                    split_bytes,
-                );
-            }
+        // Cache misses of all splits overlap, which one copy after the other would not give.
+        for split in bits(splits) {
+            let member = member(split);
+            self.lanes.prefetch(member.session, &member.window, offset, split_bytes);
         }
         for split in bits(splits) {
             let member = member(split);

@@ -47,7 +47,8 @@ pub struct Options {
     pub scheme: String,
     /// Size of the swap volume and of the swap file, in MiB.
     pub swap_mib: u64,
-    /// Bytes of values that memcached holds, in MiB; its cgroup gets half.
+    /// Bytes of values that memcached holds, in MiB; its cgroup gets half of what
+    /// they take in it.
     pub values_mib: u64,
     /// How long reads and writes run; the kill comes in the middle.
     pub load_time: Duration,
@@ -87,17 +88,15 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> anyhow::Result<
     let _dir = Dir::make(options.dir.clone())?;
     let values = Values::new(options.seed, options.values_mib << 20);
     progress(&format!(
-        "{} values of 1 to 3 KiB, {} MiB; memcached may keep {} MiB of memory",
+        "{} values of 1 to 3 KiB, {} MiB together",
         values.count(),
-        options.values_mib,
-        options.values_mib / 2
+        options.values_mib
     ));
     let (remote, rebuild) = on_cluster(options, &values, &interrupt, progress)?;
     let (file, disk) = on_file(options, &values, &interrupt, progress)?;
     Ok(Report {
         values: values.count(),
         value_bytes: values.total_bytes(),
-        limit_bytes: options.values_mib << 19,
         hosts: options.host_count,
         scheme: options.scheme.clone(),
         remote,
@@ -129,7 +128,7 @@ fn on_cluster(
     interrupt.check()?;
     let server = Server::start(options)?;
     let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
-    server.tell(progress)?;
+    let limit_bytes = server.squeeze(interrupt, progress)?;
 
     progress("reading and writing");
     let rebuild = load.drive(values, |driver| {
@@ -156,7 +155,7 @@ fn on_cluster(
         })
     })?;
     let rebuild = device.complete(rebuild)?;
-    let phase = load.check_all(values, interrupt, progress)?;
+    let phase = load.check_all(values, limit_bytes, interrupt, progress)?;
     drop(server);
     progress("swap off");
     device.off()?;
@@ -182,12 +181,12 @@ fn on_file(
     interrupt.check()?;
     let server = Server::start(options)?;
     let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
-    server.tell(progress)?;
+    let limit_bytes = server.squeeze(interrupt, progress)?;
     progress("reading and writing");
     load.drive(values, |driver| {
         driver.run_for(options.load_time, interrupt)
     })?;
-    let phase = load.check_all(values, interrupt, progress)?;
+    let phase = load.check_all(values, limit_bytes, interrupt, progress)?;
     drop(server);
     drop(area);
     Ok((phase, disk))
@@ -202,26 +201,49 @@ struct Server {
 impl Server {
     fn start(options: &Options) -> anyhow::Result<Self> {
         let name = format!("cenote-demo-{}", std::process::id());
-        let group = MemoryCgroup::create(&name, options.values_mib << 19)
+        let group = MemoryCgroup::create(&name, options.values_mib << 22)
             .context("make a memory cgroup for memcached")?;
         let socket = options.dir.join("memcached.sock");
         let memcached = Memcached::start(&socket, options.values_mib * 2, &group)?;
         Ok(Self { memcached, group })
     }
 
-    fn tell(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
-        let memory = self
+    /// Limits memcached to half of the memory that it has taken, and returns the limit.
+    ///
+    /// After the filling and in steps, because a cgroup at its limit whose pages are all being
+    /// swapped out is not waited for: the kernel kills the program that asks for more.
+    fn squeeze(
+        &self,
+        interrupt: &Interrupt,
+        progress: &mut dyn FnMut(&str),
+    ) -> anyhow::Result<u64> {
+        let working_set = self
             .group
             .usage_bytes()
             .context("read the cgroup's usage")?;
+        let target = working_set / 2;
+        let mut limit = working_set;
+        let patience = Instant::now() + SQUEEZE_TIMEOUT;
+        while limit > target {
+            let next = limit.saturating_sub(SQUEEZE_STEP_BYTES).max(target);
+            match self.group.set_limit(next) {
+                Ok(()) => limit = next,
+                Err(error) if Instant::now() > patience => {
+                    return Err(error).context("limit the memory of memcached");
+                }
+                Err(_) => interrupt.sleep(Duration::from_millis(20))?,
+            }
+            interrupt.check()?;
+        }
         // Not every kernel accounts swap by cgroup.
         let swapped = self.group.swapped_bytes().unwrap_or(0);
         progress(&format!(
-            "memcached is full: {} MiB in memory, {} MiB swapped out",
-            memory >> 20,
+            "memcached took {} MiB and may keep {} MiB: {} MiB are swapped out",
+            working_set >> 20,
+            target >> 20,
             swapped >> 20
         ));
-        Ok(())
+        Ok(target)
     }
 }
 
@@ -263,5 +285,9 @@ impl Drop for Dir {
     }
 }
 
+/// How long memcached's memory may take to be swapped out; arbitrary.
+const SQUEEZE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Arbitrary: small beside the limit.
+const SQUEEZE_STEP_BYTES: u64 = 4 << 20;
 /// The least time that the load goes on for once the slabs are whole; arbitrary.
 const AFTER_TIME_MIN: Duration = Duration::from_secs(5);

@@ -106,6 +106,7 @@ impl Load {
     pub(super) fn check_all(
         mut self,
         values: &Values,
+        limit_bytes: u64,
         interrupt: &Interrupt,
         progress: &mut dyn FnMut(&str),
     ) -> anyhow::Result<Phase> {
@@ -116,6 +117,7 @@ impl Load {
         )?;
         let checked: u64 = self.connections.iter().map(|one| one.checked).sum();
         Ok(Phase {
+            limit_bytes,
             fill_s: self.fill_s,
             values_checked: checked - read_before,
             reads_checked: read_before,

@@ -11,8 +11,6 @@ pub struct Report {
     pub values: usize,
     /// Their bytes, keys and memcached's own not counted.
     pub value_bytes: u64,
-    /// Limit of memcached's memory cgroup.
-    pub limit_bytes: u64,
     /// Hosts that were started.
     pub hosts: usize,
     /// Scheme of the swap volume.
@@ -32,6 +30,8 @@ pub struct Report {
 /// memcached over one kind of swap.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
+    /// Limit of memcached's memory cgroup: half of what it had taken.
+    pub limit_bytes: u64,
     /// How long storing every value took.
     pub fill_s: f64,
     /// Values checked at the end: all of them.
@@ -117,7 +117,7 @@ impl fmt::Display for Report {
             "memcached, {} values of {} MiB together in {} MiB of memory, swap on {} hosts ({})",
             self.values,
             self.value_bytes >> 20,
-            self.limit_bytes >> 20,
+            self.remote.limit_bytes >> 20,
             self.hosts,
             self.scheme
         )?;

@@ -2,7 +2,7 @@
 //!
 //! Called before the first thread is started: the marks are inherited by later threads, not given
 //! to earlier ones. Without locked memory the server could need the pages that only it can bring
-//! back, so that refusal is an error; the other two lower risks and are warnings.
+//! back, so that refusal is an error; the other measures lower risks and are warnings.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,8 @@ pub struct Warning {
     pub text: String,
 }
 
-/// Locks all memory of this process, present and future, marks it as part of the I/O path and
-/// hides it from the OOM killer.
+/// Locks all memory of this process, present and future, marks it as part of the I/O path,
+/// hides it from the OOM killer and puts it ahead of other processes.
 ///
 /// # Errors
 /// [`Refusal::LockedMemory`] when memory may not be locked.
@@ -47,6 +47,17 @@ pub fn harden() -> Result<Vec<Warning>> {
             text: format!(
                 "oom_score_adj -1000 refused ({error}): the OOM killer may choose the server; \
                  CAP_SYS_RESOURCE allows it"
+            ),
+        });
+    }
+    // Nobody else can free the memory that waits for this process: where it got no turn on a busy
+    // machine, the kernel took a cgroup for stuck and killed the program in it (tried here).
+    // SAFETY: setpriority takes integers only.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } != 0 {
+        warnings.push(Warning {
+            text: format!(
+                "nice -20 refused ({}): on a busy machine pages wait longer; CAP_SYS_NICE allows it",
+                io::Error::last_os_error()
             ),
         });
     }

@@ -200,6 +200,8 @@ fn what_a_killed_server_left_is_ended_and_counted() {
     let refused = launch::start(server_command(dir.path()), dir.path(), |_| ());
     assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
 
+    // Under its limit the kernel would kill the program for the pages that come back.
+    program.group.set_limit(256 * MIB).unwrap();
     let report = control::off(dir.path(), |_| ()).unwrap();
 
     assert!(report.unreadable_pages > 0);

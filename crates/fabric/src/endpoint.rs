@@ -84,6 +84,22 @@ impl CompletionQueue {
         self.completions.pop_front()
     }
 
+    /// Drops the oldest completion if it succeeded; false leaves it for [`CompletionQueue::pop`].
+    ///
+    /// For endpoints that complete at once: it reads the status alone, just after it was
+    /// written, where reading the whole completion would wait for the store buffer.
+    #[inline]
+    pub fn pop_ok(&mut self) -> bool {
+        let is_ok = self
+            .completions
+            .front()
+            .is_some_and(|completion| completion.status == Status::Ok);
+        if is_ok {
+            self.completions.pop_front();
+        }
+        is_ok
+    }
+
     /// Completions waiting.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -191,6 +207,11 @@ pub trait Endpoint: Send {
         token: Token,
         queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull>;
+
+    /// Whether every verb has completed when its post returns, so that nothing needs a flush.
+    fn completes_at_once(&self) -> bool {
+        false
+    }
 
     /// Hints that the window's bytes will be read soon. Does nothing where that cannot help.
     fn prefetch(&self, _window: &RemoteWindow, _offset: u64, _len_bytes: usize) {}

@@ -233,6 +233,10 @@ impl Endpoint for ShmEndpoint {
         }
     }
 
+    fn completes_at_once(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self, _queue: &mut CompletionQueue) {
         if !self.dead && self.channel.wants_write() {
             self.flush_channel();

@@ -29,18 +29,31 @@ impl LocalCluster {
         let folder = std::env::temp_dir().join(name);
         let program = std::env::current_exe().context("find this program")?;
         let output = Command::new(&program)
-            .args(["up", "--hosts", &hosts.to_string(), "--memory", &format!("{memory_mib}M")])
+            .args([
+                "up",
+                "--hosts",
+                &hosts.to_string(),
+                "--memory",
+                &format!("{memory_mib}M"),
+            ])
             .args(["--transport", transport, "--dir"])
             .arg(&folder)
             .stdin(Stdio::null())
             .output()
             .context("start a local cluster")?;
         if !output.status.success() {
-            bail!("cenote up: {}", String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "cenote up: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         let file = folder.join("cluster.toml");
         let (hosts, connector) = open_cluster(&file)?;
-        Ok(Self { folder, hosts, connector })
+        Ok(Self {
+            folder,
+            hosts,
+            connector,
+        })
     }
 
     /// Opens a fresh volume on it.
@@ -67,13 +80,19 @@ impl LocalCluster {
     }
 
     fn pids(&self) -> Vec<u32> {
-        (0..self.hosts.len()).filter_map(|index| self.pid(index)).collect()
+        (0..self.hosts.len())
+            .filter_map(|index| self.pid(index))
+            .collect()
     }
 
     /// Process id of a host, by its place in the cluster file; `None` when its file is gone.
     #[must_use]
     pub fn pid(&self, index: usize) -> Option<u32> {
-        let file = self.folder.join("hosts").join(&self.hosts[index].name).join("pid");
+        let file = self
+            .folder
+            .join("hosts")
+            .join(&self.hosts[index].name)
+            .join("pid");
         std::fs::read_to_string(file).ok()?.trim().parse().ok()
     }
 
@@ -87,10 +106,18 @@ impl LocalCluster {
 impl Drop for LocalCluster {
     fn drop(&mut self) {
         let down = std::env::current_exe().and_then(|program| {
-            Command::new(program).arg("down").arg("--dir").arg(&self.folder).stdin(Stdio::null()).output()
+            Command::new(program)
+                .arg("down")
+                .arg("--dir")
+                .arg(&self.folder)
+                .stdin(Stdio::null())
+                .output()
         });
         if !down.is_ok_and(|output| output.status.success()) {
-            eprintln!("cluster in {} could not be stopped; run cenote down", self.folder.display());
+            eprintln!(
+                "cluster in {} could not be stopped; run cenote down",
+                self.folder.display()
+            );
             return;
         }
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
@@ -109,15 +136,25 @@ pub fn open_cluster(file: &Path) -> anyhow::Result<(Vec<HostConfig>, Arc<dyn Con
     let key = file.parent().unwrap_or(Path::new(".")).join(&cluster.key);
     let key = ClusterKey::load(&key)?;
     let parse = |host: cenote_pool::cluster::HostEntry| -> anyhow::Result<HostConfig> {
-        Ok(HostConfig { name: host.name, address: host.address.parse()?, domain: host.domain })
+        Ok(HostConfig {
+            name: host.name,
+            address: host.address.parse()?,
+            domain: host.domain,
+        })
     };
-    let hosts = cluster.hosts.into_iter().map(parse).collect::<anyhow::Result<_>>()?;
+    let hosts = cluster
+        .hosts
+        .into_iter()
+        .map(parse)
+        .collect::<anyhow::Result<_>>()?;
     Ok((hosts, Arc::new(cenote_fabric::connector(key))))
 }
 
 /// CPU time of all threads of a process, in ns; 0 when it is gone.
 fn process_cpu_ns(pid: u32) -> u64 {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
     threads
         .flatten()
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())

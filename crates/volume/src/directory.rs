@@ -84,11 +84,6 @@ impl Stripe {
                 mask | u64::from(member.as_ref().is_some_and(&wanted)) << index
             })
     }
-
-    /// Members present, live or filling, as a bit set.
-    pub fn present(&self) -> u64 {
-        self.mask(|_| true)
-    }
 }
 
 /// The directory at one epoch.

@@ -39,6 +39,10 @@ const OPS_MAX: usize = 256;
 pub struct Worker {
     lanes: Lanes,
     queue: CompletionQueue,
+    // Completions of endpoints that complete at once; empty between posts.
+    inline: CompletionQueue,
+    // Operations whose last verb completed at once.
+    ready: Vec<u16>,
     core: Arc<Core>,
     // Said before the epoch slot is free for another worker.
     farewell: Farewell,
@@ -107,6 +111,8 @@ impl Worker {
         let mut worker = Self {
             lanes: Lanes::new(host_count)?,
             queue: CompletionQueue::with_capacity(OPS_MAX * core.scheme.members()),
+            inline: CompletionQueue::with_capacity(1),
+            ready: Vec::with_capacity(OPS_MAX),
             epoch,
             views: VecDeque::with_capacity(16),
             working: 0,
@@ -338,8 +344,11 @@ impl Worker {
                 }
             }
             self.lanes.flush(&mut self.queue);
-            if self.queue.is_empty() {
+            if self.queue.is_empty() && self.ready.is_empty() {
                 break;
+            }
+            while let Some(op) = self.ready.pop() {
+                self.step(op);
             }
             while let Some(completion) = self.queue.pop() {
                 self.complete(completion);

@@ -32,7 +32,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { transports: vec!["shm".into(), "tcp".into()], rounds: 5, ops: 40_000, cold_mib: 768 }
+        Self {
+            transports: vec!["shm".into(), "tcp".into()],
+            rounds: 5,
+            ops: 40_000,
+            cold_mib: 768,
+        }
     }
 }
 
@@ -82,7 +87,10 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
 fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>> {
     let size_bytes = options.cold_mib << 20;
     // All three volumes fit: 1 + 3 + 1.25 times the size, and room for uneven placement.
-    let memory_mib = (options.cold_mib * 6).div_ceil(HOSTS as u64).next_multiple_of(64) + 128;
+    let memory_mib = (options.cold_mib * 6)
+        .div_ceil(HOSTS as u64)
+        .next_multiple_of(64)
+        + 128;
     eprintln!("page: {HOSTS} hosts of {memory_mib} MiB over {transport}");
     let cluster = LocalCluster::start(HOSTS, memory_mib, transport)?;
     let mut volumes = Vec::new();
@@ -91,15 +99,33 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
         fill(&volume)?;
         volumes.push(volume);
     }
-    let bare = (transport == "shm").then(|| BareMemory::new(size_bytes)).transpose()?;
+    let bare = (transport == "shm")
+        .then(|| BareMemory::new(size_bytes))
+        .transpose()?;
     let mut cases = cases();
     for round in 0..options.rounds {
-        eprintln!("page: {transport}, round {} of {}", round + 1, options.rounds);
+        eprintln!(
+            "page: {transport}, round {} of {}",
+            round + 1,
+            options.rounds
+        );
         for case in &mut cases {
-            let index = SCHEMES.iter().position(|name| *name == case.scheme).expect("listed");
-            let set = if case.cold { size_bytes } else { WARM_MIB << 20 };
-            let ops = if transport == "tcp" { options.ops / 10 } else { options.ops };
-            case.samples.push(measure(&volumes[index], &cluster, case, set, ops)?);
+            let index = SCHEMES
+                .iter()
+                .position(|name| *name == case.scheme)
+                .expect("listed");
+            let set = if case.cold {
+                size_bytes
+            } else {
+                WARM_MIB << 20
+            };
+            let ops = if transport == "tcp" {
+                options.ops / 10
+            } else {
+                options.ops
+            };
+            case.samples
+                .push(measure(&volumes[index], &cluster, case, set, ops)?);
             if let Some(bare) = bare.as_ref().filter(|_| case.threads == 1) {
                 case.bare.push(bare.measure(case, set, ops));
             }
@@ -114,7 +140,14 @@ fn cases() -> Vec<Case> {
         for cold in [false, true] {
             for verb in [Verb::Read, Verb::Write] {
                 for scheme in SCHEMES {
-                    cases.push(Case { scheme, verb, threads, cold, samples: Vec::new(), bare: Vec::new() });
+                    cases.push(Case {
+                        scheme,
+                        verb,
+                        threads,
+                        cold,
+                        samples: Vec::new(),
+                        bare: Vec::new(),
+                    });
                 }
             }
         }
@@ -127,13 +160,23 @@ pub(super) fn fill(volume: &Volume) -> anyhow::Result<()> {
     let mut worker = volume.worker()?;
     let chunk: Vec<u8> = (0..1_usize << 20).map(|at| (at * 31 % 251) as u8).collect();
     for offset in (0..volume.size_bytes()).step_by(chunk.len()) {
-        worker.write(offset, &chunk).with_context(|| format!("fill at {offset}"))?;
+        worker
+            .write(offset, &chunk)
+            .with_context(|| format!("fill at {offset}"))?;
     }
     Ok(())
 }
 
-fn measure(volume: &Arc<Volume>, cluster: &LocalCluster, case: &Case, set: u64, ops: usize) -> anyhow::Result<Sample> {
-    let workers: Vec<Worker> = (0..case.threads).map(|_| volume.worker()).collect::<Result<_, _>>()?;
+fn measure(
+    volume: &Arc<Volume>,
+    cluster: &LocalCluster,
+    case: &Case,
+    set: u64,
+    ops: usize,
+) -> anyhow::Result<Sample> {
+    let workers: Vec<Worker> = (0..case.threads)
+        .map(|_| volume.worker())
+        .collect::<Result<_, _>>()?;
     let host_cpu = cluster.cpu_ns();
     let client_cpu = process_cpu_ns();
     let start = Instant::now();
@@ -144,7 +187,10 @@ fn measure(volume: &Arc<Volume>, cluster: &LocalCluster, case: &Case, set: u64, 
             .enumerate()
             .map(|(index, worker)| scope.spawn(move || drive(worker, verb, set, ops, index as u64)))
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a measuring thread does not panic")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a measuring thread does not panic"))
+            .collect()
     });
     let elapsed = start.elapsed();
     let client_cpu = process_cpu_ns() - client_cpu;
@@ -168,7 +214,13 @@ fn measure(volume: &Arc<Volume>, cluster: &LocalCluster, case: &Case, set: u64, 
     })
 }
 
-fn drive(mut worker: Worker, verb: Verb, set: u64, ops: usize, seed: u64) -> anyhow::Result<(Histogram<u64>, u64)> {
+fn drive(
+    mut worker: Worker,
+    verb: Verb,
+    set: u64,
+    ops: usize,
+    seed: u64,
+) -> anyhow::Result<(Histogram<u64>, u64)> {
     let mut random = Random::new(seed);
     let mut page = vec![0x5a_u8; PAGE_BYTES];
     let mut histogram = histogram();
@@ -194,13 +246,18 @@ impl BareMemory {
     /// As many regions as there are hosts, together as large as the largest case copies from.
     fn new(size_bytes: u64) -> anyhow::Result<Self> {
         let each = (size_bytes / 8).next_multiple_of(2 << 20);
-        let options = RegionOptions { huge: true, lock: false };
+        let options = RegionOptions {
+            huge: true,
+            lock: false,
+        };
         let make = |index: usize| -> anyhow::Result<Region> {
             let region = Region::create(&format!("bare-{index}"), each, options)?;
             region.populate()?;
             Ok(region)
         };
-        Ok(Self { regions: (0..HOSTS).map(make).collect::<anyhow::Result<_>>()? })
+        Ok(Self {
+            regions: (0..HOSTS).map(make).collect::<anyhow::Result<_>>()?,
+        })
     }
 
     /// Median ns of the copies that the case cannot do without.
@@ -242,7 +299,11 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
         let name = format!(
             "{transport} {} {} {} {} thread{}",
             case.scheme,
-            if case.verb == Verb::Read { "read" } else { "write" },
+            if case.verb == Verb::Read {
+                "read"
+            } else {
+                "write"
+            },
             if case.cold { "cold" } else { "warm" },
             case.threads,
             if case.threads == 1 { "" } else { "s" },
@@ -253,9 +314,13 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
             Verb::Write => "plain",
         };
         let same = |other: &&Case| {
-            other.scheme == beside && (other.verb, other.threads, other.cold) == (case.verb, case.threads, case.cold)
+            other.scheme == beside
+                && (other.verb, other.threads, other.cold) == (case.verb, case.threads, case.cold)
         };
-        let peer = cases.iter().find(same).expect("every scheme has every case");
+        let peer = cases
+            .iter()
+            .find(same)
+            .expect("every scheme has every case");
         let fields: [(&'static str, &'static str, fn(&Sample) -> f64); 7] = [
             ("latency_p50", "ns", |sample| sample.p50_ns),
             ("latency_p99", "ns", |sample| sample.p99_ns),
@@ -263,15 +328,33 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
             ("throughput", "ops/s", |sample| sample.ops_per_s),
             ("client_cpu", "ns/op", |sample| sample.client_cpu_ns),
             ("hosts_cpu", "ns/op", |sample| sample.host_cpu_ns),
-            ("client_system_calls", "calls/op", |sample| sample.system_calls),
+            ("client_system_calls", "calls/op", |sample| {
+                sample.system_calls
+            }),
         ];
         if !case.bare.is_empty() {
-            let (ours, theirs) = (median(case.samples.iter().map(|s| s.p50_ns)), median(case.bare.iter().copied()));
-            rows.push(Row::new(("page", name.clone()), ("latency_p50", "ns"), ours, ("bare copies", theirs)));
+            let (ours, theirs) = (
+                median(case.samples.iter().map(|s| s.p50_ns)),
+                median(case.bare.iter().copied()),
+            );
+            rows.push(Row::new(
+                ("page", name.clone()),
+                ("latency_p50", "ns"),
+                ours,
+                ("bare copies", theirs),
+            ));
         }
         for (metric, unit, field) in fields {
-            let (ours, theirs) = (median(case.samples.iter().map(field)), median(peer.samples.iter().map(field)));
-            rows.push(Row::new(("page", name.clone()), (metric, unit), ours, (format!("our {beside}"), theirs)));
+            let (ours, theirs) = (
+                median(case.samples.iter().map(field)),
+                median(peer.samples.iter().map(field)),
+            );
+            rows.push(Row::new(
+                ("page", name.clone()),
+                (metric, unit),
+                ours,
+                (format!("our {beside}"), theirs),
+            ));
         }
     }
     rows
@@ -291,7 +374,10 @@ pub(super) fn histogram() -> Histogram<u64> {
 
 /// CPU time of this process, in ns.
 fn process_cpu_ns() -> u64 {
-    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut spec = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `spec` is a valid timespec for the call to fill.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut spec) };
     spec.tv_sec.unsigned_abs() * 1_000_000_000 + spec.tv_nsec.unsigned_abs()

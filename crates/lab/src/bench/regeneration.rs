@@ -28,7 +28,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rounds: 3, size_mib: 1024 }
+        Self {
+            rounds: 3,
+            size_mib: 1024,
+        }
     }
 }
 
@@ -59,7 +62,11 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     for load in [Load::None, Load::Read, Load::Write] {
         let mut figures = [const { Vec::new() }; 4];
         for round in 0..options.rounds {
-            eprintln!("regeneration: {load:?}, round {} of {}", round + 1, options.rounds);
+            eprintln!(
+                "regeneration: {load:?}, round {} of {}",
+                round + 1,
+                options.rounds
+            );
             let (rate, [before, during]) = kill_one(&cluster, &volume, load)?;
             if load == Load::None {
                 rates.push(rate);
@@ -71,30 +78,60 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             }
         }
         if load != Load::None {
-            let [p50_before, p99_before, p50_during, p99_during] = figures.map(|list| median(list.into_iter()));
-            let case = format!("shm rs:8+2 {} during a rebuild", if load == Load::Read { "read" } else { "write" });
-            for (metric, during, before) in
-                [("latency_p50", p50_during, p50_before), ("latency_p99", p99_during, p99_before)]
-            {
-                rows.push(Row::new(("regeneration", case.clone()), (metric, "ns"), during, ("before the kill", before)));
+            let [p50_before, p99_before, p50_during, p99_during] =
+                figures.map(|list| median(list.into_iter()));
+            let case = format!(
+                "shm rs:8+2 {} during a rebuild",
+                if load == Load::Read { "read" } else { "write" }
+            );
+            for (metric, during, before) in [
+                ("latency_p50", p50_during, p50_before),
+                ("latency_p99", p99_during, p99_before),
+            ] {
+                rows.push(Row::new(
+                    ("regeneration", case.clone()),
+                    (metric, "ns"),
+                    during,
+                    ("before the kill", before),
+                ));
             }
         }
     }
     let rate = median(rates.into_iter());
     let name = ("regeneration", "shm rs:8+2 rebuild, idle");
-    rows.insert(0, Row::new(name, ("throughput", "MB/s"), rate / 1e6, ("memcpy, one core, cold", copy / 1e6)));
+    rows.insert(
+        0,
+        Row::new(
+            name,
+            ("throughput", "MB/s"),
+            rate / 1e6,
+            ("memcpy, one core, cold", copy / 1e6),
+        ),
+    );
     Ok(rows)
 }
 
 /// Kills the host of a slab and waits until the volume is whole; returns rebuilt bytes per
 /// second, and the load's latencies before and during.
-fn kill_one(cluster: &LocalCluster, volume: &Volume, load: Load) -> anyhow::Result<(f64, [Histogram<u64>; 2])> {
+fn kill_one(
+    cluster: &LocalCluster,
+    volume: &Volume,
+    load: Load,
+) -> anyhow::Result<(f64, [Histogram<u64>; 2])> {
     let rebuilding = AtomicBool::new(false);
     let over = AtomicBool::new(false);
     let status = volume.status()?;
-    let victim = status.extents.iter().flat_map(|extent| extent.hosts.iter().flatten()).next();
+    let victim = status
+        .extents
+        .iter()
+        .flat_map(|extent| extent.hosts.iter().flatten())
+        .next();
     let victim = victim.context("the volume has no slabs")?;
-    let index = status.hosts.iter().position(|host| host.name == *victim).context("an unknown host")?;
+    let index = status
+        .hosts
+        .iter()
+        .position(|host| host.name == *victim)
+        .context("an unknown host")?;
     let pid = cluster.pid(index).context("the host has no pid file")?;
     let mut worker = volume.worker()?;
     std::thread::scope(|scope| {
@@ -103,14 +140,16 @@ fn kill_one(cluster: &LocalCluster, volume: &Volume, load: Load) -> anyhow::Resu
             let mut random = Random::new(u64::from(pid));
             let mut page = vec![0x77; PAGE_BYTES];
             while load != Load::None && !over.load(Ordering::Acquire) {
-                let offset = random.below(volume.size_bytes() / PAGE_BYTES as u64) * PAGE_BYTES as u64;
+                let offset =
+                    random.below(volume.size_bytes() / PAGE_BYTES as u64) * PAGE_BYTES as u64;
                 let start = Instant::now();
                 match load {
                     Load::Write => worker.write(offset, &page)?,
                     Load::Read | Load::None => worker.read(offset, &mut page)?,
                 }
                 let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                histograms[usize::from(rebuilding.load(Ordering::Acquire))].saturating_record(elapsed);
+                histograms[usize::from(rebuilding.load(Ordering::Acquire))]
+                    .saturating_record(elapsed);
             }
             Ok(histograms)
         });

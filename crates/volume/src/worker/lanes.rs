@@ -23,6 +23,7 @@ struct Lane {
     // What the epoll set watches for it; an endpoint with a full socket names another one.
     watched: Option<RawFd>,
     dirty: bool,
+    completes_at_once: bool,
 }
 
 /// Outstanding verbs are checked for the failure timeout at least this often.
@@ -59,27 +60,29 @@ impl Lanes {
             return;
         }
         // An old endpoint closes its descriptor, which leaves the epoll set by itself.
+        let completes_at_once = endpoint.completes_at_once();
         let mut lane = Lane {
             session,
             endpoint,
             watched: None,
             dirty: false,
+            completes_at_once,
         };
         lane.watch(self.epoll.as_raw_fd());
         self.lanes[session.host] = Some(lane);
     }
 
-    /// The endpoint of exactly this session.
+    /// The endpoint of exactly this session, and whether its verbs complete at once.
     #[inline]
-    pub fn get(&mut self, session: Session) -> Option<&mut dyn Endpoint> {
+    pub fn get(&mut self, session: Session) -> Option<(&mut dyn Endpoint, bool)> {
         let lane = self.lanes[session.host]
             .as_mut()
             .filter(|lane| lane.session == session)?;
-        if !lane.dirty {
+        if !lane.dirty && !lane.completes_at_once {
             lane.dirty = true;
             self.dirty.push(session.host);
         }
-        Some(&mut *lane.endpoint)
+        Some((&mut *lane.endpoint, lane.completes_at_once))
     }
 
     /// Hints that bytes of a window will be read.

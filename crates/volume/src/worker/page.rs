@@ -189,6 +189,7 @@ impl Worker {
         }
         let state = &mut self.ops[at];
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
+        self.prefetch(op, chosen);
         self.post(op, chosen, Verb::Read);
     }
 
@@ -223,6 +224,7 @@ impl Worker {
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.ops[usize::from(op)].pending = members | if encodes { ENCODING } else { 0 };
+        self.prefetch(op, members);
         self.post(
             op,
             if encodes {
@@ -265,6 +267,21 @@ impl Worker {
         self.post(op, unposted, Verb::Write);
     }
 
+    /// Asks for the cache lines of several splits, so that their misses overlap: one copy after
+    /// the other would wait for each. A whole page is a run that the processor sees by itself.
+    fn prefetch(&self, op: u16, splits: u64) {
+        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let op = &self.ops[usize::from(op)];
+        let Some(stripe) = stripe_of(&self.views, op).filter(|_| k > 1) else {
+            return;
+        };
+        let offset = u64::from(op.index) * split_bytes as u64;
+        for member in bits(splits).filter_map(|split| stripe.members[split].as_ref()) {
+            self.lanes
+                .prefetch(member.session, &member.window, offset, split_bytes);
+        }
+    }
+
     /// Posts a verb to each of `splits`; where the endpoint is gone it fails at once.
     fn post(&mut self, op: u16, splits: u64, verb: Verb) {
         let at = usize::from(op);
@@ -280,11 +297,7 @@ impl Worker {
                 .as_ref()
                 .expect("posted only to present members")
         };
-        // Cache misses of all splits overlap, which one copy after the other would not give.
-        for split in bits(splits) {
-            let member = member(split);
-            self.lanes.prefetch(member.session, &member.window, offset, split_bytes);
-        }
+        let mut ended = 0;
         for split in bits(splits) {
             let member = member(split);
             let token = u64::from(op) << 8 | split as u64;
@@ -293,7 +306,7 @@ impl Worker {
                 data if data < k => page.wrapping_add(data * split_bytes),
                 parity => parities.wrapping_add((parity - k) * split_bytes),
             };
-            let Some(endpoint) = self.lanes.get(member.session) else {
+            let Some((endpoint, at_once)) = self.lanes.get(member.session) else {
                 self.queue.push(Completion {
                     token,
                     status: Status::Disconnected,
@@ -301,19 +314,19 @@ impl Worker {
                 });
                 continue;
             };
+            let queue = if at_once {
+                &mut self.inline
+            } else {
+                &mut self.queue
+            };
             // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
             // block. Both live, and sources stay unchanged, until the operation ends, which is
             // after the completion of every verb it posted.
             let posted = unsafe {
                 match verb {
-                    Verb::Read => endpoint.post_read(
-                        &member.window,
-                        offset,
-                        local,
-                        split_bytes,
-                        token,
-                        &mut self.queue,
-                    ),
+                    Verb::Read => {
+                        endpoint.post_read(&member.window, offset, local, split_bytes, token, queue)
+                    }
                     Verb::Write => endpoint.post_write(
                         &member.window,
                         offset,
@@ -321,11 +334,22 @@ impl Worker {
                         split_bytes,
                         None,
                         token,
-                        &mut self.queue,
+                        queue,
                     ),
                 }
             };
             posted.expect("an endpoint's queue holds one verb per operation");
+            if self.inline.pop_ok() {
+                ended |= 1 << split;
+            } else if let Some(failed) = self.inline.pop() {
+                self.queue.push(failed);
+            }
+        }
+        let state = &mut self.ops[at];
+        state.acked |= ended;
+        state.pending &= !ended;
+        if ended != 0 && state.pending == 0 {
+            self.ready.push(op);
         }
     }
 
@@ -370,7 +394,7 @@ impl Worker {
     }
 
     /// Moves on an operation with no verb out.
-    fn step(&mut self, op: u16) {
+    pub(super) fn step(&mut self, op: u16) {
         match self.ops[usize::from(op)].state {
             State::Reading => self.end_read(op),
             State::Merging => self.end_merge(op),

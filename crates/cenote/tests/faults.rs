@@ -49,11 +49,7 @@ impl Lab {
             .spawn()
             .expect("the server starts");
         let lab = Self { server, folder };
-        wait_until(
-            "the server listens",
-            || lab.socket().exists(),
-            || String::new(),
-        );
+        wait_until("the server listens", || lab.socket().exists(), String::new);
         lab
     }
 

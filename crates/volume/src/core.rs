@@ -69,7 +69,6 @@ pub enum Mapping {
 }
 
 impl Core {
-    #[expect(clippy::too_many_arguments, reason = "one call, at the volume's birth")]
     pub fn new(
         scheme: Scheme,
         slab_bytes: u64,

@@ -313,8 +313,14 @@ impl Worker {
         }
         // Woken with nothing in flight: a connection has something to say.
         let is_idle = self.free_requests.len() == REQUESTS_MAX && self.done.is_empty();
-        if is_idle || !timeout.is_zero() || self.lanes.outstanding() > 0 {
-            for session in self.lanes.poll(timeout, self.core.clock, &mut self.queue) {
+        let owed = self.lanes.outstanding() > 0;
+        if is_idle || !timeout.is_zero() || owed {
+            let (lanes, clock, queue) = (&mut self.lanes, self.core.clock, &mut self.queue);
+            let dead = match timeout {
+                Duration::ZERO => lanes.poll(timeout, clock, queue),
+                _ => lanes.wait(timeout, clock, queue),
+            };
+            for session in dead {
                 self.fail_session(session);
             }
         }

@@ -293,6 +293,9 @@ impl BareMemory {
     }
 }
 
+/// A metric, its unit, and where a sample holds it.
+type Field = (&'static str, &'static str, fn(&Sample) -> f64);
+
 fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
     let mut rows = Vec::new();
     for case in cases {
@@ -321,7 +324,7 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
             .iter()
             .find(same)
             .expect("every scheme has every case");
-        let fields: [(&'static str, &'static str, fn(&Sample) -> f64); 7] = [
+        let fields: [Field; 7] = [
             ("latency_p50", "ns", |sample| sample.p50_ns),
             ("latency_p99", "ns", |sample| sample.p99_ns),
             ("latency_p999", "ns", |sample| sample.p999_ns),

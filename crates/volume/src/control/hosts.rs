@@ -158,9 +158,9 @@ impl Host {
 impl Control {
     /// Hosts that may be asked for a slab now.
     pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
-        let usable = |host: &&Host| host.is_up() && !host.is_silent(now) && host.slabs_free > 0;
+        let usable = |host: &Host| host.is_up() && !host.is_silent(now) && host.slabs_free > 0;
         let all = self.hosts.iter().enumerate();
-        all.filter(|(_, host)| usable(&host))
+        all.filter(|(_, host)| usable(host))
             .map(|(index, host)| Candidate {
                 host: index,
                 domain: host.domain,

@@ -1,5 +1,7 @@
 //! Hosts for the tests of a volume: real daemons on real sockets, each on a thread.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -88,7 +88,8 @@ impl Core {
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(extent_count)),
             claims: Claims::new(),
-            bitmap: Bitmap::new(pages),
+            // Whole extents: the control thread looks at each to its end.
+            bitmap: Bitmap::new(extent_count as u64 * extent_pages),
             mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),

@@ -21,12 +21,17 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
         hosts: cluster.configs.clone(),
     };
     let volume = cenote_volume::Volume::open(config, cluster.connector()).unwrap();
-    assert!(size_bytes % volume.extent_bytes() != 0, "the last extent is partly used");
+    assert!(
+        size_bytes % volume.extent_bytes() != 0,
+        "the last extent is partly used"
+    );
     let mut worker = volume.worker().unwrap();
     let last = size_bytes - PAGE as u64;
     worker.write(last, &[7; PAGE]).unwrap();
     assert_eq!(volume.status().unwrap().stored_bytes, PAGE as u64);
-    let host = volume.status().unwrap().extents[0].hosts[0].clone().unwrap();
+    let host = volume.status().unwrap().extents[0].hosts[0]
+        .clone()
+        .unwrap();
     cluster.stop(host[1..].parse().unwrap());
     wait_for_health(&volume, Health::Healthy);
     wait_until(

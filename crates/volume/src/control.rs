@@ -226,7 +226,7 @@ impl Control {
             } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
             Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
             Reply::Mapped { request, window } => self.on_mapped(host, request, window),
-            Reply::Refused { request, .. } => self.on_refused(request),
+            Reply::Refused { request, .. } => self.on_refused(host, request),
             Reply::Filled { request, result } => self.on_filled(request, result),
             Reply::Unmapped { .. } | Reply::Status(_) => {}
         }

@@ -41,7 +41,6 @@ enum Stage {
 pub(super) struct MapJob {
     members: Vec<Option<Member>>,
     tried: Vec<HostIndex>,
-    waiting: usize,
 }
 
 /// How long a host that answers pings may take for a slab: it may have to populate 1 GiB.
@@ -65,7 +64,6 @@ impl Control {
             MapJob {
                 members: vec![None; members],
                 tried: Vec::new(),
-                waiting: 0,
             },
         );
         self.pursue(extent);
@@ -94,21 +92,30 @@ impl Control {
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| !job.tried.contains(&candidate.host));
         let chosen = place(&candidates, &excluded, lacking.len(), self.seed(extent));
-        for (&member, &host) in lacking.iter().zip(&chosen) {
-            self.acquire(extent, member, host, Purpose::Map);
-        }
-        let waiting = self
-            .acquires
-            .values()
-            .filter(|a| a.extent == extent && a.purpose == Purpose::Map)
-            .count();
+        // All are noted before the first is asked: a host that is lost while it is asked
+        // has this job pursued again, which must see what is already under way.
         if let Some(job) = self.jobs.get_mut(&extent) {
-            job.tried.extend(chosen);
-            job.waiting = waiting;
-            if waiting == 0 {
-                self.end_mapping(extent);
-            }
+            job.tried.extend(&chosen);
         }
+        let noted: Vec<u64> = lacking
+            .iter()
+            .zip(&chosen)
+            .filter_map(|(&member, &host)| self.note_acquire(extent, member, host, Purpose::Map))
+            .collect();
+        for request in noted {
+            self.ask(request);
+        }
+        let is_over = self.jobs.contains_key(&extent) && !self.is_acquiring(extent);
+        if is_over {
+            self.end_mapping(extent);
+        }
+    }
+
+    /// Whether a slab is on its way to the mapping of an extent.
+    fn is_acquiring(&self, extent: usize) -> bool {
+        let belongs =
+            |acquire: &Acquire| acquire.extent == extent && acquire.purpose == Purpose::Map;
+        self.acquires.values().any(belongs)
     }
 
     /// Spreads ties between equally loaded hosts over extents.
@@ -124,9 +131,20 @@ impl Control {
         host: HostIndex,
         purpose: Purpose,
     ) {
-        let Some(session) = self.hosts[host].session() else {
-            return;
-        };
+        if let Some(request) = self.note_acquire(extent, member, host, purpose) {
+            self.ask(request);
+        }
+    }
+
+    /// Enters an acquire in the books; `None` when the host is not connected.
+    fn note_acquire(
+        &mut self,
+        extent: usize,
+        member: usize,
+        host: HostIndex,
+        purpose: Purpose,
+    ) -> Option<u64> {
+        let session = self.hosts[host].session()?;
         let request = self.next_request();
         let asked_at = self.now();
         self.acquires.insert(
@@ -141,11 +159,20 @@ impl Control {
             },
         );
         self.hosts[host].slabs_free = self.hosts[host].slabs_free.saturating_sub(1);
+        Some(request)
+    }
+
+    /// Sends the message of an acquire, unless its host was lost meanwhile.
+    fn ask(&mut self, request: u64) {
+        let Some(acquire) = self.acquires.get(&request) else {
+            return;
+        };
+        let host = acquire.session.host;
         let message = Request::Map {
             request,
             volume: self.volume,
-            extent: u32::try_from(extent).expect("fewer than 2^32 extents"),
-            member: u8::try_from(member).expect("at most 40 members"),
+            extent: u32::try_from(acquire.extent).expect("fewer than 2^32 extents"),
+            member: u8::try_from(acquire.member).expect("at most 40 members"),
         };
         // Losing the host ends the acquire as well.
         self.send(host, &message);
@@ -170,18 +197,20 @@ impl Control {
                 let failed = known.is_some();
                 self.give_back(session, window);
                 if failed {
-                    self.on_refused(request);
+                    self.on_refused(host, request);
                 }
             }
             (_, None) => {}
         }
     }
 
-    pub(super) fn on_refused(&mut self, request: u64) {
-        let Some(acquire) = self.acquires.remove(&request) else {
+    pub(super) fn on_refused(&mut self, host: HostIndex, request: u64) {
+        let asked = |acquire: &&Acquire| acquire.session.host == host;
+        if self.acquires.get(&request).filter(asked).is_none() {
             return;
-        };
-        self.hosts[acquire.session.host].slabs_free = 0;
+        }
+        let acquire = self.acquires.remove(&request).expect("just found");
+        self.hosts[host].slabs_free = 0;
         self.acquire_failed(&acquire);
     }
 
@@ -230,8 +259,7 @@ impl Control {
             window,
             state: MemberState::Live,
         });
-        job.waiting -= 1;
-        if job.waiting == 0 {
+        if !self.is_acquiring(extent) {
             self.pursue(extent);
         }
     }
@@ -252,12 +280,13 @@ impl Control {
     /// Publishes what a job got, or gives it back when it is too little.
     fn end_mapping(&mut self, extent: usize) {
         let job = self.jobs.remove(&extent).expect("a job is ended once");
-        // A host may have gone since it granted.
-        let members: Vec<Option<Member>> = job
-            .members
-            .into_iter()
-            .map(|member| member.filter(|member| self.session_is_up(member.session)))
-            .collect();
+        let mut members = job.members;
+        for slot in &mut members {
+            // A host may have gone since it granted; it gets its slab back when it returns.
+            if let Some(gone) = slot.take_if(|member| !self.session_is_up(member.session)) {
+                self.give_back(gone.session, pool_window(&gone.window.descriptor));
+            }
+        }
         let live = members.iter().flatten().count();
         let all_data = self.core.scheme.k();
         if live < all_data {
@@ -317,6 +346,9 @@ impl Control {
         for request in over {
             // A failure may have ended others of the list.
             if let Some(acquire) = self.acquires.remove(&request) {
+                if let Stage::Attaching(window) = acquire.stage {
+                    self.give_back(acquire.session, window);
+                }
                 self.acquire_failed(&acquire);
             }
         }

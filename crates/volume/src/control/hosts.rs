@@ -194,10 +194,11 @@ impl Control {
         host.ping_sent = None;
         host.complaint.clear();
         // A host that comes back missed writes: its old slabs are only good to be freed.
-        for window in std::mem::take(&mut host.abandoned) {
+        while let Some(&window) = host.abandoned.last() {
             if !host.send(&Request::Unmap { window }) {
                 return self.lose(index);
             }
+            host.abandoned.pop();
         }
         for worker in self.workers.clone() {
             self.open_endpoint(index, worker);

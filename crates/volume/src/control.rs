@@ -227,7 +227,7 @@ impl Control {
             Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
             Reply::Mapped { request, window } => self.on_mapped(host, request, window),
             Reply::Refused { request, .. } => self.on_refused(host, request),
-            Reply::Filled { request, result } => self.on_filled(request, result),
+            Reply::Filled { request, result } => self.on_filled(host, request, result),
             Reply::Unmapped { .. } | Reply::Status(_) => {}
         }
     }

@@ -40,6 +40,8 @@ pub(super) struct Host {
     // Slabs this client no longer uses that the host has not been told about.
     abandoned: Vec<Window>,
     ping_sent: Option<Time>,
+    /// Until then it is given no slab to rebuild: it could not reach the sources.
+    pub no_repairs_until: Time,
     sequence: u64,
     // Why the last connection could not be made; logged once per reason.
     complaint: String,
@@ -85,6 +87,7 @@ impl Host {
                 slabs_total: 0,
                 abandoned: Vec::new(),
                 ping_sent: None,
+                no_repairs_until: Time(0),
                 sequence: 0,
                 complaint: String::new(),
             }

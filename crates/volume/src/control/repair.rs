@@ -22,7 +22,7 @@ use cenote_pool::placement::place;
 use super::mapping::Purpose;
 use super::{Control, Granted, pool_window};
 use crate::core::Mapping;
-use crate::directory::{Member, MemberState, Session};
+use crate::directory::{HostIndex, Member, MemberState, Session};
 
 /// One extent being repaired or reclaimed.
 pub(super) struct Repair {
@@ -32,6 +32,8 @@ pub(super) struct Repair {
     stage: Stage,
     // Sources that the target could not read, for this chunk.
     shunned: u64,
+    // Pauses since the last chunk that was filled.
+    pauses: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -48,7 +50,7 @@ enum Stage {
         asked_at: Time,
     },
     /// No source could be read; tried again at this time.
-    Pausing { until: Time, start: u32, end: u32 },
+    Pausing { until: Time, start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
 }
@@ -64,6 +66,12 @@ const REPAIRS_MAX: usize = 2;
 
 /// A chunk takes milliseconds; a target that answers pings but takes this long is replaced.
 const FILL_MAX: Duration = Duration::from_secs(10);
+
+/// Pauses in a row after which another target is looked for.
+const PAUSES_MAX: u32 = 5;
+
+/// How long such a target is given no other slab to rebuild.
+const NO_REPAIRS: Duration = Duration::from_secs(10);
 
 /// Pause before sources that failed are tried again, and before looking for space again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -104,10 +112,7 @@ impl Control {
             Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
                 self.reclaim(at)
             }
-            Stage::Pausing { until, start, end } if now >= until => {
-                self.repairs[at].shunned = 0;
-                self.fill(at, start, end, now);
-            }
+            Stage::Pausing { until, start } if now >= until => self.fence(at, start),
             Stage::Filling { asked_at, .. } => {
                 let target = self.repairs[at]
                     .target
@@ -151,8 +156,9 @@ impl Control {
                 .flatten()
                 .map(|member| member.domain)
                 .collect();
-            let Some(&host) = place(&self.candidates(now), &excluded, 1, self.seed(extent)).first()
-            else {
+            let mut candidates = self.candidates(now);
+            candidates.retain(|candidate| now >= self.hosts[candidate.host].no_repairs_until);
+            let Some(&host) = place(&candidates, &excluded, 1, self.seed(extent)).first() else {
                 continue;
             };
             self.repairs.push(Repair {
@@ -161,6 +167,7 @@ impl Control {
                 target: None,
                 stage: Stage::Acquiring,
                 shunned: 0,
+                pauses: 0,
             });
             self.acquire(extent, split, host, Purpose::Repair);
         }
@@ -284,12 +291,7 @@ impl Control {
             })
             .collect();
         if sources.len() < k {
-            self.repairs[at].stage = Stage::Pausing {
-                until: now.after(PAUSE),
-                start,
-                end,
-            };
-            return;
+            return self.pause(at, start, now);
         }
         let request = self.next_request();
         let from = first - base;
@@ -314,8 +316,32 @@ impl Control {
         self.send(target.host, &message);
     }
 
-    pub(super) fn on_filled(&mut self, request: u64, result: FillResult) {
-        let filling = |repair: &Repair| matches!(repair.stage, Stage::Filling { request: asked, .. } if asked == request);
+    /// Lets writers into the chunk until sources are tried again: what stands in the way may
+    /// take long to pass. A target that can reach too few for too often is replaced.
+    fn pause(&mut self, at: usize, start: u32, now: Time) {
+        self.repairs[at].pauses += 1;
+        if self.repairs[at].pauses > PAUSES_MAX {
+            if let Some(target) = self.repairs[at].target {
+                self.hosts[target.host].no_repairs_until = now.after(NO_REPAIRS);
+            }
+            return self.abandon(at);
+        }
+        let extent = self.repairs[at].extent;
+        self.core.directory.publish_stripe(extent, |stripe| {
+            stripe.fence = 0..0;
+            true
+        });
+        self.repairs[at].stage = Stage::Pausing {
+            until: now.after(PAUSE),
+            start,
+        };
+    }
+
+    pub(super) fn on_filled(&mut self, host: HostIndex, request: u64, result: FillResult) {
+        let filling = |repair: &Repair| {
+            matches!(repair.stage, Stage::Filling { request: asked, .. } if asked == request)
+                && repair.target.is_some_and(|target| target.host == host)
+        };
         let Some(at) = self.repairs.iter().position(filling) else {
             return;
         };
@@ -334,6 +360,7 @@ impl Control {
                     .counters
                     .rebuilt_bytes
                     .fetch_add(len_bytes, Ordering::Relaxed);
+                self.repairs[at].pauses = 0;
                 self.fence(at, end);
             }
             FillResult::SourceFailed { split } => {
@@ -342,7 +369,12 @@ impl Control {
                     split,
                     "a source could not be read"
                 );
-                self.repairs[at].shunned |= 1_u64.checked_shl(u32::from(split)).unwrap_or(0);
+                let bit = 1_u64.checked_shl(u32::from(split)).unwrap_or(0);
+                if bit & !self.repairs[at].shunned == 0 {
+                    // Not one that it was told to read: no more of this.
+                    return self.abandon(at);
+                }
+                self.repairs[at].shunned |= bit;
                 let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64)
                     .expect("small");
                 let start = (end - 1) / chunk * chunk;
@@ -422,6 +454,7 @@ impl Control {
                 target: None,
                 stage,
                 shunned: 0,
+                pauses: 0,
             });
         }
     }

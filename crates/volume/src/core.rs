@@ -145,11 +145,14 @@ impl Core {
     /// Hands a worker the endpoint of a new session, before anything granted on it is published.
     pub fn deliver(&self, worker: usize, session: Session, endpoint: Box<dyn Endpoint>) {
         let mailbox = &self.mailboxes[worker];
-        mailbox
+        let mut endpoints = mailbox
             .endpoints
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((session, endpoint));
+            .unwrap_or_else(PoisonError::into_inner);
+        // A worker without requests takes nothing while a host comes and goes.
+        endpoints.retain(|(earlier, _)| earlier.host != session.host);
+        endpoints.push((session, endpoint));
+        drop(endpoints);
         mailbox.full.store(true, Ordering::Release);
     }
 

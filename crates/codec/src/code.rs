@@ -168,8 +168,65 @@ impl Code {
         sources: &[(usize, &[u8])],
         out: &mut [u8],
     ) -> Result<(), CodeError> {
-        let (needed, given) = (self.shape.k, sources.len());
         let splits = Splits::new(self.shape, sources)?;
+        self.check_rebuild(target, splits.mask, sources.len())?;
+        check_length(splits.split_bytes, out.len())?;
+        let mut job = Job::new(splits.split_bytes);
+        bits(splits.mask).for_each(|index| job.source(splits.bytes[index]));
+        job.target(out);
+        self.run(&job, self.transform(splits.mask, 1 << target).coefs());
+        Ok(())
+    }
+
+    /// As [`rebuild`](Self::rebuild), from and to `len` bytes of memory that others may write to
+    /// meanwhile.
+    ///
+    /// If they do, `out` is unspecified there.
+    ///
+    /// # Errors
+    /// As `rebuild`'s, except for lengths.
+    ///
+    /// # Safety
+    /// Every source is valid for reads of `len` bytes, and `out` for writes; no reference
+    /// covers `out`, and its addresses are not those of a source.
+    #[allow(
+        unsafe_code,
+        reason = "memory that another process writes has no references"
+    )]
+    pub unsafe fn rebuild_raw(
+        &self,
+        target: usize,
+        sources: &[(usize, *const u8)],
+        out: *mut u8,
+        len: usize,
+    ) -> Result<(), CodeError> {
+        let mut rows = [std::ptr::null(); DATA_MAX + PARITY_MAX];
+        let mut mask = 0;
+        for &(index, row) in sources {
+            if index >= self.shape.splits() {
+                return Err(self.no_such_split(index));
+            }
+            if mask >> index & 1 == 1 {
+                return Err(CodeError::RepeatedSplit { index });
+            }
+            mask |= 1 << index;
+            rows[index] = row;
+        }
+        self.check_rebuild(target, mask, sources.len())?;
+        let mut job = Job::new(len);
+        for index in bits(mask) {
+            // SAFETY: the caller's.
+            unsafe { job.raw_source(rows[index]) };
+        }
+        // SAFETY: the caller's.
+        unsafe { job.raw_target(out) };
+        self.run(&job, self.transform(mask, 1 << target).coefs());
+        Ok(())
+    }
+
+    /// Whether `given` sources, `mask`, are what `target` is rebuilt from.
+    fn check_rebuild(&self, target: usize, mask: u64, given: usize) -> Result<(), CodeError> {
+        let needed = self.shape.k;
         if given < needed {
             return Err(CodeError::TooFewSplits { needed, given });
         }
@@ -179,14 +236,9 @@ impl Code {
         if target >= self.shape.splits() {
             return Err(self.no_such_split(target));
         }
-        if splits.mask >> target & 1 == 1 {
+        if mask >> target & 1 == 1 {
             return Err(CodeError::RepeatedSplit { index: target });
         }
-        check_length(splits.split_bytes, out.len())?;
-        let mut job = Job::new(splits.split_bytes);
-        bits(splits.mask).for_each(|index| job.source(splits.bytes[index]));
-        job.target(out);
-        self.run(&job, self.transform(splits.mask, 1 << target).coefs());
         Ok(())
     }
 

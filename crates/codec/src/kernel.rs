@@ -134,7 +134,8 @@ impl Coef {
 
 /// The rows of one piece of work: sources, targets, and whether to add to what targets hold.
 ///
-/// Rows are given as slices, so they are valid and targets overlap nothing for `'a`.
+/// Rows are given as slices, so they are valid and targets overlap nothing for `'a`; of rows
+/// given as pointers the caller promises it.
 pub(crate) struct Job<'a> {
     sources: [MaybeUninit<*const u8>; DATA_MAX],
     source_count: usize,
@@ -186,6 +187,32 @@ impl<'a> Job<'a> {
     pub(crate) fn target(&mut self, row: &'a mut [u8]) {
         assert_eq!(row.len(), self.len);
         self.targets[self.target_count].write(row.as_mut_ptr());
+        self.target_count += 1;
+    }
+
+    /// Appends a source that others may write to meanwhile.
+    ///
+    /// # Safety
+    /// `row` is valid for reads of the job's length for `'a`, and no target overlaps it.
+    ///
+    /// # Panics
+    /// If there are 32 already.
+    #[inline]
+    pub(crate) unsafe fn raw_source(&mut self, row: *const u8) {
+        self.sources[self.source_count].write(row);
+        self.source_count += 1;
+    }
+
+    /// Appends a target that others may write to meanwhile.
+    ///
+    /// # Safety
+    /// `row` is valid for writes of the job's length for `'a`, and overlaps no other row.
+    ///
+    /// # Panics
+    /// If there are 8 already.
+    #[inline]
+    pub(crate) unsafe fn raw_target(&mut self, row: *mut u8) {
+        self.targets[self.target_count].write(row);
         self.target_count += 1;
     }
 

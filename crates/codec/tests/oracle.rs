@@ -129,6 +129,12 @@ proptest! {
             let mut out = vec![0xcc; split];
             code.rebuild(target, &sources, &mut out).unwrap();
             prop_assert_eq!(&out[..], row(target), "{:?} {}", code, target);
+            let rows: Vec<_> = sources.iter().map(|(i, row)| (*i, row.as_ptr())).collect();
+            let mut raw = vec![0xcc; split + 2];
+            // SAFETY: every row is `split` bytes long, and `raw` is from its second byte.
+            unsafe { code.rebuild_raw(target, &rows, raw.as_mut_ptr().add(1), split) }.unwrap();
+            prop_assert_eq!(&raw[1..=split], row(target), "{:?} {}, raw", code, target);
+            prop_assert_eq!((raw[0], raw[split + 1]), (0xcc, 0xcc), "around the target");
         }
     }
 

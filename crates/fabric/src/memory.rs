@@ -7,6 +7,7 @@
 //! Invariants: a memfd never grows and its seals never change; a mapping's address range is
 //! valid, shared or replaced by zeros, until it is dropped.
 
+mod in_place;
 mod sigbus;
 mod view;
 
@@ -16,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::{Error, Result, WindowDescriptor};
+pub use in_place::InPlace;
 pub use view::Dead;
 pub(crate) use view::View;
 
@@ -166,6 +168,15 @@ impl Region {
         let start = self.checked(offset, source.len());
         // SAFETY: `checked` bounds the range; `source` is readable and that long.
         unsafe { self.view.write(start, source.as_ptr(), source.len()) }
+    }
+
+    /// Bytes where they lie, for reads and writes.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn in_place(&self, offset: u64, len_bytes: usize) -> InPlace<'_> {
+        let start = self.checked(offset, len_bytes);
+        InPlace::new(&self.view, start, len_bytes).expect("`checked` bounds the range")
     }
 
     /// The window table works on the bytes themselves.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::{InPlace, Status};
+
 /// Index of a window in its host's table. Reused, with another generation.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct WindowId(pub u32);
@@ -60,4 +62,29 @@ pub struct RemoteWindow {
     pub descriptor: WindowDescriptor,
     /// The mapping, where the fabric reaches the memory by load and store.
     pub(crate) mapping: Option<Arc<crate::memory::Mapping>>,
+}
+
+impl RemoteWindow {
+    /// The window's bytes where they lie; `None` where the fabric does not map them.
+    ///
+    /// It looks at the window alone: whether the host lives is its endpoint's to say,
+    /// before and after.
+    ///
+    /// # Errors
+    /// The status that a READ of the range would end with.
+    #[must_use]
+    pub fn in_place(&self, offset: u64, len_bytes: usize) -> Option<Result<InPlace<'_>, Status>> {
+        let mapping = self.mapping.as_deref()?;
+        let granted = &mapping.descriptor;
+        if (granted.id, granted.generation) != (self.descriptor.id, self.descriptor.generation)
+            || mapping.view.is_dead()
+        {
+            return Some(Err(Status::StaleGeneration));
+        }
+        if !granted.rights.contains(Rights::READ) {
+            return Some(Err(Status::NoRights));
+        }
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        Some(InPlace::new(&mapping.view, start, len_bytes).ok_or(Status::OutOfBounds))
+    }
 }

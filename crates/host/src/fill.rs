@@ -9,6 +9,7 @@
 //! Invariant: on any end but `Done` the range's content is unspecified; its owner
 //! publishes nothing of it.
 
+mod direct;
 mod gather;
 mod landings;
 mod sources;

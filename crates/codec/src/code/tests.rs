@@ -81,7 +81,12 @@ fn rebuild_refuses_bad_arguments() {
     let mut out = [0u8; 16];
     let mut rebuild = |target, sources: &[usize]| {
         let sources: Vec<_> = sources.iter().map(|&index| (index, &row[..])).collect();
-        code.rebuild(target, &sources, &mut out).unwrap_err()
+        let refused = code.rebuild(target, &sources, &mut out).unwrap_err();
+        let rows: Vec<_> = sources.iter().map(|(i, row)| (*i, row.as_ptr())).collect();
+        // SAFETY: the rows and `out` are 16 bytes each.
+        let raw = unsafe { code.rebuild_raw(target, &rows, out.as_mut_ptr(), 16) };
+        assert_eq!(raw.unwrap_err(), refused);
+        refused
     };
     let few = CodeError::TooFewSplits {
         needed: 3,

@@ -49,6 +49,11 @@ fn rights(backend: &dyn Backend) {
             [expect(can_write), expect(can_read)],
             "rights {allowed:03b}"
         );
+        let mapped = window.in_place(0, 100).map(|bytes| bytes.err());
+        assert!(
+            mapped.is_none_or(|refused| refused.unwrap_or(Status::Ok) == ends[1]),
+            "in place, rights {allowed:03b}"
+        );
         let can_add = ends[2] == Status::Ok;
         // Where memory is mapped an atomic needs WRITE as well.
         assert!(
@@ -95,6 +100,10 @@ fn bounds(backend: &dyn Backend) {
             .err()
             .unwrap_or(Status::Ok);
         assert_eq!(read, expected, "READ at {offset} of {len_bytes}");
+        if let Some(mapped) = window.in_place(offset, len_bytes) {
+            let ended = mapped.err().unwrap_or(Status::Ok);
+            assert_eq!(ended, expected, "in place at {offset}, {len_bytes} bytes");
+        }
     }
     client
         .endpoint

@@ -96,6 +96,36 @@ fn both_sides_survive_the_loss_and_are_told() {
 }
 
 #[test]
+fn bytes_in_place_are_the_memory_itself_until_it_is_gone() {
+    let region = region(2 * MIB);
+    let window = crate::RemoteWindow {
+        descriptor: mapping(&region, Rights::READ).descriptor,
+        mapping: Some(Arc::new(mapping(&region, Rights::READ))),
+    };
+    let (out, seen) = (region.in_place(4096, 8), window.in_place(4096, 8));
+    let seen = seen.expect("it is mapped").unwrap();
+    // SAFETY: a range of the region, 8 bytes long; no reference covers it.
+    unsafe { out.pointer().cast::<u64>().write_volatile(7) };
+    // SAFETY: the same range, in the client's mapping.
+    let read = || unsafe { seen.pointer().cast::<u64>().read_volatile() };
+    assert_eq!((read(), seen.alive(), seen.len_bytes()), (7, Ok(()), 8));
+    let stale = crate::RemoteWindow {
+        descriptor: WindowDescriptor {
+            generation: Generation(2),
+            ..window.descriptor
+        },
+        ..window.clone()
+    };
+    let refused = stale.in_place(4096, 8).expect("it is mapped");
+    assert_eq!(refused.unwrap_err(), crate::Status::StaleGeneration);
+    set_len(&region.fd, 0).unwrap();
+    assert_eq!(seen.alive(), Ok(()), "nobody touched it since");
+    assert_eq!((read(), seen.alive()), (0, Err(Dead)));
+    let refused = window.in_place(0, 0).expect("it is mapped");
+    assert_eq!(refused.unwrap_err(), crate::Status::StaleGeneration);
+}
+
+#[test]
 fn a_copy_that_is_under_way_when_the_memory_goes_ends_dead() {
     for _ in 0..50 {
         let region = region(MIB);

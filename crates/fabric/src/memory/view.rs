@@ -203,7 +203,7 @@ impl View {
     }
 
     #[inline]
-    fn alive(&self) -> Result<(), Dead> {
+    pub(super) fn alive(&self) -> Result<(), Dead> {
         if self.slot.is_dead() {
             Err(Dead)
         } else {

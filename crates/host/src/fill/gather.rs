@@ -1,9 +1,9 @@
 //! Reading `k` ranges piece by piece and decoding each piece while it is hot.
 //!
-//! A piece of every source lands in one slot; a slot that is whole is decoded and
-//! written, and is then free for the next piece. On `shm` a read is complete when it is
-//! posted, so one slot stays in the second-level cache and is used over and over; on
-//! `tcp` all slots are in flight, several reads per system call.
+//! Where the fabric maps every source (`shm`), `direct` decodes in place and nothing lands.
+//! Elsewhere a piece of every source lands in one slot; a slot that is whole is decoded and
+//! written, and is then free for the next piece. On `tcp` all slots are in flight, several
+//! reads per system call.
 
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
 use cenote_pool::control::FillResult;
 
 use super::Fill;
+use super::direct::{self, Failed};
 use super::landings::Landings;
 use super::sources::{Sources, Unusable};
 
@@ -84,9 +85,6 @@ impl Gather {
             };
             self.code = Some(code);
         }
-        if self.landings.count() < SLOTS * k {
-            self.landings = Landings::new(SLOTS * k, PIECE_BYTES);
-        }
         let mut sources = Vec::with_capacity(k);
         for source in &fill.sources {
             let opened = hosts.open(&source.address);
@@ -98,6 +96,12 @@ impl Gather {
                     };
                 }
             }
+        }
+        if direct::reaches(&sources) {
+            return self.fill_directly(fill, target, &sources, hosts);
+        }
+        if self.landings.count() < SLOTS * k {
+            self.landings = Landings::new(SLOTS * k, PIECE_BYTES);
         }
         let mut run = Run {
             fill,
@@ -111,6 +115,32 @@ impl Gather {
             run.abandon(self.serial, hosts);
         }
         end
+    }
+
+    /// Carries out a fill whose sources are all mapped.
+    fn fill_directly(
+        &self,
+        fill: &Fill,
+        target: &Region,
+        sources: &[(usize, RemoteWindow)],
+        hosts: &mut Sources,
+    ) -> FillResult {
+        let code = self.code.as_ref().expect("set before the fill runs");
+        let failed = match direct::rebuild(code, fill, sources, target) {
+            Err(Failed::Fill(end)) => return end,
+            Err(Failed::Source(index, status)) => {
+                tracing::warn!(?status, "read a source of a fill");
+                let (host, window) = &sources[index];
+                hosts.host(*host).forget(window);
+                Some(index)
+            }
+            Ok(()) => sources
+                .iter()
+                .position(|(host, _)| !hosts.host(*host).is_live()),
+        };
+        failed.map_or(FillResult::Done, |index| FillResult::SourceFailed {
+            split: fill.sources[index].split,
+        })
     }
 
     fn run(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> FillResult {

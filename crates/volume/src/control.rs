@@ -273,7 +273,8 @@ impl Control {
             }
             !over
         });
-        if self.core.discarded.swap(false, Ordering::AcqRel) {
+        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire);
+        if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
             self.reclaim_empty();
         }
     }

@@ -28,6 +28,8 @@ pub struct Core {
     mailboxes: Box<[Mailbox]>,
     /// Set when a discard may have emptied an extent.
     pub discarded: AtomicBool,
+    /// Set when every extent was mapped ahead: empty ones then stay mapped.
+    pub mapped_ahead: AtomicBool,
     pub closed: AtomicBool,
     pub wake: Wake,
     pub counters: Counters,
@@ -94,6 +96,7 @@ impl Core {
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
             discarded: AtomicBool::new(false),
+            mapped_ahead: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             wake,
             counters: Counters::default(),

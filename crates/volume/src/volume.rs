@@ -252,7 +252,8 @@ impl Volume {
         )
     }
 
-    /// Maps every extent now, so that no later write waits for a host to grant memory.
+    /// Maps every extent now, so that no later write waits for a host to grant memory. From
+    /// then on an extent that is discarded whole keeps its slabs.
     /// `progress` gets (mapped, wanted) as it goes.
     ///
     /// # Errors
@@ -262,6 +263,7 @@ impl Volume {
         const PATIENCE: Duration = Duration::from_secs(60);
         let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
             .expect("fits the address space");
+        self.core.mapped_ahead.store(true, Ordering::Release);
         let mut mapped = 0;
         let mut moved = Instant::now();
         let mut extent = 0;
@@ -277,6 +279,7 @@ impl Volume {
             let ahead = extent..wanted.min(extent + 8);
             let states: Vec<Mapping> = ahead.map(|extent| self.core.want(extent)).collect();
             if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
+                self.core.mapped_ahead.store(false, Ordering::Release);
                 return Err(VolumeError::NoSpace { mapped, wanted });
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -47,3 +47,33 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
         || format!("{:#?}", volume.status()),
     );
 }
+
+#[test]
+fn extents_mapped_ahead_stay_mapped_when_their_pages_are_discarded() {
+    let cluster = Cluster::start(3, Transport::Shm, 32 << 20, SLAB);
+    let ahead = cluster.volume("rs:2+1", 8 << 20);
+    let mut worker = ahead.worker().unwrap();
+    ahead.map_all(|_, _| ()).unwrap();
+    worker.write(0, &[7; PAGE]).unwrap();
+    worker.discard(0, 8 << 20).unwrap();
+    // A second volume on the same hosts gives its memory back on the same beat: when its
+    // extent is gone, the first volume's would be too.
+    let config = VolumeConfig {
+        name: "other".into(),
+        id: 8,
+        scheme: "rs:2+1".parse().unwrap(),
+        size_bytes: 4 << 20,
+        size_bytes_max: 4 << 20,
+        hosts: cluster.configs.clone(),
+    };
+    let other = cenote_volume::Volume::open(config, cluster.connector()).unwrap();
+    for _ in 0..2 {
+        other.worker().unwrap().write(0, &[1; PAGE]).unwrap();
+        other.worker().unwrap().discard(0, 4 << 20).unwrap();
+        wait_until(
+            || other.status().unwrap().mapped_bytes == 0,
+            || format!("{:#?}", other.status()),
+        );
+    }
+    assert_eq!(ahead.status().unwrap().mapped_bytes, 8 << 20);
+}

@@ -4,13 +4,13 @@
 //! that is needed to tell what a read must return. Each operation's time and each wrong value are
 //! counted to the part of the run that it began in.
 
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use hdrhistogram::Histogram;
+use memcache::MemcacheError;
 
 use super::Options;
 use super::interrupt::Interrupt;
@@ -47,7 +47,7 @@ struct Connection {
     histograms: [Histogram<u64>; 3],
     wrong: u64,
     checked: u64,
-    expected: Vec<u8>,
+    /// What is written, or what a read must return.
     value: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ impl Load {
     /// panics, the threads are told to end.
     fn each<T>(
         &mut self,
-        work: impl Fn(&mut Connection, &Shared) -> io::Result<()> + Sync,
+        work: impl Fn(&mut Connection, &Shared) -> Result<(), MemcacheError> + Sync,
         lead: impl FnOnce(&Shared) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let shared = Shared {
@@ -222,7 +222,7 @@ struct Shared {
     /// Keys that are dealt with.
     done: AtomicU64,
     running: AtomicUsize,
-    error: Mutex<Option<io::Error>>,
+    error: Mutex<Option<MemcacheError>>,
 }
 
 impl Shared {
@@ -285,7 +285,6 @@ impl Connection {
             histograms: [histogram()?, histogram()?, histogram()?],
             wrong: 0,
             checked: 0,
-            expected: Vec::new(),
             value: Vec::new(),
         })
     }
@@ -294,24 +293,19 @@ impl Connection {
         slot * self.stride + self.index
     }
 
-    fn fill(&mut self, values: &Values, shared: &Shared) -> io::Result<()> {
-        let mut slot = 0;
-        while slot < self.writes.len() && shared.goes_on() {
-            let end = (slot + BATCH).min(self.writes.len());
-            for slot in slot..end {
-                values.fill(self.key(slot), 0, &mut self.value);
-                self.client.queue_set(self.key(slot), &self.value);
+    fn fill(&mut self, values: &Values, shared: &Shared) -> Result<(), MemcacheError> {
+        for slot in 0..self.writes.len() {
+            if !shared.goes_on() {
+                break;
             }
-            self.client.flush(end - slot)?;
-            shared
-                .done
-                .fetch_add((end - slot) as u64, Ordering::Relaxed);
-            slot = end;
+            values.fill(self.key(slot), 0, &mut self.value);
+            self.client.set(self.key(slot), &self.value)?;
+            shared.done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn drive(&mut self, values: &Values, shared: &Shared) -> io::Result<()> {
+    fn drive(&mut self, values: &Values, shared: &Shared) -> Result<(), MemcacheError> {
         while shared.goes_on() && !self.writes.is_empty() {
             self.state = self.state.wrapping_add(STEP);
             let random = mix(self.state);
@@ -325,41 +319,40 @@ impl Connection {
             }
             let began = Instant::now();
             let found = if is_write {
-                self.client.set(key, &self.value).map(|()| true)?
+                self.client.set(key, &self.value)?;
+                None
             } else {
-                self.client.get(key, &mut self.value)?
+                self.client.get(key)?
             };
             self.histograms[part].saturating_record(began.elapsed().as_nanos() as u64);
             if !is_write {
-                self.compare(values, slot, found);
+                self.compare(values, slot, found.as_deref());
             }
         }
         Ok(())
     }
 
-    fn check(&mut self, values: &Values, shared: &Shared) -> io::Result<()> {
+    fn check(&mut self, values: &Values, shared: &Shared) -> Result<(), MemcacheError> {
         for slot in 0..self.writes.len() {
             if !shared.goes_on() {
                 break;
             }
-            let found = self.client.get(self.key(slot), &mut self.value)?;
-            self.compare(values, slot, found);
+            let found = self.client.get(self.key(slot))?;
+            self.compare(values, slot, found.as_deref());
             shared.done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// A value that is not there is as wrong as one with other bytes.
-    fn compare(&mut self, values: &Values, slot: usize, found: bool) {
-        values.fill(self.key(slot), self.writes[slot], &mut self.expected);
+    fn compare(&mut self, values: &Values, slot: usize, found: Option<&[u8]>) {
+        values.fill(self.key(slot), self.writes[slot], &mut self.value);
         self.checked += 1;
-        if !found || self.value != self.expected {
+        if found != Some(self.value.as_slice()) {
             self.wrong += 1;
         }
     }
 }
 
-/// Sets sent together while filling; arbitrary, a few dozen KiB.
-const BATCH: usize = 16;
 /// Of 100 operations: a cache's usual mix.
 const WRITE_PERCENT: u64 = 10;

@@ -84,7 +84,7 @@ fn wrong_values_are_counted() {
     let socket = dir.0.join("memcached.sock");
     let memcached = Memcached::start(&socket, 256, &group).unwrap();
     let load = Load::fill(&memcached, &values, &options, &interrupt, &mut |_| ()).unwrap();
-    let mut other = memcached.connect().unwrap();
+    let other = memcached.connect().unwrap();
     other.set(3, b"not what key 3 has").unwrap();
     other.set(8, b"nor key 8").unwrap();
 

@@ -61,8 +61,10 @@ pub enum VolumeError {
         /// The most that is possible.
         size_bytes_max: u64,
     },
-    /// Slabs of the hosts are too small for the scheme's splits.
-    #[error("hosts lend slabs of {slab_bytes} bytes, too small for {scheme}")]
+    /// Slabs of the hosts are too small for the scheme's splits, or for the volume's size.
+    #[error(
+        "hosts lend slabs of {slab_bytes} bytes, too small for {scheme} or for so large a volume; start hosts with a larger --slab"
+    )]
     Slab {
         /// Smallest slab of any host.
         slab_bytes: u64,
@@ -97,6 +99,9 @@ pub enum VolumeError {
 
 /// Most bytes of a volume.
 pub const SIZE_BYTES_MAX: u64 = 1 << 46;
+
+/// Most extents of a volume: each change of the directory copies a pointer for each.
+const EXTENTS_MAX: u64 = 1 << 20;
 
 /// Resilient remote memory. Closing (or dropping) it gives its memory back: it does not outlive its owner.
 pub struct Volume {
@@ -146,7 +151,9 @@ impl Volume {
             .map(|(_, link)| link.slab_bytes)
             .min()
             .expect("at least k links");
-        if slab_bytes < config.scheme.split_bytes() as u64 {
+        let extent_bytes = slab_bytes.saturating_mul(config.scheme.k() as u64);
+        let is_too_small = slab_bytes < config.scheme.split_bytes() as u64;
+        if is_too_small || size_bytes_max.div_ceil(extent_bytes) > EXTENTS_MAX {
             return Err(VolumeError::Slab {
                 slab_bytes,
                 scheme: config.scheme,

@@ -108,6 +108,8 @@ impl Worker {
         commands: Sender<Command>,
     ) -> std::io::Result<Self> {
         let block = PAGE_BYTES + core.scheme.r() * core.scheme.split_bytes();
+        // First: it takes the worker back when what follows fails.
+        let farewell = Farewell { id, commands };
         let mut worker = Self {
             lanes: Lanes::new(host_count)?,
             queue: CompletionQueue::with_capacity(OPS_MAX * core.scheme.members()),
@@ -126,7 +128,7 @@ impl Worker {
             free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
             starting: VecDeque::with_capacity(REQUESTS_MAX),
             done: VecDeque::with_capacity(REQUESTS_MAX),
-            farewell: Farewell { id, commands },
+            farewell,
             core,
         };
         worker.take_mail();
@@ -294,7 +296,9 @@ impl Worker {
                     Duration::ZERO
                 }
                 (0, _) => Duration::from_millis(1),
-                _ if self.parked.is_empty() => Duration::from_millis(100),
+                _ if self.parked.is_empty() && self.starting.is_empty() => {
+                    Duration::from_millis(100)
+                }
                 _ => Duration::from_millis(1),
             };
             self.turn(timeout);
@@ -460,6 +464,7 @@ impl Drop for Worker {
         // Without endpoints nothing can land any more; only then may buffers go.
         if let Ok(empty) = Lanes::new(0) {
             self.lanes = empty;
+            self.unclaim_all();
         }
     }
 }

@@ -67,6 +67,9 @@ pub(super) struct Arrival {
 /// Pause between attempts to reach a host that is down.
 const RECONNECT: Duration = Duration::from_millis(500);
 
+/// Sizes of slabs that make sense: a page to a terabyte. Anything else is a broken host.
+const SLAB_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
+
 /// Slabs to give back that are remembered per host; the host's own long timeout frees the rest.
 const ABANDONED_MAX: usize = 65_536;
 
@@ -349,7 +352,7 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
                         slabs_total,
                         slabs_free,
                         ..
-                    }) => Ok(Link {
+                    }) if SLAB_BYTES.contains(&slab_bytes) => Ok(Link {
                         session,
                         slab_bytes,
                         slabs_total,

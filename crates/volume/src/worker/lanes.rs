@@ -14,6 +14,8 @@ pub(super) struct Lanes {
     // Hosts with verbs that were posted but perhaps not sent.
     dirty: Vec<HostIndex>,
     epoll: OwnedFd,
+    // Endpoints of replaced sessions that still owe completions.
+    retired: Vec<Lane>,
     // Hosts in the order in which verbs were last sent to them.
     flushed: Vec<HostIndex>,
     swept: Time,
@@ -48,6 +50,7 @@ impl Lanes {
             lanes: (0..host_count).map(|_| None).collect(),
             dirty: Vec::with_capacity(host_count),
             epoll,
+            retired: Vec::new(),
             flushed: Vec::with_capacity(FLUSHED_MAX),
             swept: Time(0),
             waits: 0,
@@ -59,16 +62,23 @@ impl Lanes {
         self.epoll.as_raw_fd()
     }
 
-    /// Takes over a new session's endpoint; an older session's is dropped.
+    /// Takes over a new session's endpoint. An older one goes when it owes nothing more: every
+    /// verb completes, or its operation would hold its page and its epoch for ever.
     pub fn adopt(&mut self, session: Session, endpoint: Box<dyn Endpoint>) {
-        if self.lanes[session.host]
+        let epoll = self.epoll.as_raw_fd();
+        let slot = &mut self.lanes[session.host];
+        if slot
             .as_ref()
             .is_some_and(|lane| lane.session.number > session.number)
         {
             return;
         }
-        // An old endpoint closes its descriptor, which leaves the epoll set by itself.
+        if let Some(mut old) = slot.take().filter(|lane| lane.endpoint.outstanding() > 0) {
+            old.watch(epoll, None);
+            self.retired.push(old);
+        }
         let completes_at_once = endpoint.completes_at_once();
+        let fd = endpoint.fd();
         let mut lane = Lane {
             session,
             endpoint,
@@ -76,8 +86,8 @@ impl Lanes {
             dirty: false,
             completes_at_once,
         };
-        lane.watch(self.epoll.as_raw_fd());
-        self.lanes[session.host] = Some(lane);
+        lane.watch(epoll, fd);
+        *slot = Some(lane);
     }
 
     /// The endpoint of exactly this session, and whether its verbs complete at once.
@@ -113,7 +123,7 @@ impl Lanes {
             if let Some(lane) = &mut self.lanes[host] {
                 lane.dirty = false;
                 lane.endpoint.flush(queue);
-                lane.watch(self.epoll.as_raw_fd());
+                lane.watch_own(self.epoll.as_raw_fd());
                 if self.flushed.len() == FLUSHED_MAX {
                     self.flushed.clear();
                 }
@@ -174,11 +184,8 @@ impl Lanes {
 
     /// Verbs posted and not completed, over all lanes.
     pub fn outstanding(&self) -> usize {
-        self.lanes
-            .iter()
-            .flatten()
-            .map(|lane| lane.endpoint.outstanding())
-            .sum()
+        let lanes = self.lanes.iter().flatten().chain(&self.retired);
+        lanes.map(|lane| lane.endpoint.outstanding()).sum()
     }
 
     /// Waits up to `timeout` for arrivals and handles them; returns the sessions found dead.
@@ -212,6 +219,11 @@ impl Lanes {
             for host in 0..self.lanes.len() {
                 self.poll_lane(host, now, queue, dead);
             }
+            self.retired.retain_mut(|lane| {
+                lane.endpoint.flush(queue);
+                lane.endpoint.poll(now, queue);
+                lane.endpoint.outstanding() > 0
+            });
         }
     }
 
@@ -226,7 +238,7 @@ impl Lanes {
             return;
         };
         lane.endpoint.poll(now, queue);
-        lane.watch(self.epoll.as_raw_fd());
+        lane.watch_own(self.epoll.as_raw_fd());
         if lane.endpoint.is_dead() && lane.endpoint.outstanding() == 0 {
             dead.push(lane.session);
             self.lanes[host] = None;
@@ -235,7 +247,7 @@ impl Lanes {
 
     /// System calls made on the data path so far, waits included.
     pub fn system_calls(&self) -> u64 {
-        let lanes = self.lanes.iter().flatten();
+        let lanes = self.lanes.iter().flatten().chain(&self.retired);
         self.waits + lanes.map(|lane| lane.endpoint.system_calls()).sum::<u64>()
     }
 }
@@ -243,11 +255,14 @@ impl Lanes {
 impl Lane {
     /// Has the epoll set watch the descriptor that the endpoint names now.
     #[inline]
-    fn watch(&mut self, epoll: RawFd) {
+    fn watch_own(&mut self, epoll: RawFd) {
         let wanted = self.endpoint.fd();
-        if wanted == self.watched {
-            return;
+        if wanted != self.watched {
+            self.watch(epoll, wanted);
         }
+    }
+
+    fn watch(&mut self, epoll: RawFd, wanted: Option<RawFd>) {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: self.session.host as u64,

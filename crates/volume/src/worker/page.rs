@@ -112,6 +112,17 @@ impl Worker {
             .retain(|&op| ops[usize::from(op)].state == State::Settling);
     }
 
+    /// Gives back the pages of operations that will not go on: those that changed nothing, and
+    /// those that every member has acknowledged.
+    pub(super) fn unclaim_all(&mut self) {
+        for op in &mut self.ops {
+            let is_whole = matches!(op.state, State::Merging | State::Settling);
+            if is_whole && std::mem::take(&mut op.claimed) {
+                self.core.claims.release(op.page);
+            }
+        }
+    }
+
     /// Takes an operation from the start.
     fn begin(&mut self, op: u16) {
         if self.core.closed.load(Ordering::Acquire) {
@@ -176,6 +187,13 @@ impl Worker {
         let k = self.core.scheme.k();
         let readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
         if (readable.count_ones() as usize) < k {
+            // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
+            let state = &self.ops[at];
+            if state.state == State::Reading
+                && !self.core.claims.unchanged(state.page, state.version)
+            {
+                return self.park(op);
+            }
             return self.finish(op, Err(IoError::Lost));
         }
         // The k lowest members: every data split that is there, then parities. Copies take turns.

@@ -4,20 +4,21 @@
 //! came; the rest of a long payload is received straight into its buffer, with
 //! the inbox behind it in the same call. Reading pauses while the session has no
 //! room: the socket's own buffers then push back on the client.
-//! Concurrency: owned by one worker; sockets never block.
+//! Concurrency: owned by one worker. A socket blocks only in a patient receive,
+//! which a worker asks for when it has nothing else to wait for.
 
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, IoSliceMut};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cenote_volume::Done;
 
 use super::engine::Engine;
 use super::handshake::{Handshake, Step};
 use super::session::Session;
-use super::sys::{self, Event};
+use super::sys::{self, Event, Patience};
 use super::wire::{REQUEST_HEADER_BYTES, RequestHeader};
 
 /// A connected stream of either family.
@@ -31,21 +32,18 @@ impl Socket {
     /// Makes the socket ready for a worker.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         match self {
-            Self::Unix(stream) => stream.set_nonblocking(true)?,
+            Self::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE_LIMIT))?;
+            }
             Self::Tcp(stream) => {
-                stream.set_nonblocking(true)?;
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE_LIMIT))?;
                 stream.set_nodelay(true)?;
             }
         }
         sys::enlarge_buffers(self.as_raw_fd(), SOCKET_BUFFER_BYTES);
         Ok(())
-    }
-
-    fn receive(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => stream.read_vectored(parts),
-            Self::Tcp(stream) => stream.read_vectored(parts),
-        }
     }
 }
 
@@ -79,6 +77,8 @@ pub(crate) struct Connection {
     /// The last request had a long payload: look only for a header next.
     bulk: bool,
     dead: bool,
+    /// The next receive waits for bytes.
+    patient: bool,
     /// Among the worker's active connections; the worker's own mark.
     pub(crate) is_active: bool,
     /// Registered for room to write; the worker's own mark.
@@ -116,6 +116,7 @@ impl Connection {
             paused: false,
             bulk: false,
             dead: false,
+            patient: false,
             is_active: false,
             waits_to_write: false,
         }
@@ -191,14 +192,36 @@ impl Connection {
         }
     }
 
+    /// Whether nothing can happen here but the arrival of bytes.
+    pub(crate) fn only_listens(&self) -> bool {
+        match &self.phase {
+            Phase::Transmit(session) => {
+                session.is_idle()
+                    && !self.paused
+                    && !self.input_ends
+                    && !self.waits_to_write
+                    && !self.dead
+                    && !session.is_ending()
+            }
+            _ => false,
+        }
+    }
+
+    /// Says that the next [`Connection::drive`] is to wait for bytes, for a short while.
+    pub(crate) fn be_patient(&mut self) {
+        self.readable = true;
+        self.patient = true;
+    }
+
     /// Takes what the inbox holds and the socket has, up to a fair share.
-    pub(crate) fn drive(&mut self, engine: &mut Engine) {
+    /// Returns whether a wait for bytes was in vain.
+    pub(crate) fn drive(&mut self, engine: &mut Engine) -> bool {
+        let patient = std::mem::take(&mut self.patient);
         if self.dead {
-            return;
+            return false;
         }
         self.consume(engine);
         let mut rounds_left = RECEIVES_MAX;
-        let mut yields_left = YIELDS_MAX;
         while self.readable && !self.paused && !self.dead && rounds_left > 0 {
             rounds_left -= 1;
             if matches!(&self.phase, Phase::Transmit(session) if session.is_ending())
@@ -207,7 +230,10 @@ impl Connection {
                 break;
             }
             let before = self.submitted_count();
-            self.receive(engine);
+            let count = self.receive(patient, engine);
+            if patient && count == 0 {
+                return true;
+            }
             self.consume(engine);
             let filling =
                 matches!(&self.phase, Phase::Transmit(session) if session.awaits_payload());
@@ -215,14 +241,10 @@ impl Connection {
                 // What was submitted is answered, and its buffer reused, while it is in cache.
                 break;
             }
-            if !self.readable && yields_left > 0 {
-                // Clients send a header and its payload in two calls: let the
-                // second happen rather than sleep and be woken for it.
-                yields_left -= 1;
-                std::thread::yield_now();
-                self.readable = true;
-            }
+            // The payload behind a header is on its way.
+            self.readable |= patient;
         }
+        false
     }
 
     fn submitted_count(&self) -> usize {
@@ -282,7 +304,8 @@ impl Connection {
         Ok(self.greeting.is_empty())
     }
 
-    fn receive(&mut self, engine: &mut Engine) {
+    /// Receives once; returns the bytes received.
+    fn receive(&mut self, patient: bool, engine: &mut Engine) -> usize {
         let inbox_bytes = if self.bulk {
             REQUEST_HEADER_BYTES
         } else {
@@ -294,14 +317,15 @@ impl Connection {
         };
         let landing_bytes = landing.len();
         let space = self.inbox.space(inbox_bytes);
-        let wanted_bytes = landing_bytes + space.len();
         let mut parts = [IoSliceMut::new(landing), IoSliceMut::new(space)];
-        let parts = if landing_bytes == 0 {
-            &mut parts[1..]
-        } else {
-            &mut parts[..]
+        let (parts, patience) = match (patient, landing_bytes) {
+            (false, 0) => (&mut parts[1..], Patience::None),
+            (false, _) => (&mut parts[..], Patience::None),
+            (true, 0) => (&mut parts[1..], Patience::First),
+            (true, _) => (&mut parts[..1], Patience::All),
         };
-        match self.socket.receive(parts) {
+        let wanted_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        match sys::receive(self.socket.as_raw_fd(), parts, patience) {
             Ok(0) => {
                 self.readable = false;
                 self.on_end_of_input();
@@ -317,11 +341,13 @@ impl Connection {
                 {
                     session.filled(landed, engine);
                 }
+                return count;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => self.kill(),
         }
+        0
     }
 
     /// A client that only stopped sending still gets its replies.
@@ -448,8 +474,9 @@ const BULK_BYTES_MIN: usize = 32 << 10;
 /// Receives for one connection before others get their turn; only a long payload takes more than one.
 const RECEIVES_MAX: u32 = 16;
 
-/// Looks for the rest of a payload before sleeping for it; 2 measured as good as more.
-const YIELDS_MAX: u32 = 2;
+/// For how long a patient receive waits: long beside a busy client's pauses, short
+/// beside what the mailbox and the queues can wait.
+const PATIENCE_LIMIT: Duration = Duration::from_millis(2);
 
 /// Unsent handshake replies, above which no option is taken (one reply may pass it).
 const GREETING_BYTES_MAX: usize = 64 << 10;

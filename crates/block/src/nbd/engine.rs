@@ -25,6 +25,8 @@ pub(crate) struct Engine {
     /// Requests submitted and not yet done, per queue.
     in_flight: Vec<usize>,
     done: Vec<Done>,
+    /// A queue may have something to do although nothing is in flight.
+    look: bool,
     /// A queue was full, so that somebody holds a request for it.
     refused: bool,
 }
@@ -44,6 +46,7 @@ impl Engine {
             extents: Vec::new(),
             queues,
             done: Vec::new(),
+            look: true,
             refused: false,
         }
     }
@@ -61,7 +64,11 @@ impl Engine {
     /// Takes the requests that ended, to be given back with [`Engine::recycle`].
     pub(crate) fn poll(&mut self) -> Vec<Done> {
         let mut done = std::mem::take(&mut self.done);
+        let look = std::mem::take(&mut self.look);
         for (queue, in_flight) in self.queues.iter_mut().zip(&mut self.in_flight) {
+            if *in_flight == 0 && !look {
+                continue;
+            }
             let before = done.len();
             queue.poll(&mut done);
             *in_flight -= done.len() - before;
@@ -77,6 +84,16 @@ impl Engine {
     /// Whether a request was refused since the last call.
     pub(crate) fn forget_refusal(&mut self) -> bool {
         std::mem::take(&mut self.refused)
+    }
+
+    /// Whether nothing is in flight in any queue.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.iter().all(|count| *count == 0)
+    }
+
+    /// Says that a queue's descriptor may be readable: the next poll asks every queue.
+    pub(crate) fn look(&mut self) {
+        self.look = true;
     }
 
     /// Descriptors to wait for beside the sockets, and within which time to poll again.

@@ -140,16 +140,20 @@ impl Session {
 
     /// Whether every reply is out after the end.
     pub(crate) fn is_over(&self) -> bool {
-        self.ending
-            && self.submitted == 0
-            && self.held.is_empty()
-            && self.flushes.is_empty()
-            && self.outbox.is_empty()
+        self.ending && self.is_idle()
     }
 
     /// Requests of this session inside the queue.
     pub(crate) fn submitted_count(&self) -> usize {
         self.submitted
+    }
+
+    /// Whether every request that came whole is answered, and the answer sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.submitted == 0
+            && self.held.is_empty()
+            && self.flushes.is_empty()
+            && self.outbox.is_empty()
     }
 
     /// Whether requests wait for room in the queue.

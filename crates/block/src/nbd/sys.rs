@@ -2,7 +2,7 @@
 //!
 //! All unsafe code of the NBD server is here, behind safe functions.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -130,6 +130,41 @@ pub(crate) fn poll_readable(
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(()),
     }
+}
+
+/// How long a receive may take.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// Takes what is there.
+    None,
+    /// Waits for a first byte, within the limit given to `Socket::prepare`.
+    First,
+    /// Waits until the slices are full, within the same limit.
+    All,
+}
+
+/// Receives into several slices.
+pub(crate) fn receive(
+    fd: RawFd,
+    slices: &mut [IoSliceMut<'_>],
+    patience: Patience,
+) -> io::Result<usize> {
+    // SAFETY: all zeros is a valid msghdr: no name, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // IoSliceMut is documented to have the layout of iovec.
+    message.msg_iov = slices.as_mut_ptr().cast();
+    message.msg_iovlen = slices.len();
+    let flags = match patience {
+        Patience::None => libc::MSG_DONTWAIT,
+        Patience::First => 0,
+        Patience::All => libc::MSG_WAITALL,
+    };
+    // SAFETY: `message` and the slices it names are valid for writes for the call's length.
+    let received = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(received as usize)
 }
 
 /// Sends from several slices; never blocks, never raises SIGPIPE.

@@ -137,7 +137,7 @@ pub(crate) fn poll_readable(
 pub(crate) enum Patience {
     /// Takes what is there.
     None,
-    /// Waits for a first byte, within the limit given to `Socket::prepare`.
+    /// Waits for a first byte, within the limit that `Socket::prepare` sets.
     First,
     /// Waits until the slices are full, within the same limit.
     All,

@@ -1,9 +1,9 @@
 //! A disk as a swap device of this machine.
 //!
-//! [`Device`] shows a [`Disk`](crate::disk::Disk) to the kernel as one FUSE file under a loop
-//! device and turns swap on and off on it; [`server`] is the process that holds it, [`control`]
-//! how another process asks that one for its state or its end, [`launch`] how a command starts it
-//! in the background.
+//! [`Device`] shows a [`Disk`](crate::disk::Disk) to the kernel, by the kernel's nbd where there
+//! is one, else as one FUSE file under a loop device, and turns swap on and off on it; [`server`]
+//! is the process that holds it, [`control`] how another process asks that one for its state or
+//! its end, [`launch`] how a command starts it in the background.
 //!
 //! Invariants: the server's memory is locked before its first thread; nothing on the path of a
 //! page allocates; `swapoff(2)` never runs in the serving process (the kernel marks its caller as
@@ -15,7 +15,9 @@ pub mod cgroup;
 pub mod control;
 mod device;
 mod export;
+mod fuse_loop;
 pub mod harden;
+mod kernel_nbd;
 pub mod launch;
 mod loop_device;
 pub mod refuse;

@@ -26,8 +26,8 @@ mod listen;
 mod outbox;
 mod session;
 mod stats;
-mod sys;
-mod wire;
+pub(crate) mod sys;
+pub(crate) mod wire;
 mod worker;
 
 pub use export::Export;

@@ -138,6 +138,18 @@ impl RequestHeader {
             len_bytes: input.u32()?,
         })
     }
+
+    /// The header as a client sends it.
+    pub(crate) fn bytes(&self) -> [u8; REQUEST_HEADER_BYTES] {
+        let mut bytes = [0; REQUEST_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.len_bytes.to_be_bytes());
+        bytes
+    }
 }
 
 /// The leading bytes of a reply or chunk, built in place.
@@ -269,6 +281,7 @@ mod tests {
         assert_eq!(header.cookie, 0x0102_0304_0506_0708);
         assert_eq!(header.offset, 1 << 32);
         assert_eq!(header.len_bytes, 4096);
+        assert_eq!(header.bytes(), bytes);
 
         let mut wrong = bytes;
         wrong[3] = 0x14;

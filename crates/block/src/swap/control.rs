@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::area::PAGE_BYTES;
-use super::{Error, LoopDevice, OffReport, Result, area};
+use super::{Error, OffReport, Result, area, device};
 
 /// What a swap server reports of itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -159,7 +159,7 @@ pub(super) fn left_behind(dir: &Path) -> Option<PathBuf> {
     let state = fs::read_to_string(dir.join(STATE_NAME)).ok()?;
     let (device, label) = state.trim_end().split_once(' ')?;
     let device = PathBuf::from(device);
-    let same = LoopDevice::label_of(&device).is_ok_and(|found| found == label);
+    let same = device::label_of(&device).is_ok_and(|found| found == label);
     (same && area::used_bytes(&device).is_some()).then_some(device)
 }
 

@@ -1,7 +1,8 @@
-//! The one FUSE file that shows a disk to the kernel.
+//! What shows a disk to the kernel: its pages, and the one FUSE file that they are.
 //!
-//! fuser's threads call in here, one request at a time each; every call runs the request to its
-//! end on a worker of its own. There are as many workers as threads, so one is always free.
+//! The threads of `fuse_loop` or `kernel_nbd` call in here, one request at a time each; every call
+//! runs the request to its end on a worker of its own. There are as many workers as threads, so
+//! one is always free.
 //! Invariants: no allocation per page, since buffers are made, and touched, before the loop
 //! device exists; a page whose read failed is remembered until it is written again.
 
@@ -10,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
 
 use cenote_volume::{Done, IoError, Op, Request};
@@ -79,6 +80,20 @@ impl Counters {
         self.unreadable_count.load(Ordering::Relaxed)
     }
 
+    /// Forgets what was counted, but not which pages are unreadable.
+    pub(super) fn start_over(&self) {
+        let all = [
+            &self.reads,
+            &self.writes,
+            &self.discards,
+            &self.read_bytes,
+            &self.written_bytes,
+            &self.errors,
+        ];
+        all.iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     fn mark(&self, page: u64, unreadable: bool) {
         let Some(word) = self.unreadable.get((page / 64) as usize) else {
             return;
@@ -114,6 +129,20 @@ impl Export {
             warm: Barrier::new(thread_count),
         };
         Ok((export, shared))
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// The worker of the serving thread `index`, for all of its life.
+    pub(super) fn worker_at(&self, index: usize) -> MutexGuard<'_, Worker> {
+        let worker = self.workers[index].lock();
+        worker.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A worker that no other thread uses.
@@ -183,16 +212,36 @@ impl Export {
         worker.read(offset, good).map(|()| good)
     }
 
-    fn write_pages(&self, offset: u64, data: &[u8]) -> Result<(), IoError> {
+    /// Reads into the worker's buffer for a kernel that takes a read as good or as failed, and
+    /// fails every page of it: they all count as unreadable then.
+    pub(super) fn read_whole(
+        &self,
+        worker: &mut Worker,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), IoError> {
+        let outcome = self.read_pages(worker, offset, len);
+        if outcome == Ok(len) {
+            return Ok(());
+        }
+        let page_bytes = PAGE_BYTES as u64;
+        let end = (offset + len as u64).div_ceil(page_bytes);
+        for page in offset / page_bytes..end {
+            self.shared.counters.mark(page, true);
+        }
+        outcome.and(Err(IoError::Lost))
+    }
+
+    /// Writes what was put into the worker's buffer.
+    pub(super) fn write_pages(&self, worker: &mut Worker, offset: u64) -> Result<(), IoError> {
         let counters = &self.shared.counters;
-        let mut worker = self.worker();
         counters.writes.fetch_add(1, Ordering::Relaxed);
-        let written = worker.write(offset, data);
+        let bytes = worker.buffer.len() as u64;
+        let written = worker.write(offset);
         if written.is_err() {
             counters.errors.fetch_add(1, Ordering::Relaxed);
             return written;
         }
-        let bytes = data.len() as u64;
         counters.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         if counters.unreadable_pages() > 0 {
             let first = offset.div_ceil(PAGE_BYTES as u64);
@@ -203,12 +252,30 @@ impl Export {
         Ok(())
     }
 
+    /// Tells the disk that nobody needs these bytes any more.
+    pub(super) fn discard(
+        &self,
+        worker: &mut Worker,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), IoError> {
+        let counters = &self.shared.counters;
+        counters.discards.fetch_add(1, Ordering::Relaxed);
+        let done = worker.run(offset, Op::Discard { len_bytes });
+        if done.result.is_err() {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        done.result
+    }
+
     /// Attributes of an inode; `None` when there is no such inode.
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
         let (size, kind, perm) = match ino.0 {
             ROOT => (0, FileType::Directory, 0o500),
             DISK => (self.size_bytes, FileType::RegularFile, 0o600),
-            other if self.is_warm(other) => (WRITE_BYTES_MAX as u64, FileType::RegularFile, 0o600),
+            other if self.is_warm(other) => {
+                (REQUEST_BYTES_MAX as u64, FileType::RegularFile, 0o600)
+            }
             _ => return None,
         };
         Some(FileAttr {
@@ -238,7 +305,7 @@ impl Export {
 impl Filesystem for Export {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
         // Not worth failing for: the kernel then sends smaller or fewer requests at once.
-        if config.set_max_write(WRITE_BYTES_MAX as u32).is_err()
+        if config.set_max_write(REQUEST_BYTES_MAX as u32).is_err()
             || config.set_max_background(BACKGROUND_MAX).is_err()
             || config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).is_err()
         {
@@ -322,7 +389,9 @@ impl Filesystem for Export {
         if ino.0 != DISK || offset + data.len() as u64 > self.size_bytes {
             return reply.error(Errno::EINVAL);
         }
-        match self.write_pages(offset, data) {
+        let mut worker = self.worker();
+        worker.room(data.len()).copy_from_slice(data);
+        match self.write_pages(&mut worker, offset) {
             Ok(()) => reply.written(data.len() as u32),
             Err(IoError::NoSpace) => reply.error(Errno::ENOSPC),
             Err(_) => reply.error(Errno::EIO),
@@ -344,14 +413,11 @@ impl Filesystem for Export {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let len_bytes = length.min(self.size_bytes.saturating_sub(offset));
-        let counters = &self.shared.counters;
-        counters.discards.fetch_add(1, Ordering::Relaxed);
-        let done = self.worker().run(offset, Op::Discard { len_bytes });
-        if done.result.is_err() {
-            counters.errors.fetch_add(1, Ordering::Relaxed);
-            return reply.error(Errno::EIO);
+        let mut worker = self.worker();
+        match self.discard(&mut worker, offset, len_bytes) {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(Errno::EIO),
         }
-        reply.ok();
     }
 
     fn fsync(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -368,7 +434,7 @@ impl Filesystem for Export {
 }
 
 /// One thread's queue and buffers.
-struct Worker {
+pub(super) struct Worker {
     queue: Box<dyn Queue>,
     /// Goes out with a request and comes back with its end.
     buffer: Vec<u8>,
@@ -379,7 +445,7 @@ struct Worker {
 
 impl Worker {
     fn new(queue: Box<dyn Queue>) -> Self {
-        let mut buffer = vec![1; WRITE_BYTES_MAX];
+        let mut buffer = vec![1; REQUEST_BYTES_MAX];
         buffer.fill(0);
         Self {
             queue,
@@ -397,10 +463,19 @@ impl Worker {
         self.keep(done)
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        buffer.extend_from_slice(data);
+    /// What was read, or is to be written.
+    pub(super) fn data(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The buffer for `len` bytes, at most `REQUEST_BYTES_MAX`, to be written.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        self.buffer.resize(len, 0);
+        &mut self.buffer
+    }
+
+    fn write(&mut self, offset: u64) -> Result<(), IoError> {
+        let buffer = std::mem::take(&mut self.buffer);
         let done = self.run(offset, Op::Write(buffer));
         self.keep(done)
     }
@@ -463,7 +538,7 @@ pub(super) const DISK_NAME: &str = "disk";
 /// Prefix of the warm-up files' names, followed by the thread's index.
 pub(super) const WARM_NAME: &str = "warm";
 /// Longest write, and read, that the kernel may send: its own limit (256 pages).
-pub(super) const WRITE_BYTES_MAX: usize = 1 << 20;
+pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 const ROOT: u64 = 1;
 const DISK: u64 = 2;

@@ -127,23 +127,24 @@ impl Drop for LoopDevice {
 /// The device node, made where no daemon makes it (a container's /dev).
 fn node(index: libc::c_int) -> io::Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/loop{index}"));
+    let minor = u32::try_from(index).map_err(io::Error::other)?;
+    make_node(&path, LOOP_MAJOR, minor)?;
+    Ok(path)
+}
+
+/// Makes the node of a block device unless it is there.
+pub(super) fn make_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
     if path.exists() {
-        return Ok(path);
+        return Ok(());
     }
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-    let index = u32::try_from(index).map_err(io::Error::other)?;
+    let device = libc::makedev(major, minor);
     // SAFETY: `name` is a live C string; mknod reads nothing else.
-    let made = unsafe {
-        libc::mknod(
-            name.as_ptr(),
-            libc::S_IFBLK | 0o600,
-            libc::makedev(LOOP_MAJOR, index),
-        )
-    };
+    let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFBLK | 0o600, device) };
     if made != 0 && !path.exists() {
         return Err(io::Error::last_os_error());
     }
-    Ok(path)
+    Ok(())
 }
 
 /// `struct loop_config` of linux/loop.h.

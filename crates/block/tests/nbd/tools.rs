@@ -168,6 +168,7 @@ fn fio_verifies_random_writes_over_four_connections() {
                 "--size=16M",
                 "--offset_increment=16M",
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--verify_fatal=1",
                 block,
             ],

@@ -22,6 +22,9 @@ util-linux|test demo|mkswap
 e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
+qemu-system-x86|test|a guest whose kernel has nbd, where this machine's has not
+busybox-static|test|the guest's shell
+cpio|test|packs the guest's files
 memcached|test demo|the unmodified program whose memory does not fit
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L

@@ -1,6 +1,6 @@
 //! A disk in memory as a real swap device and under real filesystems, on this machine's kernel.
 //!
-//! Needs root, FUSE, loop devices and memory cgroups; a test says what it lacks and is skipped.
+//! Needs root, nbd or FUSE and loop devices, and memory cgroups; a test says what it lacks and is skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,6 +37,7 @@ fn a_program_over_its_limit_gets_every_byte_back() {
         let mut device = Device::serve(&disk, options).unwrap();
         device.swap_on().unwrap();
         let path = device.path().to_owned();
+        println!("swapping to {}", path.display());
 
         let program = Program::start(48 * MIB, 128 * MIB);
         assert_eq!(
@@ -138,6 +139,39 @@ fn filesystems_live_on_the_device() {
         drop(device);
         assert_nothing_left(dir.path(), &path);
     }
+}
+
+/// This very program in a guest whose kernel has nbd: all the other tests, over that client.
+#[test]
+fn the_kernels_nbd_passes_the_same_tests() {
+    if has_nbd() {
+        println!("skipped: kernel nbd in a guest: this machine has it, the other tests used it");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let steps = dir.path().join("steps");
+    let program = std::env::current_exe().unwrap();
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let text = format!("modprobe nbd\nexec {name} --test-threads=1 --nocapture --color=never\n");
+    fs::write(&steps, text).unwrap();
+    let ended = Command::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../scripts/test-guest.sh"
+    ))
+    .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
+    .args([&steps, &program])
+    .output()
+    .unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout);
+    let last = text.lines().last().unwrap_or_default();
+    if ended.status.code() == Some(77) {
+        println!("skipped: kernel nbd in a guest: {last}");
+        return;
+    }
+    // Marked, so that its lines are not taken for this machine's results.
+    text.lines().for_each(|line| println!("guest: {line}"));
+    assert!(ended.status.success(), "{:?}", ended.status);
+    assert!(text.contains("/dev/nbd"), "no device was the kernel's nbd");
 }
 
 #[test]
@@ -476,10 +510,10 @@ fn turn(what: &str) -> Option<MutexGuard<'static, ()>> {
     // SAFETY: no arguments, no memory.
     let lacks = if unsafe { libc::geteuid() } != 0 {
         Some("root")
-    } else if !Path::new("/dev/fuse").exists() {
-        Some("/dev/fuse")
-    } else if !Path::new("/dev/loop-control").exists() {
-        Some("/dev/loop-control")
+    } else if !has_nbd() && !Path::new("/dev/fuse").exists() {
+        Some("nbd or /dev/fuse")
+    } else if !has_nbd() && !Path::new("/dev/loop-control").exists() {
+        Some("nbd or /dev/loop-control")
     } else if !Path::new("/proc/swaps").exists() {
         Some("swap in the kernel")
     } else if let Err(error) = MemoryCgroup::create("cenote-test-probe", MIB) {
@@ -495,12 +529,19 @@ fn turn(what: &str) -> Option<MutexGuard<'static, ()>> {
     Some(guard)
 }
 
+fn has_nbd() -> bool {
+    Path::new("/sys/block/nbd0").exists()
+}
+
 fn assert_nothing_left(dir: &Path, device: &Path) {
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let name = format!("{} ", device.display());
     assert!(!swaps.contains(&name), "swap is still on: {swaps}");
     let label = LoopDevice::label_of(device);
     assert!(label.is_err(), "the loop device is still there: {label:?}");
+    let name = device.file_name().unwrap();
+    let client = Path::new("/sys/block").join(name).join("pid");
+    assert!(!client.exists(), "the nbd device is still connected");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let dir_text = dir.to_str().unwrap();
     assert!(!mounts.contains(dir_text), "still mounted: {mounts}");

@@ -135,7 +135,9 @@ fn examine() -> Vec<Finding> {
         cgroup(),
     ];
     findings.extend(capability_findings(capabilities));
-    findings.push(swap_device(Path::new("/dev"), Path::new("/sys")));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let modules = Path::new("/lib/modules").join(release.trim());
+    findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
     findings
 }
 
@@ -325,10 +327,18 @@ fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
     [admin, resource]
 }
 
-/// What `cenote swap` would stand on.
-fn swap_device(dev: &Path, sys: &Path) -> Finding {
+/// What `cenote swap` would stand on, with the kernel's modules in `modules`.
+fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
     let subject = "swap device";
     let nbd = dev.join("nbd0").exists() || sys.join("module/nbd").exists();
+    let names = fs::read_to_string(modules.join("modules.dep")).unwrap_or_default();
+    let loadable = names
+        .lines()
+        .filter_map(|line| line.split(':').next()?.rsplit('/').next())
+        .any(|name| name == "nbd.ko" || name.starts_with("nbd.ko."));
+    if !nbd && loadable {
+        return Finding::ok(subject, "the kernel's nbd (a module, loaded when needed)");
+    }
     let fuse = dev.join("fuse").exists();
     let looped = dev.join("loop-control").exists();
     match (nbd, fuse, looped) {
@@ -366,7 +376,7 @@ mod tests {
     #[test]
     fn a_swap_device_needs_nbd_or_fuse_and_loop() {
         let root = tempfile::tempdir().unwrap();
-        let state = || swap_device(root.path(), root.path()).state;
+        let state = || swap_device(root.path(), root.path(), root.path()).state;
         assert_eq!(state(), State::Warning);
         fs::write(root.path().join("fuse"), "").unwrap();
         assert_eq!(state(), State::Warning);
@@ -374,6 +384,12 @@ mod tests {
         assert_eq!(state(), State::Ok);
         fs::remove_file(root.path().join("fuse")).unwrap();
         assert_eq!(state(), State::Warning);
+        let modules = root.path().join("modules.dep");
+        fs::write(&modules, "drivers/block/nbdx.ko: drivers/nbd.ko\n").unwrap();
+        assert_eq!(state(), State::Warning);
+        fs::write(&modules, "drivers/block/nbd.ko.xz:\n").unwrap();
+        assert_eq!(state(), State::Ok);
+        fs::remove_file(&modules).unwrap();
         fs::write(root.path().join("nbd0"), "").unwrap();
         assert_eq!(state(), State::Ok);
     }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use cenote_block::disk::Disk;
 use cenote_block::swap::launch::{Announcer, News};
-use cenote_block::swap::{Error, OffReport, Options, control, launch, refuse, server};
+use cenote_block::swap::{Discard, Error, OffReport, Options, control, launch, refuse, server};
 use cenote_block::volume::VolumeDisk;
+use clap::ValueEnum as _;
 
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
@@ -73,9 +74,31 @@ struct On {
     /// Swap priority; higher is used first [default: the kernel's, after those that are on]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767))]
     priority: Option<u16>,
+    /// When to give the memory of freed pages back to the hosts: all of it once, at the start, or
+    /// whenever a cluster of pages is freed
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    discard: When,
     /// Threads that serve pages
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: u8,
+}
+
+/// [`Discard`] as words of the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum When {
+    Never,
+    Once,
+    Pages,
+}
+
+impl From<When> for Discard {
+    fn from(when: When) -> Self {
+        match when {
+            When::Never => Self::None,
+            When::Once => Self::Once,
+            When::Pages => Self::Pages,
+        }
+    }
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -111,6 +134,9 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);
     }
+    if let Some(when) = on.discard.to_possible_value() {
+        command.args(["--discard", when.get_name()]);
+    }
     command.args(["--threads", &on.threads.to_string()]);
     let bar = progress::line();
     let status = launch::start(command, &folder(&loaded.dir), |news| match news {
@@ -133,6 +159,7 @@ fn serve(on: &On) -> Result<u8> {
     let loaded = on.which.load()?;
     let options = Options {
         priority: on.priority,
+        discard: on.discard.into(),
         thread_count: usize::from(on.threads),
         ..Options::new(folder(&loaded.dir))
     };

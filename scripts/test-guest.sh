@@ -1,0 +1,91 @@
+#!/bin/sh
+# Runs a shell script as root in a small virtual machine whose kernel has nbd.
+#
+#   scripts/test-guest.sh DIR SCRIPT PROGRAM...
+#
+# DIR keeps the kernel for the next time. Each PROGRAM is in the guest's /bin with the libraries
+# it needs; beside them there are busybox and the nbd module, which is not loaded yet. What the
+# script prints comes out here; the exit code is the script's. 77: the guest cannot be had, and
+# the last line says why. Nothing is installed, and the guest has no network.
+set -eu
+
+directory=$1
+script=$2
+shift 2
+
+skip() {
+    echo "$1"
+    exit 77
+}
+
+for tool in qemu-system-x86_64 cpio busybox apt-get dpkg-deb ldd; do
+    command -v $tool >/dev/null || skip "$tool is not installed"
+done
+[ "$(uname -m)" = x86_64 ] || skip "the guest is made for x86_64"
+
+mkdir -p "$directory"
+directory=$(cd "$directory" && pwd)
+kernel=$directory/kernel
+if [ ! -e "$kernel/complete" ]; then
+    rm -rf "$kernel"
+    mkdir -p "$kernel"
+    # The package without a version only names the newest one.
+    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+        sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    [ -n "$package" ] || skip "no package of a kernel is known; apt-get update may help"
+    (cd "$kernel" && apt-get download -qq "$package" >/dev/null 2>&1) ||
+        skip "the package $package cannot be fetched"
+    dpkg-deb -x "$kernel"/*.deb "$kernel"
+    rm "$kernel"/*.deb
+    touch "$kernel/complete"
+fi
+
+root=$(mktemp -d "$directory/root.XXXXXX")
+trap 'rm -rf "$root" "$root.cpio" "$root.console"' EXIT
+trap 'exit 130' INT TERM
+mkdir -p "$root/bin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/run"
+cp "$(command -v busybox)" "$root/bin/busybox"
+for program in "$@"; do
+    cp "$program" "$root/bin/"
+    for library in $(ldd "$program" | grep -o '/[^ ]*'); do
+        mkdir -p "$root$(dirname "$library")"
+        cp -L "$library" "$root$library"
+    done
+done
+for module in "$kernel"/lib/modules/*/kernel/drivers/block/nbd.ko*; do
+    release=${module#"$kernel"/lib/modules/}
+    target=$root/lib/modules/${release%%/*}
+    mkdir -p "$target"
+    cp "$module" "$target/"
+    printf '%s:\n' "${module##*/}" >"$target/modules.dep"
+done
+cp "$script" "$root/script"
+cat >"$root/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/tmp
+mkdir -p /sbin /usr/bin
+ln -s /bin/modprobe /sbin/modprobe
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mkdir -p /dev/shm
+mount -t tmpfs shm /dev/shm
+mount -t cgroup2 cgroup /sys/fs/cgroup
+ip link set lo up
+# Through a pipe: what looks for a terminal finds none.
+{ sh /script; echo "guest exit code $?"; } </dev/null 2>&1 | cat
+poweroff -f
+INIT
+chmod +x "$root/init"
+(cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
+
+# Not tmpfs for the root: programs on it would count as shared memory that can be swapped out.
+console=$root.console
+timeout 300 qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m 1536M -nographic -no-reboot -nodefaults \
+    -serial stdio -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio" \
+    -append 'console=ttyS0 loglevel=1 panic=-1 rootfstype=ramfs' </dev/null | tr -d '\r' | tee "$console"
+code=$(sed -n 's/^guest exit code //p' "$console" | tail -n 1)
+exit "${code:-1}"

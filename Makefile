@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 BENCHES = codec page nbd regeneration
 
-.PHONY: help build demo test bench ci fmt clippy doc deny clean
+.PHONY: help build demo test bench ci fmt shell clippy doc deny clean
 
 help: ## This list
 	@echo "Targets:"
@@ -29,10 +29,14 @@ bench: ## Every benchmark beside its peer; JSON lines under target/bench
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(BENCHES)
 
-ci: fmt clippy doc test deny ## What must pass before a change lands
+ci: fmt shell clippy doc test deny ## What must pass before a change lands
 
 fmt: ## Formatting is rustfmt's
 	$(CARGO) fmt --all --check
+
+shell: ## Lints of the scripts
+	@sh scripts/install-packages.sh lint
+	shellcheck scripts/*.sh .ci/run
 
 clippy: ## Lints, warnings denied
 	@sh scripts/install-packages.sh build

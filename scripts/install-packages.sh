@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that the named groups need, only those that are missing.
 #
-#   scripts/install-packages.sh GROUP...     groups: build test demo bench
+#   scripts/install-packages.sh GROUP...     groups: build test demo bench lint
 #   scripts/install-packages.sh --list       every package, its groups and why
 #
 # Without root, or on another system, it says what is missing and what will be left
@@ -22,10 +22,11 @@ util-linux|test demo|mkswap
 e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
-qemu-system-x86|test|a guest whose kernel has nbd, where this machine's has not
-busybox-static|test|the guest's shell
-cpio|test|packs the guest's files
+qemu-system-x86|test|a guest whose kernel has nbd, for a machine without
+busybox-static|test|the shell of that guest
+cpio|test|packs the files of that guest
 memcached|test demo|the unmodified program whose memory does not fit
+shellcheck|lint|checks the scripts
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L
 automake|bench|configures ISA-L

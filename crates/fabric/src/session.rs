@@ -25,6 +25,9 @@ pub struct Hello {
     pub name: String,
 }
 
+/// Opens data connections of one session, on any thread: see [`Session::opener`].
+pub type Opener = Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send>;
+
 /// What arrives on a session.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -73,7 +76,13 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// As [`Connector::connect`].
-    fn endpoint(&self, timeout: Duration) -> Result<Box<dyn Endpoint>>;
+    fn endpoint(&self, timeout: Duration) -> Result<Box<dyn Endpoint>> {
+        self.opener()(timeout)
+    }
+
+    /// What [`Session::endpoint`] does, for a thread that may block while the session's own
+    /// may not. Fails once the session is gone.
+    fn opener(&self) -> Opener;
 
     /// Readable when `receive` would return something; writable interest while sends are queued.
     fn fd(&self) -> RawFd;

@@ -4,9 +4,10 @@
 //! (`hosts`), and makes stripes whole (`repair`). Workers never wait for it on the page
 //! path; they park a page until the directory moves.
 //!
-//! Concurrency: one thread. Sessions are non-blocking; connecting runs on short-lived
-//! threads and comes back through `arrivals`. Every wait is bounded by [`TICK`].
+//! Concurrency: one thread. Sessions are non-blocking; connecting (`hosts`) and opening
+//! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
+mod endpoints;
 mod hosts;
 mod mapping;
 mod repair;
@@ -27,6 +28,7 @@ use cenote_pool::control::{Reply, Request, Window};
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
 use crate::status::{CounterValues, HostState, VolumeStatus};
+use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
 use repair::Repair;
@@ -41,7 +43,7 @@ pub enum Command {
     /// Open endpoints to every connected host for a new worker, then answer.
     AddWorker {
         id: usize,
-        ready: SyncSender<()>,
+        ready: SyncSender<std::io::Result<()>>,
     },
     RemoveWorker {
         id: usize,
@@ -76,6 +78,7 @@ pub struct Control {
     slab_bytes: u64,
     hosts: Vec<Host>,
     workers: Vec<usize>,
+    openings: Vec<Opening>,
     acquires: HashMap<u64, Acquire>,
     jobs: HashMap<usize, MapJob>,
     // Extents that were refused, and when to forget that.
@@ -106,6 +109,7 @@ impl Control {
             volume: parts.volume,
             slab_bytes: parts.slab_bytes,
             workers: Vec::new(),
+            openings: Vec::new(),
             acquires: HashMap::new(),
             jobs: HashMap::new(),
             refused: Vec::new(),
@@ -119,7 +123,7 @@ impl Control {
             ticked: now,
         };
         for (host, link) in parts.links {
-            control.link_up(host, link);
+            control.link_up(host, Equipped::new(link));
         }
         control
     }
@@ -234,19 +238,8 @@ impl Control {
 
     fn on_command(&mut self, command: Command) -> bool {
         match command {
-            Command::AddWorker { id, ready } => {
-                self.workers.push(id);
-                for host in 0..self.hosts.len() {
-                    self.open_endpoint(host, id);
-                }
-                if ready.send(()).is_err() {
-                    tracing::debug!(id, "nobody waits for the new worker");
-                }
-            }
-            Command::RemoveWorker { id } => {
-                self.workers.retain(|&worker| worker != id);
-                drop(self.core.collect(id));
-            }
+            Command::AddWorker { id, ready } => self.add_worker(id, ready),
+            Command::RemoveWorker { id } => self.remove_worker(id),
             Command::Status { reply } => {
                 if reply.send(self.status()).is_err() {
                     tracing::debug!("nobody waits for the status");

@@ -231,7 +231,12 @@ impl Volume {
             .ok_or(VolumeError::TooManyWorkers)?;
         let (ready, done) = sync_channel(1);
         self.command(Command::AddWorker { id, ready })?;
-        done.recv().map_err(|_| VolumeError::Closed)?;
+        done.recv()
+            .map_err(|_| VolumeError::Closed)?
+            .map_err(|source| VolumeError::Os {
+                what: "starting a thread that connects",
+                source,
+            })?;
         Worker::new(
             Arc::clone(&self.core),
             id,

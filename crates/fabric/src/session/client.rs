@@ -13,11 +13,12 @@ use crate::memory::Mapping;
 use crate::noise::{
     HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION,
 };
+use crate::session::Opener;
 use crate::shm::ShmEndpoint;
 use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
-    Address, ClusterKey, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming,
-    RemoteWindow, Result, Session, WindowDescriptor, memory, socket, wait,
+    Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, RemoteWindow, Result,
+    Session, WindowDescriptor, memory, socket, wait,
 };
 
 /// Opens sessions over `shm` and `tcp`, as the address says.
@@ -160,17 +161,20 @@ impl Session for SocketSession {
         self.noting(taken)
     }
 
-    fn endpoint(&self, timeout: Duration) -> Result<Box<dyn Endpoint>> {
-        let channel = open(
-            &self.address,
-            &self.key,
-            Purpose::Data,
-            &self.hello,
-            timeout,
-        )?;
-        Ok(match self.address {
-            Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&self.host_lost))),
-            Address::Tcp(_) => Box::new(TcpEndpoint::new(TcpStream::from(channel.into_socket()))?),
+    fn opener(&self) -> Opener {
+        let (address, key) = (self.address.clone(), self.key.clone());
+        let (hello, host_lost) = (self.hello.clone(), Arc::clone(&self.host_lost));
+        Box::new(move |timeout| {
+            if host_lost.load(Ordering::Relaxed) {
+                return Err(Error::Closed);
+            }
+            let channel = open(&address, &key, Purpose::Data, &hello, timeout)?;
+            Ok(match address {
+                Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&host_lost))),
+                Address::Tcp(_) => {
+                    Box::new(TcpEndpoint::new(TcpStream::from(channel.into_socket()))?)
+                }
+            })
         })
     }
 

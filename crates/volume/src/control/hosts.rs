@@ -4,10 +4,13 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fabric::{Address, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, Result, Time};
+use cenote_fabric::{
+    Address, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming, Result, Time,
+};
 use cenote_pool::control::{Reply, Request, Window};
 use cenote_pool::placement::Candidate;
 
+use super::endpoints::{Equipped, Opener};
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 
@@ -58,10 +61,16 @@ enum State {
     },
 }
 
-/// A finished attempt to connect.
-pub(super) struct Arrival {
-    host: HostIndex,
-    link: Result<Link>,
+/// What comes back from a thread that connects.
+pub(super) enum Arrival {
+    /// The end of an attempt to reach a host.
+    Host(HostIndex, Result<Equipped>),
+    /// The end of an attempt to open an endpoint for a new worker.
+    Endpoint {
+        session: Session,
+        worker: usize,
+        endpoint: Result<Box<dyn Endpoint>>,
+    },
 }
 
 /// Pause between attempts to reach a host that is down.
@@ -109,6 +118,17 @@ impl Host {
     pub fn interest(&self) -> Option<(RawFd, bool)> {
         match &self.state {
             State::Up { connection, .. } => Some((connection.fd(), connection.wants_write())),
+            _ => None,
+        }
+    }
+
+    /// What opens endpoints of the session that is up.
+    pub fn opener(&self) -> Option<(Session, Opener)> {
+        match &self.state {
+            State::Up {
+                session,
+                connection,
+            } => Some((*session, connection.opener())),
             _ => None,
         }
     }
@@ -176,8 +196,9 @@ impl Control {
             .collect()
     }
 
-    /// Takes over a new connection to a host.
-    pub(super) fn link_up(&mut self, index: HostIndex, link: Link) {
+    /// Takes over a new connection to a host, of which every worker has an endpoint.
+    pub(super) fn link_up(&mut self, index: HostIndex, equipped: Equipped) {
+        let Equipped { link, endpoints } = equipped;
         if link.slab_bytes < self.slab_bytes {
             tracing::warn!(host = %self.hosts[index].config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
                 "host lends smaller slabs than this volume uses; it is left out");
@@ -206,28 +227,12 @@ impl Control {
             }
             host.abandoned.pop();
         }
-        for worker in self.workers.clone() {
-            self.open_endpoint(index, worker);
-        }
-        self.repair_retry = Time(0);
-    }
-
-    /// Opens a worker's endpoint to a connected host and delivers it.
-    pub(super) fn open_endpoint(&mut self, index: HostIndex, worker: usize) {
-        let State::Up {
-            session,
-            connection,
-        } = &self.hosts[index].state
-        else {
-            return;
-        };
-        match connection.endpoint(FAILURE_TIMEOUT) {
-            Ok(endpoint) => self.core.deliver(worker, *session, endpoint),
-            Err(error) => {
-                tracing::warn!(host = %self.hosts[index].config.name, %error, "no data connection");
-                self.lose(index);
+        for (worker, endpoint) in endpoints {
+            if self.workers.contains(&worker) {
+                self.core.deliver(worker, session, endpoint);
             }
         }
+        self.repair_retry = Time(0);
     }
 
     /// Gives a host up: its slabs are failed first, then the connection goes.
@@ -241,6 +246,7 @@ impl Control {
         host.state = State::Down { retry_at };
         host.slabs_free = 0;
         host.ping_sent = None;
+        self.lose_openings(session);
         self.lose_acquires(session);
         self.lose_repairs(session);
     }
@@ -296,13 +302,25 @@ impl Control {
     fn connect(&mut self, index: HostIndex) {
         let (connector, hello) = (Arc::clone(&self.connector), self.hello.clone());
         let address = self.hosts[index].config.address.clone();
+        let workers = self.workers.clone();
+        self.reach(index, move || {
+            let link = dial(&*connector, &address, &hello)?;
+            Equipped::new(link).equip(&workers)
+        });
+    }
+
+    /// Has a thread take a host's connection a step further.
+    fn reach(
+        &mut self,
+        index: HostIndex,
+        step: impl FnOnce() -> Result<Equipped> + Send + 'static,
+    ) {
         let (arrive, core) = (self.arrive.clone(), Arc::clone(&self.core));
         let started = std::thread::Builder::new()
             .name("cenote-connect".into())
             .spawn(move || {
-                let link = dial(&*connector, &address, &hello);
                 // The control thread may be gone; then the connection just closes.
-                drop(arrive.send(Arrival { host: index, link }));
+                drop(arrive.send(Arrival::Host(index, step())));
                 core.wake.wake();
             });
         self.hosts[index].state = match started {
@@ -314,14 +332,27 @@ impl Control {
     }
 
     pub(super) fn on_arrival(&mut self, arrival: Arrival) {
-        match arrival.link {
-            Ok(link) => {
-                tracing::info!(host = %self.hosts[arrival.host].config.name, "connected");
-                self.link_up(arrival.host, link);
+        let (index, reached) = match arrival {
+            Arrival::Host(index, reached) => (index, reached),
+            Arrival::Endpoint {
+                session,
+                worker,
+                endpoint,
+            } => return self.on_endpoint(session, worker, endpoint),
+        };
+        match reached {
+            Ok(equipped) => {
+                // Workers may have been added while it was reached.
+                let lacking = equipped.lacking(&self.workers);
+                if !lacking.is_empty() {
+                    return self.reach(index, move || equipped.equip(&lacking));
+                }
+                tracing::info!(host = %self.hosts[index].config.name, "connected");
+                self.link_up(index, equipped);
             }
             Err(error) => {
                 let retry_at = self.now().after(RECONNECT);
-                let host = &mut self.hosts[arrival.host];
+                let host = &mut self.hosts[index];
                 host.state = State::Down { retry_at };
                 let complaint = error.to_string();
                 if complaint != host.complaint {

@@ -1,0 +1,212 @@
+//! Workers that come while hosts are slow to open their data connections.
+
+mod support;
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use cenote_fabric::{
+    Address, Connector, Endpoint, Error, Hello, Incoming, Result, Session, WindowDescriptor,
+};
+use cenote_volume::{Health, Volume, VolumeConfig};
+use support::{Cluster, Transport, wait_for_health, wait_until};
+
+const SLAB: u64 = 1 << 20;
+const PAGE: usize = 4096;
+const HOSTS: usize = 3;
+
+/// How one host treats those who ask for a data connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mood {
+    Open,
+    /// Leaves them waiting until it changes.
+    Silent,
+    /// Lets them run into their timeout, at once.
+    TimedOut,
+}
+
+/// The mood, and how many wait for it to change.
+#[derive(Clone)]
+struct Door(Arc<(Mutex<(Mood, usize)>, Condvar)>);
+
+impl Door {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new((Mood::Open, 0)), Condvar::new())))
+    }
+
+    fn set(&self, mood: Mood) {
+        self.0.0.lock().unwrap().0 = mood;
+        self.0.1.notify_all();
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.0.lock().unwrap().1
+    }
+
+    fn pass(&self) -> Result<()> {
+        let mut state = self.0.0.lock().unwrap();
+        state.1 += 1;
+        state = self
+            .0
+            .1
+            .wait_while(state, |(mood, _)| *mood == Mood::Silent)
+            .unwrap();
+        state.1 -= 1;
+        match state.0 {
+            Mood::TimedOut => Err(Error::Timeout(Duration::from_secs(1))),
+            Mood::Open | Mood::Silent => Ok(()),
+        }
+    }
+}
+
+/// Real sessions; those of one address have the door before their data connections.
+struct Guarded {
+    inner: Arc<dyn Connector>,
+    address: Address,
+    door: Door,
+}
+
+struct GuardedSession {
+    inner: Box<dyn Session>,
+    door: Door,
+}
+
+impl Connector for Guarded {
+    fn connect(
+        &self,
+        address: &Address,
+        hello: &Hello,
+        timeout: Duration,
+    ) -> Result<Box<dyn Session>> {
+        let inner = self.inner.connect(address, hello, timeout)?;
+        if *address != self.address {
+            return Ok(inner);
+        }
+        let door = self.door.clone();
+        Ok(Box::new(GuardedSession { inner, door }))
+    }
+}
+
+impl Session for GuardedSession {
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.inner.send(message)
+    }
+
+    fn attach(&mut self, window: WindowDescriptor) -> Result<()> {
+        self.inner.attach(window)
+    }
+
+    fn receive(&mut self) -> Result<Option<Incoming>> {
+        self.inner.receive()
+    }
+
+    fn opener(&self) -> Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send> {
+        let (door, inner) = (self.door.clone(), self.inner.opener());
+        Box::new(move |timeout| {
+            door.pass()?;
+            inner(timeout)
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.inner.fd()
+    }
+
+    fn wants_write(&self) -> bool {
+        self.inner.wants_write()
+    }
+}
+
+fn open(cluster: &Cluster, door: &Door) -> Volume {
+    let connector = Guarded {
+        inner: cluster.connector(),
+        address: cluster.configs[0].address.clone(),
+        door: door.clone(),
+    };
+    let config = VolumeConfig {
+        name: "test".into(),
+        id: 7,
+        scheme: "rs:2+1".parse().unwrap(),
+        size_bytes: 16 << 20,
+        size_bytes_max: 16 << 20,
+        hosts: cluster.configs.clone(),
+    };
+    Volume::open(config, Arc::new(connector)).unwrap()
+}
+
+#[test]
+fn a_worker_that_waits_for_a_silent_host_holds_up_nobody_else() {
+    let cluster = Cluster::start(HOSTS, Transport::Shm, 32 << 20, SLAB);
+    let door = Door::new();
+    let volume = Arc::new(open(&cluster, &door));
+    let mut first = volume.worker().unwrap();
+    first.write(0, &[1; PAGE]).unwrap();
+    door.set(Mood::Silent);
+    let newcomer = std::thread::spawn({
+        let volume = Arc::clone(&volume);
+        move || volume.worker().unwrap()
+    });
+    wait_until(|| door.waiting() == 1, || "no opening".into());
+
+    // A new extent takes the control thread and all three hosts.
+    first.write(volume.extent_bytes(), &[2; PAGE]).unwrap();
+
+    assert_eq!(volume.status().unwrap().health, Health::Healthy);
+    assert!(!newcomer.is_finished(), "it lacks an endpoint");
+    door.set(Mood::Open);
+    let mut second = newcomer.join().unwrap();
+    let mut page = [0; PAGE];
+    second.read(volume.extent_bytes(), &mut page).unwrap();
+    assert_eq!(page, [2; PAGE]);
+    second.write(0, &[3; PAGE]).unwrap();
+    let status = volume.status().unwrap();
+    assert_eq!(status.health, Health::Healthy, "no session failed");
+    assert!(status.hosts.iter().all(|host| host.connected));
+}
+
+#[test]
+fn a_host_that_opens_nothing_is_given_up_and_the_worker_comes_without_it() {
+    let cluster = Cluster::start(HOSTS, Transport::Shm, 32 << 20, SLAB);
+    let door = Door::new();
+    let volume = open(&cluster, &door);
+    let mut first = volume.worker().unwrap();
+    first.write(0, &[1; PAGE]).unwrap();
+    door.set(Mood::TimedOut);
+
+    let mut second = volume.worker().unwrap();
+
+    let mut page = [0; PAGE];
+    second.read(0, &mut page).unwrap();
+    assert_eq!(page, [1; PAGE]);
+    assert_eq!(volume.status().unwrap().health, Health::Degraded);
+    door.set(Mood::Open);
+    wait_for_health(&volume, Health::Healthy);
+    second.read(0, &mut page).unwrap();
+    assert_eq!(page, [1; PAGE]);
+}
+
+#[test]
+fn a_worker_that_comes_while_a_host_returns_gets_its_endpoint_before_its_slabs() {
+    let mut cluster = Cluster::start(HOSTS, Transport::Shm, 32 << 20, SLAB);
+    let door = Door::new();
+    let volume = open(&cluster, &door);
+    let mut first = volume.worker().unwrap();
+    first.write(0, &[1; PAGE]).unwrap();
+    cluster.stop(0);
+    wait_for_health(&volume, Health::Degraded);
+    door.set(Mood::Silent);
+    cluster.restart(0);
+    wait_until(|| door.waiting() == 1, || "no opening".into());
+
+    let mut second = volume.worker().unwrap();
+
+    let status = volume.status().unwrap();
+    assert!(!status.hosts[0].connected, "not before all have endpoints");
+    door.set(Mood::Open);
+    wait_for_health(&volume, Health::Healthy);
+    for worker in [&mut first, &mut second] {
+        worker.write(0, &[2; PAGE]).unwrap();
+    }
+    assert_eq!(volume.status().unwrap().health, Health::Healthy);
+}

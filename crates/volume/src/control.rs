@@ -38,6 +38,10 @@ pub use hosts::{HostConfig, Link, dial};
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
 
+/// Messages taken from one host per turn: what one host sends must not hold up the others.
+/// Arbitrary; a turn of this many takes well under a millisecond.
+const MESSAGES_PER_TURN: usize = 64;
+
 /// What the volume's handle asks of the control thread.
 pub enum Command {
     /// Open endpoints to every connected host for a new worker, then answer.
@@ -171,7 +175,10 @@ impl Control {
                 hosts.push(index);
             }
         }
-        let timeout = if self.is_draining() {
+        let is_unread = |host: &HostIndex| self.hosts[*host].is_unread;
+        let timeout = if hosts.iter().any(is_unread) {
+            Duration::ZERO
+        } else if self.is_draining() {
             repair::DRAIN_POLL
         } else {
             TICK
@@ -192,14 +199,14 @@ impl Control {
         hosts
             .into_iter()
             .zip(&fds[1..])
-            .filter(|(_, fd)| fd.revents != 0)
+            .filter(|(host, fd)| fd.revents != 0 || is_unread(host))
             .map(|(host, _)| host)
             .collect()
     }
 
-    /// Handles everything that a host sent.
+    /// Handles what a host sent, up to [`MESSAGES_PER_TURN`].
     fn receive(&mut self, host: HostIndex) {
-        loop {
+        for _ in 0..MESSAGES_PER_TURN {
             match self.hosts[host].receive() {
                 Ok(Some(Incoming::Message(bytes))) => match Reply::decode(&bytes) {
                     Ok(reply) => self.on_reply(host, reply),

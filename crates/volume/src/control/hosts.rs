@@ -38,6 +38,8 @@ pub(super) struct Host {
     pub config: HostConfig,
     pub domain: u32,
     state: State,
+    /// Whether more may have come than was taken; the descriptor does not tell.
+    pub is_unread: bool,
     pub slabs_free: u32,
     pub slabs_total: u32,
     // Slabs this client no longer uses that the host has not been told about.
@@ -95,6 +97,7 @@ impl Host {
                 domain: u32::try_from(domain).expect("at most 4096 hosts"),
                 config,
                 state: State::Down { retry_at: now },
+                is_unread: false,
                 slabs_free: 0,
                 slabs_total: 0,
                 abandoned: Vec::new(),
@@ -134,10 +137,12 @@ impl Host {
     }
 
     pub fn receive(&mut self) -> Result<Option<Incoming>> {
-        match &mut self.state {
+        let received = match &mut self.state {
             State::Up { connection, .. } => connection.receive(),
             _ => Ok(None),
-        }
+        };
+        self.is_unread = matches!(received, Ok(Some(_)));
+        received
     }
 
     pub fn send(&mut self, request: &Request) -> bool {

@@ -7,6 +7,7 @@
 //! Concurrency: one thread. Sessions are non-blocking; connecting (`hosts`) and opening
 //! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
+mod closing;
 mod endpoints;
 mod hosts;
 mod mapping;
@@ -291,47 +292,6 @@ impl Control {
     fn next_request(&mut self) -> u64 {
         self.requests_made += 1;
         self.requests_made
-    }
-
-    /// Gives every slab back; hosts free the rest when the session ends and the lease runs out.
-    fn release_all(&mut self) {
-        let snapshot = self.core.directory.snapshot();
-        let mut waits = 0;
-        for member in snapshot
-            .extents
-            .iter()
-            .flatten()
-            .flat_map(|stripe| stripe.members.iter().flatten())
-        {
-            if self.session_is_up(member.session)
-                && self.hosts[member.session.host].send(&Request::Unmap {
-                    window: pool_window(&member.window.descriptor),
-                })
-            {
-                waits += 1;
-            }
-        }
-        let deadline = self.now().after(cenote_fabric::FAILURE_TIMEOUT);
-        while waits > 0 && self.now() < deadline {
-            for host in self.wait() {
-                loop {
-                    match self.hosts[host].receive() {
-                        Ok(Some(Incoming::Message(bytes))) => {
-                            waits -= i32::from(matches!(
-                                Reply::decode(&bytes),
-                                Ok(Reply::Unmapped { .. })
-                            ));
-                        }
-                        Ok(Some(_)) => {}
-                        Ok(None) => break,
-                        Err(_) => {
-                            self.hosts[host].hang_up();
-                            break;
-                        }
-                    }
-                }
-            }
-        }
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -2,14 +2,12 @@
 
 mod support;
 
-use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use cenote_fabric::{
-    Address, Connector, Endpoint, Error, Hello, Incoming, Result, Session, WindowDescriptor,
-};
-use cenote_volume::{Health, Volume, VolumeConfig};
+use cenote_fabric::{Error, Result};
+use cenote_volume::{Health, Volume};
+use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;
@@ -43,13 +41,14 @@ impl Door {
     fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().1
     }
+}
 
-    fn pass(&self) -> Result<()> {
+impl Guard for Door {
+    fn open(&self) -> Result<()> {
         let mut state = self.0.0.lock().unwrap();
         state.1 += 1;
-        state = self
-            .0
-            .1
+        let changed = &self.0.1;
+        state = changed
             .wait_while(state, |(mood, _)| *mood == Mood::Silent)
             .unwrap();
         state.1 -= 1;
@@ -60,79 +59,9 @@ impl Door {
     }
 }
 
-/// Real sessions; those of one address have the door before their data connections.
-struct Guarded {
-    inner: Arc<dyn Connector>,
-    address: Address,
-    door: Door,
-}
-
-struct GuardedSession {
-    inner: Box<dyn Session>,
-    door: Door,
-}
-
-impl Connector for Guarded {
-    fn connect(
-        &self,
-        address: &Address,
-        hello: &Hello,
-        timeout: Duration,
-    ) -> Result<Box<dyn Session>> {
-        let inner = self.inner.connect(address, hello, timeout)?;
-        if *address != self.address {
-            return Ok(inner);
-        }
-        let door = self.door.clone();
-        Ok(Box::new(GuardedSession { inner, door }))
-    }
-}
-
-impl Session for GuardedSession {
-    fn send(&mut self, message: &[u8]) -> Result<()> {
-        self.inner.send(message)
-    }
-
-    fn attach(&mut self, window: WindowDescriptor) -> Result<()> {
-        self.inner.attach(window)
-    }
-
-    fn receive(&mut self) -> Result<Option<Incoming>> {
-        self.inner.receive()
-    }
-
-    fn opener(&self) -> Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send> {
-        let (door, inner) = (self.door.clone(), self.inner.opener());
-        Box::new(move |timeout| {
-            door.pass()?;
-            inner(timeout)
-        })
-    }
-
-    fn fd(&self) -> RawFd {
-        self.inner.fd()
-    }
-
-    fn wants_write(&self) -> bool {
-        self.inner.wants_write()
-    }
-}
-
 fn open(cluster: &Cluster, door: &Door) -> Volume {
-    let connector = Guarded {
-        inner: cluster.connector(),
-        address: cluster.configs[0].address.clone(),
-        door: door.clone(),
-    };
-    let config = VolumeConfig {
-        name: "test".into(),
-        id: 7,
-        scheme: "rs:2+1".parse().unwrap(),
-        size_bytes: 16 << 20,
-        size_bytes_max: 16 << 20,
-        hosts: cluster.configs.clone(),
-    };
-    Volume::open(config, Arc::new(connector)).unwrap()
+    let addresses = vec![cluster.configs[0].address.clone()];
+    cluster.guarded_volume("rs:2+1", 16 << 20, addresses, door.clone())
 }
 
 #[test]

@@ -271,10 +271,11 @@ impl Control {
         }
     }
 
-    /// Tells a host that a slab is no longer used, now or when it is back.
+    /// Tells a host that a slab is no longer used, now or when it is back. The session may be
+    /// another by now: a host knows its slabs by themselves.
     pub(super) fn give_back(&mut self, session: Session, window: Window) {
         let host = session.host;
-        let told = self.session_is_up(session) && self.send(host, &Request::Unmap { window });
+        let told = self.hosts[host].is_up() && self.send(host, &Request::Unmap { window });
         if !told && self.hosts[host].abandoned.len() < ABANDONED_MAX {
             self.hosts[host].abandoned.push(window);
         }

@@ -43,6 +43,23 @@ pub(super) struct MapJob {
     tried: Vec<HostIndex>,
 }
 
+impl Acquire {
+    /// The slab, once the host has granted it.
+    pub fn window(&self) -> Option<Window> {
+        match self.stage {
+            Stage::Asked => None,
+            Stage::Attaching(window) => Some(window),
+        }
+    }
+}
+
+impl MapJob {
+    /// The slabs that are there already.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().flatten()
+    }
+}
+
 /// How long a host that answers pings may take for a slab: it may have to populate 1 GiB.
 const ACQUIRE_MAX: Duration = Duration::from_secs(30);
 

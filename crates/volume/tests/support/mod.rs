@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod guarded;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_volume::{Health, HostConfig, Scheme, Volume, VolumeConfig};
+use guarded::{Guard, Guarded};
 
 /// A running cluster; dropping it stops the hosts.
 pub struct Cluster {
@@ -93,6 +96,27 @@ impl Cluster {
     }
 
     pub fn volume(&self, scheme: &str, size_bytes: u64) -> Volume {
+        self.volume_over(scheme, size_bytes, self.connector())
+    }
+
+    /// A volume whose sessions to `addresses` are guarded.
+    pub fn guarded_volume<G: Guard>(
+        &self,
+        scheme: &str,
+        size_bytes: u64,
+        addresses: Vec<Address>,
+        guard: G,
+    ) -> Volume {
+        let inner = self.connector();
+        let connector = Guarded {
+            inner,
+            addresses,
+            guard,
+        };
+        self.volume_over(scheme, size_bytes, Arc::new(connector))
+    }
+
+    fn volume_over(&self, scheme: &str, size_bytes: u64, connector: Arc<dyn Connector>) -> Volume {
         let scheme: Scheme = scheme.parse().unwrap();
         let config = VolumeConfig {
             name: "test".into(),
@@ -102,7 +126,7 @@ impl Cluster {
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),
         };
-        Volume::open(config, self.connector()).unwrap()
+        Volume::open(config, connector).unwrap()
     }
 
     /// Ends a host; its memory is gone.

@@ -1,0 +1,97 @@
+//! Real sessions of which a test can hold some things back.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::{
+    Address, Connector, Endpoint, Hello, Incoming, Result, Session, WindowDescriptor,
+};
+
+/// What a test does to sessions; by default nothing.
+pub trait Guard: Clone + Send + Sync + 'static {
+    /// Before a data connection is opened, on the thread that opens it.
+    fn open(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Sees a message that is sent.
+    fn sending(&self, _message: &[u8]) {}
+
+    /// Whether a window is asked for; one that is not stays unanswered.
+    fn attaches(&self) -> bool {
+        true
+    }
+
+    /// Whether what arrived is handed out yet.
+    fn receives(&self) -> bool {
+        true
+    }
+}
+
+/// Sessions to the given addresses are guarded.
+pub struct Guarded<G> {
+    pub inner: Arc<dyn Connector>,
+    pub addresses: Vec<Address>,
+    pub guard: G,
+}
+
+struct GuardedSession<G> {
+    inner: Box<dyn Session>,
+    guard: G,
+}
+
+impl<G: Guard> Connector for Guarded<G> {
+    fn connect(
+        &self,
+        address: &Address,
+        hello: &Hello,
+        timeout: Duration,
+    ) -> Result<Box<dyn Session>> {
+        let inner = self.inner.connect(address, hello, timeout)?;
+        if !self.addresses.contains(address) {
+            return Ok(inner);
+        }
+        let guard = self.guard.clone();
+        Ok(Box::new(GuardedSession { inner, guard }))
+    }
+}
+
+impl<G: Guard> Session for GuardedSession<G> {
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.guard.sending(message);
+        self.inner.send(message)
+    }
+
+    fn attach(&mut self, window: WindowDescriptor) -> Result<()> {
+        if self.guard.attaches() {
+            self.inner.attach(window)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn receive(&mut self) -> Result<Option<Incoming>> {
+        if self.guard.receives() {
+            self.inner.receive()
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn opener(&self) -> Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send> {
+        let (guard, open) = (self.guard.clone(), self.inner.opener());
+        Box::new(move |timeout| {
+            guard.open()?;
+            open(timeout)
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.inner.fd()
+    }
+
+    fn wants_write(&self) -> bool {
+        self.inner.wants_write()
+    }
+}

@@ -49,6 +49,8 @@ pub struct Daemon {
     fills: usize,
     keeper: Keeper,
     filler: Filler,
+    /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
+    is_short: bool,
 }
 
 /// A slab's memory and the window on it.
@@ -138,6 +140,7 @@ impl Daemon {
             fills: 0,
             keeper,
             filler,
+            is_short: false,
             config,
         })
     }
@@ -247,6 +250,18 @@ impl Daemon {
         Ok(())
     }
 
+    /// Slabs to advertise. A host that is short of memory offers what it has prepared and no
+    /// more, or clients would ask again and again for what it has to refuse. The ledger's
+    /// attempts to rebuild the stock, some seconds apart, tell when memory is back.
+    fn slabs_free(&self) -> u32 {
+        let slabs_free = self.ledger.slabs_free();
+        if self.is_short {
+            slabs_free.min(self.ledger.counts().prepared)
+        } else {
+            slabs_free
+        }
+    }
+
     fn shut_down(&mut self) {
         self.ledger.handle_shutdown();
         self.carry_out();
@@ -275,5 +290,48 @@ fn to_wire(window: WindowDescriptor) -> Window {
         generation: window.generation.0,
         len_bytes: window.len_bytes,
         rights: window.rights.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockMemory;
+    use cenote_fabric::ClusterKey;
+
+    const SLAB_BYTES: u64 = 1 << 20;
+
+    #[test]
+    fn a_host_short_of_memory_advertises_no_more_than_it_has_prepared() {
+        let config = Config {
+            name: "h00".into(),
+            domain: "h00".into(),
+            addresses: vec!["tcp:127.0.0.1:0".parse().unwrap()],
+            memory_bytes: 32 * SLAB_BYTES,
+            slab_bytes: SLAB_BYTES,
+            key: ClusterKey::generate().unwrap(),
+            huge_pages: false,
+            lock_memory: LockMemory::Never,
+            clients_max: 8,
+        };
+        // Its loop does not run: the stock of two is being prepared until the test says more.
+        let mut daemon = Daemon::start(config).unwrap();
+        let options = RegionOptions {
+            huge: false,
+            lock: false,
+        };
+        let slab = |name| Arc::new(Region::create(name, SLAB_BYTES, options).unwrap());
+        let now = elapsed();
+        assert_eq!(daemon.slabs_free(), 32);
+
+        daemon.handle_outcome(now, Outcome::Prepared(0, slab("first")));
+        daemon.handle_outcome(now, Outcome::PrepareFailed(1));
+        assert_eq!(daemon.slabs_free(), 1, "what is prepared");
+
+        // The ledger's next attempt, some time later.
+        daemon.ledger.handle_tick(now + Duration::from_secs(60));
+        assert_eq!(daemon.slabs_free(), 1, "not known yet");
+        daemon.handle_outcome(now, Outcome::Prepared(1, slab("second")));
+        assert_eq!(daemon.slabs_free(), 32, "memory is back");
     }
 }

@@ -36,8 +36,11 @@ impl Daemon {
     pub(super) fn handle_outcome(&mut self, now: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Prepared(slab, region) => self.register(now, slab, region),
-            Outcome::PrepareFailed(slab) => self.ledger.handle_prepare_failed(now, slab),
-            Outcome::GivenBack(slab) => self.close_window(now, slab),
+            Outcome::PrepareFailed(slab) => self.prepare_failed(now, slab),
+            Outcome::GivenBack(slab) => {
+                self.is_short = false;
+                self.close_window(now, slab);
+            }
             Outcome::Filled {
                 peer,
                 client,
@@ -148,7 +151,7 @@ impl Daemon {
                 let reply = Reply::Free {
                     slab_bytes: self.config.slab_bytes,
                     slabs_total: self.config.slabs_total(),
-                    slabs_free: self.ledger.slabs_free(),
+                    slabs_free: self.slabs_free(),
                     domain: self.config.domain.clone(),
                 };
                 self.send(client, &reply);
@@ -179,7 +182,7 @@ impl Daemon {
                     client,
                     &Reply::Pong {
                         sequence,
-                        slabs_free: self.ledger.slabs_free(),
+                        slabs_free: self.slabs_free(),
                     },
                 );
             }
@@ -258,13 +261,19 @@ impl Daemon {
                     region,
                     window: window.id,
                 });
+                self.is_short = false;
                 self.ledger.handle_prepared(now, slab, to_wire(window));
             }
             Err(error) => {
                 tracing::warn!(slab, %error, "open a window on a slab");
-                self.ledger.handle_prepare_failed(now, slab);
+                self.prepare_failed(now, slab);
             }
         }
+    }
+
+    fn prepare_failed(&mut self, now: Duration, slab: SlabIndex) {
+        self.is_short = true;
+        self.ledger.handle_prepare_failed(now, slab);
     }
 
     fn close_window(&mut self, now: Duration, slab: SlabIndex) {

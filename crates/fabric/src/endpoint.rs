@@ -209,12 +209,18 @@ pub trait Endpoint: Send {
     ) -> Result<(), QueueFull>;
 
     /// Whether every verb has completed when its post returns, so that nothing needs a flush.
+    ///
+    /// Such an endpoint may use streaming stores: other threads and the host are sure to see
+    /// what it wrote once [`Endpoint::flush`] or [`crate::order_stores`] returned.
     fn completes_at_once(&self) -> bool {
         false
     }
 
-    /// Hints that the window's bytes will be read soon. Does nothing where that cannot help.
-    fn prefetch(&self, _window: &RemoteWindow, _offset: u64, _len_bytes: usize) {}
+    /// Hints that these bytes will be read soon. Does nothing where that cannot help.
+    fn prefetch_read(&self, _window: &RemoteWindow, _offset: u64, _len_bytes: usize) {}
+
+    /// Hints that these bytes will be written soon. Does nothing where that cannot help.
+    fn prefetch_write(&self, _window: &RemoteWindow, _offset: u64, _len_bytes: usize) {}
 
     /// Sends what is queued; many verbs posted together cost few system calls.
     fn flush(&mut self, queue: &mut CompletionQueue);

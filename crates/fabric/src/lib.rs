@@ -40,7 +40,7 @@ pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull
 pub use error::{Error, Result};
 pub use key::ClusterKey;
 pub use listener::{Event, Listener, PeerId};
-pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions};
+pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
 pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session, connector};
 pub use time::Time;
 pub use wait::{Waker, wait};

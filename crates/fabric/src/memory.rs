@@ -1,4 +1,4 @@
-//! Memory that is lent: the host's [`Region`], a client's [`Mapping`] of it, and the one copy routine.
+//! Memory that is lent: the host's [`Region`] and a client's [`Mapping`] of it.
 //!
 //! Either side may lose the memory at any instruction: the host by truncating the memfd, or a
 //! peer that holds it writable by doing the same. Every access goes through [`View`], which asks
@@ -9,6 +9,7 @@
 
 mod in_place;
 mod sigbus;
+mod stream;
 mod view;
 
 use std::ffi::CString;
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::{Error, Result, WindowDescriptor};
 pub use in_place::InPlace;
+pub use stream::order_stores;
 pub use view::Dead;
 pub(crate) use view::View;
 
@@ -167,7 +169,9 @@ impl Region {
     pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), Dead> {
         let start = self.checked(offset, source.len());
         // SAFETY: `checked` bounds the range; `source` is readable and that long.
-        unsafe { self.view.write(start, source.as_ptr(), source.len()) }
+        let written = unsafe { self.view.write(start, source.as_ptr(), source.len()) };
+        order_stores();
+        written
     }
 
     /// Bytes where they lie, for reads and writes.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel::Channel;
 use crate::frame::Frame;
-use crate::memory::{Dead, Mapping};
+use crate::memory::{Dead, Mapping, order_stores};
 use crate::{
     Completion, CompletionQueue, Endpoint, MESSAGE_BYTES_MAX, QUEUE_DEPTH, QueueFull, RemoteWindow,
     Rights, Status, Time, Token,
@@ -77,6 +77,7 @@ impl ShmEndpoint {
         if self.is_dead() {
             return Status::Disconnected;
         }
+        order_stores();
         // A frame that waits for the socket is the whole bound: the host does not read.
         let waited =
             !self.channel.wants_write() || (self.flush_channel() && !self.channel.wants_write());
@@ -225,11 +226,16 @@ impl Endpoint for ShmEndpoint {
     }
 
     #[inline]
-    fn prefetch(&self, window: &RemoteWindow, offset: u64, len_bytes: usize) {
-        if let Some(mapping) = &window.mapping {
-            mapping
-                .view
-                .prefetch(usize::try_from(offset).unwrap_or(usize::MAX), len_bytes);
+    fn prefetch_read(&self, window: &RemoteWindow, offset: u64, len_bytes: usize) {
+        if let (Some(mapping), Ok(start)) = (&window.mapping, usize::try_from(offset)) {
+            mapping.view.prefetch(start, len_bytes);
+        }
+    }
+
+    #[inline]
+    fn prefetch_write(&self, window: &RemoteWindow, offset: u64, len_bytes: usize) {
+        if let (Some(mapping), Ok(start)) = (&window.mapping, usize::try_from(offset)) {
+            mapping.view.prefetch_address(start, len_bytes);
         }
     }
 
@@ -238,6 +244,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn flush(&mut self, _queue: &mut CompletionQueue) {
+        order_stores();
         if !self.dead && self.channel.wants_write() {
             self.flush_channel();
         }

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sigbus::{self, Slot};
+use super::stream::copy_out;
 
 /// The memory is gone: given back by its host, or truncated by a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -104,11 +105,11 @@ impl View {
         debug_assert!(start + len <= self.len_bytes);
         // SAFETY: the caller's promise; the range stays mapped while `self` is borrowed, and lost
         // memory is replaced under the copy. The bytes may change meanwhile: a torn copy, no more.
-        unsafe { copy(self.base.add(start), target, len) };
+        unsafe { ptr::copy_nonoverlapping(self.base.add(start), target, len) };
         self.alive()
     }
 
-    /// Copies `len` bytes from `source` to `start`.
+    /// Copies `len` bytes from `source` to `start`; others see them after [`super::order_stores`].
     ///
     /// # Safety
     /// `start + len <= len_bytes`, the view is writable; `source` is valid for reads of `len` bytes.
@@ -121,7 +122,7 @@ impl View {
     ) -> Result<(), Dead> {
         debug_assert!(start + len <= self.len_bytes);
         // SAFETY: as in `read`.
-        unsafe { copy(source, self.base.add(start), len) };
+        unsafe { copy_out(source, self.base.add(start), len) };
         self.alive()
     }
 
@@ -173,14 +174,32 @@ impl View {
         let end = start + len.min(self.len_bytes - start);
         let mut line = start & !(CACHE_LINE_BYTES - 1);
         while line < end {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint that never faults; the address is inside the mapping.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(self.base.add(line).cast_const().cast());
-            }
+            self.prefetch_line(line);
             line += CACHE_LINE_BYTES;
         }
+    }
+
+    /// Asks for the translation of the range's addresses, by a line of the same memory page that
+    /// is not in the range: lines about to be streamed over do not belong into the cache.
+    #[inline]
+    pub(crate) fn prefetch_address(&self, start: usize, len: usize) {
+        let beside = start ^ len;
+        if len.is_power_of_two() && len < PAGE_BYTES && beside < self.len_bytes {
+            self.prefetch_line(beside);
+        }
+    }
+
+    #[inline]
+    fn prefetch_line(&self, at: usize) {
+        debug_assert!(at < self.len_bytes);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint that never faults; the address is inside the mapping.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.base.add(at).cast_const().cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
     }
 
     /// Where the bytes start; for system calls that read or write them in place.
@@ -269,16 +288,6 @@ impl std::fmt::Debug for View {
             .field("dead", &self.is_dead())
             .finish()
     }
-}
-
-/// The one copy routine.
-///
-/// # Safety
-/// Both ranges are valid for `len` bytes and do not overlap.
-#[inline]
-unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { ptr::copy_nonoverlapping(source, target, len) };
 }
 
 /// # Safety

@@ -20,6 +20,8 @@ pub(super) struct Lanes {
     flushed: Vec<HostIndex>,
     swept: Time,
     waits: u64,
+    // Every endpoint so far completes its verbs when they are posted.
+    all_at_once: bool,
 }
 
 struct Lane {
@@ -54,6 +56,7 @@ impl Lanes {
             flushed: Vec::with_capacity(FLUSHED_MAX),
             swept: Time(0),
             waits: 0,
+            all_at_once: true,
         })
     }
 
@@ -78,6 +81,7 @@ impl Lanes {
             self.retired.push(old);
         }
         let completes_at_once = endpoint.completes_at_once();
+        self.all_at_once &= completes_at_once;
         let fd = endpoint.fd();
         let mut lane = Lane {
             session,
@@ -103,18 +107,17 @@ impl Lanes {
         Some((&mut *lane.endpoint, lane.completes_at_once))
     }
 
-    /// Hints that bytes of a window will be read.
+    /// The host's endpoint, to look at or to give hints.
     #[inline]
-    pub fn prefetch(
-        &self,
-        session: Session,
-        window: &cenote_fabric::RemoteWindow,
-        offset: u64,
-        len_bytes: usize,
-    ) {
-        if let Some(lane) = &self.lanes[session.host] {
-            lane.endpoint.prefetch(window, offset, len_bytes);
-        }
+    pub fn look(&self, session: Session) -> Option<&dyn Endpoint> {
+        self.lanes[session.host]
+            .as_ref()
+            .map(|lane| &*lane.endpoint)
+    }
+
+    /// Whether no lane ever has a verb on its way.
+    pub fn complete_at_once(&self) -> bool {
+        self.all_at_once
     }
 
     /// Sends everything posted since the last flush.

@@ -15,17 +15,20 @@
 //!
 //! Paper: [hydra22] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
 
-use std::cell::UnsafeCell;
+mod bytes;
+mod verbs;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cenote_fabric::{Completion, Status};
+use cenote_fabric::order_stores;
 
 use super::{Chunk, Kind, View, Worker};
 use crate::core::Mapping;
-use crate::directory::{Session, Stripe};
+use crate::directory::Stripe;
 use crate::{IoError, PAGE_BYTES};
+use verbs::{Verb, bits};
 
 /// A page operation; unused while its state is `Free`.
 #[derive(Default)]
@@ -64,13 +67,6 @@ enum State {
 
 /// Bit of `pending` that stands for "the parities are yet to be posted".
 const ENCODING: u64 = 1 << 63;
-
-/// What a verb moves.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Verb {
-    Read,
-    Write,
-}
 
 impl Worker {
     /// Starts an operation on part of one page; false when none is free.
@@ -207,7 +203,7 @@ impl Worker {
         }
         let state = &mut self.ops[at];
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
-        self.prefetch(op, chosen);
+        self.prefetch(op, chosen, Verb::Read);
         self.post(op, chosen, Verb::Read);
     }
 
@@ -241,174 +237,29 @@ impl Worker {
         let k = self.core.scheme.k();
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
-        self.ops[usize::from(op)].pending = members | if encodes { ENCODING } else { 0 };
-        self.prefetch(op, members);
-        self.post(
-            op,
-            if encodes {
-                members & !parities
-            } else {
-                members
-            },
-            Verb::Write,
-        );
-        if encodes {
-            self.encode.push(op);
+        self.prefetch(op, members, Verb::Write);
+        if encodes && !self.lanes.complete_at_once() {
+            self.ops[usize::from(op)].pending = members | ENCODING;
+            self.post(op, members & !parities, Verb::Write);
+            return self.encode.push(op);
         }
+        // Nothing flies meanwhile; but what was asked for early arrives.
+        if encodes {
+            self.encode_page(op);
+        }
+        self.ops[usize::from(op)].pending = members;
+        self.post(op, members, Verb::Write);
     }
 
-    /// Encodes the page's parities and posts them.
-    pub(super) fn post_parities(&mut self, op: u16) {
+    /// Encodes the page's parities, whose data splits are on their way, and posts them.
+    pub(in crate::worker) fn post_parities(&mut self, op: u16) {
+        self.encode_page(op);
         let at = usize::from(op);
         let k = self.core.scheme.k();
-        let code = self
-            .core
-            .code
-            .as_ref()
-            .expect("only schemes with a code encode");
-        // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
-        // nothing writes it while the operation lives; the parities are the rest of this
-        // operation's own scratch block, which does not overlap the page.
-        let (page, parities) = unsafe {
-            (
-                std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts_mut(
-                    self.scratch(op).add(PAGE_BYTES),
-                    self.parity_bytes(),
-                ),
-            )
-        };
-        code.encode(page, parities);
         self.ops[at].pending &= !ENCODING;
         // Members may have failed meanwhile; their posts fail and are handled like any other.
         let unposted = self.ops[at].pending >> k << k;
         self.post(op, unposted, Verb::Write);
-    }
-
-    /// Asks for the cache lines of several splits, so that their misses overlap: one copy after
-    /// the other would wait for each. A whole page is a run that the processor sees by itself.
-    fn prefetch(&self, op: u16, splits: u64) {
-        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
-        let op = &self.ops[usize::from(op)];
-        let Some(stripe) = stripe_of(&self.views, op).filter(|_| k > 1) else {
-            return;
-        };
-        let offset = u64::from(op.index) * split_bytes as u64;
-        for member in bits(splits).filter_map(|split| stripe.members[split].as_ref()) {
-            self.lanes
-                .prefetch(member.session, &member.window, offset, split_bytes);
-        }
-    }
-
-    /// Posts a verb to each of `splits`; where the endpoint is gone it fails at once.
-    fn post(&mut self, op: u16, splits: u64, verb: Verb) {
-        let at = usize::from(op);
-        let (page, parities) = (
-            self.page_buffer(op),
-            self.scratch(op).wrapping_add(PAGE_BYTES),
-        );
-        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
-        let offset = u64::from(self.ops[at].index) * split_bytes as u64;
-        let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");
-        let member = |split: usize| {
-            stripe.members[split]
-                .as_ref()
-                .expect("posted only to present members")
-        };
-        let mut ended = 0;
-        for split in bits(splits) {
-            let member = member(split);
-            let token = u64::from(op) << 8 | split as u64;
-            let local = match split {
-                _ if k == 1 => page,
-                data if data < k => page.wrapping_add(data * split_bytes),
-                parity => parities.wrapping_add((parity - k) * split_bytes),
-            };
-            let Some((endpoint, at_once)) = self.lanes.get(member.session) else {
-                self.queue.push(Completion {
-                    token,
-                    status: Status::Disconnected,
-                    value: 0,
-                });
-                continue;
-            };
-            let queue = if at_once {
-                &mut self.inline
-            } else {
-                &mut self.queue
-            };
-            // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
-            // block. Both live, and sources stay unchanged, until the operation ends, which is
-            // after the completion of every verb it posted.
-            let posted = unsafe {
-                match verb {
-                    Verb::Read => {
-                        endpoint.post_read(&member.window, offset, local, split_bytes, token, queue)
-                    }
-                    Verb::Write => endpoint.post_write(
-                        &member.window,
-                        offset,
-                        local,
-                        split_bytes,
-                        None,
-                        token,
-                        queue,
-                    ),
-                }
-            };
-            posted.expect("an endpoint's queue holds one verb per operation");
-            if self.inline.pop_ok() {
-                ended |= 1 << split;
-            } else if let Some(failed) = self.inline.pop() {
-                self.queue.push(failed);
-            }
-        }
-        let state = &mut self.ops[at];
-        state.acked |= ended;
-        state.pending &= !ended;
-        if ended != 0 && state.pending == 0 {
-            self.ready.push(op);
-        }
-    }
-
-    /// Takes in the end of one verb.
-    pub(super) fn complete(&mut self, completion: Completion) {
-        let op = u16::try_from(completion.token >> 8).expect("an operation's index went in");
-        let at = usize::from(op);
-        let split = usize::try_from(completion.token & 0xff).expect("a byte");
-        self.ops[at].pending &= !(1 << split);
-        if completion.status == Status::Ok {
-            self.ops[at].acked |= 1 << split;
-        } else {
-            self.ops[at].failed = true;
-            self.mark_failed(op, split, completion.status);
-        }
-        if self.ops[at].pending == 0 {
-            self.step(op);
-        }
-    }
-
-    /// Marks the member failed in the directory, before anything is posted around it.
-    fn mark_failed(&mut self, op: u16, split: usize, status: Status) {
-        let extent = self.ops[usize::from(op)].extent;
-        let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
-        let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) else {
-            return;
-        };
-        let (session, generation) = (member.session, member.window.descriptor.generation);
-        match status {
-            Status::StaleGeneration | Status::Revoked => {
-                self.core.directory.fail_window(extent, split, generation);
-                self.core.wake.wake();
-            }
-            _ => self.fail_session(session),
-        }
-    }
-
-    /// Drops a whole session from the directory and tells the control thread.
-    pub(super) fn fail_session(&mut self, session: Session) {
-        self.core.directory.fail_session(session);
-        self.core.wake.wake();
     }
 
     /// Moves on an operation with no verb out.
@@ -466,6 +317,8 @@ impl Worker {
     /// epochs where a slab was skipped, acknowledges.
     fn end_write(&mut self, op: u16) {
         let at = usize::from(op);
+        // Before the page is given back or the epoch left: readers and rebuilders look then.
+        order_stores();
         if std::mem::take(&mut self.ops[at].failed) {
             let before = stripe_of(&self.views, &self.ops[at])
                 .expect("a write works in a mapped extent")
@@ -492,47 +345,6 @@ impl Worker {
         } else {
             self.ops[at].state = State::Settling;
             self.parked.push(op);
-        }
-    }
-
-    /// Rebuilds in place the data splits that were not read.
-    fn reconstruct(&mut self, op: u16) {
-        let present = self.ops[usize::from(op)].acked;
-        let data = (1 << self.core.scheme.k()) - 1;
-        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
-            return;
-        };
-        // SAFETY: as in `post_parities`, and no verb of this operation is out, so nothing else
-        // writes the page or the parities.
-        let (page, parities) = unsafe {
-            (
-                std::slice::from_raw_parts_mut(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
-            )
-        };
-        code.reconstruct(present, page, parities)
-            .expect("k splits of a valid code are present");
-        self.core
-            .counters
-            .pages_decoded
-            .fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Puts the request's bytes (zeros for a discard) over the page in scratch.
-    fn merge(&mut self, op: u16) {
-        let (start, len_bytes) = (
-            self.ops[usize::from(op)].start,
-            self.ops[usize::from(op)].len_bytes,
-        );
-        // SAFETY: the chunk lies inside the scratch page; the request's buffer holds its bytes
-        // and does not overlap the scratch.
-        unsafe {
-            let hole = self.scratch(op).add(start);
-            if self.is_discard(op) {
-                hole.write_bytes(0, len_bytes);
-            } else {
-                hole.copy_from_nonoverlapping(self.target(op), len_bytes);
-            }
         }
     }
 
@@ -625,37 +437,6 @@ impl Worker {
         self.epoch
             .leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
     }
-
-    /// This operation's scratch block: a page, then the parities.
-    fn scratch(&self, op: u16) -> *mut u8 {
-        let block = PAGE_BYTES + self.parity_bytes();
-        let block = &self.scratch[usize::from(op) * block..][..block];
-        UnsafeCell::raw_get(block.as_ptr())
-    }
-
-    fn parity_bytes(&self) -> usize {
-        self.core.scheme.r() * self.core.scheme.split_bytes()
-    }
-
-    /// The chunk's bytes in the request's buffer.
-    fn target(&self, op: u16) -> *mut u8 {
-        let op = &self.ops[usize::from(op)];
-        // SAFETY: the chunk was cut from the request's range, so its offset lies inside the buffer.
-        unsafe {
-            self.requests[usize::from(op.request)]
-                .buffer
-                .add(op.buffer_offset)
-        }
-    }
-
-    /// The whole page: in the request's buffer where it covers the page, in scratch otherwise.
-    fn page_buffer(&self, op: u16) -> *mut u8 {
-        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
-            self.target(op)
-        } else {
-            self.scratch(op)
-        }
-    }
 }
 
 /// The stripe of the operation's extent, in the epoch that it works in.
@@ -674,17 +455,6 @@ fn unchanged_members(before: &Stripe, now: &Stripe) -> u64 {
         let kept = matches!((before, now), (Some(before), Some(now))
             if before.window.descriptor == now.window.descriptor && before.session == now.session);
         mask | u64::from(kept) << index
-    })
-}
-
-/// The set bits of `mask`, lowest first.
-fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        (mask != 0).then(|| {
-            let bit = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            bit
-        })
     })
 }
 

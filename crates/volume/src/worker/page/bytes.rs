@@ -1,0 +1,103 @@
+//! Where the bytes of an operation are, and making one kind of split from the other.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::Ordering;
+
+use crate::PAGE_BYTES;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Encodes the page's parities and posts them.
+    pub(super) fn encode_page(&mut self, op: u16) {
+        let code = self
+            .core
+            .code
+            .as_ref()
+            .expect("only schemes with a code encode");
+        // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
+        // nothing writes it while the operation lives; the parities are the rest of this
+        // operation's own scratch block, which does not overlap the page.
+        let (page, parities) = unsafe {
+            (
+                std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
+                std::slice::from_raw_parts_mut(
+                    self.scratch(op).add(PAGE_BYTES),
+                    self.parity_bytes(),
+                ),
+            )
+        };
+        code.encode(page, parities);
+    }
+
+    /// Rebuilds in place the data splits that were not read.
+    pub(super) fn reconstruct(&mut self, op: u16) {
+        let present = self.ops[usize::from(op)].acked;
+        let data = (1 << self.core.scheme.k()) - 1;
+        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
+            return;
+        };
+        // SAFETY: as in `post_parities`, and no verb of this operation is out, so nothing else
+        // writes the page or the parities.
+        let (page, parities) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.page_buffer(op), PAGE_BYTES),
+                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
+            )
+        };
+        code.reconstruct(present, page, parities)
+            .expect("k splits of a valid code are present");
+        self.core
+            .counters
+            .pages_decoded
+            .fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts the request's bytes (zeros for a discard) over the page in scratch.
+    pub(super) fn merge(&mut self, op: u16) {
+        let (start, len_bytes) = (
+            self.ops[usize::from(op)].start,
+            self.ops[usize::from(op)].len_bytes,
+        );
+        // SAFETY: the chunk lies inside the scratch page; the request's buffer holds its bytes
+        // and does not overlap the scratch.
+        unsafe {
+            let hole = self.scratch(op).add(start);
+            if self.is_discard(op) {
+                hole.write_bytes(0, len_bytes);
+            } else {
+                hole.copy_from_nonoverlapping(self.target(op), len_bytes);
+            }
+        }
+    }
+
+    /// This operation's scratch block: a page, then the parities.
+    pub(super) fn scratch(&self, op: u16) -> *mut u8 {
+        let block = PAGE_BYTES + self.parity_bytes();
+        let block = &self.scratch[usize::from(op) * block..][..block];
+        UnsafeCell::raw_get(block.as_ptr())
+    }
+
+    pub(super) fn parity_bytes(&self) -> usize {
+        self.core.scheme.r() * self.core.scheme.split_bytes()
+    }
+
+    /// The chunk's bytes in the request's buffer.
+    pub(super) fn target(&self, op: u16) -> *mut u8 {
+        let op = &self.ops[usize::from(op)];
+        // SAFETY: the chunk was cut from the request's range, so its offset lies inside the buffer.
+        unsafe {
+            self.requests[usize::from(op.request)]
+                .buffer
+                .add(op.buffer_offset)
+        }
+    }
+
+    /// The whole page: in the request's buffer where it covers the page, in scratch otherwise.
+    pub(super) fn page_buffer(&self, op: u16) -> *mut u8 {
+        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
+            self.target(op)
+        } else {
+            self.scratch(op)
+        }
+    }
+}

@@ -97,6 +97,16 @@ fn a_named_volume_is_served_asked_about_resized_and_let_go() {
         .run(&["volume", "resize", "v0", "--size", "4M"])
         .expect(1);
     assert!(shrunk.stderr.contains("volume v0"), "{shrunk:#?}");
+    assert!(shrunk.stderr.contains("only grows"), "{shrunk:#?}");
+    let help = folder.run(&["volume", "resize", "--help"]).expect(0).stdout;
+    assert!(help.contains("up to 8 times"), "{help}");
+    folder
+        .run(&["volume", "resize", "v0", "--size", "64M"])
+        .expect(0);
+    let beyond = folder
+        .run(&["volume", "resize", "v0", "--size", "68M"])
+        .expect(1);
+    assert!(beyond.stderr.contains("at most 67108864"), "{beyond:#?}");
 
     assert_eq!(server.end(), Some(0));
     folder.run(&["volume", "delete", "v0"]).expect(0);

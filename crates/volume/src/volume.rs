@@ -61,6 +61,16 @@ pub enum VolumeError {
         /// The most that is possible.
         size_bytes_max: u64,
     },
+    /// An open volume does not shrink: pages beyond the new end may be on their way.
+    #[error(
+        "size {size_bytes} bytes: the volume has {size_bytes_now} bytes, and an open volume only grows"
+    )]
+    Shrink {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The size that it has.
+        size_bytes_now: u64,
+    },
     /// Slabs of the hosts are too small for the scheme's splits, or for the volume's size.
     #[error(
         "hosts lend slabs of {slab_bytes} bytes, too small for {scheme} or for so large a volume; start hosts with a larger --slab"
@@ -302,16 +312,16 @@ impl Volume {
     /// Grows the volume.
     ///
     /// # Errors
-    /// `Size` when it would shrink or pass what the tables were laid out for.
+    /// `Shrink` when it is less than now; `Size` when it passes what the tables were laid out for.
     pub fn resize(&self, size_bytes: u64) -> Result<(), VolumeError> {
-        let limit = self.size_bytes_max;
-        if size_bytes < self.size_bytes() {
-            return Err(VolumeError::Size {
+        let size_bytes_now = self.size_bytes();
+        if size_bytes < size_bytes_now {
+            return Err(VolumeError::Shrink {
                 size_bytes,
-                size_bytes_max: limit,
+                size_bytes_now,
             });
         }
-        check_size(size_bytes, limit)?;
+        check_size(size_bytes, self.size_bytes_max)?;
         self.core.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }

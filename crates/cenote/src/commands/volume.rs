@@ -67,12 +67,17 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Change a volume's size, also while it is in use
-    #[command(after_help = "Example:\n  cenote volume resize v0 --size 4G --dir /tmp/well")]
+    /// Grow a volume, also while it is in use
+    #[command(after_help = "\
+A volume in use only grows, up to 8 times the size that it was opened with. One that is not in
+use holds nothing, and takes any size.
+
+Example:
+  cenote volume resize v0 --size 4G --dir /tmp/well")]
     Resize {
         /// Which volume
         name: String,
-        /// The new size; what lies beyond a smaller one is gone
+        /// The new size; of a volume in use no less than now
         #[arg(long, value_name = "SIZE")]
         size: Size,
         #[command(flatten)]

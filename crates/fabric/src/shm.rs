@@ -42,7 +42,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The mapping, if the verb may touch the range; the order of checks is the same on every fabric.
+    /// The mapping and where the range begins in it, if the verb may touch it.
     #[inline]
     fn enter<'w>(
         &self,
@@ -55,21 +55,8 @@ impl ShmEndpoint {
             return Err(Status::Disconnected);
         }
         let mapping = window.mapping.as_deref().ok_or(Status::Protocol)?;
-        // Dead before the verb began: a later life, or none, as far as this verb is concerned.
-        if mapping.descriptor.generation != window.descriptor.generation
-            || mapping.descriptor.id != window.descriptor.id
-            || mapping.view.is_dead()
-        {
-            return Err(Status::StaleGeneration);
-        }
-        if !mapping.descriptor.rights.contains(need) {
-            return Err(Status::NoRights);
-        }
-        let start = usize::try_from(offset).map_err(|_| Status::OutOfBounds)?;
-        match start.checked_add(len_bytes) {
-            Some(end) if end <= mapping.view.len_bytes() => Ok((mapping, start)),
-            _ => Err(Status::OutOfBounds),
-        }
+        let start = mapping.admit(&window.descriptor, need, offset, len_bytes)?;
+        Ok((mapping, start))
     }
 
     /// Says something to the host, or not at all.

@@ -75,16 +75,9 @@ impl RemoteWindow {
     #[must_use]
     pub fn in_place(&self, offset: u64, len_bytes: usize) -> Option<Result<InPlace<'_>, Status>> {
         let mapping = self.mapping.as_deref()?;
-        let granted = &mapping.descriptor;
-        if (granted.id, granted.generation) != (self.descriptor.id, self.descriptor.generation)
-            || mapping.view.is_dead()
-        {
-            return Some(Err(Status::StaleGeneration));
-        }
-        if !granted.rights.contains(Rights::READ) {
-            return Some(Err(Status::NoRights));
-        }
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        Some(InPlace::new(&mapping.view, start, len_bytes).ok_or(Status::OutOfBounds))
+        let admitted = mapping.admit(&self.descriptor, Rights::READ, offset, len_bytes);
+        Some(admitted.and_then(|start| {
+            InPlace::new(&mapping.view, start, len_bytes).ok_or(Status::OutOfBounds)
+        }))
     }
 }

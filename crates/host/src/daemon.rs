@@ -24,10 +24,9 @@ use cenote_pool::control::{
 };
 use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 
-use crate::fill::Filler;
-use crate::keeper::Keeper;
 use crate::machine::{Machine, volunteer_for_oom_killer};
-use crate::{Config, Result};
+use crate::side_thread::SideThread;
+use crate::{Config, Result, fill, keeper};
 
 /// A host that lends memory.
 pub struct Daemon {
@@ -47,8 +46,8 @@ pub struct Daemon {
     outcomes: Receiver<Outcome>,
     /// Fills that the filler has not ended yet.
     fills: usize,
-    keeper: Keeper,
-    filler: Filler,
+    keeper: SideThread<keeper::Job>,
+    filler: SideThread<fill::Job>,
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
 }
@@ -110,8 +109,8 @@ impl Daemon {
             huge: config.huge_pages,
             lock: locked,
         };
-        let keeper = Keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
-        let filler = Filler::start(&config.name, config.key.clone(), sender, listener.waker())?;
+        let keeper = keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
+        let filler = fill::start(&config.name, config.key.clone(), sender, listener.waker())?;
         let now = Time::now();
         let slabs_total = config.slabs_total();
         let limits = Limits {

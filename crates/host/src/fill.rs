@@ -16,16 +16,16 @@ mod sources;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, ClusterKey, PeerId, Region, Waker};
 use cenote_pool::control::{FILL_BYTES_MAX, FillResult, K_MAX, R_MAX, Source};
 
+use crate::Result;
 use crate::daemon::Outcome;
 use crate::machine::random_u128;
-use crate::{Error, Result};
+use crate::side_thread::SideThread;
 use gather::Gather;
 use sources::Sources;
 
@@ -88,58 +88,21 @@ pub(crate) struct Job {
     pub wanted: Arc<AtomicBool>,
 }
 
-/// The control thread's end.
-pub(crate) struct Filler {
-    /// `None` only while it is being dropped.
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Filler {
-    /// Starts the thread of the host `name`.
-    ///
-    /// # Errors
-    /// `Os`: the system has no thread or no randomness left.
-    pub(crate) fn start(
-        name: &str,
-        key: ClusterKey,
-        outcomes: Sender<Outcome>,
-        waker: Waker,
-    ) -> Result<Self> {
-        let (jobs, inbox) = channel();
-        let client = ClientId(random_u128()?);
-        let sources = Sources::new(Box::new(cenote_fabric::connector(key)), client, name);
-        let work = move || run(&inbox, sources, &outcomes, &waker);
-        let thread = std::thread::Builder::new()
-            .name("filler".into())
-            .spawn(work)
-            .map_err(|source| Error::Os {
-                what: "start the filler thread",
-                source,
-            })?;
-        Ok(Self {
-            jobs: Some(jobs),
-            thread: Some(thread),
-        })
-    }
-
-    /// Queues a fill; the daemon bounds how many.
-    pub(crate) fn ask(&self, job: Job) {
-        let jobs = self.jobs.as_ref().expect("set until the drop");
-        jobs.send(job)
-            .expect("the filler runs as long as it can be asked");
-    }
-}
-
-impl Drop for Filler {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the filler thread panicked");
-        }
-    }
+/// Starts the thread of the host `name`; the daemon bounds how many fills wait for it.
+///
+/// # Errors
+/// `Os`: the system has no thread or no randomness left.
+pub(crate) fn start(
+    name: &str,
+    key: ClusterKey,
+    outcomes: Sender<Outcome>,
+    waker: Waker,
+) -> Result<SideThread<Job>> {
+    let client = ClientId(random_u128()?);
+    let sources = Sources::new(Box::new(cenote_fabric::connector(key)), client, name);
+    SideThread::start("filler", move |inbox| {
+        run(&inbox, sources, &outcomes, &waker);
+    })
 }
 
 fn run(inbox: &Receiver<Job>, sources: Sources, outcomes: &Sender<Outcome>, waker: &Waker) {

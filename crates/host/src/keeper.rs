@@ -5,13 +5,13 @@
 //! a repair never waits for a slab besides. Bound: one job per slab.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender};
 
 use cenote_fabric::{Region, RegionOptions, Waker};
 use cenote_pool::ledger::SlabIndex;
 
 use crate::daemon::Outcome;
+use crate::side_thread::SideThread;
 use crate::{Error, Result, machine};
 
 /// What the keeper is asked to do.
@@ -22,56 +22,19 @@ pub(crate) enum Job {
     GiveBack(SlabIndex, Arc<Region>),
 }
 
-/// The control thread's end.
-pub(crate) struct Keeper {
-    /// `None` only while it is being dropped.
-    jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Keeper {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// `Os`: the system has no thread left.
-    pub(crate) fn start(
-        slab_bytes: u64,
-        options: RegionOptions,
-        outcomes: Sender<Outcome>,
-        waker: Waker,
-    ) -> Result<Self> {
-        let (jobs, inbox) = channel();
-        let work = move || run(&inbox, slab_bytes, options, &outcomes, &waker);
-        let thread = std::thread::Builder::new()
-            .name("keeper".into())
-            .spawn(work)
-            .map_err(|source| Error::Os {
-                what: "start the keeper thread",
-                source,
-            })?;
-        Ok(Self {
-            jobs: Some(jobs),
-            thread: Some(thread),
-        })
-    }
-
-    /// Queues a job; its outcome comes in order.
-    pub(crate) fn ask(&self, job: Job) {
-        let jobs = self.jobs.as_ref().expect("set until the drop");
-        jobs.send(job)
-            .expect("the keeper runs as long as it can be asked");
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the keeper thread panicked");
-        }
-    }
+/// Starts the thread.
+///
+/// # Errors
+/// `Os`: the system has no thread left.
+pub(crate) fn start(
+    slab_bytes: u64,
+    options: RegionOptions,
+    outcomes: Sender<Outcome>,
+    waker: Waker,
+) -> Result<SideThread<Job>> {
+    SideThread::start("keeper", move |inbox| {
+        run(&inbox, slab_bytes, options, &outcomes, &waker);
+    })
 }
 
 fn run(

@@ -15,6 +15,7 @@ mod error;
 mod fill;
 mod keeper;
 mod machine;
+mod side_thread;
 
 pub use config::{Config, LockMemory, slab_bytes_default};
 pub use daemon::Daemon;

@@ -2,7 +2,7 @@
 //!
 //! [`dot`] walks the rows in steps of `V` vectors, then of one, then takes what
 //! is left with partial loads. In a step it goes through the sources and keeps
-//! `R x V` sums in registers, so `R` and `V` are chosen per instruction set.
+//! `R x V` sums in registers, so `V` is chosen per `R` and instruction set: [`dot_all`].
 //! Everything here is inlined into the function that enables the instructions;
 //! a call in between would lose them.
 
@@ -36,6 +36,33 @@ pub(super) trait Lanes: Copy {
     unsafe fn parts(self) -> Self::Parts;
     /// `self` plus the product of the two.
     unsafe fn add_product(self, factor: Self::Factor, parts: Self::Parts) -> Self;
+}
+
+/// Does `job`: `V1` vectors at a time for one or two targets, `V3` for three or four, `V5` for
+/// more: as many sums as the registers of `L` hold.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; `coefs` holds an entry per target for each source.
+#[inline(always)]
+pub(super) unsafe fn dot_all<L: Lanes, const V1: usize, const V3: usize, const V5: usize>(
+    job: &Job<'_>,
+    coefs: &[Coef],
+) {
+    // SAFETY: the caller's; each arm names the job's number of targets.
+    unsafe {
+        match job.target_count {
+            0 => {}
+            1 => dot::<L, 1, V1>(job, coefs),
+            2 => dot::<L, 2, V1>(job, coefs),
+            3 => dot::<L, 3, V3>(job, coefs),
+            4 => dot::<L, 4, V3>(job, coefs),
+            5 => dot::<L, 5, V5>(job, coefs),
+            6 => dot::<L, 6, V5>(job, coefs),
+            7 => dot::<L, 7, V5>(job, coefs),
+            8 => dot::<L, 8, V5>(job, coefs),
+            _ => unreachable!("a job has at most 8 targets"),
+        }
+    }
 }
 
 /// Does `job` for its `R` targets, `V` vectors of each at a time.

@@ -6,7 +6,7 @@
 
 use super::{
     Coef, Job,
-    lanes::{Lanes, dot},
+    lanes::{Lanes, dot_all},
 };
 
 /// Eight bytes, the first lowest.
@@ -74,21 +74,8 @@ impl Lanes for Word {
 /// Does `job`.
 ///
 /// # Safety
-/// As [`dot`].
+/// As [`dot_all`].
 pub(super) unsafe fn run(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's; needs no special instructions.
-    unsafe {
-        match job.target_count {
-            0 => {}
-            1 => dot::<Word, 1, 1>(job, coefs),
-            2 => dot::<Word, 2, 1>(job, coefs),
-            3 => dot::<Word, 3, 1>(job, coefs),
-            4 => dot::<Word, 4, 1>(job, coefs),
-            5 => dot::<Word, 5, 1>(job, coefs),
-            6 => dot::<Word, 6, 1>(job, coefs),
-            7 => dot::<Word, 7, 1>(job, coefs),
-            8 => dot::<Word, 8, 1>(job, coefs),
-            _ => unreachable!("a job has at most 8 targets"),
-        }
-    }
+    unsafe { dot_all::<Word, 1, 1, 1>(job, coefs) }
 }

@@ -10,76 +10,37 @@ use std::arch::x86_64::*;
 
 use super::{
     Coef, Job,
-    lanes::{Lanes, dot},
+    lanes::{Lanes, dot_all},
 };
 
 /// Does `job` by table look-ups.
 ///
 /// # Safety
-/// The CPU has AVX2; else as [`dot`].
+/// The CPU has AVX2; else as [`dot_all`].
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn run_avx2(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's. Sixteen registers hold the sums, the tables and two indexes.
-    unsafe {
-        match job.target_count {
-            0 => {}
-            1 => dot::<Shuffle, 1, 4>(job, coefs),
-            2 => dot::<Shuffle, 2, 4>(job, coefs),
-            3 => dot::<Shuffle, 3, 2>(job, coefs),
-            4 => dot::<Shuffle, 4, 2>(job, coefs),
-            5 => dot::<Shuffle, 5, 1>(job, coefs),
-            6 => dot::<Shuffle, 6, 1>(job, coefs),
-            7 => dot::<Shuffle, 7, 1>(job, coefs),
-            8 => dot::<Shuffle, 8, 1>(job, coefs),
-            _ => unreachable!("a job has at most 8 targets"),
-        }
-    }
+    unsafe { dot_all::<Shuffle, 4, 2, 1>(job, coefs) }
 }
 
 /// Does `job` by bit matrices, 32 bytes at a time.
 ///
 /// # Safety
-/// The CPU has AVX2 and GFNI; else as [`dot`].
+/// The CPU has AVX2 and GFNI; else as [`dot_all`].
 #[target_feature(enable = "avx2,gfni")]
 pub(super) unsafe fn run_gfni256(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's. Sixteen registers hold the sums, the matrices and a source.
-    unsafe {
-        match job.target_count {
-            0 => {}
-            1 => dot::<Affine256, 1, 4>(job, coefs),
-            2 => dot::<Affine256, 2, 4>(job, coefs),
-            3 => dot::<Affine256, 3, 2>(job, coefs),
-            4 => dot::<Affine256, 4, 2>(job, coefs),
-            5 => dot::<Affine256, 5, 1>(job, coefs),
-            6 => dot::<Affine256, 6, 1>(job, coefs),
-            7 => dot::<Affine256, 7, 1>(job, coefs),
-            8 => dot::<Affine256, 8, 1>(job, coefs),
-            _ => unreachable!("a job has at most 8 targets"),
-        }
-    }
+    unsafe { dot_all::<Affine256, 4, 2, 1>(job, coefs) }
 }
 
 /// Does `job` by bit matrices, 64 bytes at a time.
 ///
 /// # Safety
-/// The CPU has AVX-512F, AVX-512BW and GFNI; else as [`dot`].
+/// The CPU has AVX-512F, AVX-512BW and GFNI; else as [`dot_all`].
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub(super) unsafe fn run_gfni512(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's. Thirty-two registers hold the sums, the matrices and a source.
-    unsafe {
-        match job.target_count {
-            0 => {}
-            1 => dot::<Affine512, 1, 8>(job, coefs),
-            2 => dot::<Affine512, 2, 8>(job, coefs),
-            3 => dot::<Affine512, 3, 4>(job, coefs),
-            4 => dot::<Affine512, 4, 4>(job, coefs),
-            5 => dot::<Affine512, 5, 2>(job, coefs),
-            6 => dot::<Affine512, 6, 2>(job, coefs),
-            7 => dot::<Affine512, 7, 2>(job, coefs),
-            8 => dot::<Affine512, 8, 2>(job, coefs),
-            _ => unreachable!("a job has at most 8 targets"),
-        }
-    }
+    unsafe { dot_all::<Affine512, 8, 4, 2>(job, coefs) }
 }
 
 /// 32 bytes, multiplied by looking up their nibbles.

@@ -41,7 +41,9 @@ pub use error::{Error, Result};
 pub use key::ClusterKey;
 pub use listener::{Event, Listener, PeerId};
 pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
-pub use session::{ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Session, connector};
+pub use session::{
+    ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
+};
 pub use time::Time;
 pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};

@@ -7,9 +7,8 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
-use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Result};
+use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Opener, Result};
 
 use super::Control;
 use super::hosts::{Arrival, Link};
@@ -27,9 +26,6 @@ pub(super) struct Opening {
     worker: usize,
     waits: Arc<Newcomer>,
 }
-
-/// Opens endpoints of one session, on any thread.
-pub(super) type Opener = Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send>;
 
 /// Who waits for a new worker; told by whichever opening is the last to end.
 type Newcomer = SyncSender<std::io::Result<()>>;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming, Result, Time,
+    Address, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming, Opener, Result, Time,
 };
 use cenote_pool::control::{Reply, Request, Window};
 use cenote_pool::placement::Candidate;
 
-use super::endpoints::{Equipped, Opener};
+use super::endpoints::Equipped;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 

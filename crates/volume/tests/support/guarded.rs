@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, Connector, Endpoint, Hello, Incoming, Result, Session, WindowDescriptor,
+    Address, Connector, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
 };
 
 /// What a test does to sessions; by default nothing.
@@ -79,7 +79,7 @@ impl<G: Guard> Session for GuardedSession<G> {
         }
     }
 
-    fn opener(&self) -> Box<dyn Fn(Duration) -> Result<Box<dyn Endpoint>> + Send> {
+    fn opener(&self) -> Opener {
         let (guard, open) = (self.guard.clone(), self.inner.opener());
         Box::new(move |timeout| {
             guard.open()?;

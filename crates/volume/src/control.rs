@@ -188,6 +188,7 @@ impl Control {
             tv_sec: 0,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
+        // A wait that fails (a signal came) shows no arrivals; the next turn waits again.
         // SAFETY: `fds` and `spec` are valid for the call; no signal mask is given.
         unsafe {
             libc::ppoll(
@@ -217,7 +218,7 @@ impl Control {
                     }
                 },
                 Ok(Some(Incoming::Attached(descriptor, window))) => {
-                    self.on_attached(host, descriptor, window.ok())
+                    self.on_attached(host, descriptor, window)
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,

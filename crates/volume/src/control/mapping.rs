@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use cenote_fabric::{RemoteWindow, Time, WindowDescriptor};
+use cenote_fabric::{RemoteWindow, Result, Time, WindowDescriptor};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::place;
 
-use super::{Control, Granted, fabric_window, pool_window};
+use super::{Control, Granted, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 
@@ -235,24 +235,27 @@ impl Control {
         &mut self,
         host: HostIndex,
         descriptor: WindowDescriptor,
-        window: Option<RemoteWindow>,
+        window: Result<RemoteWindow>,
     ) {
-        let attaching = |acquire: &Acquire| {
-            acquire.session.host == host
-                && matches!(acquire.stage, Stage::Attaching(window) if fabric_window(window) == descriptor)
+        // By its name alone: a host that refuses knows neither its length nor its rights.
+        let named = (descriptor.id.0, descriptor.generation.0);
+        let attaching = |(&request, acquire): (&u64, &Acquire)| {
+            let granted = acquire.window().filter(|granted| {
+                acquire.session.host == host && (granted.id, granted.generation) == named
+            })?;
+            Some((request, granted))
         };
-        let Some(request) = self
-            .acquires
-            .iter()
-            .find(|(_, acquire)| attaching(acquire))
-            .map(|(&request, _)| request)
-        else {
+        let Some((request, granted)) = self.acquires.iter().find_map(attaching) else {
             return;
         };
         let acquire = self.acquires.remove(&request).expect("just found");
-        let Some(window) = window else {
-            self.give_back(acquire.session, pool_window(&descriptor));
-            return self.acquire_failed(&acquire);
+        let window = match window {
+            Ok(window) => window,
+            Err(error) => {
+                tracing::warn!(host = %self.hosts[host].config.name, %error, "a slab cannot be attached");
+                self.give_back(acquire.session, granted);
+                return self.acquire_failed(&acquire);
+            }
         };
         let granted = Granted {
             session: acquire.session,

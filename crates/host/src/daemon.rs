@@ -121,6 +121,7 @@ impl Daemon {
             lease: LEASE,
             orphan_life: ORPHAN_LIFE,
         };
+        // For people, to tell two lives apart; a clock before 1970 gives 0.
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

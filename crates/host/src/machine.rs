@@ -36,6 +36,7 @@ pub(crate) fn available_bytes() -> u64 {
 /// by definition, and its clients survive its end. The owner's own programs go later.
 pub(crate) fn volunteer_for_oom_killer() {
     const PATH: &str = "/proc/self/oom_score_adj";
+    // Where it cannot be read the write tells why.
     let now = read(PATH).trim().parse().unwrap_or(0);
     if now < OOM_SCORE_ADJ
         && let Err(error) = fs::write(PATH, OOM_SCORE_ADJ.to_string())
@@ -88,6 +89,7 @@ fn group_headroom_bytes() -> Option<u64> {
                 }
                 _ => return None,
             };
+            // Version 2 says "max" where there is no limit, which is no number.
             let number = |path: String| read(&path).trim().parse::<u64>().ok();
             Some(number(limit)?.saturating_sub(number(used)?))
         })
@@ -98,6 +100,7 @@ fn lockable_bytes() -> u64 {
     const CAP_IPC_LOCK: u32 = 14;
     let status = read("/proc/self/status");
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    // Capabilities that are not shown count as none: the limit below then decides.
     let bits = effective
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(0);

@@ -102,7 +102,8 @@ pub fn off(path: &Path, mut watch: impl FnMut(u64)) -> io::Result<()> {
     }
 }
 
-/// Bytes swapped out to `path`; `None` when it is not a swap area that is on.
+/// Bytes swapped out to `path`; `None` when it is not a swap area that is on, or the kernel has
+/// no swap to tell of.
 #[must_use]
 pub fn used_bytes(path: &Path) -> Option<u64> {
     used_in(&fs::read_to_string("/proc/swaps").ok()?, path)

@@ -169,6 +169,7 @@ fn own_path(version: Version, cgroups: &str) -> Option<&str> {
 
 fn limit_of(version: Version, dir: &Path) -> Option<u64> {
     let text = fs::read_to_string(dir.join(version.limit_file())).ok()?;
+    // Version 2 says "max" for no limit, which is no number.
     let limit = text.trim().parse::<u64>().ok()?;
     // Version 1 says "no limit" as the largest whole number of pages.
     (limit < 1 << 62).then_some(limit)

@@ -156,7 +156,15 @@ fn off_without_server(dir: &Path, watch: impl FnMut(u64)) -> Result<OffReport> {
 
 /// The swap device that a killed server of `dir` left on, if it is the same device still.
 pub(super) fn left_behind(dir: &Path) -> Option<PathBuf> {
-    let state = fs::read_to_string(dir.join(STATE_NAME)).ok()?;
+    let state = match fs::read_to_string(dir.join(STATE_NAME)) {
+        Ok(state) => state,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(%error, "read which swap device was left on");
+            }
+            return None;
+        }
+    };
     let (device, label) = state.trim_end().split_once(' ')?;
     let device = PathBuf::from(device);
     let same = device::label_of(&device).is_ok_and(|found| found == label);
@@ -225,6 +233,7 @@ impl Lock {
         let file = Self::open(dir)?;
         // SAFETY: flock on an open file; no memory is involved.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            // Taken a moment ago, it may not name its holder yet.
             let pid = fs::read_to_string(dir.join(LOCK_NAME)).unwrap_or_default();
             return Err(Error::Running {
                 dir: dir.to_owned(),

@@ -78,9 +78,12 @@ impl Device {
         fs::create_dir_all(&options.dir)
             .map_err(Error::system(format!("make {}", options.dir.display())))?;
         let (attached, shared) = attach(&**disk, size_bytes, &options)?;
-        if let Ok(switch) = attached.open_merge_switch() {
+        match attached.open_merge_switch() {
             // Only set here, on a new cell.
-            drop(shared.merge_switch.set(switch));
+            Ok(switch) => drop(shared.merge_switch.set(switch)),
+            Err(error) => {
+                tracing::warn!(%error, "open the switch for merging; a lost page may fail its neighbours");
+            }
         }
         Ok(Self {
             size_bytes,
@@ -97,7 +100,8 @@ impl Device {
         self.attached.path()
     }
 
-    /// What this device can be known again by; a later one of the same name has another.
+    /// What this device can be known again by; a later one of the same name has another. Empty,
+    /// which no device is known by, where the system does not show it.
     #[must_use]
     pub fn label(&self) -> String {
         label_of(self.path()).unwrap_or_default()

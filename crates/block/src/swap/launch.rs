@@ -143,6 +143,7 @@ impl Announcer {
             let (key, value) = line.split_once(' ').unwrap_or((line, ""));
             say_line(&mut out, key, value)
         });
+        // Without it the pipe stays open, and whoever reads it sees its end when this process ends.
         if let Ok(null) = File::options().write(true).open("/dev/null") {
             // SAFETY: both descriptors are open; standard output has no owner in Rust's sense.
             unsafe { libc::dup2(null.as_raw_fd(), libc::STDOUT_FILENO) };

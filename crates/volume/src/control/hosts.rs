@@ -329,12 +329,20 @@ impl Control {
                 drop(arrive.send(Arrival::Host(index, step())));
                 core.wake.wake();
             });
-        self.hosts[index].state = match started {
-            Ok(_) => State::Connecting,
-            Err(_) => State::Down {
-                retry_at: self.now().after(RECONNECT),
-            },
-        };
+        match started {
+            Ok(_) => self.hosts[index].state = State::Connecting,
+            Err(error) => self.cannot_connect(index, format!("start a thread: {error}")),
+        }
+    }
+
+    fn cannot_connect(&mut self, index: HostIndex, complaint: String) {
+        let retry_at = self.now().after(RECONNECT);
+        let host = &mut self.hosts[index];
+        host.state = State::Down { retry_at };
+        if complaint != host.complaint {
+            tracing::warn!(host = %host.config.name, error = complaint, "cannot connect");
+            host.complaint = complaint;
+        }
     }
 
     pub(super) fn on_arrival(&mut self, arrival: Arrival) {
@@ -356,16 +364,7 @@ impl Control {
                 tracing::info!(host = %self.hosts[index].config.name, "connected");
                 self.link_up(index, equipped);
             }
-            Err(error) => {
-                let retry_at = self.now().after(RECONNECT);
-                let host = &mut self.hosts[index];
-                host.state = State::Down { retry_at };
-                let complaint = error.to_string();
-                if complaint != host.complaint {
-                    tracing::warn!(host = %host.config.name, %error, "cannot connect");
-                    host.complaint = complaint;
-                }
-            }
+            Err(error) => self.cannot_connect(index, error.to_string()),
         }
     }
 }
@@ -407,6 +406,7 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
         }
         let mut fd = super::poll_fd(session.fd(), session.wants_write());
         let millis = i32::try_from(left.as_millis()).expect("within the failure timeout") + 1;
+        // A wait that fails is one that ends early: the session and the deadline are looked at again.
         // SAFETY: `fd` is one valid entry for the duration of the call.
         unsafe { libc::poll(&raw mut fd, 1, millis) };
     }

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use cenote_fabric::{RemoteWindow, Result, Time, WindowDescriptor};
+use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::place;
 
-use super::{Control, Granted, pool_window};
+use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 
@@ -250,8 +250,11 @@ impl Control {
         };
         let acquire = self.acquires.remove(&request).expect("just found");
         let window = match window {
-            Ok(window) => window,
-            Err(error) => {
+            Ok(window) if fabric_window(granted) == descriptor => window,
+            refused => {
+                let error = refused
+                    .err()
+                    .unwrap_or(Error::Protocol("not as it was granted"));
                 tracing::warn!(host = %self.hosts[host].config.name, %error, "a slab cannot be attached");
                 self.give_back(acquire.session, granted);
                 return self.acquire_failed(&acquire);

@@ -1,8 +1,12 @@
-//! Extents that the volume's size does not fill.
+//! Extents that are not whole: by the volume's size, or by a host that does not do its part.
 
 mod support;
 
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
 use cenote_volume::{Health, VolumeConfig};
+use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
@@ -76,4 +80,41 @@ fn extents_mapped_ahead_stay_mapped_when_their_pages_are_discarded() {
         );
     }
     assert_eq!(ahead.status().unwrap().mapped_bytes, 8 << 20);
+}
+
+/// Refuses every window, as a host does that knows it no longer.
+#[derive(Clone)]
+struct Refusing;
+
+impl Guard for Refusing {
+    fn receiving(&self, incoming: Incoming) -> Incoming {
+        match incoming {
+            Incoming::Attached(descriptor, _) => {
+                let refused = WindowDescriptor {
+                    len_bytes: 0,
+                    rights: Rights(0),
+                    ..descriptor
+                };
+                Incoming::Attached(refused, Err(Error::StaleWindow))
+            }
+            other => other,
+        }
+    }
+}
+
+#[test]
+fn a_slab_that_cannot_be_attached_is_replaced_at_once() {
+    let cluster = Cluster::start(4, Transport::Shm, 32 << 20, SLAB);
+    let refusing = cluster.configs[0].clone();
+    let volume = cluster.guarded_volume("rs:2+1", 32 << 20, vec![refusing.address], Refusing);
+    let begun = Instant::now();
+    volume.map_all(|_, _| ()).unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(15),
+        "no host is waited for"
+    );
+    let status = volume.status().unwrap();
+    assert_eq!(status.health, Health::Healthy);
+    let mut hosts = status.extents.iter().flat_map(|extent| &extent.hosts);
+    assert!(hosts.all(|host| host.as_ref() != Some(&refusing.name)));
 }

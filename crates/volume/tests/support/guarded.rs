@@ -23,6 +23,11 @@ pub trait Guard: Clone + Send + Sync + 'static {
         true
     }
 
+    /// What is made of something that arrived.
+    fn receiving(&self, incoming: Incoming) -> Incoming {
+        incoming
+    }
+
     /// Whether what arrived is handed out yet.
     fn receives(&self) -> bool {
         true
@@ -72,11 +77,11 @@ impl<G: Guard> Session for GuardedSession<G> {
     }
 
     fn receive(&mut self) -> Result<Option<Incoming>> {
-        if self.guard.receives() {
-            self.inner.receive()
-        } else {
-            Ok(None)
+        if !self.guard.receives() {
+            return Ok(None);
         }
+        let received = self.inner.receive()?;
+        Ok(received.map(|incoming| self.guard.receiving(incoming)))
     }
 
     fn opener(&self) -> Opener {

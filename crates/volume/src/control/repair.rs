@@ -45,6 +45,7 @@ enum Stage {
     /// The target is at it.
     Filling {
         request: u64,
+        start: u32,
         end: u32,
         len_bytes: u64,
         asked_at: Time,
@@ -61,8 +62,11 @@ pub(super) const DRAIN_POLL: Duration = Duration::from_micros(20);
 /// Most slab bytes rebuilt per step.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Extents repaired at a time; a second one keeps going while the first waits for its host.
-const REPAIRS_MAX: usize = 2;
+/// And in the first step: while the target connects to its sources, few writes wait.
+const FIRST_CHUNK_BYTES: u64 = 4 << 10;
+
+/// Extents repaired at a time: while some wait for a host, a slab or a drain, others go on.
+const REPAIRS_MAX: usize = 4;
 
 /// A chunk takes milliseconds; a target that answers pings but takes this long is replaced.
 const FILL_MAX: Duration = Duration::from_secs(10);
@@ -211,9 +215,15 @@ impl Control {
         let Repair { extent, split, .. } = self.repairs[at];
         let pages =
             u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
-        let chunk =
-            u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64).expect("small");
-        let end = start.saturating_add(chunk).min(pages);
+        let chunk_bytes = if start == 0 {
+            FIRST_CHUNK_BYTES
+        } else {
+            CHUNK_BYTES
+        };
+        let chunk = chunk_bytes.div_ceil(self.core.scheme.split_bytes() as u64);
+        let end = start
+            .saturating_add(u32::try_from(chunk).expect("small"))
+            .min(pages);
         let is_whole = start == pages;
         let mut kept = false;
         let epoch = self.core.directory.publish_stripe(extent, |stripe| {
@@ -308,6 +318,7 @@ impl Control {
         };
         self.repairs[at].stage = Stage::Filling {
             request,
+            start,
             end,
             len_bytes,
             asked_at: now,
@@ -346,6 +357,7 @@ impl Control {
             return;
         };
         let Stage::Filling {
+            start,
             end,
             len_bytes,
             asked_at,
@@ -375,9 +387,6 @@ impl Control {
                     return self.abandon(at);
                 }
                 self.repairs[at].shunned |= bit;
-                let chunk = u32::try_from(CHUNK_BYTES / self.core.scheme.split_bytes() as u64)
-                    .expect("small");
-                let start = (end - 1) / chunk * chunk;
                 self.fill(at, start, end, asked_at.max(self.now()));
             }
             FillResult::TargetStale | FillResult::Bad => self.abandon(at),

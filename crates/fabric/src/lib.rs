@@ -9,7 +9,7 @@
 //! - First in, first out per endpoint: verbs take effect and complete in posting order.
 //! - Every posted verb completes exactly once, with a [`Status`]. A peer that is dead,
 //!   or silent for [`FAILURE_TIMEOUT`], turns every outstanding verb into an error.
-//! - After [`Listener::revoke`] returns, no byte of an earlier verb lands in the window;
+//! - After [`Listen::revoke`] returns, no byte of an earlier verb lands in the window;
 //!   after [`Endpoint::revoke_landing`] returns, none lands in that buffer.
 //! - A verb that carries an old generation is refused and changes nothing.
 //!
@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod frame;
 mod key;
+mod listen;
 mod listener;
 mod memory;
 mod noise;
@@ -39,7 +40,8 @@ pub use address::Address;
 pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
 pub use error::{Error, Result};
 pub use key::ClusterKey;
-pub use listener::{Event, Listener, PeerId};
+pub use listen::{Event, Listen, PeerId};
+pub use listener::Listener;
 pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,

@@ -24,61 +24,20 @@ use std::time::{Duration, Instant};
 
 use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
+use crate::listen::{Event, Listen, PeerId};
 use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
 use crate::socket::{self, Epoll, Interest, Ready};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::WindowTable;
 use crate::{
-    Address, ClientId, ClusterKey, Error, Hello, Result, Rights, Waker, WindowDescriptor, WindowId,
+    Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
 };
 use bound::Bound;
 use served::{Data, Peer};
 use stranger::{Progress, Proven, Stranger};
 
-/// One control connection of a client. Never reused by a listener.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct PeerId(pub u64);
-
-/// What happened, in order per peer.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// A client proved the key and opened its control connection.
-    Connected {
-        /// The connection.
-        peer: PeerId,
-        /// What the client says of itself.
-        hello: Hello,
-    },
-    /// A message, on the control connection or a SEND on a data connection.
-    Message {
-        /// Whose.
-        peer: PeerId,
-        /// The message.
-        bytes: Vec<u8>,
-    },
-    /// A WRITE with immediate is in place.
-    Immediate {
-        /// Whose.
-        peer: PeerId,
-        /// Written to.
-        window: WindowId,
-        /// Where, in bytes.
-        offset: u64,
-        /// How much.
-        len_bytes: u32,
-        /// The immediate.
-        value: u32,
-    },
-    /// The control connection is over, and all data connections with it.
-    Disconnected {
-        /// Whose.
-        peer: PeerId,
-    },
-}
-
-/// A host's end of all its connections.
+/// A host's end of all its connections, over sockets.
 pub struct Listener {
     // Dropped first: the agent's thread uses the table.
     agent: Option<Agent>,
@@ -147,48 +106,34 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The addresses served, with the port that the system chose where 0 was asked for.
+    /// System calls of the thread that serves `tcp` verbs, for benchmarks.
     #[must_use]
-    pub fn addresses(&self) -> Vec<Address> {
+    pub fn agent_system_calls(&self) -> u64 {
+        self.agent.as_ref().map_or(0, Agent::system_calls)
+    }
+}
+
+impl Listen for Listener {
+    fn addresses(&self) -> Vec<Address> {
         self.bound
             .iter()
             .map(|bound| bound.address().clone())
             .collect()
     }
 
-    /// Makes `poll` return early, from any thread.
-    #[must_use]
-    pub fn waker(&self) -> Waker {
+    fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// System calls of the thread that serves `tcp` verbs, for benchmarks.
-    #[must_use]
-    pub fn agent_system_calls(&self) -> u64 {
-        self.agent.as_ref().map_or(0, Agent::system_calls)
-    }
-
-    /// Opens a window on all of `region`.
-    ///
-    /// # Errors
-    /// `Bound`: no window is left; `StaleWindow`: the region was truncated.
-    pub fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
+    fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
         self.table.register(region, rights)
     }
 
-    /// Closes a window and gives its memory back; after the return no byte of an earlier verb lands in it.
-    ///
-    /// # Errors
-    /// `StaleWindow`: there is no such window.
-    pub fn revoke(&self, window: WindowId) -> Result<()> {
+    fn revoke(&self, window: WindowId) -> Result<()> {
         self.table.revoke(window)
     }
 
-    /// Queues a message and sends what the socket takes.
-    ///
-    /// # Errors
-    /// `Closed`: there is no such peer, or not any more; `Bound`: the message is too long, or too much is queued.
-    pub fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
+    fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
         let Some(Connection::Peer(client)) = self.connections.get_mut(&peer.0) else {
             return Err(Error::Closed);
         };
@@ -198,19 +143,11 @@ impl Listener {
         client.watch(&self.epoll, peer)
     }
 
-    /// Ends a peer and its data connections. No event tells of it.
-    pub fn close(&mut self, peer: PeerId) {
+    fn close(&mut self, peer: PeerId) {
         self.end_peer(peer);
     }
 
-    /// Waits up to `timeout` (`None`: for ever) for something to happen, and appends what did.
-    ///
-    /// Returns also without an event: when it was woken, or for work of its own. May take events of
-    /// several rounds' worth of input; each connection contributes at most two inboxes of it.
-    ///
-    /// # Errors
-    /// `Os`: the system refuses to wait.
-    pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
         let ready = self
             .epoll
             .wait(self.time_to_deadline(timeout))
@@ -226,7 +163,9 @@ impl Listener {
         self.drop_slow_strangers();
         self.accept_or_pause()
     }
+}
 
+impl Listener {
     fn time_to_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
         if self.stranger_count == 0 && self.paused_until.is_none() {
             return timeout;

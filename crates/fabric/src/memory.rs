@@ -125,7 +125,7 @@ impl Region {
 
     /// Gives the memory back to the system and marks the region dead; nobody can reach it after.
     ///
-    /// A window on it is to be revoked instead (see [`crate::Listener::revoke`]).
+    /// A window on it is to be revoked instead (see [`crate::Listen::revoke`]).
     ///
     /// # Errors
     /// `Os`, which a memfd of ours does not give.

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::{
-    Address, Event, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
+    Address, Event, Listen, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
     WindowId,
 };
 use cenote_pool::control::{

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::{Backend, DEADLINE, Host, HostEvent, Traits};
 use crate::{
-    Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, Listener, PeerId, Region,
-    RegionOptions, Rights, WindowDescriptor, WindowId, connector, wait,
+    Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, Listen, Listener, PeerId,
+    Region, RegionOptions, Rights, WindowDescriptor, WindowId, connector, wait,
 };
 
 /// Set in a host process: the address to serve.

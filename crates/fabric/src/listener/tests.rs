@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::*;
+use crate::Hello;
 use crate::memory::RegionOptions;
 use crate::{
     Completion, CompletionQueue, Connector, Endpoint, Incoming, RemoteWindow, Session, Time,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_fabric::{Event, Hello, PeerId, Region, Rights};
+use cenote_fabric::{Event, Hello, Listen as _, PeerId, Region, Rights};
 use cenote_pool::control::{FillResult, Reply, Request, Window};
 use cenote_pool::ledger::{Action, Place, SlabIndex};
 

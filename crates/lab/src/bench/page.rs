@@ -24,7 +24,8 @@ pub struct Options {
     pub transports: Vec<String>,
     /// Rounds of which the median is taken.
     pub rounds: usize,
-    /// Operations per round and thread on `shm`; a tenth of it on `tcp`.
+    /// Operations per round and thread on `shm`, enough for page tables to be as warm as in use; a
+    /// fiftieth of it on `tcp`.
     pub ops: usize,
     /// Cold working set in MiB.
     pub cold_mib: u64,
@@ -35,7 +36,7 @@ impl Default for Options {
         Self {
             transports: vec!["shm".into(), "tcp".into()],
             rounds: 5,
-            ops: 40_000,
+            ops: 200_000,
             cold_mib: 768,
         }
     }
@@ -120,7 +121,7 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
                 WARM_MIB << 20
             };
             let ops = if transport == "tcp" {
-                options.ops / 10
+                options.ops / 50
             } else {
                 options.ops
             };

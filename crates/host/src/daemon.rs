@@ -9,7 +9,7 @@
 
 mod service;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -35,13 +35,14 @@ pub struct Daemon {
     incarnation: u64,
     started: Duration,
     ticked: Time,
-    listener: Listener,
+    listener: Box<dyn Listen>,
+    clock: fn() -> Time,
     ledger: Ledger,
     /// By slab, while it has any.
     memory: Vec<Option<Memory>>,
-    sessions: HashMap<PeerId, Session>,
+    sessions: BTreeMap<PeerId, Session>,
     /// The session of each connected client.
-    peers: HashMap<u128, PeerId>,
+    peers: BTreeMap<u128, PeerId>,
     counters: Counters,
     outcomes: Receiver<Outcome>,
     /// Fills that the filler has not ended yet.
@@ -50,6 +51,17 @@ pub struct Daemon {
     filler: SideThread<fill::Job>,
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
+}
+
+/// What a daemon is made of.
+pub(crate) struct Parts {
+    pub listener: Box<dyn Listen>,
+    pub outcomes: Receiver<Outcome>,
+    pub keeper: SideThread<keeper::Job>,
+    pub filler: SideThread<fill::Job>,
+    pub locked: bool,
+    pub incarnation: u64,
+    pub clock: fn() -> Time,
 }
 
 /// A slab's memory and the window on it.
@@ -111,7 +123,27 @@ impl Daemon {
         };
         let keeper = keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
         let filler = fill::start(&config.name, config.key.clone(), sender, listener.waker())?;
-        let now = Time::now();
+        // For people, to tell two lives apart; a clock before 1970 gives 0.
+        let incarnation = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Ok(Self::assemble(
+            config,
+            Parts {
+                listener: Box::new(listener),
+                outcomes,
+                keeper,
+                filler,
+                locked,
+                incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
+                clock: Time::now,
+            },
+        ))
+    }
+
+    /// A daemon of a checked configuration.
+    pub(crate) fn assemble(config: Config, parts: Parts) -> Self {
+        let now = (parts.clock)();
         let slabs_total = config.slabs_total();
         let limits = Limits {
             slabs_total,
@@ -121,28 +153,25 @@ impl Daemon {
             lease: LEASE,
             orphan_life: ORPHAN_LIFE,
         };
-        // For people, to tell two lives apart; a clock before 1970 gives 0.
-        let incarnation = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Ok(Self {
-            locked,
-            incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
+        Self {
+            locked: parts.locked,
+            incarnation: parts.incarnation,
             started: Duration::from_nanos(now.0),
             ticked: now,
-            listener,
+            clock: parts.clock,
+            listener: parts.listener,
             ledger: Ledger::new(limits, Duration::from_nanos(now.0)),
             memory: (0..slabs_total).map(|_| None).collect(),
-            sessions: HashMap::new(),
-            peers: HashMap::new(),
+            sessions: BTreeMap::new(),
+            peers: BTreeMap::new(),
             counters: Counters::default(),
-            outcomes,
+            outcomes: parts.outcomes,
             fills: 0,
-            keeper,
-            filler,
+            keeper: parts.keeper,
+            filler: parts.filler,
             is_short: false,
             config,
-        })
+        }
     }
 
     /// Where it listens, with the real port where the configuration said 0.
@@ -165,24 +194,42 @@ impl Daemon {
     pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
         volunteer_for_oom_killer();
         let mut events = Vec::new();
-        self.carry_out();
+        self.begin();
         while !stop.load(Ordering::Relaxed) {
-            let next = self.ticked.after(TICK);
-            self.listener
-                .poll(Some(next.since(Time::now())), &mut events)?;
-            self.handle(&mut events);
-            if Time::now() >= next {
-                self.tick(&mut events)?;
-            }
+            let patience = self.next_tick().since((self.clock)());
+            self.turn(patience, &mut events)?;
         }
         self.shut_down();
         Ok(())
     }
 
+    /// Does what is to be done before the first turn.
+    pub(crate) fn begin(&mut self) {
+        self.carry_out();
+    }
+
+    /// Waits up to `patience` for something to happen, handles it, and ticks when that is due.
+    ///
+    /// # Errors
+    /// As [`Daemon::run`].
+    pub(crate) fn turn(&mut self, patience: Duration, events: &mut Vec<Event>) -> Result<()> {
+        self.listener.poll(Some(patience), events)?;
+        self.handle(events);
+        if (self.clock)() >= self.next_tick() {
+            self.tick(events)?;
+        }
+        Ok(())
+    }
+
+    /// When the next tick is due.
+    pub(crate) fn next_tick(&self) -> Time {
+        self.ticked.after(TICK)
+    }
+
     /// Its view of itself.
     #[must_use]
     pub fn status(&self) -> HostStatus {
-        let now = elapsed();
+        let now = self.elapsed();
         let mut clients: Vec<_> = self
             .ledger
             .clients()
@@ -224,7 +271,7 @@ impl Daemon {
     }
 
     fn handle(&mut self, events: &mut Vec<Event>) {
-        let now = elapsed();
+        let now = self.elapsed();
         for event in events.drain(..) {
             self.handle_event(now, event);
         }
@@ -244,7 +291,7 @@ impl Daemon {
             }
             self.handle(events);
         }
-        self.ticked = Time::now();
+        self.ticked = (self.clock)();
         self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
         self.carry_out();
         Ok(())
@@ -262,12 +309,17 @@ impl Daemon {
         }
     }
 
+    /// Now, as the ledger counts.
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos((self.clock)().0)
+    }
+
     fn shut_down(&mut self) {
         self.ledger.handle_shutdown();
         self.carry_out();
         let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
         for peer in peers {
-            self.end_session(elapsed(), peer);
+            self.end_session(self.elapsed(), peer);
             self.listener.close(peer);
         }
         for memory in self.memory.iter_mut().filter_map(Option::take) {
@@ -276,11 +328,6 @@ impl Daemon {
             }
         }
     }
-}
-
-/// Now, as the ledger counts.
-fn elapsed() -> Duration {
-    Duration::from_nanos(Time::now().0)
 }
 
 /// A fabric's window as the control protocol writes it.
@@ -321,7 +368,7 @@ mod tests {
             lock: false,
         };
         let slab = |name| Arc::new(Region::create(name, SLAB_BYTES, options).unwrap());
-        let now = elapsed();
+        let now = daemon.elapsed();
         assert_eq!(daemon.slabs_free(), 32);
 
         daemon.handle_outcome(now, Outcome::Prepared(0, slab("first")));

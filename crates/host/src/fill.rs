@@ -10,24 +10,24 @@
 //! publishes nothing of it.
 
 mod direct;
+mod filler;
 mod gather;
 mod landings;
 mod sources;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, ClusterKey, PeerId, Region, Waker};
-use cenote_pool::control::{FILL_BYTES_MAX, FillResult, K_MAX, R_MAX, Source};
+use cenote_fabric::{ClientId, ClusterKey, PeerId, Region, Time, Waker};
+use cenote_pool::control::{FILL_BYTES_MAX, K_MAX, R_MAX, Source};
 
 use crate::Result;
 use crate::daemon::Outcome;
 use crate::machine::random_u128;
 use crate::side_thread::SideThread;
-use gather::Gather;
-use sources::Sources;
+pub(crate) use filler::Filler;
 
 /// Connections to other hosts are closed when no fill came for this long.
 const IDLE: Duration = Duration::from_secs(5);
@@ -99,48 +99,32 @@ pub(crate) fn start(
     waker: Waker,
 ) -> Result<SideThread<Job>> {
     let client = ClientId(random_u128()?);
-    let sources = Sources::new(Box::new(cenote_fabric::connector(key)), client, name);
+    let filler = Filler::new(Box::new(cenote_fabric::connector(key)), client, name);
     SideThread::start("filler", move |inbox| {
-        run(&inbox, sources, &outcomes, &waker);
+        run(&inbox, filler, &outcomes, &waker);
     })
 }
 
-fn run(inbox: &Receiver<Job>, sources: Sources, outcomes: &Sender<Outcome>, waker: &Waker) {
-    let mut gather = Gather::new();
-    // Dropped before the landings that its endpoints may still refer to.
-    let mut sources = sources;
+fn run(inbox: &Receiver<Job>, mut filler: Filler, outcomes: &Sender<Outcome>, waker: &Waker) {
     loop {
-        let job = if sources.is_empty() {
-            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
+        let job = if filler.is_connected() {
             inbox.recv_timeout(IDLE)
+        } else {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
-        let job = match job {
-            Ok(job) => job,
+        match job {
+            Ok(job) => filler.begin(job, Time::now()),
             Err(RecvTimeoutError::Timeout) => {
-                sources.clear();
-                gather = Gather::new();
+                filler.disconnect();
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => return,
-        };
-        let result = if job.wanted.load(Ordering::Relaxed) {
-            gather.fill(&job.fill, &job.target, &mut sources)
-        } else {
-            FillResult::TargetStale
-        };
-        let Job {
-            peer,
-            client,
-            request,
-            ..
-        } = job;
-        let outcome = Outcome::Filled {
-            peer,
-            client,
-            request,
-            len_bytes: job.fill.len_bytes,
-            result,
+        }
+        let outcome = loop {
+            if let Some(outcome) = filler.step(Time::now()) {
+                break outcome;
+            }
+            filler.wait();
         };
         if outcomes.send(outcome).is_err() {
             return; // The daemon is gone.

@@ -45,21 +45,7 @@ fn run(
     waker: &Waker,
 ) {
     for job in inbox {
-        let outcome = match job {
-            Job::Prepare(slab) => match prepare(slab, slab_bytes, options) {
-                Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
-                Err(error) => {
-                    tracing::warn!(slab, %error, "no memory for a slab");
-                    Outcome::PrepareFailed(slab)
-                }
-            },
-            Job::GiveBack(slab, region) => {
-                if let Err(error) = region.truncate() {
-                    tracing::error!(slab, %error, "a slab's memory is not given back");
-                }
-                Outcome::GivenBack(slab)
-            }
-        };
+        let outcome = carry_out(job, slab_bytes, options, machine::available_bytes);
         if outcomes.send(outcome).is_err() {
             return; // The daemon is gone; nobody wants the rest.
         }
@@ -67,9 +53,37 @@ fn run(
     }
 }
 
+/// Does one job; `available_bytes` says what the machine has left.
+pub(crate) fn carry_out(
+    job: Job,
+    slab_bytes: u64,
+    options: RegionOptions,
+    available_bytes: fn() -> u64,
+) -> Outcome {
+    match job {
+        Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes()) {
+            Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
+            Err(error) => {
+                tracing::warn!(slab, %error, "no memory for a slab");
+                Outcome::PrepareFailed(slab)
+            }
+        },
+        Job::GiveBack(slab, region) => {
+            if let Err(error) = region.truncate() {
+                tracing::error!(slab, %error, "a slab's memory is not given back");
+            }
+            Outcome::GivenBack(slab)
+        }
+    }
+}
+
 /// Fresh memory: a memfd of its own, so zero, and granted at most once.
-fn prepare(slab: SlabIndex, slab_bytes: u64, options: RegionOptions) -> Result<Region> {
-    let available_bytes = machine::available_bytes();
+fn prepare(
+    slab: SlabIndex,
+    slab_bytes: u64,
+    options: RegionOptions,
+    available_bytes: u64,
+) -> Result<Region> {
     if available_bytes < slab_bytes.saturating_add(RESERVE_BYTES) {
         return Err(Error::OutOfMemory {
             asked_bytes: slab_bytes,

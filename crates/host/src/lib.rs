@@ -16,7 +16,9 @@ mod fill;
 mod keeper;
 mod machine;
 mod side_thread;
+mod stepped;
 
 pub use config::{Config, LockMemory, slab_bytes_default};
 pub use daemon::Daemon;
 pub use error::{Error, Result};
+pub use stepped::Stepped;

@@ -11,6 +11,7 @@ pub(crate) struct SideThread<J> {
     name: &'static str,
     /// `None` only while it is being dropped.
     jobs: Option<Sender<J>>,
+    /// `None` as well where the caller does the jobs.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,6 +37,17 @@ impl<J: Send + 'static> SideThread<J> {
             jobs: Some(jobs),
             thread: Some(thread),
         })
+    }
+
+    /// No thread: the caller takes the jobs out of the inbox and does them in its own time.
+    pub(crate) fn done_elsewhere(name: &'static str) -> (Self, Receiver<J>) {
+        let (jobs, inbox) = channel();
+        let side = Self {
+            name,
+            jobs: Some(jobs),
+            thread: None,
+        };
+        (side, inbox)
     }
 
     /// Queues a job; outcomes come in order.

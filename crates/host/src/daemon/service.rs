@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_fabric::{Event, Hello, Listen as _, PeerId, Region, Rights};
+use cenote_fabric::{Event, Hello, PeerId, Region, Rights};
 use cenote_pool::control::{FillResult, Reply, Request, Window};
 use cenote_pool::ledger::{Action, Place, SlabIndex};
 
-use super::{Daemon, Memory, Outcome, Session, elapsed, to_wire};
+use super::{Daemon, Memory, Outcome, Session, to_wire};
 use crate::fill::{Fill, Job as FillJob};
 use crate::keeper::Job as KeeperJob;
 
@@ -294,7 +294,7 @@ impl Daemon {
         let mut bytes = Vec::with_capacity(64);
         reply.encode(&mut bytes);
         if self.listener.send(peer, &bytes).is_err() {
-            self.cut_off(elapsed(), peer, "an answer cannot be sent");
+            self.cut_off(self.elapsed(), peer, "an answer cannot be sent");
         }
     }
 }

@@ -5,8 +5,6 @@
 //! written, and is then free for the next piece. On `tcp` all slots are in flight, several
 //! reads per system call.
 
-use std::time::Duration;
-
 use cenote_codec::Code;
 use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
 use cenote_pool::control::FillResult;
@@ -14,7 +12,7 @@ use cenote_pool::control::FillResult;
 use super::Fill;
 use super::direct::{self, Failed};
 use super::landings::Landings;
-use super::sources::{Sources, Unusable};
+use super::sources::Sources;
 
 /// Bytes of one source that land in one slot. Eight of them and the result fit a second-level
 /// cache of 256 KiB.
@@ -22,8 +20,6 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Pieces in flight: what a `tcp` connection carries in one round trip, several times.
 /// With 32 sources on one host they are half of an endpoint's queue.
 const SLOTS: usize = 16;
-/// How long a wait for completions lasts before endpoints look at their own timeouts.
-const WAIT: Duration = Duration::from_millis(100);
 
 /// Buffers and bookkeeping that one fill after another uses.
 pub(super) struct Gather {
@@ -38,12 +34,18 @@ pub(super) struct Gather {
     code: Option<Code>,
 }
 
-/// One fill while it runs.
-struct Run<'a> {
-    fill: &'a Fill,
-    target: &'a Region,
+/// One fill whose sources are attached.
+pub(super) struct Run<'a> {
+    pub(super) fill: &'a Fill,
+    pub(super) target: &'a Region,
     /// Per source: the index of its host, its window.
-    sources: Vec<(usize, RemoteWindow)>,
+    pub(super) sources: &'a [(usize, RemoteWindow)],
+    pub(super) progress: &'a mut Progress,
+}
+
+/// How far a fill has come.
+#[derive(Default)]
+pub(super) struct Progress {
     /// Per slot: the piece that is landing there.
     slots: [Option<Piece>; SLOTS],
     /// Bytes posted so far.
@@ -70,98 +72,80 @@ impl Gather {
         }
     }
 
-    /// Carries out one fill, which is sound.
-    pub(super) fn fill(&mut self, fill: &Fill, target: &Region, hosts: &mut Sources) -> FillResult {
+    /// Makes ready for a fill, which is sound; false if there is no such code.
+    pub(super) fn begin(&mut self, fill: &Fill) -> bool {
         self.serial += 1;
-        hosts.prepare();
         let (k, r) = (usize::from(fill.k), usize::from(fill.r));
         if self
             .code
             .as_ref()
             .is_none_or(|code| (code.k(), code.r()) != (k, r))
         {
-            let Ok(code) = Code::new(k, r) else {
-                return FillResult::Bad;
-            };
-            self.code = Some(code);
+            self.code = Code::new(k, r).ok();
         }
-        let mut sources = Vec::with_capacity(k);
-        for source in &fill.sources {
-            let opened = hosts.open(&source.address);
-            match opened.and_then(|host| Ok((host, hosts.host(host).window(source.window)?))) {
-                Ok(opened) => sources.push(opened),
-                Err(Unusable) => {
-                    return FillResult::SourceFailed {
-                        split: source.split,
-                    };
-                }
-            }
+        self.code.is_some()
+    }
+
+    /// Moves the fill on as far as it goes without waiting; its result at its end.
+    pub(super) fn step(
+        &mut self,
+        run: &mut Run<'_>,
+        hosts: &mut Sources,
+        now: Time,
+    ) -> Option<FillResult> {
+        if direct::reaches(run.sources) {
+            return Some(self.fill_directly(run, hosts, now));
         }
-        if direct::reaches(&sources) {
-            return self.fill_directly(fill, target, &sources, hosts);
+        let slots = SLOTS * run.sources.len();
+        if self.landings.count() < slots {
+            self.landings = Landings::new(slots, PIECE_BYTES);
         }
-        if self.landings.count() < SLOTS * k {
-            self.landings = Landings::new(SLOTS * k, PIECE_BYTES);
-        }
-        let mut run = Run {
-            fill,
-            target,
-            sources,
-            slots: [None; SLOTS],
-            posted: 0,
-        };
-        let end = self.run(&mut run, hosts);
+        let end = self.advance(run, hosts, now).err()?;
         if end != FillResult::Done {
             run.abandon(self.serial, hosts);
         }
-        end
+        Some(end)
     }
 
     /// Carries out a fill whose sources are all mapped.
-    fn fill_directly(
-        &self,
-        fill: &Fill,
-        target: &Region,
-        sources: &[(usize, RemoteWindow)],
-        hosts: &mut Sources,
-    ) -> FillResult {
+    fn fill_directly(&self, run: &Run<'_>, hosts: &mut Sources, now: Time) -> FillResult {
         let code = self.code.as_ref().expect("set before the fill runs");
-        let failed = match direct::rebuild(code, fill, sources, target) {
-            Err(Failed::Fill(end)) => return end,
+        match direct::rebuild(code, run.fill, run.sources, run.target) {
+            Err(Failed::Fill(end)) => end,
             Err(Failed::Source(index, status)) => {
                 tracing::warn!(?status, "read a source of a fill");
-                let (host, window) = &sources[index];
+                let (host, window) = &run.sources[index];
                 hosts.host(*host).forget(window);
-                Some(index)
+                run.source_failed(index)
             }
-            Ok(()) => sources
-                .iter()
-                .position(|(host, _)| !hosts.host(*host).is_live()),
-        };
-        failed.map_or(FillResult::Done, |index| FillResult::SourceFailed {
-            split: fill.sources[index].split,
-        })
+            Ok(()) => run.check_alive(hosts, now),
+        }
     }
 
-    fn run(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> FillResult {
-        loop {
-            while run.posted < run.fill.len_bytes
-                && let Some(slot) = run.slots.iter().position(Option::is_none)
-            {
-                if let Err(end) = self
-                    .post(run, slot, hosts)
-                    .and_then(|()| self.reap(run, hosts))
-                {
-                    return end;
-                }
-            }
-            if run.slots.iter().all(Option::is_none) {
-                return run.check_alive(hosts);
-            }
-            if let Err(end) = self.advance(run, hosts) {
-                return end;
-            }
+    /// Takes what arrived and posts what there is room for. `Err`: the fill has ended so.
+    fn advance(
+        &mut self,
+        run: &mut Run<'_>,
+        hosts: &mut Sources,
+        now: Time,
+    ) -> Result<(), FillResult> {
+        for (host, _) in run.sources {
+            hosts.host(*host).endpoint.poll(now, &mut self.queue);
         }
+        self.reap(run, hosts)?;
+        while run.progress.posted < run.fill.len_bytes
+            && let Some(slot) = run.progress.slots.iter().position(Option::is_none)
+        {
+            self.post(run, slot, hosts)?;
+            self.reap(run, hosts)?;
+        }
+        if run.progress.slots.iter().all(Option::is_none) {
+            return Err(run.check_alive(hosts, now));
+        }
+        for (host, _) in run.sources {
+            hosts.host(*host).endpoint.flush(&mut self.queue);
+        }
+        Ok(())
     }
 
     /// Posts the next piece of every source into a free slot.
@@ -172,18 +156,18 @@ impl Gather {
         slot: usize,
         hosts: &mut Sources,
     ) -> Result<(), FillResult> {
-        let left = usize::try_from(run.fill.len_bytes - run.posted).unwrap_or(usize::MAX);
+        let left = usize::try_from(run.fill.len_bytes - run.progress.posted).unwrap_or(usize::MAX);
         let len = left.min(PIECE_BYTES);
         let k = run.sources.len();
-        run.slots[slot] = Some(Piece {
-            start: run.posted,
+        run.progress.slots[slot] = Some(Piece {
+            start: run.progress.posted,
             len,
             missing: (1_u64 << k) - 1,
         });
         for (index, (host, window)) in run.sources.iter().enumerate() {
             let landing = self.landings.pointer(slot * k + index);
             let (offset, token) = (
-                run.fill.offset + run.posted,
+                run.fill.offset + run.progress.posted,
                 token(self.serial, slot, index),
             );
             let endpoint = &mut hosts.host(*host).endpoint;
@@ -198,7 +182,7 @@ impl Gather {
                 return Err(run.source_failed(index));
             }
         }
-        run.posted += len as u64;
+        run.progress.posted += len as u64;
         Ok(())
     }
 
@@ -214,13 +198,13 @@ impl Gather {
                 hosts.host(*host).forget(window);
                 return Err(run.source_failed(index));
             }
-            let piece = run.slots[slot]
+            let piece = run.progress.slots[slot]
                 .as_mut()
                 .expect("a slot is taken until its last completion");
             piece.missing &= !(1 << index);
             if piece.missing == 0 {
                 let piece = *piece;
-                run.slots[slot] = None;
+                run.progress.slots[slot] = None;
                 self.decode(run, slot, piece)?;
             }
         }
@@ -253,31 +237,6 @@ impl Gather {
         };
         written.map_err(|_| FillResult::TargetStale)
     }
-
-    /// Lets the endpoints make progress, blocking while there is none.
-    fn advance(&mut self, run: &mut Run<'_>, hosts: &mut Sources) -> Result<(), FillResult> {
-        for (host, _) in &run.sources {
-            hosts.host(*host).endpoint.flush(&mut self.queue);
-        }
-        loop {
-            let now = Time::now();
-            for (host, _) in &run.sources {
-                hosts.host(*host).endpoint.poll(now, &mut self.queue);
-            }
-            if !self.queue.is_empty() {
-                return self.reap(run, hosts);
-            }
-            let fds: Vec<_> = run
-                .sources
-                .iter()
-                .filter_map(|(host, _)| hosts.host(*host).endpoint.fd())
-                .collect();
-            if let Err(error) = cenote_fabric::wait(&fds, Some(WAIT)) {
-                tracing::error!(%error, "wait for the sources of a fill");
-                return Err(run.source_failed(0));
-            }
-        }
-    }
 }
 
 impl Run<'_> {
@@ -288,17 +247,17 @@ impl Run<'_> {
     }
 
     /// What a host that died meanwhile gave counts as lost, also where it still reads.
-    fn check_alive(&self, hosts: &mut Sources) -> FillResult {
+    fn check_alive(&self, hosts: &mut Sources, now: Time) -> FillResult {
         let dead = self
             .sources
             .iter()
-            .position(|(host, _)| !hosts.host(*host).is_live());
+            .position(|(host, _)| !hosts.host(*host).is_live(now));
         dead.map_or(FillResult::Done, |index| self.source_failed(index))
     }
 
     /// Detaches every landing that is still out, so that the next fill may use it.
     fn abandon(&self, serial: u64, hosts: &mut Sources) {
-        for (slot, piece) in self.slots.iter().enumerate() {
+        for (slot, piece) in self.progress.slots.iter().enumerate() {
             let missing = piece.map_or(0, |piece| piece.missing);
             for (index, (host, _)) in self.sources.iter().enumerate() {
                 if missing >> index & 1 == 1 {

@@ -17,6 +17,9 @@ pub(super) struct Landings {
     piece_bytes: usize,
 }
 
+// SAFETY: the allocation is owned by this value alone and tied to no thread.
+unsafe impl Send for Landings {}
+
 impl Landings {
     pub(super) fn new(count: usize, piece_bytes: usize) -> Self {
         assert!(piece_bytes > 0, "pieces have bytes");

@@ -3,11 +3,12 @@
 //! One session and one endpoint per address, and the windows attached through them,
 //! least recently used first out. Between fills dead connections are dropped.
 
-use std::time::{Duration, Instant};
+use std::os::fd::RawFd;
+use std::time::Duration;
 
 use cenote_fabric::{
-    Address, ClientId, CompletionQueue, Connector, Endpoint, FAILURE_TIMEOUT, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Time, WindowDescriptor, WindowId,
+    Address, ClientId, CompletionQueue, Connector, Endpoint, Error, FAILURE_TIMEOUT, Generation,
+    Hello, Incoming, RemoteWindow, Rights, Session, Time, WindowDescriptor, WindowId,
 };
 use cenote_pool::control::{NAME_BYTES_MAX, Window};
 
@@ -15,6 +16,10 @@ use cenote_pool::control::{NAME_BYTES_MAX, Window};
 const HOSTS_MAX: usize = 64;
 /// Most windows attached per host.
 const WINDOWS_MAX: usize = 64;
+/// Most messages of a host that are read at once; it has no reason to send more.
+const MESSAGES_MAX: usize = 1024;
+/// How long a wait lasts before endpoints look at their own timeouts.
+const WAIT: Duration = Duration::from_millis(100);
 
 /// Open connections to other hosts, the longest open first.
 pub(super) struct Sources {
@@ -30,6 +35,8 @@ pub(super) struct Host {
     pub(super) endpoint: Box<dyn Endpoint>,
     /// The most recently used last. Before the session, whose end they may outlive.
     windows: Vec<RemoteWindow>,
+    /// Windows of the fill in hand that the host would not open.
+    refused: Vec<(WindowId, Generation)>,
     session: Box<dyn Session>,
 }
 
@@ -75,8 +82,8 @@ impl Sources {
     }
 
     /// Drops what is dead and makes room for the sources of one fill; call it before one.
-    pub(super) fn prepare(&mut self) {
-        self.hosts.retain_mut(Host::is_live);
+    pub(super) fn prepare(&mut self, now: Time) {
+        self.hosts.retain_mut(|host| host.is_live(now));
         let surplus = self.hosts.len().saturating_sub(HOSTS_MAX / 2);
         self.hosts.drain(..surplus);
     }
@@ -95,6 +102,7 @@ impl Sources {
             address: address.to_owned(),
             endpoint,
             windows: Vec::new(),
+            refused: Vec::new(),
             session,
         })
     }
@@ -102,8 +110,9 @@ impl Sources {
 
 impl Host {
     /// Whether both connections stand, as far as can be told without waiting.
-    pub(super) fn is_live(&mut self) -> bool {
-        loop {
+    pub(super) fn is_live(&mut self, now: Time) -> bool {
+        self.refused.clear();
+        for _ in 0..MESSAGES_MAX {
             match self.session.receive() {
                 Ok(Some(_)) => {} // A late answer to an attach that was given up.
                 Ok(None) => break,
@@ -112,64 +121,85 @@ impl Host {
         }
         let mut unowned = CompletionQueue::default();
         // No fill waits for a completion now: what still comes belongs to one that ended early.
-        self.endpoint.poll(Time::now(), &mut unowned);
+        self.endpoint.poll(now, &mut unowned);
         !self.endpoint.is_dead()
     }
 
-    /// Access to a window of this host, attached if need be.
-    pub(super) fn window(&mut self, window: Window) -> Result<RemoteWindow, Unusable> {
-        let descriptor = WindowDescriptor {
-            id: WindowId(window.id),
-            generation: Generation(window.generation),
-            len_bytes: window.len_bytes,
-            rights: Rights(window.rights),
+    /// The window, if it is attached; otherwise asks the host for it, and [`Host::attached`]
+    /// says how that ended.
+    pub(super) fn window(&mut self, window: Window) -> Result<Option<RemoteWindow>, Unusable> {
+        let descriptor = descriptor(window);
+        let Some(found) = self.windows.iter().position(|w| w.descriptor == descriptor) else {
+            return match self.session.attach(descriptor) {
+                Ok(()) => Ok(None),
+                Err(error) => Err(self.unusable(&error)),
+            };
         };
-        let found = self.windows.iter().position(|w| w.descriptor == descriptor);
-        let remote = match found {
-            Some(found) => self.windows.remove(found),
-            None => self.attach(descriptor).map_err(|error| {
-                tracing::warn!(address = self.address, %error, "attach a source of a fill");
-                Unusable
-            })?,
-        };
-        if self.windows.len() >= WINDOWS_MAX {
-            self.windows.remove(0);
-        }
+        let remote = self.windows.remove(found);
         self.windows.push(remote.clone());
-        Ok(remote)
+        Ok(Some(remote))
+    }
+
+    /// A window that was asked for, once the host has answered.
+    pub(super) fn attached(&mut self, window: Window) -> Result<Option<RemoteWindow>, Unusable> {
+        let asked = descriptor(window);
+        loop {
+            match self.session.receive() {
+                Ok(Some(Incoming::Attached(answered, end))) => match end {
+                    Ok(remote) => {
+                        if self.windows.len() >= WINDOWS_MAX {
+                            self.windows.remove(0);
+                        }
+                        self.windows.push(remote);
+                    }
+                    // A refusal names no length and no rights.
+                    Err(error)
+                        if (answered.id, answered.generation) == (asked.id, asked.generation) =>
+                    {
+                        return Err(self.unusable(&error));
+                    }
+                    Err(_) => self.refused.push((answered.id, answered.generation)),
+                },
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => return Err(self.unusable(&error)),
+            }
+        }
+        if self.refused.contains(&(asked.id, asked.generation)) {
+            return Err(self.unusable(&Error::StaleWindow));
+        }
+        let found = self.windows.iter().find(|w| w.descriptor == asked);
+        Ok(found.cloned())
+    }
+
+    fn unusable(&self, error: &Error) -> Unusable {
+        tracing::warn!(address = self.address, %error, "attach a source of a fill");
+        Unusable
+    }
+
+    /// What to wait for while an answer or a completion is owed, and for how long at most.
+    pub(super) fn interest(&self) -> (impl Iterator<Item = RawFd>, Duration) {
+        let limit = if self.session.wants_write() {
+            // A send that waits for the socket is tried again by `receive`.
+            Duration::from_millis(1)
+        } else {
+            WAIT
+        };
+        let fds = self.endpoint.fd().into_iter().chain([self.session.fd()]);
+        (fds, limit)
     }
 
     /// Forgets a window whose verbs fail; attached anew it may be another.
     pub(super) fn forget(&mut self, window: &RemoteWindow) {
         self.windows.retain(|w| w.descriptor != window.descriptor);
     }
+}
 
-    fn attach(&mut self, descriptor: WindowDescriptor) -> cenote_fabric::Result<RemoteWindow> {
-        let deadline = Instant::now() + FAILURE_TIMEOUT;
-        self.session.attach(descriptor)?;
-        loop {
-            match self.session.receive()? {
-                // A refusal names no length and no rights.
-                Some(Incoming::Attached(answered, end))
-                    if (answered.id, answered.generation)
-                        == (descriptor.id, descriptor.generation) =>
-                {
-                    return end;
-                }
-                Some(_) => continue,
-                None => {}
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(cenote_fabric::Error::Timeout(FAILURE_TIMEOUT));
-            }
-            // A send that waits for the socket is tried again by `receive`.
-            let limit = if self.session.wants_write() {
-                Duration::from_millis(1)
-            } else {
-                left
-            };
-            cenote_fabric::wait(&[self.session.fd()], Some(limit))?;
-        }
+fn descriptor(window: Window) -> WindowDescriptor {
+    WindowDescriptor {
+        id: WindowId(window.id),
+        generation: Generation(window.generation),
+        len_bytes: window.len_bytes,
+        rights: Rights(window.rights),
     }
 }

@@ -1,0 +1,133 @@
+//! A host without threads: its caller decides when each part of it runs, and in what time.
+//!
+//! For simulators. The daemon, the ledger and the filler are those of a real host; what the
+//! keeper and the filler do beside the control thread happens in [`Stepped::work`].
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
+use cenote_pool::control::HostStatus;
+
+use crate::daemon::{Daemon, Outcome, Parts};
+use crate::fill::{self, Filler};
+use crate::keeper;
+use crate::machine::Machine;
+use crate::side_thread::SideThread;
+use crate::{Config, Result};
+
+/// A host that its caller runs step by step.
+pub struct Stepped {
+    daemon: Daemon,
+    events: Vec<Event>,
+    slab_bytes: u64,
+    keeper_inbox: Receiver<keeper::Job>,
+    filler_inbox: Receiver<fill::Job>,
+    filler: Filler,
+    is_filling: bool,
+    outcomes: Sender<Outcome>,
+    clock: fn() -> Time,
+}
+
+impl Stepped {
+    /// A host that clients reach through `listener`, and that reaches other hosts through
+    /// `connector` as `client`. Of `config`, addresses and key are not used; memory is neither
+    /// locked nor checked against the machine's.
+    ///
+    /// # Errors
+    /// `Config`.
+    pub fn start(
+        config: Config,
+        listener: Box<dyn Listen>,
+        (connector, client): (Box<dyn Connector>, ClientId),
+        clock: fn() -> Time,
+    ) -> Result<Self> {
+        config.check(&Machine::boundless())?;
+        let (outcome_sender, outcomes) = channel();
+        let (keeper, keeper_inbox) = SideThread::done_elsewhere("keeper");
+        let (filler, filler_inbox) = SideThread::done_elsewhere("filler");
+        let name = config.name.clone();
+        let slab_bytes = config.slab_bytes;
+        let mut daemon = Daemon::assemble(
+            config,
+            Parts {
+                listener,
+                outcomes,
+                keeper,
+                filler,
+                locked: false,
+                incarnation: clock().0,
+                clock,
+            },
+        );
+        daemon.begin();
+        Ok(Self {
+            daemon,
+            events: Vec::new(),
+            slab_bytes,
+            keeper_inbox,
+            filler_inbox,
+            filler: Filler::new(connector, client, &name),
+            is_filling: false,
+            outcomes: outcome_sender,
+            clock,
+        })
+    }
+
+    /// Handles what has arrived, and ticks when that is due.
+    ///
+    /// # Errors
+    /// As [`Daemon::run`](crate::Daemon::run).
+    pub fn turn(&mut self) -> Result<()> {
+        self.daemon.turn(Duration::ZERO, &mut self.events)
+    }
+
+    /// When it wants a turn even if nothing arrives.
+    #[must_use]
+    pub fn next_tick(&self) -> Time {
+        self.daemon.next_tick()
+    }
+
+    /// Does the next piece of slow work: one slab made or given back, or a fill moved on as far
+    /// as it goes. False: there is nothing to do now; an unfinished fill waits for its sources.
+    pub fn work(&mut self) -> bool {
+        if let Ok(job) = self.keeper_inbox.try_recv() {
+            let options = RegionOptions::default();
+            self.tell(keeper::carry_out(job, self.slab_bytes, options, || {
+                u64::MAX
+            }));
+            return true;
+        }
+        if !self.is_filling {
+            let Ok(job) = self.filler_inbox.try_recv() else {
+                return false;
+            };
+            self.filler.begin(job, (self.clock)());
+            self.is_filling = true;
+        }
+        let Some(outcome) = self.filler.step((self.clock)()) else {
+            return false;
+        };
+        self.is_filling = false;
+        self.tell(outcome);
+        true
+    }
+
+    /// Whether a fill waits for its sources.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.is_filling
+    }
+
+    /// Its view of itself.
+    #[must_use]
+    pub fn status(&self) -> HostStatus {
+        self.daemon.status()
+    }
+
+    fn tell(&self, outcome: Outcome) {
+        self.outcomes
+            .send(outcome)
+            .expect("the daemon that takes outcomes is a field of this");
+    }
+}

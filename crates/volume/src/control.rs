@@ -8,33 +8,34 @@
 //! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
 mod closing;
+mod dialer;
 mod endpoints;
 mod hosts;
 mod mapping;
 mod repair;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
 
-use cenote_fabric::{
-    ClientId, Connector, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor,
-};
+use cenote_fabric::{ClientId, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor};
 use cenote_fabric::{Generation, WindowId};
 use cenote_pool::control::{Reply, Request, Window};
 
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
 use crate::status::{CounterValues, HostState, VolumeStatus};
+use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
 use repair::Repair;
 
-pub use hosts::{HostConfig, Link, dial};
+pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
+pub use hosts::HostConfig;
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
@@ -63,7 +64,7 @@ pub enum Command {
 /// What the control thread is made of.
 pub struct Parts {
     pub core: Arc<Core>,
-    pub connector: Arc<dyn Connector>,
+    pub dialer: Arc<dyn Dialer>,
     pub client: ClientId,
     pub name: String,
     pub volume: u128,
@@ -77,15 +78,15 @@ pub struct Parts {
 /// State of the control thread.
 pub struct Control {
     core: Arc<Core>,
-    connector: Arc<dyn Connector>,
+    dialer: Arc<dyn Dialer>,
     hello: Hello,
     volume: u128,
     slab_bytes: u64,
     hosts: Vec<Host>,
     workers: Vec<usize>,
     openings: Vec<Opening>,
-    acquires: HashMap<u64, Acquire>,
-    jobs: HashMap<usize, MapJob>,
+    acquires: BTreeMap<u64, Acquire>,
+    jobs: BTreeMap<usize, MapJob>,
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
@@ -96,6 +97,7 @@ pub struct Control {
     arrivals: Receiver<Arrival>,
     arrive: Sender<Arrival>,
     commands: Receiver<Command>,
+    closing: Option<Closing>,
     ticked: Time,
 }
 
@@ -110,13 +112,13 @@ impl Control {
             },
             hosts: Host::table(parts.hosts, now),
             core: parts.core,
-            connector: parts.connector,
+            dialer: parts.dialer,
             volume: parts.volume,
             slab_bytes: parts.slab_bytes,
             workers: Vec::new(),
             openings: Vec::new(),
-            acquires: HashMap::new(),
-            jobs: HashMap::new(),
+            acquires: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             refused: Vec::new(),
             repairs: Vec::new(),
             repair_retry: Time(0),
@@ -125,6 +127,7 @@ impl Control {
             arrivals,
             arrive,
             commands: parts.commands,
+            closing: None,
             ticked: now,
         };
         for (host, link) in parts.links {
@@ -137,28 +140,59 @@ impl Control {
     pub fn run(mut self) {
         loop {
             let ready = self.wait();
-            self.core.wake.clear();
-            for host in ready {
-                self.receive(host);
+            if !self.turn(ready) {
+                return;
             }
-            while let Ok(arrival) = self.arrivals.try_recv() {
-                self.on_arrival(arrival);
+        }
+    }
+
+    /// Handles what `ready` hosts sent and all else that is due; false once the volume is closed.
+    pub fn turn(&mut self, ready: Vec<HostIndex>) -> bool {
+        self.core.wake.clear();
+        if self.closing.is_some() {
+            return self.is_still_closing(ready);
+        }
+        for host in ready {
+            self.receive(host);
+        }
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            self.on_arrival(arrival);
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            if !self.on_command(command) {
+                self.begin_closing();
+                return self.is_still_closing(Vec::new());
             }
-            while let Ok(command) = self.commands.try_recv() {
-                if !self.on_command(command) {
-                    self.release_all();
-                    return;
-                }
-            }
-            self.take_failures();
-            for extent in self.core.take_wanted() {
-                self.start_mapping(extent);
-            }
-            let now = self.now();
-            if now.since(self.ticked) >= TICK {
-                self.tick(now);
-            }
-            self.step_repairs();
+        }
+        self.take_failures();
+        for extent in self.core.take_wanted() {
+            self.start_mapping(extent);
+        }
+        let now = self.now();
+        if now.since(self.ticked) >= TICK {
+            self.tick(now);
+        }
+        self.step_repairs();
+        true
+    }
+
+    /// Hosts that may have sent something.
+    pub fn connected(&self) -> Vec<HostIndex> {
+        let hosts = self.hosts.iter().enumerate();
+        hosts
+            .filter(|(_, host)| host.is_up())
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// How long it may sleep when nothing arrives.
+    pub fn patience(&self) -> Duration {
+        if self.hosts.iter().any(|host| host.is_unread) {
+            Duration::ZERO
+        } else if self.is_draining() {
+            repair::DRAIN_POLL
+        } else {
+            TICK
         }
     }
 
@@ -177,13 +211,7 @@ impl Control {
             }
         }
         let is_unread = |host: &HostIndex| self.hosts[*host].is_unread;
-        let timeout = if hosts.iter().any(is_unread) {
-            Duration::ZERO
-        } else if self.is_draining() {
-            repair::DRAIN_POLL
-        } else {
-            TICK
-        };
+        let timeout = self.patience();
         let spec = libc::timespec {
             tv_sec: 0,
             tv_nsec: i64::from(timeout.subsec_nanos()),

@@ -20,13 +20,15 @@ mod directory;
 mod request;
 mod scheme;
 mod status;
+mod stepped;
 mod volume;
 mod wake;
 mod worker;
 
-pub use control::HostConfig;
+pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use scheme::{Scheme, SchemeError};
 pub use status::{CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
+pub use stepped::Stepped;
 pub use volume::{Volume, VolumeConfig, VolumeError};
 pub use worker::{REQUESTS_MAX, Worker};

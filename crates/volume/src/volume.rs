@@ -1,16 +1,16 @@
 //! A volume: opened once per owner, shared by its workers.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
 
-use crate::control::{Command, Control, HostConfig, Link, Parts, dial};
+use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Mapping};
-use crate::directory::WORKERS_MAX;
+use crate::directory::{WORKERS_MAX, WorkerEpoch};
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -128,9 +128,7 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`] says what is missing; trying again is sensible for `TooFewHosts` alone.
     pub fn open(config: VolumeConfig, connector: Arc<dyn Connector>) -> Result<Self, VolumeError> {
-        let size_bytes_max = config
-            .size_bytes_max
-            .clamp(config.size_bytes, SIZE_BYTES_MAX.max(config.size_bytes));
+        let size_bytes_max = config.size_bytes_max();
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
         let client = random_client()?;
         let hello = Hello {
@@ -161,40 +159,18 @@ impl Volume {
             .map(|(_, link)| link.slab_bytes)
             .min()
             .expect("at least k links");
-        let extent_bytes = slab_bytes.saturating_mul(config.scheme.k() as u64);
-        let is_too_small = slab_bytes < config.scheme.split_bytes() as u64;
-        if is_too_small || size_bytes_max.div_ceil(extent_bytes) > EXTENTS_MAX {
-            return Err(VolumeError::Slab {
+        let dialer = Arc::new(Threads(connector));
+        let clock = Time::now;
+        let (volume, control) = Self::assemble(
+            config,
+            Assembly {
+                client,
                 slab_bytes,
-                scheme: config.scheme,
-            });
-        }
-        let wake = Wake::new().map_err(|source| VolumeError::Os {
-            what: "making an eventfd",
-            source,
-        })?;
-        let core = Core::new(
-            config.scheme,
-            slab_bytes,
-            config.size_bytes,
-            size_bytes_max,
-            wake,
-            Time::now,
-        );
-        let core = Arc::new(core);
-        let host_count = config.hosts.len();
-        let (commands, inbox) = std::sync::mpsc::channel();
-        let control = Control::new(Parts {
-            core: Arc::clone(&core),
-            connector,
-            client,
-            name: config.name,
-            volume: config.id,
-            slab_bytes,
-            hosts: config.hosts,
-            links,
-            commands: inbox,
-        });
+                links,
+                dialer,
+                clock,
+            },
+        )?;
         let thread = std::thread::Builder::new()
             .name("cenote-volume".into())
             .spawn(move || control.run())
@@ -202,13 +178,59 @@ impl Volume {
                 what: "starting the control thread",
                 source,
             })?;
-        Ok(Self {
+        *volume
+            .control
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(volume)
+    }
+
+    /// A volume and what its control thread runs.
+    pub(crate) fn assemble(
+        config: VolumeConfig,
+        with: Assembly,
+    ) -> Result<(Self, Control), VolumeError> {
+        let (scheme, slab_bytes) = (config.scheme, with.slab_bytes);
+        let size_bytes_max = config.size_bytes_max();
+        check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
+        let extent_bytes = slab_bytes.saturating_mul(scheme.k() as u64);
+        let is_too_small = slab_bytes < scheme.split_bytes() as u64;
+        if is_too_small || size_bytes_max.div_ceil(extent_bytes) > EXTENTS_MAX {
+            return Err(VolumeError::Slab { slab_bytes, scheme });
+        }
+        let wake = Wake::new().map_err(|source| VolumeError::Os {
+            what: "making an eventfd",
+            source,
+        })?;
+        let core = Arc::new(Core::new(
+            scheme,
+            slab_bytes,
+            config.size_bytes,
+            size_bytes_max,
+            wake,
+            with.clock,
+        ));
+        let host_count = config.hosts.len();
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let control = Control::new(Parts {
+            core: Arc::clone(&core),
+            dialer: with.dialer,
+            client: with.client,
+            name: config.name,
+            volume: config.id,
+            slab_bytes,
+            hosts: config.hosts,
+            links: with.links,
+            commands: inbox,
+        });
+        let volume = Self {
             core,
             commands,
-            control: Mutex::new(Some(thread)),
+            control: Mutex::new(None),
             host_count,
             size_bytes_max,
-        })
+        };
+        Ok((volume, control))
     }
 
     /// Current size in bytes.
@@ -234,19 +256,32 @@ impl Volume {
     /// # Errors
     /// `TooManyWorkers`, `Closed`, or the system is out of descriptors.
     pub fn worker(&self) -> Result<Worker, VolumeError> {
+        let newcomer = self.ask_for_worker()?;
+        let answer = newcomer.ready.recv();
+        self.make_worker(newcomer, answer.map_err(|_| VolumeError::Closed)?)
+    }
+
+    /// Has the control thread open endpoints for a new worker.
+    pub(crate) fn ask_for_worker(&self) -> Result<Newcomer, VolumeError> {
         let (id, epoch) = self
             .core
             .directory
             .register()
             .ok_or(VolumeError::TooManyWorkers)?;
-        let (ready, done) = sync_channel(1);
-        self.command(Command::AddWorker { id, ready })?;
-        done.recv()
-            .map_err(|_| VolumeError::Closed)?
-            .map_err(|source| VolumeError::Os {
-                what: "starting a thread that connects",
-                source,
-            })?;
+        let (answer, ready) = sync_channel(1);
+        self.command(Command::AddWorker { id, ready: answer })?;
+        Ok(Newcomer { id, epoch, ready })
+    }
+
+    /// The worker, once the control thread has answered.
+    pub(crate) fn make_worker(
+        &self,
+        newcomer: Newcomer,
+        answer: std::io::Result<()>,
+    ) -> Result<Worker, VolumeError> {
+        let os = |what| move |source| VolumeError::Os { what, source };
+        answer.map_err(os("starting a thread that connects"))?;
+        let Newcomer { id, epoch, .. } = newcomer;
         Worker::new(
             Arc::clone(&self.core),
             id,
@@ -254,10 +289,7 @@ impl Volume {
             self.host_count,
             self.commands.clone(),
         )
-        .map_err(|source| VolumeError::Os {
-            what: "making an epoll descriptor",
-            source,
-        })
+        .map_err(os("making an epoll descriptor"))
     }
 
     /// Whether byte `offset` lies in a page with data, and the first byte at or after which that changes,
@@ -365,6 +397,29 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// What a volume is assembled with, beside its configuration.
+pub(crate) struct Assembly {
+    pub client: ClientId,
+    pub slab_bytes: u64,
+    pub links: Vec<(usize, Link)>,
+    pub dialer: Arc<dyn Dialer>,
+    pub clock: fn() -> Time,
+}
+
+/// A worker on its way.
+pub(crate) struct Newcomer {
+    id: usize,
+    epoch: WorkerEpoch,
+    pub ready: Receiver<std::io::Result<()>>,
+}
+
+impl VolumeConfig {
+    fn size_bytes_max(&self) -> u64 {
+        let most = SIZE_BYTES_MAX.max(self.size_bytes);
+        self.size_bytes_max.clamp(self.size_bytes, most)
     }
 }
 

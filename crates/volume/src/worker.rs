@@ -64,6 +64,7 @@ pub struct Worker {
     // Requests with pages not yet started, oldest first.
     starting: VecDeque<u16>,
     done: VecDeque<Done>,
+    is_abandoned: bool,
 }
 
 /// A snapshot that operations work in.
@@ -128,6 +129,7 @@ impl Worker {
             free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
             starting: VecDeque::with_capacity(REQUESTS_MAX),
             done: VecDeque::with_capacity(REQUESTS_MAX),
+            is_abandoned: false,
             farewell,
             core,
         };
@@ -450,8 +452,19 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Ends without waiting for what is on its way, as the end of its process would: writes may
+    /// have reached some members and not others. For tests of what survives that.
+    pub fn abandon(mut self) {
+        self.is_abandoned = true;
+    }
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return self.drop_endpoints();
+        }
         // A write cut off in the middle would leave a stripe that agrees with neither the old
         // page nor the new: what is on its way ends first, what waits does not begin.
         self.starting.clear();
@@ -461,7 +474,13 @@ impl Drop for Worker {
             self.turn(Duration::from_millis(1));
             self.retain_settling();
         }
-        // Without endpoints nothing can land any more; only then may buffers go.
+        self.drop_endpoints();
+    }
+}
+
+impl Worker {
+    /// Without endpoints nothing can land any more; only then may buffers go.
+    fn drop_endpoints(&mut self) {
         if let Ok(empty) = Lanes::new(0) {
             self.lanes = empty;
             self.unclaim_all();

@@ -1,10 +1,16 @@
 //! Closing a volume: every slab goes back to its host, as far as hosts can still be told.
 
-use cenote_fabric::{FAILURE_TIMEOUT, Incoming};
+use cenote_fabric::{FAILURE_TIMEOUT, Incoming, Time};
 use cenote_pool::control::{Reply, Request, Window};
 
 use super::{Control, pool_window};
 use crate::directory::HostIndex;
+
+/// A close under way.
+pub(super) struct Closing {
+    owed: Owed,
+    give_up_at: Time,
+}
 
 /// What hosts have not answered yet.
 #[derive(Default)]
@@ -16,9 +22,9 @@ struct Owed {
 }
 
 impl Control {
-    /// Gives every slab back: those in use, those granted to an extent that is still being
+    /// Starts to give every slab back: those in use, those granted to an extent that is still being
     /// mapped, and those on their way. The leases see to what takes longer than [`FAILURE_TIMEOUT`].
-    pub(super) fn release_all(&mut self) {
+    pub(super) fn begin_closing(&mut self) {
         // Gives back what workers had dropped.
         self.take_failures();
         let snapshot = self.core.directory.snapshot();
@@ -45,12 +51,23 @@ impl Control {
         for (host, window) in windows {
             self.release(host, window, &mut owed);
         }
-        let deadline = self.now().after(FAILURE_TIMEOUT);
-        while !owed.is_settled() && self.now() < deadline {
-            for host in self.wait() {
-                self.settle(host, &mut owed);
-            }
+        self.closing = Some(Closing {
+            owed,
+            give_up_at: self.now().after(FAILURE_TIMEOUT),
+        });
+    }
+
+    /// Takes answers of `ready` hosts while the volume closes; whether more are to come.
+    pub(super) fn is_still_closing(&mut self, ready: Vec<HostIndex>) -> bool {
+        let Some(mut closing) = self.closing.take() else {
+            return true;
+        };
+        for host in ready {
+            self.settle(host, &mut closing.owed);
         }
+        let goes_on = !closing.owed.is_settled() && self.now() < closing.give_up_at;
+        self.closing = Some(closing);
+        goes_on
     }
 
     fn release(&mut self, host: HostIndex, window: Window, owed: &mut Owed) {

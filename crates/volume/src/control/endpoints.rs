@@ -11,7 +11,8 @@ use std::sync::mpsc::SyncSender;
 use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Opener, Result};
 
 use super::Control;
-use super::hosts::{Arrival, Link};
+use super::dialer::Link;
+use super::hosts::Arrival;
 use crate::directory::Session;
 
 /// A connection on its way up, and endpoints of it, by worker.
@@ -106,8 +107,7 @@ impl Control {
                 core.wake.wake();
             }
         };
-        let builder = std::thread::Builder::new().name("cenote-open".into());
-        builder.spawn(work).map(drop)
+        self.dialer.run(Box::new(work))
     }
 
     pub(super) fn on_endpoint(

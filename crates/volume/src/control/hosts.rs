@@ -4,12 +4,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fabric::{
-    Address, Connector, Endpoint, Error, FAILURE_TIMEOUT, Hello, Incoming, Opener, Result, Time,
-};
-use cenote_pool::control::{Reply, Request, Window};
+use cenote_fabric::{Address, Endpoint, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
+use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::Candidate;
 
+use super::dialer::Link;
 use super::endpoints::Equipped;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
@@ -23,14 +22,6 @@ pub struct HostConfig {
     pub address: Address,
     /// Failure domain; hosts that fail together share it.
     pub domain: String,
-}
-
-/// A connected host, and what it said first.
-pub struct Link {
-    pub session: Box<dyn cenote_fabric::Session>,
-    pub slab_bytes: u64,
-    pub slabs_total: u32,
-    pub slabs_free: u32,
 }
 
 /// One host as the control thread sees it.
@@ -77,9 +68,6 @@ pub(super) enum Arrival {
 
 /// Pause between attempts to reach a host that is down.
 const RECONNECT: Duration = Duration::from_millis(500);
-
-/// Sizes of slabs that make sense: a page to a terabyte. Anything else is a broken host.
-const SLAB_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
 
 /// Slabs to give back that are remembered per host; the host's own long timeout frees the rest.
 const ABANDONED_MAX: usize = 65_536;
@@ -306,31 +294,40 @@ impl Control {
     }
 
     fn connect(&mut self, index: HostIndex) {
-        let (connector, hello) = (Arc::clone(&self.connector), self.hello.clone());
         let address = self.hosts[index].config.address.clone();
         let workers = self.workers.clone();
-        self.reach(index, move || {
-            let link = dial(&*connector, &address, &hello)?;
-            Equipped::new(link).equip(&workers)
-        });
+        let arrived = self.arrival_of(index);
+        let then = move |link: Result<Link>| {
+            arrived(link.and_then(|link| Equipped::new(link).equip(&workers)));
+        };
+        let started = self
+            .dialer
+            .dial(address, self.hello.clone(), Box::new(then));
+        self.connecting(index, started);
     }
 
-    /// Has a thread take a host's connection a step further.
-    fn reach(
-        &mut self,
-        index: HostIndex,
-        step: impl FnOnce() -> Result<Equipped> + Send + 'static,
-    ) {
+    /// Has the dialer open the endpoints that a new connection lacks.
+    fn equip(&mut self, index: HostIndex, equipped: Equipped, lacking: Vec<usize>) {
+        let arrived = self.arrival_of(index);
+        let started = self
+            .dialer
+            .run(Box::new(move || arrived(equipped.equip(&lacking))));
+        self.connecting(index, started);
+    }
+
+    /// Says from any thread how reaching a host went.
+    fn arrival_of(&self, index: HostIndex) -> impl FnOnce(Result<Equipped>) + Send + use<> {
         let (arrive, core) = (self.arrive.clone(), Arc::clone(&self.core));
-        let started = std::thread::Builder::new()
-            .name("cenote-connect".into())
-            .spawn(move || {
-                // The control thread may be gone; then the connection just closes.
-                drop(arrive.send(Arrival::Host(index, step())));
-                core.wake.wake();
-            });
+        move |reached| {
+            // The control thread may be gone; then the connection just closes.
+            drop(arrive.send(Arrival::Host(index, reached)));
+            core.wake.wake();
+        }
+    }
+
+    fn connecting(&mut self, index: HostIndex, started: std::io::Result<()>) {
         match started {
-            Ok(_) => self.hosts[index].state = State::Connecting,
+            Ok(()) => self.hosts[index].state = State::Connecting,
             Err(error) => self.cannot_connect(index, format!("start a thread: {error}")),
         }
     }
@@ -359,55 +356,12 @@ impl Control {
                 // Workers may have been added while it was reached.
                 let lacking = equipped.lacking(&self.workers);
                 if !lacking.is_empty() {
-                    return self.reach(index, move || equipped.equip(&lacking));
+                    return self.equip(index, equipped, lacking);
                 }
                 tracing::info!(host = %self.hosts[index].config.name, "connected");
                 self.link_up(index, equipped);
             }
             Err(error) => self.cannot_connect(index, error.to_string()),
         }
-    }
-}
-
-/// Connects to a host and asks what it has; within [`FAILURE_TIMEOUT`] each.
-///
-/// # Errors
-/// As [`Connector::connect`]; `Protocol` when the host answers something else.
-pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Result<Link> {
-    let mut session = connector.connect(address, hello, FAILURE_TIMEOUT)?;
-    let mut query = Vec::new();
-    Request::Query.encode(&mut query);
-    session.send(&query)?;
-    let deadline = Time::now().after(FAILURE_TIMEOUT);
-    loop {
-        match session.receive()? {
-            Some(Incoming::Message(bytes)) => {
-                return match Reply::decode(&bytes) {
-                    Ok(Reply::Free {
-                        slab_bytes,
-                        slabs_total,
-                        slabs_free,
-                        ..
-                    }) if SLAB_BYTES.contains(&slab_bytes) => Ok(Link {
-                        session,
-                        slab_bytes,
-                        slabs_total,
-                        slabs_free,
-                    }),
-                    _ => Err(Error::Protocol("expected the host's free memory")),
-                };
-            }
-            Some(_) => return Err(Error::Protocol("expected the host's free memory")),
-            None => {}
-        }
-        let left = deadline.since(Time::now());
-        if left.is_zero() {
-            return Err(Error::Timeout(FAILURE_TIMEOUT));
-        }
-        let mut fd = super::poll_fd(session.fd(), session.wants_write());
-        let millis = i32::try_from(left.as_millis()).expect("within the failure timeout") + 1;
-        // A wait that fails is one that ends early: the session and the deadline are looked at again.
-        // SAFETY: `fd` is one valid entry for the duration of the call.
-        unsafe { libc::poll(&raw mut fd, 1, millis) };
     }
 }

@@ -22,6 +22,9 @@ pub(super) struct Lanes {
     waits: u64,
     // Every endpoint so far completes its verbs when they are posted.
     all_at_once: bool,
+    // Whether endpoints with a descriptor to wait for were adopted, and others.
+    some_watched: bool,
+    some_unwatched: bool,
 }
 
 struct Lane {
@@ -57,6 +60,8 @@ impl Lanes {
             swept: Time(0),
             waits: 0,
             all_at_once: true,
+            some_watched: false,
+            some_unwatched: false,
         })
     }
 
@@ -83,6 +88,8 @@ impl Lanes {
         let completes_at_once = endpoint.completes_at_once();
         self.all_at_once &= completes_at_once;
         let fd = endpoint.fd();
+        self.some_watched |= fd.is_some();
+        self.some_unwatched |= fd.is_none();
         let mut lane = Lane {
             session,
             endpoint,
@@ -201,18 +208,35 @@ impl Lanes {
         const EVENTS_MAX: usize = 64;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let now = clock();
+        let mut dead = Vec::new();
+        if self.some_unwatched {
+            self.poll_unwatched(now, queue, &mut dead);
+            if !self.some_watched && timeout.is_zero() {
+                return dead;
+            }
+        }
         self.waits += 1;
         // SAFETY: `events` has room for EVENTS_MAX entries and outlives the call.
         let ready =
             unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
         let now = clock();
-        let mut dead = Vec::new();
         for event in &events[..usize::try_from(ready).unwrap_or(0)] {
             let host = usize::try_from(event.u64).expect("a host index went in");
             self.poll_lane(host, now, queue, &mut dead);
         }
         self.sweep(now, queue, &mut dead);
         dead
+    }
+
+    /// Looks at every lane that has no descriptor to wait for.
+    fn poll_unwatched(&mut self, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
+        for host in 0..self.lanes.len() {
+            let is_unwatched = |lane: &Lane| lane.watched.is_none();
+            if self.lanes[host].as_ref().is_some_and(is_unwatched) {
+                self.poll_lane(host, now, queue, dead);
+            }
+        }
     }
 
     /// Looks at every lane when the last time is long ago.

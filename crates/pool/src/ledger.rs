@@ -23,10 +23,11 @@ mod leases;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::control::{Refusal, Reply, SlabCounts, Window};
+use crate::planted::{Planted, is_planted};
 use leases::Leases;
 pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
 
@@ -131,7 +132,7 @@ pub struct Ledger {
     /// Oldest first; never longer than the slabs that are on the way.
     waiting: VecDeque<Waiting>,
     /// The one client that may map a volume, while it is alive or nobody else asked.
-    owners: HashMap<u128, u128>,
+    owners: BTreeMap<u128, u128>,
     grants: u64,
     /// Stock is not rebuilt before this time: the system was out of memory.
     starved_until: Duration,
@@ -152,7 +153,7 @@ impl Ledger {
             slabs: vec![Slab::Free; limits.slabs_total as usize],
             leases: Leases::new(limits.lease, limits.clients_max, now),
             waiting: VecDeque::new(),
-            owners: HashMap::new(),
+            owners: BTreeMap::new(),
             grants: 0,
             starved_until: now,
             shutting_down: false,
@@ -294,6 +295,10 @@ impl Ledger {
             .collect();
         for slab in taken {
             self.take_orphan(slab);
+        }
+        if is_planted(Planted::EvictUnasked) {
+            let used = self.grants().next().map(|(slab, _)| slab);
+            used.into_iter().for_each(|slab| self.retire(slab, None));
         }
         self.forget_idle_owners();
         self.prepare_ahead(now);
@@ -503,6 +508,9 @@ impl Ledger {
     fn take_orphan(&mut self, slab: SlabIndex) {
         self.orphans_taken += 1;
         self.retire(slab, None);
+        if is_planted(Planted::DoubleFree) {
+            self.slabs[slab as usize] = Slab::Free;
+        }
     }
 
     /// Orphaned slabs with the time since when, ordered so that the least is the oldest.

@@ -14,5 +14,7 @@ pub mod cluster;
 pub mod control;
 pub mod ledger;
 pub mod placement;
+#[doc(hidden)]
+pub mod planted;
 
 pub use cluster::{Cluster, HostEntry};

@@ -68,6 +68,11 @@ impl Stripe {
         self.mask(|member| member.state == MemberState::Live)
     }
 
+    /// Members that are there, filled or not, as a bit set.
+    pub fn present(&self) -> u64 {
+        self.mask(|_| true)
+    }
+
     /// Members that a write of `page` (of the extent) must reach.
     pub fn writable(&self, page: u32) -> u64 {
         self.mask(|member| match member.state {

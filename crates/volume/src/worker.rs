@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
+use cenote_pool::planted::{Planted, is_planted};
+
 use crate::control::Command;
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
@@ -417,7 +419,9 @@ impl Worker {
             if !self.core.claims.try_claim(page) {
                 return false;
             }
-            self.core.bitmap.remove(page);
+            if !is_planted(Planted::LateBit) {
+                self.core.bitmap.remove(page);
+            }
             self.core.claims.release(page);
             self.core.discarded.store(true, Ordering::Release);
             self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;

@@ -3,7 +3,7 @@
 //! A lease by itself frees nothing: it only says whose slabs may be taken. Silence that
 //! this host slept through does not count, since nobody listened.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A client silent for longer than this is orphaned. Long against a pause of its
@@ -36,7 +36,7 @@ pub struct Lease {
 pub(super) struct Leases {
     lease: Duration,
     clients_max: usize,
-    clients: HashMap<u128, Lease>,
+    clients: BTreeMap<u128, Lease>,
     last_tick: Duration,
     expired: u64,
 }
@@ -46,7 +46,7 @@ impl Leases {
         Self {
             lease,
             clients_max,
-            clients: HashMap::new(),
+            clients: BTreeMap::new(),
             last_tick: now,
             expired: 0,
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, Request, Source};
 use cenote_pool::placement::place;
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::mapping::Purpose;
 use super::{Control, Granted, pool_window};
@@ -110,7 +111,9 @@ impl Control {
             return;
         };
         match self.repairs[at].stage {
-            Stage::Draining { epoch, start, end } if self.core.directory.is_settled(epoch) => {
+            Stage::Draining { epoch, start, end }
+                if self.core.directory.is_settled(epoch) || is_planted(Planted::NoDrain) =>
+            {
                 self.fill(at, start, end, now);
             }
             Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
@@ -207,7 +210,12 @@ impl Control {
             true
         });
         self.repairs[at].target = Some(session);
-        self.fence(at, 0);
+        let start = if is_planted(Planted::PublishEarly) {
+            u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages")
+        } else {
+            0
+        };
+        self.fence(at, start);
     }
 
     /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
@@ -235,7 +243,11 @@ impl Control {
                     MemberState::Filling { watermark: start }
                 };
             }
-            stripe.fence = if is_whole { 0..0 } else { start..end };
+            stripe.fence = if is_whole || is_planted(Planted::NoFence) {
+                0..0
+            } else {
+                start..end
+            };
             kept
         });
         if !kept {

@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 
 use super::{Chunk, Kind, View, Worker};
+use cenote_pool::planted::{Planted, is_planted};
+
 use crate::core::Mapping;
 use crate::directory::Stripe;
 use crate::{IoError, PAGE_BYTES};
@@ -153,10 +155,11 @@ impl Worker {
     fn begin_write(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].page;
-        if !self.core.claims.try_claim(page) {
+        let claimed = self.core.claims.try_claim(page);
+        if !claimed && !is_planted(Planted::TwoWriters) {
             return self.park(op);
         }
-        self.ops[at].claimed = true;
+        self.ops[at].claimed = claimed;
         if self.ops[at].len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
@@ -181,7 +184,10 @@ impl Worker {
         let at = usize::from(op);
         self.enter(op);
         let k = self.core.scheme.k();
-        let readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
+        let mut readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
+        if is_planted(Planted::DecodeStale) {
+            readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
+        }
         if (readable.count_ones() as usize) < k {
             // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
             let state = &self.ops[at];
@@ -235,6 +241,10 @@ impl Worker {
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
     fn scatter(&mut self, op: u16, members: u64) {
         let k = self.core.scheme.k();
+        let mut members = members;
+        if is_planted(Planted::AckAtK) {
+            members &= (1 << k) - 1;
+        }
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
@@ -286,6 +296,7 @@ impl Worker {
             .core
             .claims
             .unchanged(self.ops[at].page, self.ops[at].version)
+            && !is_planted(Planted::TornRead)
         {
             self.count_repeat();
             return self.park(op);
@@ -331,7 +342,10 @@ impl Worker {
                 return self.finish(op, Err(IoError::Lost));
             };
             let acked = self.ops[at].acked & unchanged_members(&before, stripe);
-            let missing = stripe.writable(self.ops[at].index) & !acked;
+            let mut missing = stripe.writable(self.ops[at].index) & !acked;
+            if is_planted(Planted::ForgetInFlight) {
+                missing = 0;
+            }
             self.ops[at].acked = acked;
             if missing != 0 {
                 self.ops[at].state = State::Writing;
@@ -340,7 +354,7 @@ impl Worker {
         }
         let stripe =
             stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
-        if self.core.directory.is_settled(stripe.dropped_in) {
+        if self.core.directory.is_settled(stripe.dropped_in) || is_planted(Planted::StaleSnapshot) {
             self.finish(op, Ok(()));
         } else {
             self.ops[at].state = State::Settling;
@@ -399,7 +413,12 @@ impl Worker {
 
     /// Enters the newest epoch.
     fn enter(&mut self, op: u16) {
-        let snapshot = self.epoch.enter(self.working > 0);
+        let mut snapshot = self.epoch.enter(self.working > 0);
+        if is_planted(Planted::StaleSnapshot)
+            && let Some(view) = self.views.back()
+        {
+            snapshot = &view.snapshot;
+        }
         let epoch = snapshot.epoch;
         if self
             .views

@@ -1,0 +1,80 @@
+//! Faults planted on purpose, to prove that the simulator's checks find them.
+//!
+//! Without the feature `planted` every question is answered "no" at compile time and the
+//! hooks vanish. With it one fault at a time is chosen per thread, at run time.
+
+/// A mistake that this project's rules exist to prevent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Planted {
+    /// A worker keeps using the directory that it knows while others acknowledge without a host.
+    StaleSnapshot,
+    /// Two writers work on one page at the same time.
+    TwoWriters,
+    /// A write is acknowledged with its data splits alone.
+    AckAtK,
+    /// A chunk is rebuilt while writers may enter it.
+    NoFence,
+    /// A chunk is rebuilt while writers from before the fence are still in it.
+    NoDrain,
+    /// A slab is published before it is filled.
+    PublishEarly,
+    /// A write whose host failed is acknowledged as it is.
+    ForgetInFlight,
+    /// Splits of a slab that is still being filled are read.
+    DecodeStale,
+    /// A verb that failed counts as done.
+    ErrorAsAck,
+    /// A read that met a writer is not taken again.
+    TornRead,
+    /// A discarded page still reads as it was.
+    LateBit,
+    /// A slab goes to its next client with its former bytes.
+    NoZero,
+    /// A host takes back slabs that its clients use.
+    EvictUnasked,
+    /// A slab whose client lost its lease is freed before its window is closed.
+    DoubleFree,
+}
+
+/// Every fault of this crate's users, by the name that people use.
+pub const ALL: [(&str, Planted); 14] = [
+    ("stale-snapshot", Planted::StaleSnapshot),
+    ("two-writers", Planted::TwoWriters),
+    ("ack-at-k", Planted::AckAtK),
+    ("no-fence", Planted::NoFence),
+    ("no-drain", Planted::NoDrain),
+    ("publish-early", Planted::PublishEarly),
+    ("forget-in-flight", Planted::ForgetInFlight),
+    ("decode-stale", Planted::DecodeStale),
+    ("error-as-ack", Planted::ErrorAsAck),
+    ("torn-read", Planted::TornRead),
+    ("late-bit", Planted::LateBit),
+    ("no-zero", Planted::NoZero),
+    ("evict-unasked", Planted::EvictUnasked),
+    ("double-free", Planted::DoubleFree),
+];
+
+/// Whether this thread's code is to make the mistake.
+#[inline(always)]
+#[must_use]
+pub fn is_planted(fault: Planted) -> bool {
+    #[cfg(feature = "planted")]
+    return CHOSEN.get() == Some(fault);
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = fault;
+        false
+    }
+}
+
+/// Chooses the fault of this thread.
+#[cfg(feature = "planted")]
+pub fn plant(fault: Option<Planted>) {
+    CHOSEN.set(fault);
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}

@@ -73,8 +73,9 @@ fn answer(session: &mut dyn Session, deadline: Instant) -> Result<HostStatus> {
 
 #[allow(unsafe_code, reason = "the session names its descriptor by number")]
 fn wait_session(session: &dyn Session, deadline: Instant) -> std::io::Result<bool> {
+    let fd = session.fd().ok_or(std::io::ErrorKind::Unsupported)?;
     // SAFETY: the session is alive for the length of this call and owns the descriptor.
-    let fd = unsafe { BorrowedFd::borrow_raw(session.fd()) };
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     wait_readable(&fd, deadline)
 }
 

@@ -85,7 +85,8 @@ pub trait Session: Send {
     fn opener(&self) -> Opener;
 
     /// Readable when `receive` would return something; writable interest while sends are queued.
-    fn fd(&self) -> RawFd;
+    /// `None`: there is nothing to wait on, time passes elsewhere.
+    fn fd(&self) -> Option<RawFd>;
 
     /// Whether sends wait for the socket to become writable.
     fn wants_write(&self) -> bool;

@@ -202,7 +202,7 @@ impl Control {
 
     /// Sleeps until a session, a waker or a timer wants attention; returns hosts with arrivals.
     fn wait(&self) -> Vec<HostIndex> {
-        let mut fds = vec![poll_fd(self.core.wake.fd(), false)];
+        let mut fds = vec![poll_fd(Some(self.core.wake.fd()), false)];
         let mut hosts = Vec::with_capacity(self.hosts.len());
         for (index, host) in self.hosts.iter().enumerate() {
             if let Some((fd, wants_write)) = host.interest() {
@@ -229,7 +229,8 @@ impl Control {
         hosts
             .into_iter()
             .zip(&fds[1..])
-            .filter(|(host, fd)| fd.revents != 0 || is_unread(host))
+            // A session without a descriptor cannot say that something arrived: look.
+            .filter(|(host, fd)| fd.revents != 0 || fd.fd < 0 || is_unread(host))
             .map(|(host, _)| host)
             .collect()
     }
@@ -363,10 +364,11 @@ impl Control {
     }
 }
 
-fn poll_fd(fd: RawFd, wants_write: bool) -> libc::pollfd {
+/// An entry for `poll`, which skips one without a descriptor.
+fn poll_fd(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
     let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
     libc::pollfd {
-        fd,
+        fd: fd.unwrap_or(-1),
         events,
         revents: 0,
     }

@@ -67,7 +67,7 @@ impl<'b> Client<'b> {
                 .endpoint
                 .fd()
                 .into_iter()
-                .chain([self.session.fd()])
+                .chain(self.session.fd())
                 .collect();
             self.backend.pause(&fds);
             self.endpoint.poll(self.backend.now(), &mut self.queue);

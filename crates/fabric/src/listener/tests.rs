@@ -121,7 +121,7 @@ fn receive(session: &mut dyn Session) -> Incoming {
             return incoming;
         }
         assert!(Instant::now() < deadline, "nothing arrived on the session");
-        crate::wait(&[session.fd()], Some(Duration::from_millis(100))).unwrap();
+        crate::wait(session.fd().as_slice(), Some(Duration::from_millis(100))).unwrap();
     }
 }
 
@@ -132,7 +132,7 @@ fn until_closed(session: &mut dyn Session) -> Error {
             Ok(_) => assert!(Instant::now() < deadline, "the session stays open"),
             Err(error) => return error,
         }
-        crate::wait(&[session.fd()], Some(Duration::from_millis(100))).unwrap();
+        crate::wait(session.fd().as_slice(), Some(Duration::from_millis(100))).unwrap();
     }
 }
 

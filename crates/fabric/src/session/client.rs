@@ -178,8 +178,8 @@ impl Session for SocketSession {
         })
     }
 
-    fn fd(&self) -> RawFd {
-        self.channel.as_raw_fd()
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.channel.as_raw_fd())
     }
 
     fn wants_write(&self) -> bool {

@@ -185,7 +185,7 @@ impl Host {
         } else {
             WAIT
         };
-        let fds = self.endpoint.fd().into_iter().chain([self.session.fd()]);
+        let fds = self.endpoint.fd().into_iter().chain(self.session.fd());
         (fds, limit)
     }
 

@@ -159,7 +159,11 @@ impl Client {
                 return Ok(incoming);
             }
             assert!(Instant::now() < deadline, "nothing arrived");
-            wait(&[self.session.fd()], Some(Duration::from_millis(50))).unwrap();
+            wait(
+                self.session.fd().as_slice(),
+                Some(Duration::from_millis(50)),
+            )
+            .unwrap();
         }
     }
 

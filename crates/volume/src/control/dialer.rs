@@ -115,7 +115,7 @@ impl Greeting {
         }
     }
 
-    fn interest(&self) -> (RawFd, bool) {
+    fn interest(&self) -> (Option<RawFd>, bool) {
         (self.session.fd(), self.session.wants_write())
     }
 }

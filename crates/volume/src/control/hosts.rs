@@ -106,7 +106,7 @@ impl Host {
     }
 
     /// Descriptor to poll and whether for writing too; `None` while not connected.
-    pub fn interest(&self) -> Option<(RawFd, bool)> {
+    pub fn interest(&self) -> Option<(Option<RawFd>, bool)> {
         match &self.state {
             State::Up { connection, .. } => Some((connection.fd(), connection.wants_write())),
             _ => None,

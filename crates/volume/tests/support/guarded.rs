@@ -92,7 +92,7 @@ impl<G: Guard> Session for GuardedSession<G> {
         })
     }
 
-    fn fd(&self) -> RawFd {
+    fn fd(&self) -> Option<RawFd> {
         self.inner.fd()
     }
 

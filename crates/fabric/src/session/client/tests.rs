@@ -72,7 +72,7 @@ fn failure(session: &mut dyn Session) -> Error {
             Ok(_) => assert!(Instant::now() < deadline, "the session stays open"),
             Err(error) => return error,
         }
-        crate::wait(&[session.fd()], Some(Duration::from_millis(100))).unwrap();
+        crate::wait(session.fd().as_slice(), Some(Duration::from_millis(100))).unwrap();
     }
 }
 

@@ -3,7 +3,8 @@
 //! A backend brings a [`Backend`] and runs [`main`] in a test binary of its own
 //! (`harness = false`). A case is a function that takes the backend, starts hosts, and
 //! panics when a guarantee is broken. Backends over processes use [`processes`]: there the
-//! host is another process, so it can be killed and stopped.
+//! host is another process, so it can be killed and stopped. The simulated network runs its
+//! hosts here, whenever time passes.
 //!
 //! Cases wait for conditions with a deadline and print the state that they saw; none
 //! depends on how fast the machine is.
@@ -22,6 +23,8 @@ mod order;
 pub mod processes;
 mod refusals;
 mod revocation;
+#[cfg(feature = "sim")]
+pub mod simulated;
 
 pub use client::Client;
 

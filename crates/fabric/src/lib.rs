@@ -29,6 +29,8 @@ mod memory;
 mod noise;
 mod session;
 mod shm;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod socket;
 mod tcp;
 mod time;

@@ -32,6 +32,7 @@ struct Control {
     free: Vec<WindowId>,
     /// The region of each id; `None` while it is free.
     regions: Vec<Option<Arc<Region>>>,
+    generations: Generations,
 }
 
 #[derive(Default)]
@@ -54,6 +55,14 @@ impl WindowTable {
         Self::default()
     }
 
+    /// An empty table whose generations follow from `seed`; their high halves count from `first`.
+    #[cfg(feature = "sim")]
+    pub(crate) fn seeded(seed: u64, first: u32) -> Self {
+        let table = Self::default();
+        table.control().generations = Generations::Seeded { seed, next: first };
+        table
+    }
+
     /// Opens a window on all of `region`.
     ///
     /// # Errors
@@ -62,8 +71,8 @@ impl WindowTable {
         if region.is_dead() {
             return Err(Error::StaleWindow);
         }
-        let generation = next_generation()?;
         let mut control = self.control();
+        let generation = control.generations.next()?;
         let id = match control.free.pop() {
             Some(id) => id,
             None => {
@@ -169,24 +178,29 @@ impl WindowTable {
         id: WindowId,
         generation: Generation,
     ) -> Result<(Arc<Region>, WindowDescriptor)> {
+        self.standing(id)
+            .filter(|(region, standing)| standing.generation == generation && !region.is_dead())
+            .ok_or(Error::StaleWindow)
+    }
+
+    /// The window that has this place now.
+    pub(crate) fn standing(&self, id: WindowId) -> Option<(Arc<Region>, WindowDescriptor)> {
         let control = self.control();
-        let region = control
-            .regions
-            .get(id.0 as usize)
-            .and_then(Option::clone)
-            .ok_or(Error::StaleWindow)?;
-        let slot = self.slot(id).ok_or(Error::StaleWindow)?;
-        if slot.generation.load(Ordering::SeqCst) != generation.0 || region.is_dead() {
-            return Err(Error::StaleWindow);
-        }
-        let rights = Rights(slot.rights.load(Ordering::Relaxed));
+        let region = control.regions.get(id.0 as usize)?.clone()?;
+        let slot = self.slot(id)?;
         let descriptor = WindowDescriptor {
             id,
-            generation,
+            generation: Generation(slot.generation.load(Ordering::SeqCst)),
             len_bytes: region.len_bytes(),
-            rights,
+            rights: Rights(slot.rights.load(Ordering::Relaxed)),
         };
-        Ok((region, descriptor))
+        Some((region, descriptor))
+    }
+
+    /// Closes all windows and leaves their memory as it is.
+    #[cfg(feature = "sim")]
+    pub(crate) fn let_go(self) {
+        self.control().regions.clear();
     }
 
     #[inline]
@@ -260,9 +274,43 @@ fn new_chunk(chunk: usize) -> Box<[Slot]> {
         .collect()
 }
 
-/// High half: a counter that starts at the wall clock in seconds, so that neither this process nor,
-/// but for odds of 2^-32, a restarted one gives a generation twice. Low half: random, not guessable.
-fn next_generation() -> Result<Generation> {
+/// Where generations come from.
+#[derive(Default)]
+enum Generations {
+    /// High half: a counter that starts at the wall clock in seconds, so that neither this process
+    /// nor, but for odds of 2^-32, a restarted one gives a generation twice. Low half: random, not
+    /// guessable.
+    #[default]
+    System,
+    /// The same numbers in every run.
+    #[cfg(feature = "sim")]
+    Seeded { seed: u64, next: u32 },
+}
+
+impl Generations {
+    fn next(&mut self) -> Result<Generation> {
+        let (high, low) = match self {
+            Self::System => {
+                let mut low = [0; 4];
+                getrandom::fill(&mut low)
+                    .map_err(|_| Error::Key("the system gave no random bytes"))?;
+                (count(), u32::from_le_bytes(low))
+            }
+            #[cfg(feature = "sim")]
+            Self::Seeded { seed, next } => {
+                let high = *next;
+                *next += 1;
+                let drawn = crate::sim::random::mix(*seed ^ u64::from(high));
+                (high, (drawn >> 32) as u32)
+            }
+        };
+        // Zero means "no window".
+        Ok(Generation((u64::from(high) << 32 | u64::from(low)).max(1)))
+    }
+}
+
+/// Counts the generations of this process.
+fn count() -> u32 {
     static COUNTER: OnceLock<AtomicU32> = OnceLock::new();
     let counter = COUNTER.get_or_init(|| {
         let seconds = SystemTime::now()
@@ -270,13 +318,7 @@ fn next_generation() -> Result<Generation> {
             .map_or(0, |d| d.as_secs());
         AtomicU32::new((seconds & u64::from(u32::MAX)) as u32)
     });
-    let mut low = [0; 4];
-    getrandom::fill(&mut low).map_err(|_| Error::Key("the system gave no random bytes"))?;
-    let high = counter.fetch_add(1, Ordering::Relaxed);
-    // Zero means "no window".
-    Ok(Generation(
-        (u64::from(high) << 32 | u64::from(u32::from_le_bytes(low))).max(1),
-    ))
+    counter.fetch_add(1, Ordering::Relaxed)
 }
 
 const CHUNK_SLOTS_FIRST: usize = 64;

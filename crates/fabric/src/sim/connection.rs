@@ -1,0 +1,362 @@
+//! Connections: what both ends know, the verbs outstanding on one, and how it ends.
+//!
+//! The ends are closed separately: when nobody tells a peer, it finds out by silence. A message
+//! is taken only by an end that is open, so whatever is under way to a closed one is lost, but for
+//! strays (see [`super::Late`]).
+//!
+//! Invariant: a slot has an end (`done`) or its connection's client end is open.
+
+use std::collections::VecDeque;
+
+use super::clock::Event;
+use super::listener::Inbound;
+use super::message::{Body, Leg, MessageId};
+use super::net::NodeId;
+use super::state::State;
+use super::trace::Kind;
+use crate::{
+    ClientId, Completion, CompletionQueue, FAILURE_TIMEOUT, Incoming, PeerId, Status, Time, Token,
+};
+
+/// A connection of either kind. Never reused.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ConnectionId(pub(super) u32);
+
+impl ConnectionId {
+    /// As the host names the client's control connection.
+    pub(super) fn peer(self) -> PeerId {
+        PeerId(u64::from(self.0))
+    }
+}
+
+/// Both ends of a connection.
+pub(super) struct Connection {
+    pub(super) client: NodeId,
+    pub(super) host: NodeId,
+    /// Of the host's process that took it.
+    pub(super) incarnation: u32,
+    pub(super) client_open: bool,
+    pub(super) host_open: bool,
+    /// Of the last message, by direction: later ones never arrive before it.
+    pub(super) last_arrival: [u64; 2],
+    pub(super) kind: Purpose,
+}
+
+/// What a connection is for.
+pub(super) enum Purpose {
+    Control(Control),
+    Data(Data),
+}
+
+/// A session's own state.
+pub(super) struct Control {
+    pub(super) name: ClientId,
+    pub(super) data: Vec<ConnectionId>,
+    /// What the client has not taken.
+    pub(super) inbox: VecDeque<Incoming>,
+    /// Messages of the client that the host has not taken.
+    pub(super) to_host: usize,
+    /// Messages of the host that the client has not taken.
+    pub(super) to_client: usize,
+}
+
+/// A data connection's own state.
+pub(super) struct Data {
+    pub(super) control: ConnectionId,
+    /// Outstanding verbs, oldest first.
+    pub(super) slots: VecDeque<Slot>,
+    /// Position of the oldest.
+    pub(super) first: u64,
+    /// Position of the first that no flush has sent.
+    pub(super) sent: u64,
+    /// Sent without an answer.
+    owed: usize,
+    heard_at: Time,
+    is_timed: bool,
+    /// What verbs end with once the client's end is closed.
+    end: Status,
+}
+
+/// An outstanding verb.
+pub(super) struct Slot {
+    pub(super) token: Token,
+    /// Under way; `NONE` when it was lost or answered.
+    pub(super) message: MessageId,
+    /// WRITE, until it is sent: the caller's bytes.
+    pub(super) source: *const u8,
+    /// READ: where the bytes go; null once it is revoked or the verb has ended.
+    pub(super) landing: *mut u8,
+    /// How it ended, and its value.
+    pub(super) done: Option<(Status, u64)>,
+}
+
+// SAFETY: the raw pointers belong to posted verbs; `post_read` and `post_write` demand that they
+// stay valid until completion, whichever thread is at work.
+unsafe impl Send for Slot {}
+
+impl Data {
+    pub(super) fn new(control: ConnectionId) -> Self {
+        Self {
+            control,
+            slots: VecDeque::new(),
+            first: 0,
+            sent: 0,
+            owed: 0,
+            heard_at: Time(0),
+            is_timed: false,
+            end: Status::Ok,
+        }
+    }
+
+    #[inline]
+    pub(super) fn slot(&mut self, position: u64) -> Option<&mut Slot> {
+        let index = position.checked_sub(self.first)?;
+        self.slots.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Position of the next verb.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.slots.len() as u64
+    }
+
+    /// Moves what has ended into `queue`, in posting order.
+    #[inline]
+    pub(super) fn drain(&mut self, queue: &mut CompletionQueue) {
+        while let Some((status, value)) = self.slots.front().and_then(|slot| slot.done) {
+            let slot = self.slots.pop_front().expect("the one just seen");
+            self.first += 1;
+            queue.push(Completion {
+                token: slot.token,
+                status,
+                value,
+            });
+        }
+        self.sent = self.sent.max(self.first);
+    }
+
+    /// What a verb that is posted now ends with; `Ok` while the connection stands.
+    pub(super) fn end(&self) -> Status {
+        self.end
+    }
+
+    /// Notes an answer.
+    #[inline]
+    pub(super) fn hear(&mut self, now: Time) {
+        self.owed = self.owed.saturating_sub(1);
+        self.heard_at = now;
+    }
+}
+
+impl Connection {
+    pub(super) fn new(client: NodeId, host: NodeId, incarnation: u32, kind: Purpose) -> Self {
+        Self {
+            client,
+            host,
+            incarnation,
+            client_open: true,
+            host_open: true,
+            last_arrival: [0; 2],
+            kind,
+        }
+    }
+
+    pub(super) fn data(&mut self) -> Option<&mut Data> {
+        match &mut self.kind {
+            Purpose::Data(data) => Some(data),
+            Purpose::Control(_) => None,
+        }
+    }
+
+    pub(super) fn control(&mut self) -> Option<&mut Control> {
+        match &mut self.kind {
+            Purpose::Control(control) => Some(control),
+            Purpose::Data(_) => None,
+        }
+    }
+}
+
+impl State {
+    #[inline]
+    pub(super) fn connection(&mut self, id: ConnectionId) -> &mut Connection {
+        &mut self.connections[id.0 as usize]
+    }
+
+    #[inline]
+    pub(super) fn data(&mut self, id: ConnectionId) -> &mut Data {
+        let data = self.connections[id.0 as usize].data();
+        data.expect("an endpoint's connection is a data connection")
+    }
+
+    #[inline]
+    pub(super) fn control(&mut self, id: ConnectionId) -> &mut Control {
+        let control = self.connections[id.0 as usize].control();
+        control.expect("a session's connection is a control connection")
+    }
+
+    /// Sends the verbs that are posted and not sent.
+    pub(super) fn flush(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let (from, to) = {
+            let data = self.data(id);
+            (data.sent, data.next())
+        };
+        for position in from..to {
+            let data = self.data(id);
+            if data.owed == 0 {
+                data.heard_at = now;
+            }
+            data.owed += 1;
+            data.sent = position + 1;
+            let slot = data.slot(position).expect("posted and not ended");
+            let (message_id, source) = (slot.message, slot.source);
+            slot.source = std::ptr::null();
+            if !source.is_null() {
+                let room = self.messages.at_mut(message_id).room();
+                // SAFETY: the source is valid for as many bytes as the verb is long until it ends,
+                // by the contract of `post_write`; the room is the message's own.
+                unsafe { std::ptr::copy_nonoverlapping(source, room.as_mut_ptr(), room.len()) };
+            }
+            self.send(message_id);
+        }
+        let data = self.data(id);
+        if data.owed > 0 && !data.is_timed {
+            data.is_timed = true;
+            let time = data.heard_at.after(FAILURE_TIMEOUT);
+            self.events.push(time, Event::Silence(id));
+        }
+    }
+
+    /// Looks whether an endpoint's peer has been silent for too long.
+    pub(super) fn on_silence(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let is_open = self.connection(id).client_open;
+        let data = self.data(id);
+        data.is_timed = false;
+        if !is_open || data.owed == 0 {
+            return;
+        }
+        let deadline = data.heard_at.after(FAILURE_TIMEOUT);
+        if now >= deadline {
+            self.break_both(id, Status::Timeout);
+        } else {
+            data.is_timed = true;
+            self.events.push(deadline, Event::Silence(id));
+        }
+    }
+
+    /// Ends a connection on both sides, at once.
+    pub(super) fn break_both(&mut self, id: ConnectionId, status: Status) {
+        self.close_client_end(id, status);
+        self.close_host_end(id, true);
+    }
+
+    /// Ends a connection as its client sees it.
+    pub(super) fn close_client_end(&mut self, id: ConnectionId, status: Status) {
+        let connection = self.connection(id);
+        if !connection.client_open {
+            return;
+        }
+        connection.client_open = false;
+        let client = connection.client;
+        self.trace(Kind::ClientEnd, client, u64::from(id.0), status as u64);
+        if self.late.is_some() {
+            self.leave_strays(id);
+        }
+        let end = if self.planted.errors_count_as_acknowledged {
+            Status::Ok
+        } else {
+            status
+        };
+        if let Some(data) = self.connection(id).data() {
+            data.end = status;
+            data.owed = 0;
+            for slot in &mut data.slots {
+                slot.done.get_or_insert((end, 0));
+                slot.landing = std::ptr::null_mut();
+            }
+        }
+        self.make_ready(client);
+    }
+
+    /// Ends a connection as its host sees it; a session takes its data connections along.
+    pub(super) fn close_host_end(&mut self, id: ConnectionId, is_told: bool) {
+        let connection = self.connection(id);
+        if !connection.host_open {
+            return;
+        }
+        connection.host_open = false;
+        let (host, incarnation) = (connection.host, connection.incarnation);
+        self.trace(Kind::HostEnd, host, u64::from(id.0), u64::from(is_told));
+        match &mut self.connection(id).kind {
+            Purpose::Data(data) => {
+                let control = data.control;
+                self.control(control).data.retain(|&other| other != id);
+            }
+            Purpose::Control(control) => {
+                let (name, data) = (control.name, std::mem::take(&mut control.data));
+                for data in data {
+                    self.end_by_host(data);
+                }
+                let node = self.node(host);
+                if let Some(process) = node.process(incarnation) {
+                    process
+                        .peers
+                        .retain(|&(other, peer)| (other, peer) != (name, id));
+                    if is_told {
+                        let peer = id.peer();
+                        process.inbox.push_back(Inbound::Disconnected { peer });
+                        self.make_ready(host);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The host closes: the client hears of it unless it is out of reach.
+    pub(super) fn end_by_host(&mut self, id: ConnectionId) {
+        self.close_host_end(id, false);
+        let connection = self.connection(id);
+        let (client, host) = (connection.client, connection.host);
+        if self.is_reachable(client, host) {
+            self.close_client_end(id, Status::Disconnected);
+        }
+    }
+
+    /// Writes that are under way may land later: the first ones whole, the last of them torn.
+    fn leave_strays(&mut self, id: ConnectionId) {
+        let Some(late) = self.late else { return };
+        let Some(data) = self.connections[id.0 as usize].data() else {
+            return;
+        };
+        let mut time = self.now;
+        for position in data.first..data.sent {
+            let slot = data.slot(position).map_or(MessageId::NONE, |s| s.message);
+            if slot == MessageId::NONE {
+                continue;
+            }
+            let message = self.messages.at(slot);
+            if message.leg != Leg::ToHost || !message.is_change() {
+                continue;
+            }
+            if !self.random.happens(late.chance_ppm) {
+                return;
+            }
+            let len_bytes = message.len_bytes;
+            let is_torn = message.body == Body::Write && self.random.happens(late.torn_ppm);
+            let kept = if is_torn && len_bytes > 0 {
+                self.random.below(len_bytes as u64) as usize
+            } else {
+                len_bytes
+            };
+            let stray = self.messages.copy(slot);
+            self.messages.at_mut(stray).len_bytes = kept;
+            time = time.after(std::time::Duration::from_nanos(
+                1 + self.random.below(late.delay_ns_max.max(1)),
+            ));
+            self.events.push(time, Event::Stray(stray));
+            if is_torn {
+                return;
+            }
+        }
+    }
+}

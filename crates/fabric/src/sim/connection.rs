@@ -267,10 +267,18 @@ impl State {
         } else {
             status
         };
-        if let Some(data) = self.connection(id).data() {
+        let State {
+            connections,
+            messages,
+            ..
+        } = self;
+        if let Some(data) = connections[id.0 as usize].data() {
             data.end = status;
             data.owed = 0;
-            for slot in &mut data.slots {
+            for (slot, position) in data.slots.iter_mut().zip(data.first..) {
+                if position >= data.sent {
+                    messages.free(std::mem::replace(&mut slot.message, MessageId::NONE));
+                }
                 slot.done.get_or_insert((end, 0));
                 slot.landing = std::ptr::null_mut();
             }

@@ -28,6 +28,7 @@ impl State {
         let connection = &self.connections[connection_id.0 as usize];
         let (client, host) = (connection.client, connection.host);
         let (incarnation, is_open) = (connection.incarnation, connection.host_open);
+        let is_data = matches!(connection.kind, Purpose::Data(_));
         let node = &mut self.nodes[host.0 as usize];
         if !is_open || !node.is_up || node.incarnation != incarnation {
             self.lose(id);
@@ -37,7 +38,7 @@ impl State {
             }
             return;
         }
-        if is_verb && node.is_paused && node.serving == Serving::Agent {
+        if is_data && node.is_paused && node.serving == Serving::Agent {
             node.held.push(Event::Served(id));
             return;
         }

@@ -34,7 +34,7 @@ impl Random {
     /// A number below `bound`, which is not 0. Its bias is below `bound` / 2^64.
     #[inline]
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Whether something of this probability happens; draws nothing where it is certain not to.

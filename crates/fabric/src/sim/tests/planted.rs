@@ -1,0 +1,95 @@
+//! Each planted bug shows, and only when it is planted.
+
+use super::*;
+use crate::sim::Late;
+use crate::sim::planted::Planted;
+
+/// Posts a write, replaces its window while it is under way; how it ended and what landed.
+fn write_across_a_revoke(planted: Planted) -> (Status, Vec<u8>) {
+    let mut pair = Pair::plain();
+    pair.net.plant(planted);
+    pair.post_write(0, &[9; 8], 1);
+    pair.endpoint.flush(&mut pair.queue);
+    pair.replace_window();
+    let status = pair.statuses(1)[0];
+    (status, pair.memory(0, 8))
+}
+
+#[test]
+fn bytes_that_land_after_a_revoke() {
+    let honest = write_across_a_revoke(Planted::default());
+    assert_eq!(honest, (Status::StaleGeneration, vec![0; 8]));
+    let planted = Planted {
+        lands_after_revoke: true,
+        ..Planted::default()
+    };
+    let broken = write_across_a_revoke(planted);
+    assert_eq!(broken, (Status::StaleGeneration, vec![9; 8]));
+}
+
+#[test]
+fn late_writes_that_land_after_a_revoke() {
+    let mut pair = Pair::plain();
+    let (client, host) = pair.nodes();
+    pair.net.plant(Planted {
+        lands_after_revoke: true,
+        ..Planted::default()
+    });
+    pair.net.set_late(Some(Late {
+        chance_ppm: 1_000_000,
+        torn_ppm: 0,
+        delay_ns_max: 1000,
+    }));
+    pair.post_write(0, &[9; 8], 1);
+    pair.endpoint.flush(&mut pair.queue);
+    pair.net.lose_connections(client, host);
+    pair.replace_window();
+    pair.pass(Duration::from_millis(1));
+    assert_eq!(pair.memory(0, 8), [9; 8]);
+}
+
+#[test]
+fn old_generations_that_are_accepted() {
+    let planted = Planted {
+        accepts_old_generations: true,
+        ..Planted::default()
+    };
+    let broken = write_across_a_revoke(planted);
+    assert_eq!(broken, (Status::Ok, vec![9; 8]));
+}
+
+#[test]
+fn an_order_that_is_lost_on_one_connection() {
+    for is_planted in [false, true] {
+        let mut pair = Pair::plain();
+        pair.net.plant(Planted {
+            lost_order: is_planted.then_some(pair.nodes()),
+            ..Planted::default()
+        });
+        let long = [1; 60_000];
+        pair.post_write(0, &long, 1);
+        pair.post_write(0, &[2], 2);
+        assert_eq!(pair.statuses(2), [Status::Ok; 2]);
+        let last = if is_planted { 1 } else { 2 };
+        assert_eq!(pair.memory(0, 1), [last]);
+    }
+}
+
+#[test]
+fn errors_that_count_as_acknowledged() {
+    for is_planted in [false, true] {
+        let mut pair = Pair::plain();
+        let (client, host) = pair.nodes();
+        pair.net.plant(Planted {
+            errors_count_as_acknowledged: is_planted,
+            ..Planted::default()
+        });
+        let says = |status| if is_planted { Status::Ok } else { status };
+        assert_eq!(pair.write(WINDOW_BYTES, &[1]), says(Status::OutOfBounds));
+        pair.post_write(0, &[1], 1);
+        pair.endpoint.flush(&mut pair.queue);
+        pair.net.lose_connections(client, host);
+        assert_eq!(pair.statuses(1), [says(Status::Disconnected)]);
+        assert_eq!(pair.memory(0, 1), [0]);
+    }
+}

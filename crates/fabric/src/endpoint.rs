@@ -118,7 +118,7 @@ impl CompletionQueue {
 /// Posting may complete at once (`shm` does): the completion is then already in the
 /// queue when the post returns. `flush` rings the doorbell for verbs that were only
 /// queued; `poll` makes progress without blocking. To block, wait for [`Endpoint::fd`]
-/// to become readable (see [`crate::wait`]) and poll again.
+/// to become readable (see [`crate::wait()`]) and poll again.
 ///
 /// A dead endpoint completes everything posted on it with an error, at the latest on
 /// the next `poll`.

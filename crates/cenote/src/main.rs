@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, host, key, nbd, status, swap, up, volume,
+    bench, completions, demo, doctor, down, host, key, lab, nbd, status, swap, up, volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -80,6 +80,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure us beside a peer
     Bench(bench::Args),
+    /// Experiments: a whole cluster simulated under faults
+    Lab(lab::Args),
     /// Write shell completions
     Completions(completions::Args),
 }
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Lab(args) => lab::run(args),
         Command::Completions(args) => completions::run(args),
     };
     match result {

@@ -301,11 +301,10 @@ impl Daemon {
     /// more, or clients would ask again and again for what it has to refuse. The ledger's
     /// attempts to rebuild the stock, some seconds apart, tell when memory is back.
     fn slabs_free(&self) -> u32 {
-        let slabs_free = self.ledger.slabs_free();
         if self.is_short {
-            slabs_free.min(self.ledger.counts().prepared)
+            self.ledger.slabs_free().min(self.ledger.counts().prepared)
         } else {
-            slabs_free
+            self.ledger.slabs_lendable()
         }
     }
 

@@ -7,3 +7,4 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
+pub mod sim;

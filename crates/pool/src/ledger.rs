@@ -349,6 +349,13 @@ impl Ledger {
         self.counts().available().saturating_sub(waiting)
     }
 
+    /// Slabs that a client may ask for: those that are free, and orphans, which it would be given.
+    #[must_use]
+    pub fn slabs_lendable(&self) -> u32 {
+        let orphans = u32::try_from(self.orphans().count()).expect("bounded by the slabs");
+        self.slabs_free() + orphans
+    }
+
     /// Every slab in a client's hands.
     pub fn grants(&self) -> impl Iterator<Item = (SlabIndex, &Grant)> {
         (0..)

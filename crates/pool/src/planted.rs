@@ -19,7 +19,7 @@ pub enum Planted {
     NoDrain,
     /// A slab is published before it is filled.
     PublishEarly,
-    /// A write whose host failed is acknowledged as it is.
+    /// What is under way to a host is forgotten when the host is reached anew.
     ForgetInFlight,
     /// Splits of a slab that is still being filled are read.
     DecodeStale,

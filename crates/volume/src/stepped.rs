@@ -10,7 +10,7 @@ use cenote_fabric::{ClientId, Time};
 
 use crate::control::{Control, Dialer};
 use crate::volume::Assembly;
-use crate::{Volume, VolumeConfig, VolumeError, Worker};
+use crate::{Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
 /// A volume that its caller runs step by step.
 pub struct Stepped {
@@ -55,6 +55,18 @@ impl Stepped {
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.control.patience()
+    }
+
+    /// How every extent and host stands now.
+    #[must_use]
+    pub fn status(&self) -> VolumeStatus {
+        self.control.status()
+    }
+
+    /// Hosts that are connected.
+    #[must_use]
+    pub fn connected_count(&self) -> usize {
+        self.control.connected().len()
     }
 
     /// A new worker. The dialer must have run what it is given when it returns.

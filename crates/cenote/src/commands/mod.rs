@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod down;
 pub mod host;
 pub mod key;
+pub mod lab;
 pub mod nbd;
 pub mod status;
 pub mod swap;

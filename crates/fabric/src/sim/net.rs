@@ -79,6 +79,12 @@ impl Net {
         SimConnector::new(self, self.lock().add_node(name, None), false)
     }
 
+    /// A host's machine as a client of other hosts.
+    #[must_use]
+    pub fn client_on(&self, host: NodeId) -> SimConnector {
+        SimConnector::new(self, host, true)
+    }
+
     /// What a node was called when it was made.
     #[must_use]
     pub fn name(&self, node: NodeId) -> String {

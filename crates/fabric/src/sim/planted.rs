@@ -1,7 +1,7 @@
 //! Deliberately broken behaviour, chosen at run time: a test that misses one of these tests nothing.
 
 use super::message::Message;
-use super::net::{Net, NodeId};
+use super::net::Net;
 use crate::Generation;
 use crate::windows::WindowTable;
 
@@ -13,8 +13,8 @@ pub struct Planted {
     pub lands_after_revoke: bool,
     /// Verbs that carry an old generation act on the window that has its place now.
     pub accepts_old_generations: bool,
-    /// On connections of this client to this host, messages may overtake each other.
-    pub lost_order: Option<(NodeId, NodeId)>,
+    /// Messages of one connection may overtake each other.
+    pub loses_order: bool,
     /// Every verb that is answered ends well.
     pub errors_count_as_acknowledged: bool,
 }

@@ -22,6 +22,7 @@ use crate::{
 };
 
 /// Opens sessions from one machine.
+#[derive(Clone)]
 pub struct SimConnector {
     net: Net,
     node: NodeId,

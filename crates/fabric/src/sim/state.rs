@@ -207,7 +207,7 @@ impl State {
         let extra = link.extra_delay_ns + model.stragglers.draw_ns(&mut self.random);
         let last = &mut connection.last_arrival[message.leg as usize];
         let mut arrival = start.saturating_add(delay).saturating_add(extra);
-        if self.planted.lost_order != Some((connection.client, connection.host)) {
+        if !self.planted.loses_order {
             arrival = arrival.max(*last);
         }
         *last = arrival;

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use cenote_fabric::{CompletionQueue, Endpoint, Time};
+use cenote_pool::planted::{Planted, is_planted};
 
 use crate::directory::{HostIndex, Session};
 
@@ -83,7 +84,9 @@ impl Lanes {
         }
         if let Some(mut old) = slot.take().filter(|lane| lane.endpoint.outstanding() > 0) {
             old.watch(epoll, None);
-            self.retired.push(old);
+            if !is_planted(Planted::ForgetInFlight) {
+                self.retired.push(old);
+            }
         }
         let completes_at_once = endpoint.completes_at_once();
         self.all_at_once &= completes_at_once;
@@ -213,6 +216,7 @@ impl Lanes {
         if self.some_unwatched {
             self.poll_unwatched(now, queue, &mut dead);
             if !self.some_watched && timeout.is_zero() {
+                self.sweep(now, queue, &mut dead);
                 return dead;
             }
         }

@@ -342,10 +342,7 @@ impl Worker {
                 return self.finish(op, Err(IoError::Lost));
             };
             let acked = self.ops[at].acked & unchanged_members(&before, stripe);
-            let mut missing = stripe.writable(self.ops[at].index) & !acked;
-            if is_planted(Planted::ForgetInFlight) {
-                missing = 0;
-            }
+            let missing = stripe.writable(self.ops[at].index) & !acked;
             self.ops[at].acked = acked;
             if missing != 0 {
                 self.ops[at].state = State::Writing;

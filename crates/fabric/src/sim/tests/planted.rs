@@ -63,7 +63,7 @@ fn an_order_that_is_lost_on_one_connection() {
     for is_planted in [false, true] {
         let mut pair = Pair::plain();
         pair.net.plant(Planted {
-            lost_order: is_planted.then_some(pair.nodes()),
+            loses_order: is_planted,
             ..Planted::default()
         });
         let long = [1; 60_000];

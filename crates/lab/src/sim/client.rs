@@ -1,0 +1,411 @@
+//! One client: a volume, its workers, and a model of every byte that they may see.
+
+use std::sync::Arc;
+
+use cenote_fabric::{ClientId, Connector, Time, sim};
+use cenote_volume::{
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Scheme, Stepped, VolumeConfig,
+    Worker,
+};
+
+use super::dialer::Dialing;
+use super::model::{Model, SECTOR_BYTES};
+use super::random::Random;
+
+/// What a client is made of, and how it works.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub scheme: Scheme,
+    pub size_bytes: u64,
+    pub slab_bytes: u64,
+    pub worker_count: usize,
+    /// Requests that a worker has under way at most.
+    pub depth: usize,
+    /// Mean pause of a worker between two requests.
+    pub pause_ns: u64,
+    pub hosts: Vec<HostConfig>,
+}
+
+/// A client's life, from the opening of its volume to its end.
+pub struct Client {
+    pub name: String,
+    plan: Plan,
+    dialing: Dialing,
+    volume: Option<Stepped>,
+    workers: Vec<Lane>,
+    model: Model,
+    random: Random,
+    /// No further requests; those under way end.
+    is_resting: bool,
+    pub page_ops: u64,
+}
+
+/// A worker and its requests.
+struct Lane {
+    worker: Worker,
+    running: Vec<Running>,
+    next_at: Time,
+    tags: u64,
+}
+
+/// A request under way.
+struct Running {
+    tag: u64,
+    start: u64,
+    first: usize,
+    count: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Read,
+    Write(u64),
+}
+
+/// What went wrong, or may have.
+pub enum Trouble {
+    /// Bytes that cannot be.
+    Wrong(String),
+    /// A request failed.
+    Failed(IoError, String),
+}
+
+impl Client {
+    pub fn new(name: String, plan: Plan, connector: Arc<dyn Connector>, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let model = Model::new(random.next(), plan.size_bytes);
+        let mut client = Self {
+            name,
+            dialing: Dialing::new(connector),
+            volume: None,
+            workers: Vec::new(),
+            model,
+            random,
+            is_resting: false,
+            page_ops: 0,
+            plan,
+        };
+        client.open();
+        client
+    }
+
+    /// Opens a new volume; its workers come once enough hosts are connected.
+    fn open(&mut self) {
+        let config = VolumeConfig {
+            name: self.name.clone(),
+            id: self.random.u128(),
+            scheme: self.plan.scheme,
+            size_bytes: self.plan.size_bytes,
+            size_bytes_max: self.plan.size_bytes,
+            hosts: self.plan.hosts.clone(),
+        };
+        let client = ClientId(self.random.u128());
+        let orders = self.dialing.orders();
+        let volume = Stepped::open(config, self.plan.slab_bytes, client, orders, sim::now);
+        self.volume = Some(volume.expect("the plan's sizes fit each other"));
+        self.model = Model::new(self.random.next(), self.plan.size_bytes);
+        self.is_resting = false;
+    }
+
+    /// Its process ends without a word.
+    pub fn crash(&mut self) {
+        for lane in self.workers.drain(..) {
+            lane.worker.abandon();
+        }
+        self.volume = None;
+    }
+
+    /// Its next process: a volume does not outlive its owner, so everything is new.
+    pub fn restart(&mut self, connector: Arc<dyn Connector>) {
+        self.dialing = Dialing::new(connector);
+        self.open();
+    }
+
+    pub fn rest(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
+    /// Requests under way.
+    pub fn running(&self) -> usize {
+        self.workers.iter().map(|lane| lane.running.len()).sum()
+    }
+
+    /// Whether all hosts are connected and every extent is whole, or lost for good.
+    pub fn is_settled(&mut self) -> bool {
+        let Some(volume) = &mut self.volume else {
+            return true;
+        };
+        let status = volume.status();
+        status.hosts.iter().all(|host| host.connected)
+            && status
+                .extents
+                .iter()
+                .all(|extent| matches!(extent.health, Health::Healthy | Health::Lost))
+    }
+
+    pub fn has_lost(&mut self) -> bool {
+        let volume = self.volume.as_mut();
+        volume.is_some_and(|volume| volume.status().health == Health::Lost)
+    }
+
+    /// What is wrong with where its slabs are (H1).
+    pub fn misplaced(&mut self) -> Option<String> {
+        let status = self.volume.as_mut()?.status();
+        for extent in &status.extents {
+            let mut hosts: Vec<&String> = extent.hosts.iter().flatten().collect();
+            hosts.sort_unstable();
+            let all = hosts.len();
+            hosts.dedup();
+            if hosts.len() < all {
+                return Some(format!("extent {} twice on one host", extent.index));
+            }
+        }
+        None
+    }
+
+    /// For people: what it waits for.
+    pub fn state(&mut self) -> String {
+        let running = self.running();
+        let Some(volume) = &mut self.volume else {
+            return format!("{} is down", self.name);
+        };
+        let status = volume.status();
+        let away: Vec<&str> = status
+            .hosts
+            .iter()
+            .filter(|host| !host.connected)
+            .map(|host| host.name.as_str())
+            .collect();
+        let ill = status
+            .extents
+            .iter()
+            .filter(|extent| extent.health != Health::Healthy);
+        let ill: Vec<String> = ill
+            .map(|extent| {
+                format!(
+                    "extent {} {:?} {:?}",
+                    extent.index, extent.health, extent.hosts
+                )
+            })
+            .collect();
+        format!(
+            "{}: {running} running, not connected {away:?}, {ill:?}",
+            self.name
+        )
+    }
+
+    /// Lets the client's process run; `steps` counts what happens in the simulation.
+    pub fn turn(&mut self, steps: &mut u64, trouble: &mut Vec<Trouble>) {
+        let now = sim::now();
+        let Some(volume) = &mut self.volume else {
+            return;
+        };
+        self.dialing.step(now);
+        volume.turn();
+        let random = &mut self.random;
+        self.dialing
+            .take_orders(now, || random.between(20_000, 200_000));
+        if self.workers.len() < self.plan.worker_count
+            && volume.connected_count() >= self.plan.scheme.members()
+        {
+            let worker = volume
+                .worker()
+                .expect("nothing in the simulator refuses it");
+            self.workers.push(Lane {
+                worker,
+                running: Vec::new(),
+                next_at: now,
+                tags: 0,
+            });
+        }
+        for index in 0..self.workers.len() {
+            self.reap(index, steps, trouble);
+            self.submit(index, now, steps);
+            // What completed or was refused at once.
+            self.reap(index, steps, trouble);
+        }
+        if let Some(volume) = &mut self.volume {
+            // Workers may have asked for extents or marked failures.
+            volume.turn();
+        }
+    }
+
+    /// When it wants a turn although nothing arrives.
+    pub fn due(&self) -> Time {
+        let now = sim::now();
+        let Some(volume) = &self.volume else {
+            return Time(u64::MAX);
+        };
+        let mut due = now.after(volume.patience());
+        for lane in &self.workers {
+            if let Some(patience) = lane.worker.deadline() {
+                due = due.min(now.after(patience));
+            }
+            if !self.is_resting && lane.running.len() < self.plan.depth {
+                due = due.min(lane.next_at);
+            }
+        }
+        due.min(self.dialing.due(now).unwrap_or(due))
+            .max(Time(now.0 + 1))
+    }
+
+    /// Reads everything, piece by piece, in turns of its own; call until it says true.
+    pub fn read_back(&mut self, at: &mut usize, steps: &mut u64) -> bool {
+        let sectors = usize::try_from(self.plan.size_bytes).expect("small") / SECTOR_BYTES;
+        let Some(lane) = self.workers.first_mut() else {
+            return true;
+        };
+        /// Sectors per request.
+        const PIECE: usize = 8 * PAGE_BYTES / SECTOR_BYTES;
+        while *at < sectors && lane.running.len() < self.plan.depth {
+            let count = PIECE.min(sectors - *at);
+            *steps += 1;
+            lane.read(&mut self.model, *at, count, *steps);
+            *at += count;
+        }
+        *at >= sectors && lane.running.is_empty()
+    }
+
+    fn reap(&mut self, index: usize, steps: &mut u64, trouble: &mut Vec<Trouble>) {
+        let mut done = Vec::new();
+        self.workers[index].worker.poll(&mut done);
+        for done in done {
+            *steps += 1;
+            self.end(index, done, *steps, trouble);
+        }
+    }
+
+    fn end(&mut self, index: usize, done: Done, step: u64, trouble: &mut Vec<Trouble>) {
+        let lane = &mut self.workers[index];
+        let at = lane
+            .running
+            .iter()
+            .position(|running| running.tag == done.tag)
+            .expect("only what was submitted ends");
+        let Running {
+            start,
+            first,
+            count,
+            kind,
+            ..
+        } = lane.running.swap_remove(at);
+        self.page_ops += (count * SECTOR_BYTES).div_ceil(PAGE_BYTES) as u64;
+        let place = format!("{} sectors {first}..{}", self.name, first + count);
+        if let Err(error) = done.result {
+            trouble.push(Trouble::Failed(
+                error,
+                format!("{place}: {kind:?}: {error}"),
+            ));
+        }
+        match (kind, done.op) {
+            (Kind::Read, Op::Read(bytes)) if done.result.is_ok() => {
+                if let Err(wrong) = self.model.end_read(first, &bytes, start) {
+                    let page = wrong.sector * SECTOR_BYTES / PAGE_BYTES;
+                    trouble.push(Trouble::Wrong(format!(
+                        "{} page {page} sector {}: {}",
+                        self.name, wrong.sector, wrong.detail
+                    )));
+                }
+            }
+            (Kind::Read, _) => self.model.forget_read(start),
+            (Kind::Write(content), _) => {
+                self.model
+                    .end_write(content, (first, count), start, step, done.result.is_ok());
+            }
+        }
+    }
+
+    /// Starts what the worker has time for.
+    fn submit(&mut self, index: usize, now: Time, steps: &mut u64) {
+        while !self.is_resting
+            && self.workers[index].next_at <= now
+            && self.workers[index].running.len() < self.plan.depth
+        {
+            let pause_ns = 1 + self.random.below(2 * self.plan.pause_ns);
+            self.workers[index].next_at = Time(now.0 + pause_ns);
+            *steps += 1;
+            self.submit_one(index, *steps);
+        }
+    }
+
+    fn submit_one(&mut self, index: usize, step: u64) {
+        const SECTORS: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
+        let pages = self.plan.size_bytes / PAGE_BYTES as u64;
+        // Many go to a few pages, where they meet each other.
+        let page = match self.random.below(10) {
+            0..3 => self.random.below(2),
+            3..6 => self.random.below((pages / 16).max(1)),
+            _ => self.random.below(pages),
+        };
+        let (first, count) = if self.random.percent(20) {
+            let start = self.random.below(SECTORS);
+            (
+                page * SECTORS + start,
+                1 + self.random.below(SECTORS - start),
+            )
+        } else {
+            let span = (1 + self.random.below(4)).min(pages - page);
+            (page * SECTORS, span * SECTORS)
+        };
+        let (first, count) = (to_index(first), to_index(count));
+        let what = self.random.below(100);
+        let lane = &mut self.workers[index];
+        match what {
+            0..48 => lane.read(&mut self.model, first, count, step),
+            48..95 => lane.write(&mut self.model, first, count, step),
+            _ => lane.discard(&mut self.model, first, count, step),
+        }
+    }
+}
+
+impl Lane {
+    fn read(&mut self, model: &mut Model, first: usize, count: usize, step: u64) {
+        model.begin_read(step);
+        let op = Op::Read(vec![0xa5; count * SECTOR_BYTES]);
+        self.start(first, count, step, Kind::Read, op);
+    }
+
+    fn write(&mut self, model: &mut Model, first: usize, count: usize, step: u64) {
+        let content = model.fresh_content();
+        let mut bytes = vec![0; count * SECTOR_BYTES];
+        model.fill(content, first, &mut bytes);
+        model.begin_write(content, first, count, step);
+        self.start(first, count, step, Kind::Write(content), Op::Write(bytes));
+    }
+
+    fn discard(&mut self, model: &mut Model, first: usize, count: usize, step: u64) {
+        model.begin_write(0, first, count, step);
+        let len_bytes = (count * SECTOR_BYTES) as u64;
+        self.start(
+            first,
+            count,
+            step,
+            Kind::Write(0),
+            Op::Discard { len_bytes },
+        );
+    }
+
+    fn start(&mut self, first: usize, count: usize, start: u64, kind: Kind, op: Op) {
+        self.tags += 1;
+        let tag = self.tags;
+        self.running.push(Running {
+            tag,
+            start,
+            first,
+            count,
+            kind,
+        });
+        let request = Request {
+            tag,
+            offset: (first * SECTOR_BYTES) as u64,
+            op,
+        };
+        let submitted = self.worker.submit(request);
+        assert!(submitted.is_ok(), "the depth is below a worker's bound");
+    }
+}
+
+fn to_index(value: u64) -> usize {
+    usize::try_from(value).expect("simulated volumes are small")
+}

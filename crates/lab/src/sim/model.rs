@@ -1,0 +1,264 @@
+//! What each sector of a client's volume may hold: every write that could be the last.
+//!
+//! A write is a version with a start and, once it has ended, an end, both in steps of the
+//! simulation. A read that began at step `s` may return a version unless a write that was
+//! acknowledged before `s` began after that version had ended. A write that failed may have
+//! taken effect or not. Sectors are 512 bytes, the least that a front end may write.
+
+/// Bytes of a sector.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The content of one write. 0: zeros.
+type Content = u64;
+
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    content: Content,
+    start: u64,
+    /// `u64::MAX` while it runs.
+    end: u64,
+    is_acknowledged: bool,
+}
+
+/// The sectors of one volume.
+pub struct Model {
+    /// Tells bytes of this volume from those of others.
+    nonce: u64,
+    sectors: Vec<Vec<Version>>,
+    contents_made: u64,
+    /// Starts of the reads under way.
+    reading: Vec<u64>,
+}
+
+/// A sector that read as what it cannot hold.
+#[derive(Debug)]
+pub struct Wrong {
+    /// Index of the sector.
+    pub sector: usize,
+    /// What its first bytes are, and what they might have been.
+    pub detail: String,
+}
+
+impl Model {
+    /// A volume that nobody has written.
+    pub fn new(nonce: u64, size_bytes: u64) -> Self {
+        let count =
+            usize::try_from(size_bytes).expect("simulated volumes are small") / SECTOR_BYTES;
+        let zeros = Version {
+            content: 0,
+            start: 0,
+            end: 0,
+            is_acknowledged: true,
+        };
+        Self {
+            nonce,
+            sectors: vec![vec![zeros]; count],
+            contents_made: 0,
+            reading: Vec::new(),
+        }
+    }
+
+    /// A content that no write had before.
+    pub fn fresh_content(&mut self) -> u64 {
+        self.contents_made += 1;
+        self.contents_made
+    }
+
+    /// Puts the bytes of `content` for the sectors from `first` into `buffer`.
+    pub fn fill(&self, content: Content, first: usize, buffer: &mut [u8]) {
+        for (index, sector) in buffer.chunks_mut(SECTOR_BYTES).enumerate() {
+            for (word, bytes) in sector.chunks_exact_mut(8).enumerate() {
+                bytes.copy_from_slice(&self.word(content, first + index, word).to_le_bytes());
+            }
+        }
+    }
+
+    /// A write or discard of `count` sectors begins.
+    pub fn begin_write(&mut self, content: Content, first: usize, count: usize, step: u64) {
+        for sector in &mut self.sectors[first..first + count] {
+            sector.push(Version {
+                content,
+                start: step,
+                end: u64::MAX,
+                is_acknowledged: false,
+            });
+        }
+    }
+
+    /// It ended.
+    pub fn end_write(
+        &mut self,
+        content: Content,
+        (first, count): (usize, usize),
+        start: u64,
+        step: u64,
+        is_acknowledged: bool,
+    ) {
+        let horizon = self.reading.iter().copied().min().unwrap_or(step);
+        for sector in &mut self.sectors[first..first + count] {
+            for version in sector.iter_mut() {
+                if version.content == content && version.start == start {
+                    version.end = step;
+                    version.is_acknowledged = is_acknowledged;
+                }
+            }
+            let newest = newest_before(sector, horizon);
+            sector.retain(|version| version.end >= newest);
+        }
+    }
+
+    /// A read begins.
+    pub fn begin_read(&mut self, step: u64) {
+        self.reading.push(step);
+    }
+
+    /// It ended without bytes.
+    pub fn forget_read(&mut self, start: u64) {
+        if let Some(at) = self.reading.iter().position(|&reading| reading == start) {
+            self.reading.swap_remove(at);
+        }
+    }
+
+    /// It ended with `bytes` from the sector `first` on.
+    ///
+    /// # Errors
+    /// The first sector that holds what it cannot.
+    pub fn end_read(&mut self, first: usize, bytes: &[u8], start: u64) -> Result<(), Wrong> {
+        self.forget_read(start);
+        for (index, bytes) in bytes.chunks(SECTOR_BYTES).enumerate() {
+            let sector = first + index;
+            let versions = &self.sectors[sector];
+            let newest = newest_before(versions, start);
+            let mut possible = versions.iter().filter(|version| version.end >= newest);
+            if !possible.any(|version| self.is(version.content, sector, bytes)) {
+                return Err(self.wrong(sector, bytes, start));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, sector: usize, bytes: &[u8], start: u64) -> Wrong {
+        let newest = newest_before(&self.sectors[sector], start);
+        let possible: Vec<u64> = self.sectors[sector]
+            .iter()
+            .filter(|version| version.end >= newest)
+            .map(|version| version.content)
+            .collect();
+        let found = (0..=self.contents_made)
+            .rev()
+            .find(|&content| self.is(content, sector, bytes));
+        let found = match found {
+            Some(content) => format!("write {content}"),
+            None if bytes.iter().all(|&byte| byte == 0) => "zeros".to_owned(),
+            None => format!("bytes of no write: {:02x?}", &bytes[..16]),
+        };
+        Wrong {
+            sector,
+            detail: format!("found {found}, possible are writes {possible:?}"),
+        }
+    }
+
+    fn is(&self, content: Content, sector: usize, bytes: &[u8]) -> bool {
+        let mut words = bytes.chunks_exact(8).enumerate();
+        words.all(|(word, bytes)| *bytes == self.word(content, sector, word).to_le_bytes())
+    }
+
+    fn word(&self, content: Content, sector: usize, word: usize) -> u64 {
+        if content == 0 {
+            return 0;
+        }
+        let place = (sector as u64) << 8 | word as u64;
+        mix(self.nonce ^ mix(content ^ place << 24))
+    }
+}
+
+/// The latest start of a write that was acknowledged before `step`: what ended before it is over.
+fn newest_before(versions: &[Version], step: u64) -> u64 {
+    let done = versions
+        .iter()
+        .filter(|version| version.is_acknowledged && version.end < step);
+    done.map(|version| version.start).max().unwrap_or(0)
+}
+
+/// Spreads every bit of `value` over all of the result (splitmix64's finish).
+pub fn mix(value: u64) -> u64 {
+    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sector(model: &Model, content: u64) -> Vec<u8> {
+        let mut bytes = vec![0; SECTOR_BYTES];
+        model.fill(content, 3, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_read_sees_the_last_write_or_one_that_overlaps_it() {
+        let mut model = Model::new(7, 8 * SECTOR_BYTES as u64);
+        let (old, new) = (model.fresh_content(), model.fresh_content());
+        model.begin_write(old, 3, 1, 1);
+        model.end_write(old, (3, 1), 1, 2, true);
+        model.begin_read(3);
+        model.begin_write(new, 3, 1, 4);
+        model.end_write(new, (3, 1), 4, 5, true);
+        let (old_bytes, new_bytes) = (sector(&model, old), sector(&model, new));
+        assert!(
+            model.end_read(3, &old_bytes, 3).is_ok(),
+            "began before the new write"
+        );
+        model.begin_read(3);
+        assert!(model.end_read(3, &new_bytes, 3).is_ok());
+        model.begin_read(6);
+        assert!(model.end_read(3, &old_bytes, 6).is_err(), "a stale read");
+        model.begin_read(7);
+        assert!(
+            model.end_read(3, &[0; SECTOR_BYTES], 7).is_err(),
+            "a lost write"
+        );
+    }
+
+    #[test]
+    fn a_failed_write_may_have_taken_effect_until_the_next() {
+        let mut model = Model::new(7, 8 * SECTOR_BYTES as u64);
+        let (failed, next) = (model.fresh_content(), model.fresh_content());
+        model.begin_write(failed, 3, 1, 1);
+        model.end_write(failed, (3, 1), 1, 2, false);
+        let bytes = sector(&model, failed);
+        model.begin_read(3);
+        assert!(model.end_read(3, &bytes, 3).is_ok());
+        model.begin_read(4);
+        assert!(model.end_read(3, &[0; SECTOR_BYTES], 4).is_ok());
+        model.begin_write(next, 3, 1, 5);
+        model.end_write(next, (3, 1), 5, 6, true);
+        model.begin_read(7);
+        assert!(model.end_read(3, &bytes, 7).is_err());
+    }
+
+    #[test]
+    fn bytes_of_another_place_or_volume_are_wrong() {
+        let mut model = Model::new(7, 8 * SECTOR_BYTES as u64);
+        let content = model.fresh_content();
+        model.begin_write(content, 0, 8, 1);
+        model.end_write(content, (0, 8), 1, 2, true);
+        let mut bytes = sector(&model, content);
+        model.begin_read(3);
+        assert!(model.end_read(3, &bytes, 3).is_ok());
+        model.begin_read(3);
+        assert!(
+            model.end_read(4, &bytes, 3).is_err(),
+            "the next sector's place"
+        );
+        Model::new(8, 4096).fill(content, 3, &mut bytes);
+        model.begin_read(3);
+        assert!(
+            model.end_read(3, &bytes, 3).is_err(),
+            "another volume's bytes"
+        );
+    }
+}

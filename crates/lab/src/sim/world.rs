@@ -1,0 +1,307 @@
+//! Everything together, moved from event to event: the network's and everybody's own timers.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_fabric::sim::{Net, NodeId, SimConnector};
+use cenote_volume::{HostConfig, IoError};
+
+use super::client::{Client, Plan, Trouble};
+use super::host::{Complaints, Host, address_of};
+use super::model::mix;
+use super::random::Random;
+use super::{Options, Violation};
+
+/// Who runs next.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Actor {
+    Host(usize),
+    Client(usize),
+}
+
+/// A whole cluster.
+pub struct World {
+    pub net: Net,
+    pub hosts: Vec<Host>,
+    pub clients: Vec<Client>,
+    /// By node.
+    actors: Vec<Option<Actor>>,
+    connectors: Vec<SimConnector>,
+    timers: BinaryHeap<Reverse<(Time, Actor)>>,
+    /// By node: when its actor runs next; other entries of `timers` are void.
+    due: Vec<Time>,
+    paused: Vec<bool>,
+    pub random: Random,
+    pub steps: u64,
+    pub faults: u64,
+    /// No request may fail: no stripe has lost more than r.
+    pub is_gentle: bool,
+    pub violations: Vec<Violation>,
+    pub failed_requests: u64,
+    complaints: Complaints,
+    log: VecDeque<String>,
+    /// Of what the clients and the faults did.
+    trace: u64,
+}
+
+/// Time from an arrival to the turn of the process that it is for, and between two turns of it.
+const WAKE_UP: Duration = Duration::from_micros(1);
+
+/// Lines kept of what happened last.
+const LOG_LINES: usize = 40;
+
+impl World {
+    pub fn new(options: &Options) -> Self {
+        let net = Net::new(options.seed, options.network());
+        let complaints = Complaints::default();
+        let slab_bytes = options.slab_bytes;
+        let hosts: Vec<Host> = (0..options.hosts)
+            .map(|index| {
+                Host::new(
+                    &net,
+                    index,
+                    options.slabs_per_host(),
+                    slab_bytes,
+                    &complaints,
+                )
+            })
+            .collect();
+        let mut random = Random::new(options.seed);
+        let known = |(index, host): (usize, &Host)| HostConfig {
+            name: host.name.clone(),
+            address: address_of(index),
+            domain: host.name.clone(),
+        };
+        let plan = Plan {
+            scheme: options.scheme,
+            size_bytes: options.volume_bytes,
+            slab_bytes,
+            worker_count: options.workers,
+            depth: 3,
+            pause_ns: options.pause_ns(),
+            hosts: hosts.iter().enumerate().map(known).collect(),
+        };
+        let mut connectors = Vec::new();
+        let mut clients = Vec::new();
+        for index in 0..options.clients {
+            let name = format!("c{index}");
+            let connector = net.client(&name);
+            connectors.push(connector.clone());
+            clients.push(Client::new(
+                name,
+                plan.clone(),
+                Arc::new(connector),
+                random.next(),
+            ));
+        }
+        let mut world = Self {
+            actors: Vec::new(),
+            timers: BinaryHeap::new(),
+            due: Vec::new(),
+            paused: Vec::new(),
+            net,
+            hosts,
+            clients,
+            connectors,
+            random,
+            steps: 0,
+            faults: 0,
+            is_gentle: true,
+            violations: Vec::new(),
+            failed_requests: 0,
+            complaints,
+            log: VecDeque::new(),
+            trace: 0,
+        };
+        for index in 0..world.hosts.len() {
+            world.place(world.hosts[index].node, Actor::Host(index));
+        }
+        for index in 0..world.clients.len() {
+            world.place(world.connectors[index].node(), Actor::Client(index));
+        }
+        world
+    }
+
+    fn place(&mut self, node: NodeId, actor: Actor) {
+        let at = node.0 as usize;
+        let nodes = self.actors.len().max(at + 1);
+        self.actors.resize(nodes, None);
+        self.due.resize(nodes, Time(u64::MAX));
+        self.paused.resize(nodes, false);
+        self.actors[at] = Some(actor);
+        self.wake(node, self.net.now());
+    }
+
+    pub fn node(&self, actor: Actor) -> NodeId {
+        match actor {
+            Actor::Host(index) => self.hosts[index].node,
+            Actor::Client(index) => self.connectors[index].node(),
+        }
+    }
+
+    /// Has the actor on `node` run at `time` at the latest.
+    pub fn wake(&mut self, node: NodeId, time: Time) {
+        let at = node.0 as usize;
+        if let Some(actor) = self.actors[at]
+            && time < self.due[at]
+        {
+            self.due[at] = time;
+            self.timers.push(Reverse((time, actor)));
+        }
+    }
+
+    /// Has everything happen up to `end`, or up to the first violation.
+    pub fn run_until(&mut self, end: Time) {
+        let mut ready = Vec::new();
+        while self.violations.is_empty() {
+            let timer = self.timers.peek().map_or(Time(u64::MAX), |entry| entry.0.0);
+            let event = self.net.next_event().unwrap_or(Time(u64::MAX));
+            if timer.min(event) > end {
+                self.net.advance_to(end);
+                return;
+            }
+            if event <= timer {
+                // There is one: it has a time.
+                let happened = self.net.step();
+                debug_assert!(happened);
+                self.net.take_ready(&mut ready);
+                for node in ready.drain(..) {
+                    self.wake(node, self.net.now().after(WAKE_UP));
+                }
+                continue;
+            }
+            let Some(Reverse((time, actor))) = self.timers.pop() else {
+                return;
+            };
+            let at = self.node(actor).0 as usize;
+            if self.due[at] != time {
+                continue;
+            }
+            self.due[at] = Time(u64::MAX);
+            self.net.advance_to(time);
+            if !self.paused[at] {
+                self.run(actor);
+            }
+        }
+    }
+
+    /// Lets one actor run, and asks it when it wants to run again.
+    fn run(&mut self, actor: Actor) {
+        let due = match actor {
+            Actor::Host(index) => {
+                self.hosts[index].turn();
+                self.hosts[index].due()
+            }
+            Actor::Client(index) => {
+                let mut trouble = Vec::new();
+                let client = &mut self.clients[index];
+                client.turn(&mut self.steps, &mut trouble);
+                let due = client.due();
+                for trouble in trouble {
+                    self.judge(trouble);
+                }
+                due
+            }
+        };
+        self.take_complaints();
+        self.wake(self.node(actor), due);
+        // What it did may have made others ready without an event.
+        let mut ready = Vec::new();
+        self.net.take_ready(&mut ready);
+        for node in ready {
+            self.wake(node, self.net.now().after(WAKE_UP));
+        }
+    }
+
+    fn judge(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Wrong(what) => self.violate(what),
+            Trouble::Failed(error, what) => {
+                self.failed_requests += 1;
+                self.note(format!("failed: {what}"));
+                // Where memory is short writes are refused, and extents mapped on fewer hosts.
+                self.is_gentle &= error != IoError::NoSpace;
+                if self.is_gentle {
+                    self.violate(format!(
+                        "{what}, though no stripe has lost more than it survives ({error:?})"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn take_complaints(&mut self) {
+        let complaints = std::mem::take(
+            &mut *self
+                .complaints
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for complaint in complaints {
+            self.violate(complaint);
+        }
+    }
+
+    pub fn violate(&mut self, what: String) {
+        let log = self.log.iter().cloned().collect();
+        let at_ns = self.net.now().0;
+        self.violations.push(Violation { at_ns, what, log });
+    }
+
+    /// Remembers what happened, for whoever reads of a violation.
+    pub fn note(&mut self, what: String) {
+        for byte in what.bytes() {
+            self.trace = mix(self.trace ^ u64::from(byte));
+        }
+        let ns = self.net.now().0;
+        if self.log.len() == LOG_LINES {
+            self.log.pop_front();
+        }
+        self.log
+            .push_back(format!("{:>14.6} s  {what}", seconds(ns)));
+    }
+
+    pub fn pause(&mut self, actor: Actor, is_paused: bool) {
+        let node = self.node(actor);
+        self.paused[node.0 as usize] = is_paused;
+        if is_paused {
+            self.net.pause(node);
+        } else {
+            self.net.resume(node);
+            self.wake(node, self.net.now());
+        }
+    }
+
+    pub fn is_paused(&self, actor: Actor) -> bool {
+        self.paused[self.node(actor).0 as usize]
+    }
+
+    /// A client's process ends, and its next one starts.
+    pub fn replace_client(&mut self, index: usize) {
+        let node = self.node(Actor::Client(index));
+        self.clients[index].crash();
+        self.net.crash(
+            node,
+            cenote_fabric::sim::Memory::Lost,
+            cenote_fabric::sim::Notice::AtOnce,
+        );
+        self.net.restart_client(node);
+        self.clients[index].restart(Arc::new(self.connectors[index].clone()));
+        self.wake(node, self.net.now());
+    }
+
+    /// Of everything that happened so far.
+    pub fn trace_hash(&self) -> u64 {
+        let pages = self.clients.iter().map(|client| client.page_ops);
+        let clients = pages.fold(self.trace, |hash, count| mix(hash ^ count));
+        mix(self.net.trace_hash() ^ mix(clients ^ self.steps))
+    }
+}
+
+/// For people: the only floating point here.
+pub fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}

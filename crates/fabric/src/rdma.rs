@@ -34,8 +34,28 @@ pub enum Support {
     NoLibrary,
     /// The system gives no devices; with its reason.
     NoDevice(String),
-    /// Names of the devices.
-    Devices(Vec<String>),
+    /// There are devices.
+    Devices(Vec<Found>),
+}
+
+/// A device of this machine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Found {
+    /// As in `/sys/class/infiniband`.
+    pub name: String,
+    /// IP addresses that its ports answer to, which an address `rdma:IP:PORT` may have. Empty on
+    /// InfiniBand, and on a port that is not configured.
+    pub addresses: Vec<std::net::IpAddr>,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        match addresses.is_empty() {
+            true => write!(f, "{} (no IP address)", self.name),
+            false => write!(f, "{} ({})", self.name, addresses.join(", ")),
+        }
+    }
 }
 
 /// Looks for RDMA devices.
@@ -53,7 +73,10 @@ impl std::fmt::Display for Support {
             Self::NotBuilt => f.write_str("this program was built without the feature rdma"),
             Self::NoLibrary => f.write_str("libibverbs.so.1 was not found"),
             Self::NoDevice(reason) => write!(f, "no device: {reason}"),
-            Self::Devices(names) => f.write_str(&names.join(", ")),
+            Self::Devices(devices) => {
+                let texts: Vec<String> = devices.iter().map(ToString::to_string).collect();
+                f.write_str(&texts.join("; "))
+            }
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rdma_mummy_sys as sys;
 
-use super::Support;
+use super::{Found, Support};
 use crate::{Address, Error, Result};
 
 /// An open device, the port and address on it that are used, and its protection domain.
@@ -50,9 +50,39 @@ pub(super) fn support() -> Support {
         Ok(list) if list.devices().is_empty() => {
             Support::NoDevice("this machine has no RDMA device".into())
         }
-        Ok(list) => Support::Devices(list.devices().iter().map(|&d| name_of(d)).collect()),
+        Ok(list) => Support::Devices(list.devices().iter().map(|&d| look_at(d)).collect()),
         Err(error) => Support::NoDevice(error.to_string()),
     }
+}
+
+/// Name and IP addresses of a device of a list.
+fn look_at(device: *mut sys::ibv_device) -> Found {
+    let mut found = Found {
+        name: name_of(device),
+        addresses: Vec::new(),
+    };
+    // SAFETY: `device` is of a list that the caller keeps.
+    let context = unsafe { sys::ibv_open_device(device) };
+    if context.is_null() {
+        return found;
+    }
+    match gid_table(context) {
+        Ok(entries) => {
+            for entry in &entries {
+                let ip = Ipv6Addr::from(raw(entry));
+                // Link-local addresses, which every port has, are not unique on a machine.
+                if let Some(ip) = ip.to_ipv4_mapped().map(IpAddr::V4)
+                    && !found.addresses.contains(&ip)
+                {
+                    found.addresses.push(ip);
+                }
+            }
+        }
+        Err(error) => tracing::warn!(%error, device = found.name, "read a device's addresses"),
+    }
+    // SAFETY: opened above, used by nobody.
+    unsafe { sys::ibv_close_device(context) };
+    found
 }
 
 impl Device {
@@ -76,8 +106,9 @@ impl Device {
             address: address.clone(),
             reason,
         };
-        let Support::Devices(names) = support() else {
-            return Err(unusable(support().to_string()));
+        let support = support();
+        let Support::Devices(_) = support else {
+            return Err(unusable(support.to_string()));
         };
         let named = std::env::var(DEVICE_VARIABLE).ok();
         let list = List::new().map_err(|e| unusable(e.to_string()))?;
@@ -89,10 +120,9 @@ impl Device {
                 return Ok(found);
             }
         }
-        let names = names.join(", ");
         Err(unusable(match named {
-            Some(named) => format!("{DEVICE_VARIABLE} is {named}, and the devices are {names}"),
-            None => format!("no port of {names} has the address {ip}"),
+            Some(named) => format!("{DEVICE_VARIABLE} is {named}, and the devices are {support}"),
+            None => format!("no device has the address {ip}; the devices are {support}"),
         }))
     }
 
@@ -203,15 +233,7 @@ fn find_place(
     ip: IpAddr,
     wanted: Option<(u8, Option<u8>)>,
 ) -> io::Result<Option<Place>> {
-    let mut entries = Vec::with_capacity(GID_COUNT_MAX);
-    // SAFETY: the vector has room for as many entries as are asked for.
-    let count =
-        unsafe { sys::ibv_query_gid_table(context, entries.as_mut_ptr(), GID_COUNT_MAX, 0) };
-    let Ok(count) = usize::try_from(count) else {
-        return Err(io::Error::from_raw_os_error(-(count as i32)));
-    };
-    // SAFETY: the call filled `count` entries of plain data.
-    unsafe { entries.set_len(count) };
+    let entries = gid_table(context)?;
     let ip = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -237,6 +259,20 @@ fn find_place(
             gid: raw(entry),
         })
     }))
+}
+
+/// The addresses of all ports.
+fn gid_table(context: *mut sys::ibv_context) -> io::Result<Vec<sys::ibv_gid_entry>> {
+    let mut entries = Vec::with_capacity(GID_COUNT_MAX);
+    // SAFETY: the vector has room for as many entries as are asked for.
+    let count =
+        unsafe { sys::ibv_query_gid_table(context, entries.as_mut_ptr(), GID_COUNT_MAX, 0) };
+    let Ok(count) = usize::try_from(count) else {
+        return Err(io::Error::from_raw_os_error(-(count as i32)));
+    };
+    // SAFETY: the call filled `count` entries of plain data.
+    unsafe { entries.set_len(count) };
+    Ok(entries)
 }
 
 fn raw(entry: &sys::ibv_gid_entry) -> [u8; 16] {

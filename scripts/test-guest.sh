@@ -71,7 +71,8 @@ for file in ${GUEST_FILES:-}; do
     libraries "$file"
 done
 release=$(basename "$kernel"/lib/modules/*)
-depmod -b "$kernel" "$release"
+# Once: it reads every module that there is.
+[ -e "$kernel/lib/modules/$release/modules.dep" ] || depmod -b "$kernel" "$release"
 mkdir -p "$root/lib/modules/$release"
 for name in $modules; do
     # A name, in the file's own spelling, and what it needs: paths under the modules' folder.

@@ -35,13 +35,13 @@ done
 # Each block carries its own checksum and position; a wrong byte ends fio with an error. The rate
 # is so low that the kill lands in the middle.
 fio --name=verify --ioengine=nbd --uri="nbd+unix:///?socket=$well/nbd" --rw=randwrite --bs=4k \
-    --size=24M --iodepth=8 --rate_iops=1500 --verify=crc32c --do_verify=1 --verify_fatal=1 \
+    --size=8M --iodepth=8 --rate_iops=1500 --verify=crc32c --do_verify=1 --verify_fatal=1 \
     --verify_state_save=0 --output=/tmp/fio.out &
 load=$!
 written() {
     cenote volume status v0 --dir $well --json | sed -n 's/.*"pages_written": *\([0-9]*\).*/\1/p'
 }
-while [ "$(written)" -lt 1500 ]; do kill -0 $load; done
+while [ "$(written)" -lt 600 ]; do kill -0 $load; done
 victim=$(find $well/hosts -name pid | sort | head -n 1)
 kill -9 "$(cut -d' ' -f1 "$victim")"
 echo "killed $(basename "$(dirname "$victim")") under load, after $(written) pages"

@@ -76,6 +76,7 @@ release=$(basename "$kernel"/lib/modules/*)
 mkdir -p "$root/lib/modules/$release"
 for name in $modules; do
     # A name, in the file's own spelling, and what it needs: paths under the modules' folder.
+    # shellcheck disable=SC2013 # words are meant: paths without blanks
     for module in $(sed -n "s|^\(.*/$name\.ko[^:]*\): *|\1 |p" "$kernel/lib/modules/$release/modules.dep"); do
         mkdir -p "$root/lib/modules/$release/$(dirname "$module")"
         cp "$kernel/lib/modules/$release/$module" "$root/lib/modules/$release/$module"

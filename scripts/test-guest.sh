@@ -110,6 +110,6 @@ chmod +x "$root/init"
 console=$root.console
 timeout 300 qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m "${GUEST_MEMORY:-1536M}" -nographic -no-reboot -nodefaults \
     -serial stdio -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio" \
-    -append 'console=ttyS0 loglevel=1 panic=-1 rootfstype=ramfs' </dev/null | tr -d '\r' | tee "$console"
+    -append 'console=ttyS0 loglevel=1 panic=-1 rootfstype=ramfs' </dev/null | sed -u 's/\r$//' | tee "$console"
 code=$(sed -n 's/^guest exit code //p' "$console" | tail -n 1)
 exit "${code:-1}"

@@ -28,8 +28,8 @@ const KEY_VARIABLE: &str = "CENOTE_CONFORMANCE_KEY";
 pub struct Processes {
     traits: Traits,
     name: &'static str,
-    /// Where the host of that number listens.
-    host_address: Box<dyn Fn(&std::path::Path, u32) -> String>,
+    /// Where every host listens, each on a port of its own; none on `shm`.
+    host_address: Option<Address>,
     directory: std::path::PathBuf,
     key: ClusterKey,
     connector: Box<dyn Connector>,
@@ -44,13 +44,7 @@ impl Processes {
     /// If the system gives no random bytes.
     #[must_use]
     pub fn shm(directory: &std::path::Path) -> Self {
-        Self::new(
-            "shm",
-            |directory, number| {
-                format!("shm:{}", directory.join(format!("{number}.sock")).display())
-            },
-            directory,
-        )
+        Self::new("shm", None, directory)
     }
 
     /// Hosts on loopback TCP.
@@ -59,7 +53,8 @@ impl Processes {
     /// As [`Processes::shm`].
     #[must_use]
     pub fn tcp(directory: &std::path::Path) -> Self {
-        Self::new("tcp", |_, _| "tcp:127.0.0.1:0".into(), directory)
+        let any_port = Address::Tcp(([127, 0, 0, 1], 0).into());
+        Self::new("tcp", Some(any_port), directory)
     }
 
     /// Hosts behind the RDMA device that has the IP address `ip`.
@@ -68,19 +63,11 @@ impl Processes {
     /// As [`Processes::shm`].
     #[must_use]
     pub fn rdma(ip: std::net::IpAddr, directory: &std::path::Path) -> Self {
-        let socket = std::net::SocketAddr::new(ip, 0);
-        Self::new(
-            "rdma",
-            move |_, _| Address::Rdma(socket).to_string(),
-            directory,
-        )
+        let any_port = Address::Rdma((ip, 0).into());
+        Self::new("rdma", Some(any_port), directory)
     }
 
-    fn new(
-        name: &'static str,
-        address: impl Fn(&std::path::Path, u32) -> String + 'static,
-        directory: &std::path::Path,
-    ) -> Self {
+    fn new(name: &'static str, host_address: Option<Address>, directory: &std::path::Path) -> Self {
         let key = ClusterKey::generate().expect("random bytes");
         let stranger = connector(ClusterKey::generate().expect("random bytes"));
         let memory_outlives_a_stop = name != "tcp";
@@ -91,7 +78,7 @@ impl Processes {
                 has_sockets: true,
             },
             name,
-            host_address: Box::new(address),
+            host_address,
             directory: directory.to_path_buf(),
             connector: Box::new(connector(key.clone())),
             key,
@@ -112,8 +99,11 @@ impl Backend for Processes {
 
     fn start_host(&self) -> Box<dyn Host> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let address = (self.host_address)(&self.directory, number);
-        Box::new(Process::start(&address, &self.key))
+        let address = self
+            .host_address
+            .clone()
+            .unwrap_or_else(|| Address::Shm(self.directory.join(format!("{number}.sock"))));
+        Box::new(Process::start(&address.to_string(), &self.key))
     }
 
     fn connector(&self) -> &dyn Connector {

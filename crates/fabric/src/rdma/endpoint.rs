@@ -213,7 +213,7 @@ impl RdmaEndpoint {
             return;
         }
         let before = self.works.len();
-        while let Some(position) = self.slots.to_issue() {
+        while let Some(position) = self.slots.next_to_issue() {
             match self.issue_one(position) {
                 Ok(true) => {}
                 Ok(false) => break,

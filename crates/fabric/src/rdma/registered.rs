@@ -26,7 +26,7 @@ impl<M: Bytes> Registered<M> {
         let mut access = sys::ibv_access_flags(0);
         if memory.is_writable_here() || rights != Rights::READ {
             // A device that others may write by must be allowed to write itself.
-            access = access | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+            access |= sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         }
         for (right, flag) in [
             (Rights::READ, sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ),
@@ -40,7 +40,7 @@ impl<M: Bytes> Registered<M> {
             ),
         ] {
             if rights.contains(right) {
-                access = access | flag;
+                access |= flag;
             }
         }
         let (start, len_bytes) = memory.range();

@@ -209,7 +209,7 @@ impl Slots {
     }
 
     /// The next verb to be given to the device, after passing those that are decided.
-    pub(super) fn to_issue(&mut self) -> Option<u64> {
+    pub(super) fn next_to_issue(&mut self) -> Option<u64> {
         while let Some(slot) = self.slots.get((self.issuing - self.first) as usize) {
             if !slot.is_issued && slot.ended.is_none() {
                 return Some(self.issuing);

@@ -37,7 +37,7 @@ strip -o $directory/bin/cenote $directory/debug/cenote
 
 echo "running in the guest (two minutes or so)"
 code=0
-GUEST_KERNEL=linux-image-amd64 \
+GUEST_KERNEL=linux-image-amd64 GUEST_SECONDS=900 \
 GUEST_MODULES="crc32_generic dummy rdma_rxe ib_uverbs" \
 GUEST_FILES="/etc/libibverbs.d/rxe.driver $libraries/$(basename "$libraries"/librxe-rdmav*.so) $verbs" \
     scripts/test-guest.sh $directory/guest scripts/test-rdma-guest.sh \

@@ -88,6 +88,7 @@ mod tests {
         ring.release(first.end);
         assert_eq!(ring.take(128).unwrap().at, 0);
         assert_eq!(ring.take(64).unwrap().at, 128);
+        assert_eq!(ring.take(64).unwrap().at, 192);
         assert_eq!(ring.take(64), None);
         ring.clear();
         assert_eq!(ring.take(256).unwrap().at, 0);

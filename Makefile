@@ -4,11 +4,11 @@ CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 BENCHES = codec page nbd regeneration
 
-.PHONY: help build demo test bench ci fmt shell clippy doc deny clean
+.PHONY: help build demo test test-rdma bench ci fmt shell clippy doc deny clean
 
 help: ## This list
 	@echo "Targets:"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
 
 build: ## The one binary, optimised: target/release/cenote
 	@sh scripts/install-packages.sh build
@@ -22,6 +22,10 @@ demo: ## A program swaps to twelve hosts, two are killed, it never notices
 test: ## Every test, with a plain summary at the end
 	@sh scripts/install-packages.sh build test
 	@sh scripts/test.sh
+
+test-rdma: ## The rdma backend on soft-RoCE, in a guest; needs no RDMA here
+	@sh scripts/install-packages.sh build test rdma
+	@sh scripts/test-rdma.sh
 
 bench: ## Every benchmark beside its peer; JSON lines under target/bench
 	@sh scripts/install-packages.sh build bench

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that the named groups need, only those that are missing.
 #
-#   scripts/install-packages.sh GROUP...     groups: build test demo bench lint
+#   scripts/install-packages.sh GROUP...     groups: build test rdma demo bench lint
 #   scripts/install-packages.sh --list       every package, its groups and why
 #
 # Without root, or on another system, it says what is missing and what will be left
@@ -13,7 +13,7 @@ packages='
 make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
-fio|test bench|checks every byte over NBD; the load of the benchmarks
+fio|test rdma bench|checks every byte over NBD; the load of the benchmarks
 libnbd-bin|test demo|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root
 nbdkit|test bench|its nbd plugin as a client of ours, its memory plugin as the peer
 qemu-utils|test|qemu-img and qemu-io against our NBD server
@@ -22,16 +22,20 @@ util-linux|test demo|mkswap
 e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
-qemu-system-x86|test|a guest whose kernel has nbd, for a machine without
-busybox-static|test|the shell of that guest
-cpio|test|packs the files of that guest
+qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
+busybox-static|test rdma|the shell of that guest
+cpio|test rdma|packs the files of that guest
 memcached|test demo|the unmodified program whose memory does not fit
 shellcheck|lint|checks the scripts
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L
 automake|bench|configures ISA-L
 libtool|bench|configures ISA-L
-libclang-dev|bench|reads the headers of ISA-L for Rust
+libclang-dev|bench rdma|reads C headers for Rust: of ISA-L, of libibverbs
+cmake|rdma|builds the bindings of libibverbs
+iproute2|rdma|makes a soft-RoCE device, in the guest
+kmod|test rdma|finds the modules that the guest needs
+ibverbs-providers|rdma|libibverbs and its soft-RoCE part, in the guest
 '
 
 rows() { printf '%s' "$packages" | sed '/^$/d'; }

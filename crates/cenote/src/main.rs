@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, host, key, lab, nbd, status, swap, up, volume,
+    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, up, volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -76,6 +76,8 @@ enum Command {
     Key(key::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
+    /// Say over which fabrics this program reaches memory here
+    Fabric(fabric::Args),
     /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
     Demo(demo::Args),
     /// Measure us beside a peer
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Swap(args) => swap::run(args),
         Command::Key(args) => key::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Lab(args) => lab::run(args),

@@ -1,4 +1,4 @@
-//! Where a host listens: a unix socket beside its shared memory, or a TCP address.
+//! Where a host listens: a unix socket beside its shared memory, a TCP address, or one with RDMA.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,13 +7,16 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// The address of a host, in the form that users write: `shm:/run/h1.sock`, `tcp:10.0.0.7:7400`.
+/// The address of a host, in the form that users write: `shm:/run/h1.sock`, `tcp:10.0.0.7:7400`,
+/// `rdma:10.0.0.7:7400`.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Address {
     /// A unix socket on this machine; memory is mapped, not copied.
     Shm(PathBuf),
     /// A TCP socket.
     Tcp(SocketAddr),
+    /// A TCP socket for the control connection, on the IP address of an RDMA device.
+    Rdma(SocketAddr),
 }
 
 impl FromStr for Address {
@@ -33,6 +36,7 @@ impl FromStr for Address {
                 }
             }
             "tcp" => rest.parse().map(Self::Tcp).map_err(|_| refused()),
+            "rdma" => rest.parse().map(Self::Rdma).map_err(|_| refused()),
             _ => Err(refused()),
         }
     }
@@ -43,6 +47,7 @@ impl fmt::Display for Address {
         match self {
             Self::Shm(path) => write!(f, "shm:{}", path.display()),
             Self::Tcp(address) => write!(f, "tcp:{address}"),
+            Self::Rdma(address) => write!(f, "rdma:{address}"),
         }
     }
 }
@@ -56,7 +61,12 @@ mod tests {
 
     #[test]
     fn what_is_displayed_parses_to_the_same_address() {
-        for text in ["shm:/run/a b.sock", "tcp:127.0.0.1:7400", "tcp:[::1]:1"] {
+        for text in [
+            "shm:/run/a b.sock",
+            "tcp:127.0.0.1:7400",
+            "tcp:[::1]:1",
+            "rdma:10.0.0.7:7400",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert_eq!(
@@ -78,6 +88,7 @@ mod tests {
             "tcp:1.2.3.4",
             "udp:1.2.3.4:5",
             "tcp:1.2.3.4:70000",
+            "rdma:mlx5_0:7400",
             &long,
         ] {
             let error = text.parse::<Address>().unwrap_err();

@@ -10,10 +10,18 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The text is not an address.
-    #[error("{text:?} is not an address: write shm:/path/to/socket or tcp:IP:PORT")]
+    #[error("{text:?} is not an address: write shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT")]
     Address {
         /// What was given.
         text: String,
+    },
+    /// This program or machine cannot use RDMA at the address.
+    #[error("{address}: RDMA cannot be used here: {reason}")]
+    Unusable {
+        /// The address.
+        address: Address,
+        /// What is missing.
+        reason: String,
     },
     /// The text or file is not a cluster key.
     #[error("cluster key: {0}")]

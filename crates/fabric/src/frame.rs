@@ -33,6 +33,32 @@ pub(crate) enum Frame<'a> {
         len_bytes: u32,
         value: u32,
     },
+    /// On `rdma` data connections, client to host and back: the queue pair of the one who says it.
+    Join(PairName),
+    /// On `rdma` data connections, host to client: so many more messages have a place.
+    Credits(u32),
+    /// On `rdma`, host to client: the answer to an attach that is granted, and how the host's
+    /// device names the window.
+    Keyed {
+        descriptor: WindowDescriptor,
+        address: u64,
+        key: u32,
+    },
+}
+
+/// What a queue pair's peer must know to connect to it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PairName {
+    pub(crate) number: u32,
+    /// Sequence number of the first packet that it sends.
+    pub(crate) first_packet: u32,
+    /// 0 on Ethernet.
+    pub(crate) lid: u16,
+    /// As `ibv_mtu` counts: 1 is 256 bytes, 5 is 4096.
+    pub(crate) mtu: u8,
+    /// READs and atomics that it answers at a time.
+    pub(crate) reads: u8,
+    pub(crate) gid: [u8; 16],
 }
 
 /// How a host receives a client that proved the key.
@@ -83,6 +109,30 @@ impl<'a> Frame<'a> {
                 out.extend(len_bytes.to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
+            Self::Join(pair) => {
+                out.push(5);
+                out.extend(pair.number.to_le_bytes());
+                out.extend(pair.first_packet.to_le_bytes());
+                out.extend(pair.lid.to_le_bytes());
+                out.extend([pair.mtu, pair.reads]);
+                out.extend(pair.gid);
+            }
+            Self::Credits(count) => {
+                out.push(6);
+                out.extend(count.to_le_bytes());
+            }
+            Self::Keyed {
+                descriptor,
+                address,
+                key,
+            } => {
+                out.extend([7, descriptor.rights.0]);
+                out.extend(descriptor.id.0.to_le_bytes());
+                out.extend(descriptor.generation.0.to_le_bytes());
+                out.extend(descriptor.len_bytes.to_le_bytes());
+                out.extend(address.to_le_bytes());
+                out.extend(key.to_le_bytes());
+            }
         }
     }
 
@@ -128,6 +178,34 @@ impl<'a> Frame<'a> {
                 len_bytes: rest.u32()?,
                 value: rest.u32()?,
             },
+            5 => Self::Join(PairName {
+                number: rest.u32()?,
+                first_packet: rest.u32()?,
+                lid: u16::from_le_bytes(rest.take()?),
+                mtu: match rest.take::<1>()?[0] {
+                    mtu @ 1..=5 => mtu,
+                    _ => return Err(Error::Protocol("unknown MTU")),
+                },
+                reads: rest.take::<1>()?[0],
+                gid: rest.take()?,
+            }),
+            6 => Self::Credits(rest.u32()?),
+            7 => {
+                let [rights] = rest.take()?;
+                if !Rights::ALL.contains(Rights(rights)) {
+                    return Err(Error::Protocol("bad flags in an attach answer"));
+                }
+                Self::Keyed {
+                    descriptor: WindowDescriptor {
+                        id: rest.id()?,
+                        generation: rest.generation()?,
+                        len_bytes: rest.u64()?,
+                        rights: Rights(rights),
+                    },
+                    address: rest.u64()?,
+                    key: rest.u32()?,
+                }
+            }
             _ => return Err(Error::Protocol("unknown frame")),
         };
         if rest.0.is_empty() {
@@ -204,6 +282,20 @@ mod tests {
                 len_bytes: 4096,
                 value: 5,
             },
+            Frame::Join(PairName {
+                number: 17,
+                first_packet: 0x00ab_cdef,
+                lid: 3,
+                mtu: 5,
+                reads: 16,
+                gid: [9; 16],
+            }),
+            Frame::Credits(8),
+            Frame::Keyed {
+                descriptor,
+                address: 0x7fff_0000_1000,
+                key: 0x1234,
+            },
         ]
     }
 
@@ -233,7 +325,7 @@ mod tests {
     proptest! {
         #[test]
         fn mutated_frames_are_refused_or_mean_what_they_say(
-            sample in 0..9_usize,
+            sample in 0..12_usize,
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             cut in any::<prop::sample::Index>(),
             extra in proptest::collection::vec(any::<u8>(), 0..3),

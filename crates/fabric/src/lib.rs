@@ -27,6 +27,7 @@ mod listen;
 mod listener;
 mod memory;
 mod noise;
+pub mod rdma;
 mod session;
 mod shm;
 #[cfg(feature = "sim")]

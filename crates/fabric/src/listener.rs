@@ -1,7 +1,7 @@
 //! The host's side: strangers become clients, clients attach windows and send messages.
 //!
 //! Driven by one thread that calls [`Listener::poll`]; verbs on `tcp` are served by the agent
-//! thread beside it, and on `shm` by nobody. Strangers get [`STRANGER_COUNT_MAX`] small buffers
+//! thread beside it, on `shm` by nobody and on `rdma` by a device. Strangers get [`STRANGER_COUNT_MAX`] small buffers
 //! and one second each; while all are taken nobody else is accepted.
 //!
 //! A data connection belongs to the control connection (the *peer*) that its client has at that
@@ -27,13 +27,15 @@ use crate::frame::{Frame, Welcome};
 use crate::listen::{Event, Listen, PeerId};
 use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
+#[cfg(feature = "rdma")]
+use crate::rdma;
 use crate::socket::{self, Epoll, Interest, Ready};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::WindowTable;
 use crate::{
     Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
 };
-use bound::Bound;
+use bound::{Bound, DataPath};
 use served::{Data, Peer};
 use stranger::{Progress, Proven, Stranger};
 
@@ -60,6 +62,8 @@ enum Connection {
     Stranger(Box<Stranger>),
     Peer(Peer),
     Data(Data),
+    #[cfg(feature = "rdma")]
+    Paired(Box<rdma::host::Connection>),
 }
 
 impl Listener {
@@ -76,10 +80,11 @@ impl Listener {
         let waker = Waker::new()?;
         let table = Arc::new(WindowTable::new());
         let (outbox, agent_events) = sync_channel(AGENT_EVENTS_MAX);
-        let agent = if bound.iter().all(Bound::is_shm) {
-            None
-        } else {
+        let has_tcp = bound.iter().any(|b| matches!(b.path(), DataPath::Tcp));
+        let agent = if has_tcp {
             Some(Agent::spawn(Arc::clone(&table), outbox, waker.clone())?)
+        } else {
+            None
         };
         let watch = || {
             let epoll = Epoll::new()?;
@@ -126,10 +131,16 @@ impl Listen for Listener {
     }
 
     fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
-        self.table.register(region, rights)
+        let window = self.table.register(Arc::clone(&region), rights)?;
+        self.register_with_devices(window, &region)?;
+        Ok(window)
     }
 
     fn revoke(&self, window: WindowId) -> Result<()> {
+        #[cfg(feature = "rdma")]
+        for device in self.devices() {
+            device.revoke(window)?;
+        }
         self.table.revoke(window)
     }
 
@@ -166,6 +177,36 @@ impl Listen for Listener {
 }
 
 impl Listener {
+    #[cfg(feature = "rdma")]
+    fn devices(&self) -> impl Iterator<Item = &Arc<rdma::host::HostDevice>> {
+        self.bound.iter().filter_map(|bound| match bound.path() {
+            DataPath::Rdma(device) => Some(device),
+            _ => None,
+        })
+    }
+
+    /// A window that some device does not take is no window.
+    fn register_with_devices(&self, window: WindowDescriptor, region: &Arc<Region>) -> Result<()> {
+        #[cfg(feature = "rdma")]
+        for device in self.devices() {
+            if let Err(error) = device.register(window.id, region, window.rights) {
+                self.revoke(window.id)?;
+                return Err(error);
+            }
+        }
+        let _ = (window, region);
+        Ok(())
+    }
+
+    /// Tells the devices which clients are left, since those may hold keys of old windows.
+    fn note_peers(&self) {
+        #[cfg(feature = "rdma")]
+        for device in self.devices() {
+            let oldest = self.peers.values().map(|peer| peer.0).min();
+            device.note_peers(oldest.unwrap_or(self.next_id), self.next_id);
+        }
+    }
+
     fn time_to_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
         if self.stranger_count == 0 && self.paused_until.is_none() {
             return timeout;
@@ -190,7 +231,7 @@ impl Listener {
             };
             let stranger = match bound.accept() {
                 Ok(Some(socket)) => {
-                    Stranger::new(socket, bound.is_shm(), Instant::now() + STRANGER_TIME)
+                    Stranger::new(socket, bound.path().clone(), Instant::now() + STRANGER_TIME)
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -253,6 +294,8 @@ impl Listener {
                 peer.serve(PeerId(id), ready, &self.epoll, &self.table, events)
             }
             Some(Connection::Data(data)) => data.serve(&self.table, events),
+            #[cfg(feature = "rdma")]
+            Some(Connection::Paired(paired)) => paired.serve(id, &self.epoll, &self.table, events),
             // Ended earlier in this round.
             None => return,
         };
@@ -286,7 +329,7 @@ impl Listener {
             return;
         };
         self.stranger_count -= 1;
-        let is_shm = stranger.is_shm;
+        let path = stranger.path.clone();
         let mut channel = Channel::new(stranger.into_socket(), proven.transport, false);
         let earlier = self.peers.get(&proven.hello.client).copied();
         let welcome = match proven.purpose {
@@ -306,7 +349,8 @@ impl Listener {
         }
         match (proven.purpose, earlier) {
             (Purpose::Control, _) => {
-                if !is_shm && socket::end_when_unreachable(channel.as_fd(), CLIENT_SILENCE).is_err()
+                if !matches!(path, DataPath::Shm)
+                    && socket::end_when_unreachable(channel.as_fd(), CLIENT_SILENCE).is_err()
                 {
                     return;
                 }
@@ -316,33 +360,44 @@ impl Listener {
                 }
                 let hello = proven.hello;
                 self.peers.insert(hello.client, PeerId(id));
-                self.connections.insert(
-                    id,
-                    Connection::Peer(Peer::new(channel, hello.client, is_shm)),
-                );
+                self.connections
+                    .insert(id, Connection::Peer(Peer::new(channel, hello.client, path)));
+                self.note_peers();
                 events.push(Event::Connected {
                     peer: PeerId(id),
                     hello,
                 });
             }
-            (Purpose::Data, Some(peer)) => self.adopt(id, channel, peer, is_shm),
+            (Purpose::Data, Some(peer)) => self.adopt(id, channel, peer, path),
             (Purpose::Data, None) => {}
         }
     }
 
-    fn adopt(&mut self, id: u64, channel: Channel, peer: PeerId, is_shm: bool) {
+    fn adopt(&mut self, id: u64, channel: Channel, peer: PeerId, path: DataPath) {
         let Some(Connection::Peer(owner)) = self.connections.get_mut(&peer.0) else {
             return;
         };
-        if is_shm {
-            owner.data.push(id);
-            self.connections
-                .insert(id, Connection::Data(Data { channel, peer }));
-        } else if let Some(agent) = &self.agent
-            && self.epoll.remove(channel.as_fd()).is_ok()
-        {
-            owner.adopted += 1;
-            agent.adopt(TcpStream::from(channel.into_socket()), agents_name(peer));
+        match path {
+            DataPath::Shm => {
+                owner.data.push(id);
+                self.connections
+                    .insert(id, Connection::Data(Data { channel, peer }));
+            }
+            DataPath::Tcp => {
+                if let Some(agent) = &self.agent
+                    && self.epoll.remove(channel.as_fd()).is_ok()
+                {
+                    owner.adopted += 1;
+                    agent.adopt(TcpStream::from(channel.into_socket()), agents_name(peer));
+                }
+            }
+            #[cfg(feature = "rdma")]
+            DataPath::Rdma(device) => {
+                owner.data.push(id);
+                let paired = rdma::host::Connection::new(device, channel, peer);
+                self.connections
+                    .insert(id, Connection::Paired(Box::new(paired)));
+            }
         }
     }
 
@@ -354,9 +409,13 @@ impl Listener {
     }
 
     fn end_data(&mut self, id: u64) {
-        if let Some(Connection::Data(data)) = self.connections.remove(&id)
-            && let Some(Connection::Peer(peer)) = self.connections.get_mut(&data.peer.0)
-        {
+        let owner = match self.connections.remove(&id) {
+            Some(Connection::Data(data)) => data.peer,
+            #[cfg(feature = "rdma")]
+            Some(Connection::Paired(paired)) => paired.peer,
+            _ => return,
+        };
+        if let Some(Connection::Peer(peer)) = self.connections.get_mut(&owner.0) {
             peer.data.retain(|&other| other != id);
         }
     }
@@ -370,6 +429,7 @@ impl Listener {
             for data in peer.data {
                 self.connections.remove(&data);
             }
+            self.note_peers();
             if let Some(agent) = &self.agent {
                 agent.disconnect(agents_name(id));
             }

@@ -62,6 +62,24 @@ pub struct RemoteWindow {
     pub descriptor: WindowDescriptor,
     /// The mapping, where the fabric reaches the memory by load and store.
     pub(crate) mapping: Option<Arc<crate::memory::Mapping>>,
+    /// How the host's device names it, where a device reaches the memory.
+    #[cfg(feature = "rdma")]
+    pub(crate) remote: Option<Arc<crate::rdma::RemoteMemory>>,
+}
+
+impl RemoteWindow {
+    /// A window that is reached by messages, or by load and store where it is mapped.
+    pub(crate) fn new(
+        descriptor: WindowDescriptor,
+        mapping: Option<Arc<crate::memory::Mapping>>,
+    ) -> Self {
+        Self {
+            descriptor,
+            mapping,
+            #[cfg(feature = "rdma")]
+            remote: None,
+        }
+    }
 }
 
 impl RemoteWindow {

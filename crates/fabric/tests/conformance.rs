@@ -1,4 +1,7 @@
 //! The conformance suite on the backends of this crate: over two processes, and simulated.
+//!
+//! `rdma` has its turn where `CENOTE_CONFORMANCE_RDMA` is set, to the IP address of a port that
+//! has a device: `scripts/test-rdma.sh` runs it so in a guest.
 
 use std::process::ExitCode;
 
@@ -12,11 +15,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let directory = tempfile::tempdir().expect("a directory for sockets");
-    let backends: [&dyn Backend; 4] = [
-        &Processes::shm(directory.path()),
-        &Processes::tcp(directory.path()),
-        &Simulated::new("sim", Serving::Card),
-        &Simulated::new("sim-agent", Serving::Agent),
+    let mut backends: Vec<Box<dyn Backend>> = vec![
+        Box::new(Processes::shm(directory.path())),
+        Box::new(Processes::tcp(directory.path())),
+        Box::new(Simulated::new("sim", Serving::Card)),
+        Box::new(Simulated::new("sim-agent", Serving::Agent)),
     ];
+    if let Ok(ip) = std::env::var("CENOTE_CONFORMANCE_RDMA") {
+        let ip = ip.parse().expect("an IP address");
+        backends.push(Box::new(Processes::rdma(ip, directory.path())));
+    }
+    let backends: Vec<&dyn Backend> = backends.iter().map(|backend| &**backend).collect();
     run(&backends)
 }

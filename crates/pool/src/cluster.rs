@@ -27,7 +27,7 @@ pub struct Cluster {
 pub struct HostEntry {
     /// For people and for file names: letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// As the fabric writes it: `shm:/path/to/socket` or `tcp:IP:PORT`.
+    /// As the fabric writes it: `shm:/path/to/socket`, `tcp:IP:PORT` or `rdma:IP:PORT`.
     pub address: String,
     /// Failure domain: of one stripe at most one member is placed on each.
     pub domain: String,

@@ -41,7 +41,7 @@ pub struct Args {
     /// Failure domain: no two parts of a page go to one domain [default: the name]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Where to listen, shm:/path/to/socket or tcp:IP:PORT; may be given again
+    /// Where to listen, shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT; may be given again
     #[arg(long, value_name = "ADDR", required = true)]
     listen: Vec<Address>,
     /// Memory to lend

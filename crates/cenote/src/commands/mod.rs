@@ -5,6 +5,7 @@ pub mod completions;
 pub mod demo;
 pub mod doctor;
 pub mod down;
+pub mod fabric;
 pub mod host;
 pub mod key;
 pub mod lab;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_fabric::ClusterKey;
+use cenote_fabric::rdma::{self, Support};
 use cenote_pool::{Cluster, HostEntry};
 
 use crate::failure::{DONE, Failure};
@@ -62,6 +63,8 @@ pub enum Transport {
     Shm,
     /// Loopback TCP, one port per host
     Tcp,
+    /// The first RDMA device with an IP address
+    Rdma,
 }
 
 impl std::fmt::Display for Transport {
@@ -69,6 +72,7 @@ impl std::fmt::Display for Transport {
         f.write_str(match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
         })
     }
 }
@@ -185,6 +189,7 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
         .with_context(|| format!("host {}", cluster.hosts[0].name))?;
     let transport = match cluster.hosts[0].address.split_once(':') {
         Some(("tcp", _)) => Transport::Tcp,
+        Some(("rdma", _)) => Transport::Rdma,
         _ => Transport::Shm,
     };
     let same = total == args.hosts as usize
@@ -202,6 +207,20 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
         return Err(Failure::new(what, down_first()).into());
     }
     Ok(true)
+}
+
+fn rdma_address() -> Result<String> {
+    let support = rdma::support();
+    if let Support::Devices(devices) = &support
+        && let Some(ip) = devices.iter().flat_map(|device| &device.addresses).next()
+    {
+        return Ok(format!("rdma:{ip}:0"));
+    }
+    Err(Failure::new(
+        format!("RDMA cannot be used here: {support}"),
+        "cenote fabric list says what can",
+    )
+    .into())
 }
 
 fn check_memory(args: &Args) -> Result<()> {
@@ -272,6 +291,7 @@ impl Started {
         let address = match args.transport {
             Transport::Shm => format!("shm:{}", folder.join("socket").display()),
             Transport::Tcp => "tcp:127.0.0.1:0".to_owned(),
+            Transport::Rdma => rdma_address()?,
         };
         let program = std::env::current_exe().context("find this program's file")?;
         let mut command = Command::new(program);

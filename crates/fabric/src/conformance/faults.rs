@@ -213,7 +213,9 @@ enum Raw {
 impl Raw {
     fn connect(address: &Address) -> Self {
         match address {
-            Address::Tcp(address) => Self::Tcp(TcpStream::connect(address).expect("connect")),
+            Address::Tcp(address) | Address::Rdma(address) => {
+                Self::Tcp(TcpStream::connect(address).expect("connect"))
+            }
             Address::Shm(path) => Self::Unix(UnixStream::connect(path).expect("connect")),
         }
     }
@@ -319,6 +321,11 @@ impl Ear {
             Address::Tcp(_) => {
                 let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
                 let address = Address::Tcp(listener.local_addr().expect("an address"));
+                (Self::Tcp(listener), address)
+            }
+            Address::Rdma(host) => {
+                let listener = TcpListener::bind((host.ip(), 0)).expect("listen");
+                let address = Address::Rdma(listener.local_addr().expect("an address"));
                 (Self::Tcp(listener), address)
             }
             Address::Shm(path) => {

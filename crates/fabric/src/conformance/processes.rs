@@ -24,10 +24,12 @@ const ADDRESS_VARIABLE: &str = "CENOTE_CONFORMANCE_ADDRESS";
 /// Set in a host process: the key in hex. It lives as long as the test.
 const KEY_VARIABLE: &str = "CENOTE_CONFORMANCE_KEY";
 
-/// Hosts on this machine, reached over `shm` or `tcp`.
+/// Hosts on this machine, reached over `shm`, `tcp` or `rdma`.
 pub struct Processes {
     traits: Traits,
     name: &'static str,
+    /// Where every host listens, each on a port of its own; none on `shm`.
+    host_address: Option<Address>,
     directory: std::path::PathBuf,
     key: ClusterKey,
     connector: Box<dyn Connector>,
@@ -42,7 +44,7 @@ impl Processes {
     /// If the system gives no random bytes.
     #[must_use]
     pub fn shm(directory: &std::path::Path) -> Self {
-        Self::new("shm", directory)
+        Self::new("shm", None, directory)
     }
 
     /// Hosts on loopback TCP.
@@ -51,13 +53,24 @@ impl Processes {
     /// As [`Processes::shm`].
     #[must_use]
     pub fn tcp(directory: &std::path::Path) -> Self {
-        Self::new("tcp", directory)
+        let any_port = Address::Tcp(([127, 0, 0, 1], 0).into());
+        Self::new("tcp", Some(any_port), directory)
     }
 
-    fn new(name: &'static str, directory: &std::path::Path) -> Self {
+    /// Hosts behind the RDMA device that has the IP address `ip`.
+    ///
+    /// # Panics
+    /// As [`Processes::shm`].
+    #[must_use]
+    pub fn rdma(ip: std::net::IpAddr, directory: &std::path::Path) -> Self {
+        let any_port = Address::Rdma((ip, 0).into());
+        Self::new("rdma", Some(any_port), directory)
+    }
+
+    fn new(name: &'static str, host_address: Option<Address>, directory: &std::path::Path) -> Self {
         let key = ClusterKey::generate().expect("random bytes");
         let stranger = connector(ClusterKey::generate().expect("random bytes"));
-        let memory_outlives_a_stop = name == "shm";
+        let memory_outlives_a_stop = name != "tcp";
         Self {
             traits: Traits {
                 has_processes: true,
@@ -65,6 +78,7 @@ impl Processes {
                 has_sockets: true,
             },
             name,
+            host_address,
             directory: directory.to_path_buf(),
             connector: Box::new(connector(key.clone())),
             key,
@@ -85,14 +99,11 @@ impl Backend for Processes {
 
     fn start_host(&self) -> Box<dyn Host> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let address = match self.name {
-            "shm" => format!(
-                "shm:{}",
-                self.directory.join(format!("{number}.sock")).display()
-            ),
-            _ => "tcp:127.0.0.1:0".into(),
-        };
-        Box::new(Process::start(&address, &self.key))
+        let address = self
+            .host_address
+            .clone()
+            .unwrap_or_else(|| Address::Shm(self.directory.join(format!("{number}.sock"))));
+        Box::new(Process::start(&address.to_string(), &self.key))
     }
 
     fn connector(&self) -> &dyn Connector {

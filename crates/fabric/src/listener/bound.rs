@@ -2,18 +2,35 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "rdma")]
+use std::sync::Arc;
 
+#[cfg(feature = "rdma")]
+use crate::rdma::host::HostDevice;
 use crate::{Address, Error, Result, socket};
 
 /// A listening socket.
 pub(super) struct Bound {
     address: Address,
     socket: Socket,
+    path: DataPath,
+}
+
+/// How the clients of an address reach memory.
+#[derive(Clone)]
+pub(super) enum DataPath {
+    /// They map it.
+    Shm,
+    /// By the agent's thread.
+    Tcp,
+    /// By a device.
+    #[cfg(feature = "rdma")]
+    Rdma(Arc<HostDevice>),
 }
 
 enum Socket {
@@ -31,22 +48,39 @@ impl Bound {
     pub(super) fn new(address: &Address) -> Result<Self> {
         match address {
             Address::Shm(path) => Self::shm(address, path),
-            Address::Tcp(target) => {
-                let os = |e: io::Error| match e.kind() {
-                    io::ErrorKind::AddrInUse => Error::AddressInUse {
-                        address: address.clone(),
-                    },
-                    _ => Error::os(format!("serve {address}"), e),
-                };
-                let listener = TcpListener::bind(target).map_err(os)?;
-                listener.set_nonblocking(true).map_err(os)?;
-                let address = Address::Tcp(listener.local_addr().map_err(os)?);
-                Ok(Self {
-                    address,
-                    socket: Socket::Tcp(listener),
-                })
+            Address::Tcp(target) => Self::tcp(address, *target, Address::Tcp, DataPath::Tcp),
+            #[cfg(feature = "rdma")]
+            Address::Rdma(target) => {
+                let device = Arc::new(HostDevice::open(target.ip(), address)?);
+                Self::tcp(address, *target, Address::Rdma, DataPath::Rdma(device))
             }
+            #[cfg(not(feature = "rdma"))]
+            Address::Rdma(_) => Err(Error::Unusable {
+                address: address.clone(),
+                reason: crate::rdma::support().to_string(),
+            }),
         }
+    }
+
+    fn tcp(
+        address: &Address,
+        target: SocketAddr,
+        family: fn(SocketAddr) -> Address,
+        path: DataPath,
+    ) -> Result<Self> {
+        let os = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse => Error::AddressInUse {
+                address: address.clone(),
+            },
+            _ => Error::os(format!("serve {address}"), e),
+        };
+        let listener = TcpListener::bind(target).map_err(os)?;
+        listener.set_nonblocking(true).map_err(os)?;
+        Ok(Self {
+            address: family(listener.local_addr().map_err(os)?),
+            socket: Socket::Tcp(listener),
+            path,
+        })
     }
 
     /// The lock decides between hosts; connecting finds others. What is left is a dead host's socket.
@@ -69,6 +103,7 @@ impl Bound {
         Ok(Self {
             address: address.clone(),
             socket: Socket::Shm { listener, lock },
+            path: DataPath::Shm,
         })
     }
 
@@ -77,8 +112,8 @@ impl Bound {
         &self.address
     }
 
-    pub(super) fn is_shm(&self) -> bool {
-        matches!(self.socket, Socket::Shm { .. })
+    pub(super) fn path(&self) -> &DataPath {
+        &self.path
     }
 
     /// The next stranger, non-blocking; `None` when nobody waits.

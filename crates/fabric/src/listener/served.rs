@@ -1,20 +1,22 @@
 //! Connections of clients that proved the key: control ones, and data ones on `shm`.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
+use super::bound::DataPath;
 use super::{Event, PeerId};
 use crate::channel::{Channel, Granting};
 use crate::frame::Frame;
 use crate::socket::{Epoll, Interest, Ready};
 use crate::windows::WindowTable;
-use crate::{ClientId, Error, Result, Rights, WindowDescriptor};
+use crate::{ClientId, Error, Region, Result, Rights, WindowDescriptor};
 
 /// A client's control connection.
 pub(super) struct Peer {
     pub(super) channel: Channel,
     pub(super) client: ClientId,
-    is_shm: bool,
-    /// Its data connections on `shm`.
+    path: DataPath,
+    /// Its data connections that the control thread serves.
     pub(super) data: Vec<u64>,
     /// Its data connections that the agent serves.
     pub(super) adopted: usize,
@@ -22,11 +24,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(channel: Channel, client: ClientId, is_shm: bool) -> Self {
+    pub(super) fn new(channel: Channel, client: ClientId, path: DataPath) -> Self {
         Self {
             channel,
             client,
-            is_shm,
+            path,
             data: Vec::new(),
             adopted: 0,
             interest: Interest::READ,
@@ -96,14 +98,7 @@ impl Peer {
                         .map_or((refused, None), |(region, descriptor)| {
                             (descriptor, Some(region))
                         });
-                    let frame = Frame::Attached {
-                        descriptor,
-                        granted: region.is_some(),
-                    };
-                    let writable = descriptor.rights.contains(Rights::WRITE);
-                    let grant = region
-                        .filter(|_| self.is_shm)
-                        .map(|region| Granting { region, writable });
+                    let (frame, grant) = self.grant(descriptor, region);
                     self.channel.queue(&frame, grant)?;
                 }
                 Some(_) => return Err(Error::Protocol("not for a host")),
@@ -111,6 +106,38 @@ impl Peer {
             }
         }
         Ok(true)
+    }
+
+    /// The answer to an attach: how this client reaches the window, or that it does not.
+    fn grant(
+        &self,
+        descriptor: WindowDescriptor,
+        region: Option<Arc<Region>>,
+    ) -> (Frame<'static>, Option<Granting>) {
+        let answer = |granted| Frame::Attached {
+            descriptor,
+            granted,
+        };
+        match (&self.path, region) {
+            (_, None) => (answer(false), None),
+            (DataPath::Tcp, Some(_)) => (answer(true), None),
+            (DataPath::Shm, Some(region)) => {
+                let writable = descriptor.rights.contains(Rights::WRITE);
+                (answer(true), Some(Granting { region, writable }))
+            }
+            #[cfg(feature = "rdma")]
+            (DataPath::Rdma(device), Some(_)) => match device.grant(descriptor.id) {
+                Some((address, key)) => {
+                    let frame = Frame::Keyed {
+                        descriptor,
+                        address,
+                        key,
+                    };
+                    (frame, None)
+                }
+                None => (answer(false), None),
+            },
+        }
     }
 
     /// Tells the kernel what to wait for.

@@ -3,13 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use super::bound::DataPath;
 use crate::noise::{HANDSHAKE_BYTES, HELLO_BYTES, Purpose, Refusal, Responder, Transport};
 use crate::{ClusterKey, Hello, socket};
 
 /// The host's half of a handshake under way.
 pub(super) struct Stranger {
     socket: OwnedFd,
-    pub(super) is_shm: bool,
+    pub(super) path: DataPath,
     pub(super) deadline: Instant,
     buffer: [u8; HELLO_BYTES],
     filled: usize,
@@ -35,10 +36,10 @@ pub(super) struct Proven {
 }
 
 impl Stranger {
-    pub(super) fn new(socket: OwnedFd, is_shm: bool, deadline: Instant) -> Self {
+    pub(super) fn new(socket: OwnedFd, path: DataPath, deadline: Instant) -> Self {
         Self {
             socket,
-            is_shm,
+            path,
             deadline,
             buffer: [0; HELLO_BYTES],
             filled: 0,

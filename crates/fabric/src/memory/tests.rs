@@ -98,10 +98,10 @@ fn both_sides_survive_the_loss_and_are_told() {
 #[test]
 fn bytes_in_place_are_the_memory_itself_until_it_is_gone() {
     let region = region(2 * MIB);
-    let window = crate::RemoteWindow {
-        descriptor: mapping(&region, Rights::READ).descriptor,
-        mapping: Some(Arc::new(mapping(&region, Rights::READ))),
-    };
+    let window = crate::RemoteWindow::new(
+        mapping(&region, Rights::READ).descriptor,
+        Some(Arc::new(mapping(&region, Rights::READ))),
+    );
     let (out, seen) = (region.in_place(4096, 8), window.in_place(4096, 8));
     let seen = seen.expect("it is mapped").unwrap();
     // SAFETY: a range of the region, 8 bytes long; no reference covers it.

@@ -21,7 +21,7 @@ use crate::{
     Session, WindowDescriptor, memory, socket, wait,
 };
 
-/// Opens sessions over `shm` and `tcp`, as the address says.
+/// Opens sessions over `shm`, `tcp` and `rdma`, as the address says.
 #[must_use]
 pub fn connector(key: ClusterKey) -> impl Connector {
     memory::raise_descriptor_limit();
@@ -39,11 +39,15 @@ impl Connector for SocketConnector {
         hello: &Hello,
         timeout: Duration,
     ) -> Result<Box<dyn Session>> {
+        #[cfg(not(feature = "rdma"))]
+        if let Address::Rdma(_) = address {
+            return Err(unusable(address));
+        }
         if hello.name.len() > NAME_BYTES_MAX {
             return Err(Error::Bound("client name"));
         }
         let channel = open(address, &self.key, Purpose::Control, hello, timeout)?;
-        if let Address::Tcp(_) = address {
+        if !matches!(address, Address::Shm(_)) {
             socket::end_when_unreachable(channel.as_fd(), FAILURE_TIMEOUT)
                 .map_err(|e| Error::os(format!("set up a connection to {address}"), e))?;
         }
@@ -105,6 +109,25 @@ impl SocketSession {
                         self.window(descriptor, granted)?,
                     )));
                 }
+                #[cfg(feature = "rdma")]
+                Some(Frame::Keyed {
+                    descriptor,
+                    address,
+                    key,
+                }) if matches!(self.address, Address::Rdma(_)) => {
+                    self.attaching = self
+                        .attaching
+                        .checked_sub(1)
+                        .ok_or(Error::Protocol("an attach answer without request"))?;
+                    let mut window = RemoteWindow::new(descriptor, None);
+                    window.remote = Some(Arc::new(crate::rdma::RemoteMemory {
+                        address,
+                        key,
+                        session: Arc::clone(&self.host_lost),
+                        stale: AtomicBool::new(false),
+                    }));
+                    return Ok(Some(Incoming::Attached(descriptor, Ok(window))));
+                }
                 Some(_) => return Err(Error::Protocol("not for a client")),
                 None => {
                     if !self.channel.fill()? {
@@ -124,21 +147,17 @@ impl SocketSession {
         if !granted {
             return Ok(Err(Error::StaleWindow));
         }
-        if let Address::Tcp(_) = self.address {
-            return Ok(Ok(RemoteWindow {
-                descriptor,
-                mapping: None,
-            }));
+        match self.address {
+            Address::Shm(_) => {}
+            Address::Tcp(_) => return Ok(Ok(RemoteWindow::new(descriptor, None))),
+            Address::Rdma(_) => return Err(Error::Protocol("a grant without its key")),
         }
         let fd = self
             .channel
             .take_descriptor()
             .ok_or(Error::Protocol("a grant without its memory"))?;
         let mapping = Mapping::new(fd.as_fd(), descriptor);
-        Ok(mapping.map(|mapping| RemoteWindow {
-            descriptor,
-            mapping: Some(Arc::new(mapping)),
-        }))
+        Ok(mapping.map(|mapping| RemoteWindow::new(descriptor, Some(Arc::new(mapping)))))
     }
 }
 
@@ -174,6 +193,17 @@ impl Session for SocketSession {
                 Address::Tcp(_) => {
                     Box::new(TcpEndpoint::new(TcpStream::from(channel.into_socket()))?)
                 }
+                #[cfg(feature = "rdma")]
+                Address::Rdma(_) => {
+                    let device = our_device(&channel, &address)?;
+                    let session = Arc::clone(&host_lost);
+                    let connected = crate::rdma::endpoint::RdmaEndpoint::connect(
+                        channel, device, session, timeout,
+                    );
+                    Box::new(connected?)
+                }
+                #[cfg(not(feature = "rdma"))]
+                Address::Rdma(_) => return Err(unusable(&address)),
             })
         })
     }
@@ -192,6 +222,23 @@ impl Drop for SocketSession {
     fn drop(&mut self) {
         self.host_lost.store(true, Ordering::Relaxed);
     }
+}
+
+#[cfg(not(feature = "rdma"))]
+fn unusable(address: &Address) -> Error {
+    Error::Unusable {
+        address: address.clone(),
+        reason: crate::rdma::support().to_string(),
+    }
+}
+
+/// The device with the address that this end of the connection has.
+#[cfg(feature = "rdma")]
+fn our_device(channel: &Channel, address: &Address) -> Result<Arc<crate::rdma::device::Device>> {
+    let os = |e| Error::os(format!("look at a connection to {address}"), e);
+    let socket = channel.as_fd().try_clone_to_owned().map_err(os)?;
+    let ours = TcpStream::from(socket).local_addr().map_err(os)?;
+    crate::rdma::device::Device::with_ip(ours.ip(), address)
 }
 
 /// Connects and does the client's half of the handshake, up to the host's welcome.
@@ -264,7 +311,7 @@ impl Dialog<'_> {
                     Err(error) => return Err(self.os("connect to", error)),
                 }
             },
-            Address::Tcp(target) => {
+            Address::Tcp(target) | Address::Rdma(target) => {
                 let stream =
                     TcpStream::connect_timeout(target, self.left()?).map_err(|e| {
                         match e.kind() {

@@ -188,10 +188,7 @@ impl State {
                 len_bytes: message.operand,
                 rights: Rights((message.swap & 0xFF) as u8),
             };
-            let window = RemoteWindow {
-                descriptor,
-                mapping: None,
-            };
+            let window = RemoteWindow::new(descriptor, None);
             let answer = is_granted.then_some(window).ok_or(Error::StaleWindow);
             Incoming::Attached(descriptor, answer)
         };

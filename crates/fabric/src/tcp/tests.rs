@@ -54,13 +54,7 @@ impl Rig {
         };
         let region = Arc::new(Region::create("test", len_bytes, options).unwrap());
         let descriptor = self.table.register(Arc::clone(&region), rights).unwrap();
-        (
-            region,
-            RemoteWindow {
-                descriptor,
-                mapping: None,
-            },
-        )
+        (region, RemoteWindow::new(descriptor, None))
     }
 
     fn client(&self) -> Client {

@@ -102,15 +102,12 @@ proptest! {
         magic: bool,
         reads in 1..20_usize,
     ) {
-        let window = RemoteWindow {
-            descriptor: crate::WindowDescriptor {
+        let window = RemoteWindow::new(crate::WindowDescriptor {
                 id: WindowId(0),
                 generation: Generation(1),
                 len_bytes: 4096,
                 rights: Rights::ALL,
-            },
-            mapping: None,
-        };
+            }, None);
         let (ours, mut host) = sockets();
         let mut client = Client::new(ours);
         let mut landings = vec![0; 32 * reads];

@@ -1,0 +1,177 @@
+//! A completion queue, and the descriptor that tells of news in it.
+//!
+//! Waiting must miss nothing: whoever is about to wait arms the queue and looks into it once
+//! more. An armed queue makes its descriptor readable once, which is taken back when the
+//! completion that did it has been reaped.
+
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+
+use super::device::{Device, check};
+
+/// Completions of one queue pair.
+pub(super) struct Completions {
+    queue: *mut sys::ibv_cq,
+    channel: *mut sys::ibv_comp_channel,
+    is_armed: bool,
+    /// Something was reaped since arming: the descriptor is readable, or soon will be.
+    is_due: bool,
+    pub(super) system_calls: u64,
+    _device: Arc<Device>,
+}
+
+// SAFETY: libibverbs locks its objects, and only the value's owner frees them.
+unsafe impl Send for Completions {}
+
+/// One completion, as far as it is of interest.
+#[derive(Clone, Copy)]
+pub(super) struct Completed {
+    pub(super) id: u64,
+    pub(super) ended: Ended,
+    /// Of receives.
+    pub(super) len_bytes: usize,
+}
+
+/// How a work request ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ended {
+    Ok,
+    /// The peer's device refused the key, the right or the range; nothing later was carried out.
+    Refused,
+    /// The peer does not answer.
+    Silent,
+    /// The pair was in error already.
+    Flushed,
+    /// Anything else; no honest peer causes it.
+    Broken(u32),
+}
+
+impl Completions {
+    /// A queue with room for `capacity`.
+    pub(super) fn new(device: &Arc<Device>, capacity: usize) -> io::Result<Self> {
+        // SAFETY: an open context.
+        let channel = unsafe { sys::ibv_create_comp_channel(device.context()) };
+        if channel.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let mut completions = Self {
+            queue: std::ptr::null_mut(),
+            channel,
+            is_armed: false,
+            is_due: false,
+            system_calls: 0,
+            _device: Arc::clone(device),
+        };
+        let capacity = libc::c_int::try_from(capacity).expect("a small constant");
+        // SAFETY: open context and channel, no user pointer.
+        completions.queue = unsafe {
+            sys::ibv_create_cq(device.context(), capacity, std::ptr::null_mut(), channel, 0)
+        };
+        if completions.queue.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = completions.raw_fd();
+        // SAFETY: no pointers; the descriptor is open.
+        if unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(completions)
+    }
+
+    pub(super) fn queue(&self) -> *mut sys::ibv_cq {
+        self.queue
+    }
+
+    fn raw_fd(&self) -> RawFd {
+        // SAFETY: the channel is open while `self` lives.
+        unsafe { (*self.channel).fd }
+    }
+
+    /// Readable when an armed queue has news.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open while `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
+    }
+
+    /// Takes up to `out`'s length of completions, oldest first.
+    pub(super) fn take(&mut self, out: &mut Vec<Completed>) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid value of this plain C struct.
+        let mut taken: [sys::ibv_wc; TAKEN_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: an open queue and an exclusive array of that length.
+        let count = unsafe { sys::ibv_poll_cq(self.queue, TAKEN_MAX as i32, taken.as_mut_ptr()) };
+        let count = usize::try_from(count)
+            .map_err(|_| io::Error::other("the completion queue is broken"))?;
+        self.is_due |= count > 0 && self.is_armed;
+        out.extend(taken[..count].iter().map(|wc| Completed {
+            id: wc.wr_id,
+            ended: ended(wc.status),
+            len_bytes: wc.byte_len as usize,
+        }));
+        Ok(count)
+    }
+
+    /// Has the descriptor tell of the next completion. True: look into the queue again first.
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        self.settle();
+        if self.is_armed {
+            return Ok(false);
+        }
+        self.system_calls += 1;
+        // SAFETY: an open queue.
+        check(unsafe { sys::ibv_req_notify_cq(self.queue, 0) })?;
+        self.is_armed = true;
+        Ok(true)
+    }
+
+    /// Takes back what the descriptor tells of completions that were taken.
+    pub(super) fn settle(&mut self) {
+        if self.is_due {
+            self.take_event();
+        }
+    }
+
+    fn take_event(&mut self) {
+        let mut queue = std::ptr::null_mut();
+        let mut context = std::ptr::null_mut();
+        self.system_calls += 1;
+        // SAFETY: an open, non-blocking channel and exclusive out-pointers. Refused when there is
+        // no event yet: it will be there the next time.
+        unsafe {
+            if sys::ibv_get_cq_event(self.channel, &raw mut queue, &raw mut context) == 0 {
+                sys::ibv_ack_cq_events(queue, 1);
+                self.is_armed = false;
+                self.is_due = false;
+            }
+        }
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        // SAFETY: pairs that use the queue are gone: they are dropped before it.
+        unsafe {
+            if !self.queue.is_null()
+                && let Err(error) = check(sys::ibv_destroy_cq(self.queue))
+            {
+                tracing::error!(%error, "destroy a completion queue");
+            }
+            sys::ibv_destroy_comp_channel(self.channel);
+        }
+    }
+}
+
+fn ended(status: sys::ibv_wc_status::Type) -> Ended {
+    match status {
+        sys::ibv_wc_status::IBV_WC_SUCCESS => Ended::Ok,
+        sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR => Ended::Refused,
+        sys::ibv_wc_status::IBV_WC_RETRY_EXC_ERR => Ended::Silent,
+        sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR => Ended::Flushed,
+        other => Ended::Broken(other),
+    }
+}
+
+/// Taken at a time.
+const TAKEN_MAX: usize = 64;

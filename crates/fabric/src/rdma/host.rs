@@ -1,0 +1,317 @@
+//! The host's end: its windows as a device knows them, and the pairs of its clients.
+//!
+//! The device serves READ, WRITE and atomics by itself. The control thread has a part in messages
+//! alone: they land in receive buffers, of which each client knows the number by its credits.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::completions::{Completed, Completions, Ended};
+use super::device::Device;
+use super::keys::Keys;
+use super::pair::Pair;
+use super::registered::{Pages, Registered};
+use crate::channel::Channel;
+use crate::frame::{FRAME_BYTES_MAX, Frame, PairName};
+use crate::listen::{Event, PeerId};
+use crate::socket::{Epoll, Interest};
+use crate::windows::WindowTable;
+use crate::{Address, Error, Region, Result, Rights, WindowId};
+
+/// One device of a host, and the windows that clients reach by it.
+pub(crate) struct HostDevice {
+    device: Arc<Device>,
+    windows: Mutex<Windows>,
+}
+
+#[derive(Default)]
+struct Windows {
+    registered: HashMap<u32, Registered<Arc<Region>>>,
+    keys: Keys,
+}
+
+impl HostDevice {
+    /// Opens the device that has the address.
+    pub(crate) fn open(ip: IpAddr, address: &Address) -> Result<Self> {
+        Ok(Self {
+            device: Device::with_ip(ip, address)?,
+            windows: Mutex::default(),
+        })
+    }
+
+    /// Lets the device serve a window. Pins the region's pages.
+    pub(crate) fn register(
+        &self,
+        window: WindowId,
+        region: &Arc<Region>,
+        rights: Rights,
+    ) -> Result<()> {
+        let os = |e: io::Error| {
+            let what = format!("register {} bytes with an RDMA device", region.len_bytes());
+            Error::os(what, e)
+        };
+        let mut windows = self.windows();
+        // Kept until a free key is found, so that the device does not give the same ones again.
+        let mut passed = Vec::new();
+        while passed.len() < KEY_TRIES {
+            let registered =
+                Registered::new(&self.device, Arc::clone(region), rights).map_err(os)?;
+            if windows.keys.is_free(registered.remote_key()) {
+                windows.registered.insert(window.0, registered);
+                return Ok(());
+            }
+            passed.push(registered);
+        }
+        Err(Error::Bound("keys of an RDMA device that no client holds"))
+    }
+
+    /// Takes a window away from the device: after the return none of its bytes changes by it.
+    pub(crate) fn revoke(&self, window: WindowId) -> Result<()> {
+        let mut windows = self.windows();
+        let Some(registered) = windows.registered.remove(&window.0) else {
+            return Ok(());
+        };
+        let key = registered.remote_key();
+        match registered.unregister() {
+            Ok(()) => {
+                windows.keys.retire(key);
+                Ok(())
+            }
+            Err((registered, error)) => {
+                windows.registered.insert(window.0, registered);
+                Err(Error::os("take a window away from an RDMA device", error))
+            }
+        }
+    }
+
+    /// Where a window starts, and its key.
+    pub(crate) fn grant(&self, window: WindowId) -> Option<(u64, u32)> {
+        let windows = self.windows();
+        let registered = windows.registered.get(&window.0)?;
+        let address = registered.memory().view().base() as u64;
+        Some((address, registered.remote_key()))
+    }
+
+    /// The peers that are connected have changed.
+    pub(crate) fn note_peers(&self, oldest: u64, next: u64) {
+        self.windows().keys.note_peers(oldest, next);
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Windows> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One data connection of a client.
+pub(crate) struct Connection {
+    host: Arc<HostDevice>,
+    channel: Channel,
+    pub(crate) peer: PeerId,
+    served: Option<Served>,
+}
+
+/// A connected pair and the buffers that its messages land in.
+struct Served {
+    // Dropped first: it works on what follows.
+    pair: Pair,
+    completions: Completions,
+    pages: Registered<Pages>,
+    /// Receives that the device has.
+    offered: usize,
+    /// Places that are free again, and the client does not know.
+    unsaid: u32,
+    /// Places are not offered again.
+    is_leaving: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(host: Arc<HostDevice>, channel: Channel, peer: PeerId) -> Self {
+        Self {
+            host,
+            channel,
+            peer,
+            served: None,
+        }
+    }
+
+    /// Takes what the client says, by either way; an error ends the connection.
+    pub(crate) fn serve(
+        &mut self,
+        id: u64,
+        epoll: &Epoll,
+        table: &WindowTable,
+        events: &mut Vec<Event>,
+    ) -> Result<()> {
+        let received = self.channel.fill();
+        // Before the connection ends, or another pair takes this one's place.
+        self.take_messages(table, events)?;
+        while let Some(frame) = self.channel.next()? {
+            let Frame::Join(client) = frame else {
+                return Err(Error::Protocol("not on a data connection"));
+            };
+            self.leave(table, events)?;
+            let served = Served::new(&self.host.device, &client)
+                .map_err(|e| Error::os("connect a queue pair", e))?;
+            epoll
+                .add(served.completions.fd(), id, Interest::READ)
+                .map_err(|e| Error::os("watch a queue pair", e))?;
+            self.channel.queue(&Frame::Join(served.pair.name()), None)?;
+            self.served = Some(served);
+            self.say_credits()?;
+        }
+        self.channel.flush()?;
+        received.map(|_| ())
+    }
+
+    fn take_messages(&mut self, table: &WindowTable, events: &mut Vec<Event>) -> Result<()> {
+        if let Some(served) = &mut self.served {
+            loop {
+                served.take(self.peer, table, events)?;
+                let armed = served.completions.arm();
+                if !armed.map_err(|e| Error::os("wait for messages", e))? {
+                    break;
+                }
+            }
+        }
+        self.say_credits()
+    }
+
+    fn say_credits(&mut self) -> Result<()> {
+        if let Some(served) = &mut self.served
+            && served.unsaid >= SAID_TOGETHER
+        {
+            let count = std::mem::take(&mut served.unsaid);
+            self.channel.queue(&Frame::Credits(count), None)?;
+        }
+        self.channel.flush()
+    }
+
+    /// Ends the pair; messages that the client was told are taken come out first.
+    fn leave(&mut self, table: &WindowTable, events: &mut Vec<Event>) -> Result<()> {
+        let Some(mut served) = self.served.take() else {
+            return Ok(());
+        };
+        let os = |e| Error::os("end a queue pair", e);
+        served.pair.close().map_err(os)?;
+        let deadline = Instant::now() + LEAVE_TIME;
+        served.is_leaving = true;
+        while served.offered > 0 {
+            served.take(self.peer, table, events)?;
+            if Instant::now() > deadline {
+                return Err(Error::Timeout(LEAVE_TIME));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Served {
+    fn new(device: &Arc<Device>, client: &PairName) -> io::Result<Self> {
+        let completions = Completions::new(device, 2 * RECEIVE_COUNT)?;
+        let pages = Pages::new(RECEIVE_COUNT * RECEIVE_BYTES);
+        let pages = Registered::new(device, pages, Rights(0))?;
+        let pair = Pair::new(device, &completions, 1, RECEIVE_COUNT)?;
+        let mut served = Self {
+            pair,
+            completions,
+            pages,
+            offered: 0,
+            unsaid: 0,
+            is_leaving: false,
+        };
+        for place in 0..RECEIVE_COUNT {
+            served.offer(place)?;
+        }
+        served.completions.arm()?;
+        served.pair.connect(client)?;
+        Ok(served)
+    }
+
+    fn offer(&mut self, place: usize) -> io::Result<()> {
+        let start = self.pages.memory().at(place * RECEIVE_BYTES, RECEIVE_BYTES);
+        // SAFETY: a place of the registered pages that no other receive has.
+        unsafe {
+            self.pair
+                .receive(place as u64, start, RECEIVE_BYTES, self.pages.local_key())
+        }?;
+        self.offered += 1;
+        self.unsaid += 1;
+        Ok(())
+    }
+
+    /// Passes on the messages that are there.
+    fn take(&mut self, peer: PeerId, table: &WindowTable, events: &mut Vec<Event>) -> Result<()> {
+        let os = |e| Error::os("take messages", e);
+        let mut taken: Vec<Completed> = Vec::new();
+        while self.completions.take(&mut taken).map_err(os)? > 0 {}
+        for completed in taken {
+            self.offered -= 1;
+            match completed.ended {
+                Ended::Ok => {}
+                // A verb was refused, and the client will make another pair.
+                Ended::Flushed => continue,
+                _ => return Err(Error::Protocol("a message broke its queue pair")),
+            }
+            let place = completed.id as usize;
+            let len_bytes = completed.len_bytes.min(RECEIVE_BYTES);
+            let start = self.pages.memory().at(place * RECEIVE_BYTES, len_bytes);
+            // SAFETY: the device is done with the place, and nobody else writes it until it is
+            // offered again below.
+            let bytes = unsafe { std::slice::from_raw_parts(start, len_bytes) };
+            match Frame::decode(bytes)? {
+                Frame::Message(bytes) => events.push(Event::Message {
+                    peer,
+                    bytes: bytes.to_vec(),
+                }),
+                Frame::Immediate {
+                    id,
+                    generation,
+                    offset,
+                    len_bytes,
+                    value,
+                } => {
+                    // The window may have gone meanwhile: no event then.
+                    if table
+                        .enter(id, generation, Rights::WRITE, offset, u64::from(len_bytes))
+                        .is_ok()
+                    {
+                        events.push(Event::Immediate {
+                            peer,
+                            window: id,
+                            offset,
+                            len_bytes,
+                            value,
+                        });
+                    }
+                }
+                _ => return Err(Error::Protocol("not on a data connection")),
+            }
+            if !self.is_leaving {
+                self.offer(place).map_err(os)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::os::fd::AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// Messages of one connection that may wait for the host. With `RECEIVE_BYTES` about half a MiB
+/// of pinned memory each.
+const RECEIVE_COUNT: usize = 32;
+/// The longest message and its kind, to whole cache lines.
+const RECEIVE_BYTES: usize = FRAME_BYTES_MAX.next_multiple_of(64);
+/// Places that are told of at a time; the last few untold ones stop nobody.
+const SAID_TOGETHER: u32 = 8;
+/// A device flushes receives at once.
+const LEAVE_TIME: Duration = Duration::from_millis(500);
+/// Tags have 8 bits, and other processes use keys as well: a few tries find one.
+const KEY_TRIES: usize = 16;

@@ -10,6 +10,7 @@
 
 mod link;
 pub mod peer;
+mod placement;
 mod raw;
 mod shm;
 mod tcp;
@@ -57,6 +58,29 @@ impl Verb {
             Self::Read => "READ",
             Self::Write => "WRITE",
         }
+    }
+}
+
+/// Memory that starts `skew` bytes behind the start of a page.
+///
+/// Where it starts is half of a figure: AMD's Zen 3 copies to the first 16 bytes of a page at
+/// half the speed (`rep movsb`, which the kernel uses), and large vectors start just there.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(len: usize, skew: usize) -> Self {
+        const PAGE_BYTES: usize = 4096;
+        let memory = vec![0x5a_u8; len + 2 * PAGE_BYTES];
+        let start = memory.as_ptr().align_offset(PAGE_BYTES) + skew % PAGE_BYTES;
+        Self { memory, start, len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..self.len]
     }
 }
 

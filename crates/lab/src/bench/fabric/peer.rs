@@ -107,6 +107,10 @@ impl Peer {
         Ok(peer)
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Where the raw server is.
     pub(super) fn raw_address(&self) -> anyhow::Result<std::net::SocketAddr> {
         Ok(self.said.trim_end().parse()?)

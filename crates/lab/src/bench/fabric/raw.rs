@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, bail, ensure};
 
+use super::Buffer;
+
 /// Kind (1 READ, 2 WRITE, 3 message), three zeros, length in 4 bytes, place in 8.
 const HEADER_BYTES: usize = 16;
 /// What a WRITE or a message is answered by.
@@ -19,6 +21,8 @@ const ACK_BYTES: usize = 8;
 pub(super) const MEMORY_BYTES: usize = 1 << 20;
 /// Holds every request that a client has outstanding.
 const INBOX_BYTES: usize = 512 << 10;
+/// Where inboxes start in a page: clear of what slows down copies (see [`Buffer`]).
+const INBOX_SKEW: usize = 1024;
 /// Ranges per send.
 const SLICES: usize = 512;
 
@@ -34,11 +38,11 @@ pub(super) fn serve(announce: impl FnOnce(&str) -> anyhow::Result<()>) -> anyhow
     let listener = TcpListener::bind("127.0.0.1:0")?;
     announce(&listener.local_addr()?.to_string())?;
     let mut memory = vec![0x5a_u8; MEMORY_BYTES];
-    let mut inbox = vec![0_u8; INBOX_BYTES];
+    let mut inbox = Buffer::new(INBOX_BYTES, INBOX_SKEW);
     loop {
         let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        serve_client(stream, &mut memory, &mut inbox)?;
+        serve_client(stream, &mut memory, inbox.bytes())?;
     }
 }
 
@@ -121,7 +125,7 @@ pub(super) struct Client {
     stream: TcpStream,
     readable: Readable,
     /// Answers land here.
-    inbox: Vec<u8>,
+    inbox: Buffer,
     /// Bytes of the next answer that have arrived.
     arrived: usize,
     headers: Vec<[u8; HEADER_BYTES]>,
@@ -135,7 +139,7 @@ impl Client {
         Ok(Self {
             stream,
             readable,
-            inbox: vec![0; INBOX_BYTES],
+            inbox: Buffer::new(INBOX_BYTES, INBOX_SKEW),
             arrived: 0,
             headers: Vec::with_capacity(SLICES),
         })
@@ -168,7 +172,7 @@ impl Client {
         let whole = if kind == Kind::Read { len } else { ACK_BYTES };
         loop {
             self.readable.wait()?;
-            match self.stream.read(&mut self.inbox)? {
+            match self.stream.read(self.inbox.bytes())? {
                 0 => bail!("the raw server hung up"),
                 received => self.arrived += received,
             }

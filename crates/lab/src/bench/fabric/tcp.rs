@@ -1,17 +1,19 @@
 //! READ and WRITE over `tcp`, one at a time and pipelined, and messages, beside [`raw`].
 //!
 //! Both clients send what they may, wait once, and take all that has arrived. The memory is
-//! warm: what is measured is the way there and back.
+//! warm: what is measured is the way there and back. Each case is taken in both [`Placement`]s.
 
 use std::time::Instant;
 
+use anyhow::Context;
 use cenote_fabric::{CompletionQueue, Status};
 
 use super::super::page::{Random, histogram};
 use super::link::Link;
 use super::peer::{Peer, Role};
+use super::placement::{Cores, Placement};
 use super::raw::{self, Kind};
-use super::{DEPTH, Figure, Options, SIZES, Verb};
+use super::{Buffer, DEPTH, Figure, Options, SIZES, Verb};
 use crate::cluster::LocalCluster;
 
 /// Verbs per slice, one at a time and pipelined.
@@ -32,6 +34,13 @@ struct Case {
     figure: Figure,
 }
 
+/// The figures of one placement.
+struct Placed {
+    placement: Placement,
+    cases: Vec<Case>,
+    messages: Figure,
+}
+
 pub(super) fn measure(options: &Options) -> anyhow::Result<Vec<Figure>> {
     eprintln!("fabric: one host over tcp, a raw server and one that takes messages");
     let cluster = LocalCluster::start(1, HOST_MIB, "tcp")?;
@@ -45,45 +54,61 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let sink = Peer::start(Role::Messages)?;
     let (address, connector) = sink.host()?;
     let mut sender = Link::open(&connector, &address, 0)?;
-    let mut cases = cases();
-    let name = format!("tcp SEND {MESSAGE_BYTES} B, {MESSAGE_DEPTH} outstanding");
-    let mut messages = Figure::new(name, ("throughput", "messages/s"), PEER);
+    let host = cluster.pid(0).context("the host is gone")?;
+    let cores = Cores::pin(&[host, raw_server.pid(), sink.pid()])?;
+    let mut placed = Placement::BOTH.map(Placed::new);
     for round in 0..options.rounds {
-        for case in &mut cases {
-            let (verb, bytes, depth) = (case.verb, case.bytes, case.depth);
-            case.figure.round(
-                round,
-                || ours(&mut link, verb, bytes, depth, round),
-                || bare(&mut raw, verb, bytes, depth, round),
-            )?;
+        for of in &mut placed {
+            cores.place_servers(of.placement)?;
+            for case in &mut of.cases {
+                let (verb, bytes, depth) = (case.verb, case.bytes, case.depth);
+                case.figure.round(
+                    round,
+                    || ours(&mut link, verb, bytes, depth, round),
+                    || bare(&mut raw, verb, bytes, depth, round),
+                )?;
+            }
+            of.messages
+                .round(round, || send(&mut sender), || bare_send(&mut raw))?;
         }
-        messages.round(round, || send(&mut sender), || bare_send(&mut raw))?;
     }
-    let figures = cases.into_iter().map(|case| case.figure);
-    Ok(figures.chain([messages]).collect())
+    let figures = |of: Placed| {
+        let figures = of.cases.into_iter().map(|case| case.figure);
+        figures.chain([of.messages])
+    };
+    Ok(placed.into_iter().flat_map(figures).collect())
 }
 
-fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
-    for verb in Verb::BOTH {
-        for depth in [1, DEPTH] {
+impl Placed {
+    fn new(placement: Placement) -> Self {
+        let on = placement.name();
+        let mut cases = Vec::new();
+        for (verb, depth) in Verb::BOTH
+            .map(|verb| [(verb, 1), (verb, DEPTH)])
+            .as_flattened()
+        {
             for bytes in SIZES {
-                let name = format!("tcp {} {bytes} B, {depth} outstanding", verb.name());
-                let metric = if depth == 1 {
+                let name = format!("tcp {} {bytes} B, {depth} outstanding, {on}", verb.name());
+                let metric = if *depth == 1 {
                     ("latency_p50", "us")
                 } else {
                     ("throughput", "ops/s")
                 };
                 cases.push(Case {
-                    verb,
+                    verb: *verb,
                     bytes,
-                    depth,
+                    depth: *depth,
                     figure: Figure::new(name, metric, PEER),
                 });
             }
         }
+        let name = format!("tcp SEND {MESSAGE_BYTES} B, {MESSAGE_DEPTH} outstanding, {on}");
+        Self {
+            placement,
+            cases,
+            messages: Figure::new(name, ("throughput", "messages/s"), PEER),
+        }
     }
-    cases
 }
 
 fn place(random: &mut Random, bytes: usize) -> u64 {
@@ -98,7 +123,9 @@ fn ours(
     seed: usize,
 ) -> anyhow::Result<f64> {
     let mut random = Random::new(seed as u64);
-    let mut local = vec![0x5a_u8; bytes * depth];
+    // As the pages of a block device lie.
+    let mut local = Buffer::new(bytes * depth, 0);
+    let local = local.bytes();
     if depth == 1 {
         let mut histogram = histogram();
         for _ in 0..OPS_ALONE {
@@ -178,7 +205,9 @@ fn pipeline(
             places.push(place());
             posted += 1;
         }
-        raw.send(kind, local, &places)?;
+        if !places.is_empty() {
+            raw.send(kind, local, &places)?;
+        }
         done += raw.receive(kind, local.len())?;
     }
     Ok(ops as f64 / start.elapsed().as_secs_f64())

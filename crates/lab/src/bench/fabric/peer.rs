@@ -4,7 +4,7 @@
 //! not ours to choose; a bare listener takes any. The process announces its address by one line
 //! on standard output and ends with its standard input.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -49,11 +49,9 @@ impl FromStr for Role {
 /// When it cannot listen, or a client breaks its protocol.
 pub fn serve(role: Role) -> anyhow::Result<()> {
     std::thread::spawn(|| {
-        // Ended or broken, nobody is left to serve.
-        match std::io::stdin().lock().read(&mut [0]) {
-            Ok(_) => std::process::exit(0),
-            Err(_) => std::process::exit(1),
-        }
+        // Nothing is ever said there: whatever ends the wait, nobody is left to serve.
+        let ended = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(i32::from(ended.is_err()))
     });
     match role {
         Role::Raw => raw::serve(announce),

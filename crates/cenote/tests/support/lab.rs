@@ -81,11 +81,7 @@ impl Lab {
     }
 
     fn wait_served(&self) {
-        wait_until(
-            "the server listens",
-            || self.socket().exists(),
-            String::new,
-        );
+        wait_until("the server listens", || self.socket().exists(), String::new);
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod lab;
+pub mod machines;
 pub mod nbd;
 pub mod net;
 

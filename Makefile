@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
-BENCHES = codec page nbd regeneration
+BENCHES = codec fabric page nbd regeneration
 
 .PHONY: help build demo test test-rdma bench ci fmt shell clippy doc deny clean
 

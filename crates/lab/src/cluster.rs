@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use cenote_fabric::{ClusterKey, Connector};
+use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
 use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig};
 
@@ -71,6 +71,18 @@ impl LocalCluster {
             hosts: self.hosts.clone(),
         };
         Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
+    /// What connects to the hosts.
+    #[must_use]
+    pub fn connector(&self) -> &Arc<dyn Connector> {
+        &self.connector
+    }
+
+    /// Address of a host, by its place in the cluster file.
+    #[must_use]
+    pub fn address(&self, index: usize) -> &Address {
+        &self.hosts[index].address
     }
 
     /// CPU time that the host processes have used, in ns.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use cenote_lab::bench::{self, Row, codec, nbd, page, regeneration};
+use cenote_lab::bench::{self, Row, codec, fabric, nbd, page, regeneration};
 use cenote_lab::cluster::LocalCluster;
 
 use crate::failure::DONE;
@@ -38,6 +38,18 @@ pub struct Args {
 enum Bench {
     /// Encode and decode a page, against memcpy, ISA-L and the best Rust crate
     Codec,
+    /// READ, WRITE and messages of each backend, against memcpy and bare sockets
+    Fabric {
+        /// Only over this transport; may be given again [default: shm and tcp]
+        #[arg(long, value_enum)]
+        transport: Vec<super::up::Transport>,
+    },
+    /// The process at the other end of what `fabric` measures
+    #[command(hide = true)]
+    FabricPeer {
+        /// What it serves: raw or messages
+        role: fabric::peer::Role,
+    },
     /// Random reads and writes of pages, against a bare copy
     Page {
         /// Only over this transport; may be given again [default: shm and tcp]
@@ -54,11 +66,19 @@ pub fn run(args: &Args) -> Result<u8> {
     let rounds = args.rounds.map(usize::from);
     let rows = match &args.bench {
         Bench::Codec => codec::run(rounds.unwrap_or(CODEC_ROUNDS))?,
+        Bench::Fabric { transport } => {
+            let mut options = fabric::Options::default();
+            choose(&mut options.transports, transport);
+            options.rounds = rounds.unwrap_or(options.rounds);
+            fabric::run(&options)?
+        }
+        Bench::FabricPeer { role } => {
+            fabric::peer::serve(*role)?;
+            return Ok(DONE);
+        }
         Bench::Page { transport } => {
             let mut options = page::Options::default();
-            if !transport.is_empty() {
-                options.transports = transport.iter().map(ToString::to_string).collect();
-            }
+            choose(&mut options.transports, transport);
             options.rounds = rounds.unwrap_or(options.rounds);
             page::run(&options)?
         }
@@ -71,6 +91,13 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     print(args, &rows)?;
     Ok(DONE)
+}
+
+/// Those that were asked for, or as they are.
+fn choose(transports: &mut Vec<String>, asked: &[super::up::Transport]) {
+    if !asked.is_empty() {
+        *transports = asked.iter().map(ToString::to_string).collect();
+    }
 }
 
 /// Short rounds: the median settles early.

@@ -2,6 +2,11 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod lab;
+pub mod machines;
+pub mod nbd;
+pub mod net;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -22,8 +22,15 @@ use super::wire::{REQUEST_BYTES, RESPONSE_BYTES, Request, Response, Verb};
 use crate::windows::{WindowGuard, WindowTable};
 use crate::{ClientId, Generation, MESSAGE_BYTES_MAX, Rights, Status, WindowId};
 
-/// Room for requests that arrived and are not executed. Holds the longest message.
-const INBOX_BYTES: usize = 64 * 1024;
+/// Room for requests that arrived and are not executed. Holds the longest message, and a burst
+/// of 32 pages: what does not fit costs a receive of its own, and wakes the client in between.
+const INBOX_BYTES: usize = 160 * 1024;
+
+/// Where the inbox starts, behind the start of a memory page: to the first 16 bytes of a page
+/// AMD's Zen 3 copies at half the speed (`rep movsb`), and large allocations start just there.
+const INBOX_SKEW: usize = 1024;
+
+const PAGE_BYTES: usize = 4096;
 
 /// Most responses that wait to be sent on one connection.
 const ANSWERS: usize = 256;
@@ -71,6 +78,8 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) client: ClientId,
     inbox: Box<[u8]>,
+    /// Where the inbox is filled from.
+    base: usize,
     /// Unread bytes of the inbox.
     start: usize,
     end: usize,
@@ -150,12 +159,16 @@ impl Connection {
             status: Status::Ok,
             value: 0,
         };
+        // Room to move the start to the wanted place in a page.
+        let inbox: Box<[u8]> = vec![0; INBOX_BYTES + PAGE_BYTES + INBOX_SKEW].into();
+        let base = inbox.as_ptr().align_offset(PAGE_BYTES) + INBOX_SKEW;
         Self {
             stream,
             client,
-            inbox: vec![0; INBOX_BYTES].into(),
-            start: 0,
-            end: 0,
+            inbox,
+            base,
+            start: base,
+            end: base,
             writing: None,
             answers: vec![idle; ANSWERS].into(),
             trailers: vec![[0; RESPONSE_BYTES]; ANSWERS].into(),
@@ -205,9 +218,9 @@ impl Connection {
 
     /// Receives once. True: the socket is empty now.
     fn receive(&mut self, bench: &mut Bench<'_>, patience: Patience) -> Result<bool, End> {
-        self.inbox.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
+        self.inbox.copy_within(self.start..self.end, self.base);
+        self.end -= self.start - self.base;
+        self.start = self.base;
         loop {
             bench.list.clear();
             let payload_bytes = self.list_payload(bench);

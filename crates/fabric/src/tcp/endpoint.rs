@@ -35,7 +35,8 @@ struct Slot {
     source: *const u8,
     /// READ: where the bytes go; null once it is revoked.
     landing: *mut u8,
-    /// SEND: a copy, so that the caller's slice is free at once. Keeps its capacity.
+    /// SEND: header and a copy, so that the caller's slice is free at once and both are one
+    /// range to send. Keeps its capacity.
     message: Vec<u8>,
 }
 
@@ -175,15 +176,20 @@ impl TcpEndpoint {
             if self.list.is_short_of(2) {
                 break;
             }
+            let slot = &self.slots[index(position)];
+            if slot.request.verb == Verb::Send {
+                let rest = &slot.message[done..];
+                self.list.push(rest.as_ptr(), rest.len());
+                done = 0;
+                continue;
+            }
             let header = &self.headers[index(position)];
             let skipped = done.min(REQUEST_BYTES);
             self.list
                 .push(header[skipped..].as_ptr(), REQUEST_BYTES - skipped);
             done -= skipped;
-            let slot = &self.slots[index(position)];
-            let payload = slot.payload();
             self.list
-                .push(payload.wrapping_add(done), slot.payload_bytes() - done);
+                .push(slot.source.wrapping_add(done), slot.payload_bytes() - done);
             done = 0;
         }
     }
@@ -393,6 +399,7 @@ impl Endpoint for TcpEndpoint {
         let len_bytes = u32::try_from(message.len()).expect("MESSAGE_BYTES_MAX is small");
         self.post(request(Verb::Send, len_bytes), token, queue, |slot| {
             slot.message.clear();
+            slot.message.extend_from_slice(&slot.request.encode());
             slot.message.extend_from_slice(message);
         })
     }
@@ -498,13 +505,6 @@ impl Endpoint for TcpEndpoint {
 impl Slot {
     fn payload_bytes(&self) -> usize {
         self.request.payload_bytes() as usize
-    }
-
-    fn payload(&self) -> *const u8 {
-        match self.request.verb {
-            Verb::Send => self.message.as_ptr(),
-            Verb::Read | Verb::Write | Verb::CompareSwap | Verb::FetchAdd => self.source,
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 pub mod codec;
+pub mod fabric;
 pub mod nbd;
 pub mod page;
 pub mod regeneration;
@@ -18,7 +19,7 @@ pub mod regeneration;
 /// The JSON line of a row has exactly these keys, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The benchmark, as on the command line: `codec`, `page`, `nbd`, `regeneration`.
+    /// The benchmark, as on the command line: `codec`, `fabric`, `page`, `nbd`, `regeneration`.
     pub bench: &'static str,
     /// What was done: operation, size, depth, scheme, transport.
     pub case: String,

@@ -392,19 +392,19 @@ fn process_cpu_ns() -> u64 {
 
 /// A cheap timer: two clock reads would cost a fifth of what is measured.
 #[cfg(target_arch = "x86_64")]
-fn ticks() -> u64 {
+pub(super) fn ticks() -> u64 {
     let mut core = 0;
     // SAFETY: every x86-64 has the instruction; `core` is valid to write.
     unsafe { std::arch::x86_64::__rdtscp(&raw mut core) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn ticks() -> u64 {
+pub(super) fn ticks() -> u64 {
     cenote_fabric::Time::now().0
 }
 
 /// Ticks in ns, by a calibration against the clock made once.
-fn ticks_to_ns(ticks: u64) -> u64 {
+pub(super) fn ticks_to_ns(ticks: u64) -> u64 {
     static NS_PER_TICK: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
     let scale = NS_PER_TICK.get_or_init(|| {
         let (clock, start) = (Instant::now(), self::ticks());
@@ -425,10 +425,14 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
+        mixed ^ (mixed >> 31)
     }
 }

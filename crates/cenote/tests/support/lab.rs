@@ -1,0 +1,272 @@
+//! A served volume and a load that checks every byte of it.
+//!
+//! The load is `fio --verify`: it writes blocks that carry their own checksum and position,
+//! reads all of them back, and fails on an I/O error or a wrong byte.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Folder, cenote, signal};
+
+/// Hosts and a server of one volume on them.
+pub struct Lab {
+    pub server: Child,
+    pub folder: Folder,
+}
+
+/// The volume that is served.
+pub const VOLUME: &str = "v0";
+const HOSTS: &str = "12";
+
+impl Lab {
+    /// Twelve hosts of a local cluster.
+    pub fn new(transport: &str, scheme: &str) -> Self {
+        let folder = Folder::new();
+        let hosts = [
+            "up",
+            "--hosts",
+            HOSTS,
+            "--memory",
+            "96M",
+            "--transport",
+            transport,
+        ];
+        folder.run(&hosts).expect(0);
+        Self::served(folder, scheme, cenote())
+    }
+
+    /// A volume on the hosts of the folder's cluster file, served by `program`, which is the
+    /// binary under test wherever it is to run.
+    pub fn served(folder: Folder, scheme: &str, program: Command) -> Self {
+        folder
+            .run(&[
+                "volume", "create", VOLUME, "--size", "256M", "--scheme", scheme,
+            ])
+            .expect(0);
+        let server = Self::serve(&folder, program);
+        let lab = Self { server, folder };
+        lab.wait_served();
+        lab
+    }
+
+    fn end_server(&mut self) {
+        signal(self.server.id(), "CONT");
+        signal(self.server.id(), "TERM");
+        let ended = self.server.wait();
+        assert!(
+            std::thread::panicking() || ended.is_ok_and(|status| status.success()),
+            "the server ends well"
+        );
+    }
+
+    /// Ends the server, and with it the volume's content, and starts another.
+    pub fn serve_again(&mut self, program: Command) {
+        self.end_server();
+        self.server = Self::serve(&self.folder, program);
+        self.wait_served();
+    }
+
+    fn serve(folder: &Folder, mut program: Command) -> Child {
+        program
+            .args(["nbd", "--volume", VOLUME, "--cluster"])
+            .arg(folder.path().join("cluster.toml"))
+            .arg("--socket")
+            .arg(folder.path().join("nbd"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the server starts")
+    }
+
+    fn wait_served(&self) {
+        wait_until("the server listens", || self.socket().exists(), String::new);
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("nbd")
+    }
+
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket().display())
+    }
+
+    /// Writes and verifies the whole volume in 4 KiB blocks, 16 in flight.
+    pub fn fio(&self) -> Load {
+        self.fio_with(&[
+            "--rw=randwrite",
+            "--bs=4k",
+            "--iodepth=16",
+            "--size=192M",
+            "--verify=crc32c",
+            "--do_verify=1",
+        ])
+    }
+
+    pub fn fio_with(&self, arguments: &[&str]) -> Load {
+        let child = Command::new("fio")
+            .args([
+                "--name=load",
+                "--ioengine=nbd",
+                "--verify_fatal=1",
+                "--verify_state_save=0",
+            ])
+            .arg(format!("--uri={}", self.uri()))
+            // Slow enough that faults land in the middle, whatever the machine.
+            .args(["--rate_iops=12000"])
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("fio is installed");
+        Load(child)
+    }
+
+    pub fn status(&self) -> Value {
+        let ended = self.folder.run(&["volume", "status", VOLUME, "--json"]);
+        assert!([0, 3].contains(&ended.code), "{ended:#?}");
+        ended.json()["status"].take()
+    }
+
+    pub fn written(&self) -> u64 {
+        self.status()["counters"]["pages_written"]
+            .as_u64()
+            .expect("a counter")
+    }
+
+    pub fn wait_written(&self, pages: u64) {
+        wait_until(
+            "pages are written",
+            || self.written() >= pages,
+            || self.status().to_string(),
+        );
+    }
+
+    pub fn health(&self) -> String {
+        self.status()["health"].as_str().expect("health").to_owned()
+    }
+
+    /// Waits until the volume sees a host as connected, or as not.
+    pub fn wait_connected(&self, host: &str, connected: bool) {
+        wait_until(
+            &format!("{host} is connected: {connected}"),
+            || self.is_connected(host) == connected,
+            || self.status().to_string(),
+        );
+    }
+
+    pub fn is_connected(&self, host: &str) -> bool {
+        let status = self.status();
+        let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+        let found = hosts.find(|entry| entry["name"] == host);
+        found.expect("a host of the cluster")["connected"] == true
+    }
+
+    pub fn requests_failed(&self) -> u64 {
+        self.status()["counters"]["requests_failed"]
+            .as_u64()
+            .expect("a counter")
+    }
+
+    pub fn wait_healthy(&self) {
+        wait_until(
+            "the volume is whole again",
+            || self.health() == "healthy",
+            || self.status().to_string(),
+        );
+    }
+
+    pub fn wait_not_healthy(&self) {
+        wait_until(
+            "the loss is noticed",
+            || self.health() != "healthy",
+            || self.status().to_string(),
+        );
+    }
+
+    /// Names of the hosts of the first extent.
+    pub fn members(&self) -> Vec<String> {
+        let status = self.status();
+        let hosts = status["extents"][0]["hosts"]
+            .as_array()
+            .expect("an extent")
+            .clone();
+        hosts
+            .iter()
+            .filter_map(|host| host.as_str().map(str::to_owned))
+            .collect()
+    }
+
+    pub fn kill(&self, host: &str) {
+        signal(self.folder.pid(host), "KILL");
+    }
+
+    /// The volume's bytes, as a client copies them out.
+    pub fn content(&self) -> Vec<u8> {
+        let file = self.folder.path().join("content");
+        let status = Command::new("nbdcopy")
+            .args(["--connections=4", &self.uri()])
+            .arg(&file)
+            .status();
+        assert!(status.expect("nbdcopy is installed").success());
+        std::fs::read(file).expect("the copy")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.end_server();
+    }
+}
+
+/// A running fio.
+pub struct Load(Child);
+
+impl Load {
+    /// Waits for its end; it must have seen no error and no wrong byte.
+    pub fn expect_clean(self) {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.0.wait_with_output().expect("fio ends");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&stdout),
+            String::from_utf8_lossy(&stderr)
+        );
+        assert!(status.success(), "fio: {text}");
+        assert!(text.contains("err= 0"), "fio: {text}");
+    }
+}
+
+/// Waits for a condition, and shows `state` when it does not come true.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !condition() {
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain until {what}: {}",
+            state()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the client tools are there; says so when the test is skipped.
+pub fn has_tools() -> bool {
+    let missing = ["fio", "nbdcopy"].into_iter().find(|tool| {
+        Command::new(tool)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_err()
+    });
+    if let Some(tool) = missing {
+        eprintln!("skipped: {tool} is not installed (scripts/install-packages.sh installs it)");
+    }
+    missing.is_none()
+}

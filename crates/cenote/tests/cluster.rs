@@ -135,12 +135,26 @@ fn a_stopped_host_is_silent_and_is_killed_by_down() {
     assert!(!runs(pid));
 }
 
+/// Field 22 of `/proc/PID/stat`; none of these programs has a blank in its name.
+fn start_ticks(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.split(' ').nth(21).unwrap().to_owned()
+}
+
 #[test]
 fn down_never_touches_a_stranger_with_a_hosts_number() {
     let folder = Folder::new();
     up(&folder, "1", "shm").expect(0);
     let pid = folder.pid("h00");
-    let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+    // Its start in clock ticks must be another: with a number of its own only that tells them apart.
+    let mut stranger = loop {
+        let mut some = Command::new("sleep").arg("600").spawn().unwrap();
+        if start_ticks(some.id()) != start_ticks(pid) {
+            break some;
+        }
+        some.kill().unwrap();
+        some.wait().unwrap();
+    };
     std::fs::write(
         folder.host("h00").join("pid"),
         format!("{}\n", stranger.id()),

@@ -462,6 +462,14 @@ impl Worker {
     pub fn abandon(mut self) {
         self.is_abandoned = true;
     }
+
+    /// Without endpoints nothing can land any more; only then may buffers go.
+    fn drop_endpoints(&mut self) {
+        if let Ok(empty) = Lanes::new(0) {
+            self.lanes = empty;
+            self.unclaim_all();
+        }
+    }
 }
 
 impl Drop for Worker {
@@ -479,16 +487,6 @@ impl Drop for Worker {
             self.retain_settling();
         }
         self.drop_endpoints();
-    }
-}
-
-impl Worker {
-    /// Without endpoints nothing can land any more; only then may buffers go.
-    fn drop_endpoints(&mut self) {
-        if let Ok(empty) = Lanes::new(0) {
-            self.lanes = empty;
-            self.unclaim_all();
-        }
     }
 }
 

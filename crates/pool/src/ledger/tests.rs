@@ -463,6 +463,19 @@ fn orphans_go_oldest_first_and_only_when_nothing_is_free() {
 }
 
 #[test]
+fn orphans_are_offered_to_others_while_their_owner_is_away() {
+    let mut bench = prompt(&[(0, place(0, 0)), (0, place(0, 1))]);
+    let free = SLABS - 2;
+    assert_eq!(bench.ledger.slabs_lendable(), free, "held by a live client");
+    bench.apply(&Op::Disconnect(0));
+    bench.apply(&Op::Run { seconds: 20 });
+    assert_eq!(bench.ledger.slabs_free(), free);
+    assert_eq!(bench.ledger.slabs_lendable(), SLABS);
+    bench.apply(&Op::Connect(0));
+    assert_eq!(bench.ledger.slabs_lendable(), free, "its owner is back");
+}
+
+#[test]
 fn an_orphan_that_nobody_needs_goes_after_its_long_life() {
     let mut bench = prompt(&[(0, place(0, 0))]);
     bench.apply(&Op::Disconnect(0));

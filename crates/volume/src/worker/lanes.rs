@@ -211,9 +211,9 @@ impl Lanes {
         const EVENTS_MAX: usize = 64;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        let now = clock();
         let mut dead = Vec::new();
         if self.some_unwatched {
+            let now = clock();
             self.poll_unwatched(now, queue, &mut dead);
             if !self.some_watched && timeout.is_zero() {
                 self.sweep(now, queue, &mut dead);

@@ -108,6 +108,37 @@ pub enum Request {
     },
     /// How are you? Answered by [`Reply::Status`].
     Status,
+    /// Become the one owner of a volume. What an earlier owner held of it passes to the asking
+    /// client, under new generations: no verb of that owner takes effect any more. Answered by
+    /// [`Reply::Owned`] or [`Reply::Refused`].
+    Own {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// The volume.
+        volume: u128,
+        /// Counts the owners of the volume, from 1.
+        epoch: u64,
+    },
+    /// Name a slab that the client holds by place and birth, to learn its window. Answered by
+    /// [`Reply::Mapped`], its bytes as they were, or [`Reply::Refused`].
+    Retake {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// The volume that it is for.
+        volume: u128,
+        /// The extent of the volume.
+        extent: u32,
+        /// The member of the extent's stripe.
+        member: u8,
+        /// Its first generation.
+        birth: u64,
+    },
+    /// Take back every slab of the volume that came to the client by [`Request::Own`] and that it
+    /// has not retaken. Not answered.
+    Leave {
+        /// The volume.
+        volume: u128,
+    },
 }
 
 /// What a host answers.
@@ -159,6 +190,13 @@ pub enum Reply {
     },
     /// The host's view of itself.
     Status(Box<HostStatus>),
+    /// The client owns the volume here.
+    Owned {
+        /// As asked.
+        request: u64,
+        /// Slabs of the volume that it holds here now.
+        slabs: u32,
+    },
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -173,6 +211,10 @@ pub enum Refusal {
     Owned = 2,
     /// The host is about to stop.
     ShuttingDown = 3,
+    /// The volume has had an owner of a higher epoch.
+    Superseded = 4,
+    /// The client holds no such slab.
+    NotHeld = 5,
 }
 
 /// How a fill ended.
@@ -258,6 +300,34 @@ impl Request {
                 }
             }
             Self::Status => out.u8(6),
+            Self::Own {
+                request,
+                volume,
+                epoch,
+            } => {
+                out.u8(7);
+                out.u64(*request);
+                out.u128(*volume);
+                out.u64(*epoch);
+            }
+            Self::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                birth,
+            } => {
+                out.u8(8);
+                out.u64(*request);
+                out.u128(*volume);
+                out.u32(*extent);
+                out.u8(*member);
+                out.u64(*birth);
+            }
+            Self::Leave { volume } => {
+                out.u8(9);
+                out.u128(*volume);
+            }
         }
     }
 
@@ -293,6 +363,21 @@ impl Request {
                 sources: read_sources(&mut input)?,
             },
             6 => Self::Status,
+            7 => Self::Own {
+                request: input.u64()?,
+                volume: input.u128()?,
+                epoch: input.u64()?,
+            },
+            8 => Self::Retake {
+                request: input.u64()?,
+                volume: input.u128()?,
+                extent: input.u32()?,
+                member: input.u8()?,
+                birth: input.u64()?,
+            },
+            9 => Self::Leave {
+                volume: input.u128()?,
+            },
             _ => return Err(Malformed("unknown request")),
         };
         input.end()?;
@@ -376,6 +461,11 @@ impl Reply {
                 out.u8(7);
                 status.write(&mut out);
             }
+            Self::Owned { request, slabs } => {
+                out.u8(8);
+                out.u64(*request);
+                out.u32(*slabs);
+            }
         }
     }
 
@@ -403,6 +493,8 @@ impl Reply {
                     1 => Refusal::ClientBound,
                     2 => Refusal::Owned,
                     3 => Refusal::ShuttingDown,
+                    4 => Refusal::Superseded,
+                    5 => Refusal::NotHeld,
                     _ => return Err(Malformed("unknown refusal")),
                 },
             },
@@ -424,6 +516,10 @@ impl Reply {
                 },
             },
             7 => Self::Status(Box::new(HostStatus::read(&mut input)?)),
+            8 => Self::Owned {
+                request: input.u64()?,
+                slabs: input.u32()?,
+            },
             _ => return Err(Malformed("unknown reply")),
         };
         input.end()?;

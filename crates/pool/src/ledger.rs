@@ -20,6 +20,7 @@
 //! it back; a request that waits has a slab on the way to it.
 
 mod leases;
+mod owners;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use crate::control::{Refusal, Reply, SlabCounts, Window};
 use crate::planted::{Planted, is_planted};
 use leases::Leases;
 pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
+use owners::Owner;
 
 /// What the ledger may give to whom. Set once, from the host's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +81,19 @@ pub enum Action {
         /// Its window.
         window: Window,
     },
+    /// Give the slab's window a new generation and leave its memory as it is, at once; then call
+    /// [`Ledger::handle_renewed`] or [`Ledger::handle_renew_failed`].
+    Renew {
+        /// The slab.
+        slab: SlabIndex,
+        /// Its window so far.
+        window: Window,
+    },
+    /// Close the client's connection: another has taken its volume over.
+    CutOff {
+        /// The client.
+        client: u128,
+    },
     /// Send an answer, if the client is still connected.
     Send {
         /// The client.
@@ -95,8 +110,12 @@ pub struct Grant {
     pub client: u128,
     /// What it is for.
     pub place: Place,
-    /// Its window; the generation is the grant's own.
+    /// Its window. The generation changes with the client.
     pub window: Window,
+    /// The first generation: names the grant for good.
+    pub birth: u64,
+    /// It was an earlier owner's, and its client has not asked for it yet.
+    is_left: bool,
     /// Grants are numbered in order.
     sequence: u64,
 }
@@ -131,8 +150,7 @@ pub struct Ledger {
     leases: Leases,
     /// Oldest first; never longer than the slabs that are on the way.
     waiting: VecDeque<Waiting>,
-    /// The one client that may map a volume, while it is alive or nobody else asked.
-    owners: BTreeMap<u128, u128>,
+    owners: BTreeMap<u128, Owner>,
     grants: u64,
     /// Stock is not rebuilt before this time: the system was out of memory.
     starved_until: Duration,
@@ -408,7 +426,7 @@ impl Ledger {
         if let Some((_, _, slab)) = orphan {
             self.take_orphan(slab);
         }
-        self.owners.insert(place.volume, client);
+        self.note_owner(client, place.volume);
         Ok(())
     }
 
@@ -418,29 +436,6 @@ impl Ledger {
         self.grants()
             .find(|(_, grant)| held(grant))
             .map(|(slab, _)| slab)
-    }
-
-    /// Whether a live client other than `client` holds the volume.
-    fn is_owned_by_another(&self, client: u128, volume: u128) -> bool {
-        let Some(&owner) = self.owners.get(&volume) else {
-            return false;
-        };
-        owner != client && !self.leases.is_orphaned(owner) && self.uses(owner, volume)
-    }
-
-    /// Whether the client holds or waits for a slab of the volume.
-    fn uses(&self, client: u128, volume: u128) -> bool {
-        let holds =
-            |(_, grant): (_, &Grant)| grant.client == client && grant.place.volume == volume;
-        let waits = |w: &Waiting| w.client == client && w.place.volume == volume;
-        self.grants().any(holds) || self.waiting.iter().any(waits)
-    }
-
-    /// Drops the owners that use their volume no longer; bounds the table by the slabs.
-    fn forget_idle_owners(&mut self) {
-        let mut owners = std::mem::take(&mut self.owners);
-        owners.retain(|&volume, &mut owner| self.uses(owner, volume));
-        self.owners = owners;
     }
 
     /// Gives prepared slabs to those who wait, oldest first.
@@ -467,6 +462,8 @@ impl Ledger {
                 client,
                 place,
                 window,
+                birth: window.generation,
+                is_left: false,
                 sequence: self.grants,
             });
             self.leases.add_slab(client);

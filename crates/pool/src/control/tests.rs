@@ -44,6 +44,21 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         window().prop_map(|window| Request::Unmap { window }),
         any::<u64>().prop_map(|sequence| Request::Ping { sequence }),
+        any::<(u64, u128, u64)>().prop_map(|(request, volume, epoch)| Request::Own {
+            request,
+            volume,
+            epoch
+        }),
+        any::<(u64, u128, u32, u8, u64)>().prop_map(|(request, volume, extent, member, birth)| {
+            Request::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                birth,
+            }
+        }),
+        any::<u128>().prop_map(|volume| Request::Leave { volume }),
         fill.prop_map(
             |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
                 request,
@@ -122,6 +137,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         Refusal::ClientBound,
         Refusal::Owned,
         Refusal::ShuttingDown,
+        Refusal::Superseded,
+        Refusal::NotHeld,
     ];
     let result = prop_oneof![
         Just(FillResult::Done),
@@ -148,6 +165,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         (any::<u64>(), result).prop_map(|(request, result)| Reply::Filled { request, result }),
         status().prop_map(|status| Reply::Status(Box::new(status))),
+        any::<(u64, u32)>().prop_map(|(request, slabs)| Reply::Owned { request, slabs }),
     ]
 }
 
@@ -199,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..9) {
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..11) {
         if versioned && bytes.len() >= 2 {
             bytes[0] = VERSION;
             bytes[1] = kind;

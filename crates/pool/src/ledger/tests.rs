@@ -258,6 +258,7 @@ impl Bench {
                     let client = u8::try_from(client).unwrap();
                     self.judge_reply(client, &reply);
                 }
+                Action::Renew { .. } | Action::CutOff { .. } => panic!("nobody takes over"),
             }
         }
         let counts = self.ledger.counts();
@@ -345,7 +346,9 @@ impl Bench {
                         assert_eq!(self.held(), SLABS as usize);
                         assert_eq!(self.ledger.counts().orphaned, 0);
                     }
-                    Refusal::ShuttingDown => panic!("nobody shut it down"),
+                    Refusal::ShuttingDown | Refusal::Superseded | Refusal::NotHeld => {
+                        panic!("{reason:?} without a cause")
+                    }
                 }
             }
             Reply::Unmapped { window } => {
@@ -372,7 +375,7 @@ impl Bench {
                 self.ledger.handle_prepared(self.now, slab, window);
             }
             Action::Retire { slab, .. } => self.ledger.handle_retired(self.now, slab),
-            Action::Send { .. } => unreachable!("not slow work"),
+            _ => unreachable!("not slow work"),
         }
     }
 }

@@ -90,6 +90,8 @@ pub trait Host {
     fn begin_revoke(&mut self, window: WindowId);
     /// Whether the revoke begun last has returned.
     fn is_revoked(&mut self) -> bool;
+    /// Gives a window a new generation.
+    fn renew(&mut self, window: WindowId) -> WindowDescriptor;
     /// Writes window memory from the host's own side.
     fn write(&mut self, window: WindowId, offset: u64, bytes: &[u8]);
     /// Reads window memory from the host's own side.

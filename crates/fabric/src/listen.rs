@@ -70,6 +70,16 @@ pub trait Listen: Send {
     /// `StaleWindow`: there is no such window.
     fn revoke(&self, window: WindowId) -> Result<()>;
 
+    /// Gives a window a new generation and leaves its memory as it is. After the return no byte of
+    /// a verb of an earlier generation lands in it.
+    ///
+    /// A mapping that a client has over `shm` cannot be recalled: the caller knows that the
+    /// processes that attached the window are gone.
+    ///
+    /// # Errors
+    /// `StaleWindow`: there is no such window. Any other: the window is to be revoked.
+    fn renew(&self, window: WindowId) -> Result<WindowDescriptor>;
+
     /// Queues a message and sends what the socket takes.
     ///
     /// # Errors

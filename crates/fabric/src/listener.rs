@@ -144,6 +144,18 @@ impl Listen for Listener {
         self.table.revoke(window)
     }
 
+    fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
+        // A device stops serving the window before it has its new name.
+        #[cfg(feature = "rdma")]
+        for device in self.devices() {
+            device.revoke(window)?;
+        }
+        let renewed = self.table.renew(window)?;
+        let (region, _) = self.table.standing(window).ok_or(Error::StaleWindow)?;
+        self.register_with_devices(renewed, &region)?;
+        Ok(renewed)
+    }
+
     fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
         let Some(Connection::Peer(client)) = self.connections.get_mut(&peer.0) else {
             return Err(Error::Closed);

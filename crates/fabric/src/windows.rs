@@ -48,6 +48,16 @@ struct Slot {
     region: AtomicPtr<Region>,
 }
 
+impl Slot {
+    /// Lets nobody in any more, and waits for those inside.
+    fn close(&self) {
+        self.generation.store(0, Ordering::SeqCst);
+        while self.guards.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl WindowTable {
     /// An empty table.
     #[must_use]
@@ -118,12 +128,33 @@ impl WindowTable {
             .and_then(Option::take)
             .ok_or(Error::StaleWindow)?;
         let slot = self.slot(id).expect("a registered window has a slot");
-        slot.generation.store(0, Ordering::SeqCst);
-        while slot.guards.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
+        slot.close();
         control.free.push(id);
         region.truncate()
+    }
+
+    /// Gives a window a new generation and leaves its memory as it is: after the return verbs of
+    /// earlier generations change nothing.
+    ///
+    /// # Errors
+    /// `StaleWindow`: there is no such window, or its memory is gone; `Key`: no randomness.
+    pub fn renew(&self, id: WindowId) -> Result<WindowDescriptor> {
+        let mut control = self.control();
+        let region = control.regions.get(id.0 as usize).and_then(Option::as_ref);
+        if region.is_none_or(|region| region.is_dead()) {
+            return Err(Error::StaleWindow);
+        }
+        let generation = control.generations.next()?;
+        let slot = self.slot(id).expect("a registered window has a slot");
+        slot.close();
+        let descriptor = WindowDescriptor {
+            id,
+            generation,
+            len_bytes: slot.len_bytes.load(Ordering::Relaxed),
+            rights: Rights(slot.rights.load(Ordering::Relaxed)),
+        };
+        slot.generation.store(generation.0, Ordering::SeqCst);
+        Ok(descriptor)
     }
 
     /// Counts a verb in: checks that it may touch the range and holds off `revoke` until the guard is dropped.

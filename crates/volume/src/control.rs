@@ -12,6 +12,8 @@ mod dialer;
 mod endpoints;
 mod hosts;
 mod mapping;
+mod owning;
+mod recording;
 mod repair;
 
 use std::collections::BTreeMap;
@@ -27,11 +29,14 @@ use cenote_pool::control::{Reply, Request, Window};
 
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
+use crate::journal::Journal;
 use crate::status::{CounterValues, HostState, VolumeStatus};
+use crate::volume::VolumeError;
 use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
+use recording::Record;
 use repair::Repair;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
@@ -59,6 +64,8 @@ pub enum Command {
     },
     /// Give every slab back and end.
     Close,
+    /// End, and leave every slab to the next owner.
+    Detach,
 }
 
 /// What the control thread is made of.
@@ -73,6 +80,10 @@ pub struct Parts {
     /// Links made while the volume was opened, by host.
     pub links: Vec<(HostIndex, Link)>,
     pub commands: Receiver<Command>,
+    /// What survives the owner.
+    pub journal: Option<Journal>,
+    /// Told once what the journal names is taken over.
+    pub opened: Option<SyncSender<Result<(), VolumeError>>>,
 }
 
 /// State of the control thread.
@@ -98,6 +109,10 @@ pub struct Control {
     arrive: Sender<Arrival>,
     commands: Receiver<Command>,
     closing: Option<Closing>,
+    record: Option<Record>,
+    opening: Option<owning::Opening>,
+    // Extents that can be read while slabs of theirs are awaited, and since when.
+    waits: BTreeMap<usize, Time>,
     ticked: Time,
 }
 
@@ -128,8 +143,16 @@ impl Control {
             arrive,
             commands: parts.commands,
             closing: None,
+            record: None,
+            opening: None,
+            waits: BTreeMap::new(),
             ticked: now,
         };
+        if let Some(journal) = parts.journal {
+            control.core.journaled.store(0, Ordering::Release);
+            control.inherit(&journal.image().clone(), parts.opened);
+            control.record = Some(Record::new(journal));
+        }
         for (host, link) in parts.links {
             control.link_up(host, Equipped::new(link));
         }
@@ -159,9 +182,16 @@ impl Control {
             self.on_arrival(arrival);
         }
         while let Ok(command) = self.commands.try_recv() {
-            if !self.on_command(command) {
-                self.begin_closing();
-                return self.is_still_closing(Vec::new());
+            match command {
+                Command::Close => {
+                    self.begin_closing();
+                    return self.is_still_closing(Vec::new());
+                }
+                Command::Detach => {
+                    self.record();
+                    return false;
+                }
+                command => self.on_command(command),
             }
         }
         self.take_failures();
@@ -173,6 +203,10 @@ impl Control {
             self.tick(now);
         }
         self.step_repairs();
+        if self.is_opening() && self.acquires.is_empty() {
+            self.tend_owning(now);
+        }
+        self.record();
         true
     }
 
@@ -268,13 +302,14 @@ impl Control {
             } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
             Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
             Reply::Mapped { request, window } => self.on_mapped(host, request, window),
-            Reply::Refused { request, .. } => self.on_refused(host, request),
+            Reply::Refused { request, reason } => self.on_refused(host, request, reason),
+            Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
             Reply::Unmapped { .. } | Reply::Status(_) => {}
         }
     }
 
-    fn on_command(&mut self, command: Command) -> bool {
+    fn on_command(&mut self, command: Command) {
         match command {
             Command::AddWorker { id, ready } => self.add_worker(id, ready),
             Command::RemoveWorker { id } => self.remove_worker(id),
@@ -283,9 +318,8 @@ impl Control {
                     tracing::debug!("nobody waits for the status");
                 }
             }
-            Command::Close => return false,
+            Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
-        true
     }
 
     fn tick(&mut self, now: Time) {
@@ -296,6 +330,7 @@ impl Control {
             self.tend_host(host, now, frozen);
         }
         self.tend_acquires(now);
+        self.tend_owning(now);
         let core = Arc::clone(&self.core);
         self.refused.retain(|&(extent, until)| {
             let over = now >= until;

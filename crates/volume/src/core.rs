@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_codec::Code;
 use cenote_fabric::{Endpoint, Time};
 
-use crate::bitmap::Bitmap;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::marks::Marks;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Scheme};
 
@@ -22,7 +22,9 @@ pub struct Core {
     pub size_bytes: AtomicU64,
     pub directory: Arc<Directory>,
     pub claims: Claims,
-    pub bitmap: Bitmap,
+    pub marks: Marks,
+    /// Every change of the directory up to this epoch is in the journal; the end of time without one.
+    pub journaled: AtomicU64,
     mapping: Box<[AtomicU8]>,
     wanted: Mutex<Vec<usize>>,
     mailboxes: Box<[Mailbox]>,
@@ -76,22 +78,23 @@ impl Core {
         slab_bytes: u64,
         size_bytes: u64,
         size_max: u64,
+        marks: Marks,
         wake: Wake,
         clock: fn() -> Time,
     ) -> Self {
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
-        let pages = size_max.div_ceil(PAGE_BYTES as u64);
-        let extent_count = usize::try_from(pages.div_ceil(extent_pages))
-            .expect("volume sizes fit the address space");
+        let pages = pages_of(scheme, slab_bytes, size_max);
+        let extent_count =
+            usize::try_from(pages / extent_pages).expect("volume sizes fit the address space");
         Self {
             scheme,
             code: scheme.code(),
             extent_pages,
             size_bytes: AtomicU64::new(size_bytes),
-            directory: Arc::new(Directory::new(extent_count)),
+            directory: Arc::new(Directory::new(extent_count, scheme.k())),
             claims: Claims::new(),
-            // Whole extents: the control thread looks at each to its end.
-            bitmap: Bitmap::new(extent_count as u64 * extent_pages),
+            marks,
+            journaled: AtomicU64::new(u64::MAX),
             mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
@@ -102,6 +105,23 @@ impl Core {
             counters: Counters::default(),
             clock,
         }
+    }
+
+    /// Whether the next owner would know of every change up to this epoch.
+    pub fn is_journaled(&self, epoch: u64) -> bool {
+        self.journaled.load(Ordering::Acquire) >= epoch
+    }
+
+    /// Makes sure that what is known of the pages of so large a volume has room.
+    pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
+        let extents = size_bytes.div_ceil(self.extent_pages * PAGE_BYTES as u64);
+        self.marks.reserve(extents * self.extent_pages)
+    }
+
+    /// The pages of an extent.
+    pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
+        let base = extent as u64 * self.extent_pages;
+        base..base + self.extent_pages
     }
 
     /// Extent of a page of the volume, and the page's index in it.
@@ -177,4 +197,12 @@ impl Core {
     pub fn has_mail(&self, worker: usize) -> bool {
         self.mailboxes[worker].full.load(Ordering::Acquire)
     }
+}
+
+/// Pages of a volume of up to `size_max` bytes, in whole extents: the control thread looks at each
+/// to its end.
+pub fn pages_of(scheme: Scheme, slab_bytes: u64, size_max: u64) -> u64 {
+    let extent_pages = slab_bytes / scheme.split_bytes() as u64;
+    let pages = size_max.div_ceil(PAGE_BYTES as u64);
+    pages.next_multiple_of(extent_pages)
 }

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_fabric::{Generation, RemoteWindow};
+use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
@@ -36,7 +36,18 @@ pub struct Member {
     pub session: Session,
     pub domain: u32,
     pub window: RemoteWindow,
+    /// The first generation that it was granted with; names it for good.
+    pub birth: u64,
     pub state: MemberState,
+}
+
+/// A slab that holds current data and cannot be reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Stranded {
+    pub host: HostIndex,
+    pub birth: u64,
+    /// As it was last known.
+    pub window: Option<WindowDescriptor>,
 }
 
 /// How far a slab takes part.
@@ -58,8 +69,11 @@ pub struct Stripe {
     pub members: Vec<Option<Member>>,
     /// Pages of the extent in which writes wait, for regeneration or reclaim.
     pub fence: Range<u32>,
-    /// Epoch in which a slab was last dropped; 0 when none was.
-    pub dropped_in: u64,
+    /// Slabs that missed no acknowledged write, by split: those that went when no more than k
+    /// were left, after which nothing was acknowledged. Empty: none.
+    pub stranded: Vec<Option<Stranded>>,
+    /// Epoch in which the slabs that hold current data last became others.
+    pub changed_in: u64,
 }
 
 impl Stripe {
@@ -71,6 +85,18 @@ impl Stripe {
     /// Members that are there, filled or not, as a bit set.
     pub fn present(&self) -> u64 {
         self.mask(|_| true)
+    }
+
+    /// Whether some slab may come back that missed nothing so far: no write may be acknowledged
+    /// without it until that is decided.
+    pub fn has_stranded(&self) -> bool {
+        self.stranded.iter().any(Option::is_some)
+    }
+
+    /// Puts a split's slab among the stranded.
+    fn strand(&mut self, split: usize, slab: Stranded) {
+        self.stranded.resize(self.members.len(), None);
+        self.stranded[split] = Some(slab);
     }
 
     /// Members that a write of `page` (of the extent) must reach.
@@ -118,6 +144,8 @@ pub struct Directory {
     settled: AtomicU64,
     dropped: Mutex<Vec<Dropped>>,
     failed: Mutex<Vec<Session>>,
+    /// Data splits of the code: with fewer slabs nothing is read or acknowledged.
+    k: usize,
 }
 
 /// Most workers of one volume.
@@ -132,7 +160,7 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    pub fn new(extent_count: usize) -> Self {
+    pub fn new(extent_count: usize, k: usize) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
             extents: vec![None; extent_count],
@@ -146,7 +174,13 @@ impl Directory {
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
+            k,
         }
+    }
+
+    /// The current epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
     }
 
     /// The current snapshot. Takes the publishers' lock: keep it until the epoch moves.
@@ -179,24 +213,24 @@ impl Directory {
         })
     }
 
-    /// Drops every slab that was granted on `session`. Idempotent.
+    /// Drops every slab that was granted on `session`: a later one may bring it back. Idempotent.
     pub fn fail_session(&self, session: Session) {
         self.failed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(session);
-        self.drop_members(|_, _, member| member.session == session);
+        self.drop_members(true, |_, _, member| member.session == session);
     }
 
-    /// Drops one slab, named by its generation.
+    /// Drops one slab, named by its generation: its host has it no more.
     pub fn fail_window(&self, extent: usize, split: usize, generation: Generation) {
-        self.drop_members(|at, index, member| {
+        self.drop_members(false, |at, index, member| {
             at == extent && index == split && member.window.descriptor.generation == generation
         });
     }
 
-    fn drop_members(&self, wanted: impl Fn(usize, usize, &Member) -> bool) {
-        let mut gone = Vec::new();
+    fn drop_members(&self, may_return: bool, wanted: impl Fn(usize, usize, &Member) -> bool) {
+        let (mut gone, mut stranded) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
             for (extent, slot) in next.extents.iter_mut().enumerate() {
@@ -215,9 +249,23 @@ impl Directory {
                     continue;
                 }
                 let stripe = Arc::make_mut(stripe);
-                for (index, member) in stripe.members.iter_mut().enumerate() {
-                    if hit(index, member) {
-                        let member = member.take().expect("a hit is present");
+                // No more than k left: after this one nothing is acknowledged.
+                let is_last = stripe.readable().count_ones() as usize <= self.k;
+                for index in 0..stripe.members.len() {
+                    if hit(index, &stripe.members[index]) {
+                        let member = stripe.members[index].take().expect("a hit is present");
+                        if may_return && is_last && member.state == MemberState::Live {
+                            let window = Some(member.window.descriptor);
+                            let (host, birth) = (member.session.host, member.birth);
+                            let slab = Stranded {
+                                host,
+                                birth,
+                                window,
+                            };
+                            stripe.strand(index, slab);
+                            stranded = true;
+                            continue;
+                        }
                         gone.push(Dropped {
                             extent,
                             member: index,
@@ -226,9 +274,9 @@ impl Directory {
                         });
                     }
                 }
-                stripe.dropped_in = epoch;
+                stripe.changed_in = epoch;
             }
-            !gone.is_empty()
+            stranded || !gone.is_empty()
         });
         self.dropped
             .lock()
@@ -326,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
-        let directory = Arc::new(Directory::new(1));
+        let directory = Arc::new(Directory::new(1, 1));
         let (_, mut a) = directory.register().unwrap();
         let (_, mut b) = directory.register().unwrap();
         assert_eq!(a.enter(false).epoch, 1);
@@ -350,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_change_that_changes_nothing_makes_no_epoch() {
-        let directory = Directory::new(1);
+        let directory = Directory::new(1, 1);
         assert_eq!(directory.publish(|_| false), 1);
         assert_eq!(directory.snapshot().epoch, 1);
     }

@@ -12,11 +12,13 @@
 //! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
 //! Papers: [hydra22], [infiniswap17]; `docs/papers/`.
 
-mod bitmap;
 mod claims;
 mod control;
 mod core;
 mod directory;
+mod journal;
+mod kept;
+mod marks;
 mod request;
 mod scheme;
 mod status;
@@ -26,6 +28,9 @@ mod wake;
 mod worker;
 
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
+pub use journal::{JournalError, JournalFile, Log};
+pub use kept::Kept;
+pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use scheme::{Scheme, SchemeError};
 pub use status::{CounterValues, ExtentStatus, Health, HostState, VolumeStatus};

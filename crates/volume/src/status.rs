@@ -25,6 +25,9 @@ pub struct VolumeStatus {
     pub lent_bytes: u64,
     /// Pages that hold data.
     pub stored_bytes: u64,
+    /// Pages that are errors until they are written whole: they were being written when the last
+    /// owner ended, and a split is lost besides.
+    pub torn_pages: u64,
     /// Address range of the mapped extents.
     pub mapped_bytes: u64,
     /// Memory lent for each byte of mapped extents, the client's own tables included.
@@ -125,6 +128,9 @@ impl Control {
                 .max()
                 .unwrap_or(Health::Healthy),
             lent_bytes,
+            torn_pages: core
+                .marks
+                .torn_count(0, core.pages(snapshot.extents.len()).start),
             stored_bytes: extents.iter().map(|extent| extent.stored_bytes).sum(),
             mapped_bytes,
             overhead: if mapped_bytes == 0 {
@@ -160,7 +166,8 @@ impl Control {
         ExtentStatus {
             index,
             health,
-            stored_bytes: core.bitmap.count(base, base + core.extent_pages) * PAGE_BYTES as u64,
+            stored_bytes: core.marks.written.count(base, base + core.extent_pages)
+                * PAGE_BYTES as u64,
             hosts: stripe
                 .members
                 .iter()

@@ -9,13 +9,15 @@ use std::time::Duration;
 use cenote_fabric::{ClientId, Time};
 
 use crate::control::{Control, Dialer};
-use crate::volume::Assembly;
-use crate::{Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
+use crate::journal::Image;
+use crate::volume::{Assembly, Opened};
+use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
 /// A volume that its caller runs step by step.
 pub struct Stepped {
     volume: Volume,
     control: Control,
+    opened: Option<Opened>,
 }
 
 impl Stepped {
@@ -31,8 +33,36 @@ impl Stepped {
         dialer: Arc<dyn Dialer>,
         clock: fn() -> Time,
     ) -> Result<Self, VolumeError> {
+        Self::assemble(config, slab_bytes, client, dialer, clock, None)
+    }
+
+    /// As [`Volume::open_kept`]. It is taken over in its next turns; see [`Stepped::is_open`].
+    ///
+    /// # Errors
+    /// As [`Volume::open_kept`], but for what hosts answer.
+    pub fn open_kept(
+        config: VolumeConfig,
+        mut kept: Kept,
+        slab_bytes: u64,
+        client: ClientId,
+        dialer: Arc<dyn Dialer>,
+        clock: fn() -> Time,
+    ) -> Result<Self, VolumeError> {
+        let left = kept.read(&config)?;
+        let kept = Some((kept, left));
+        Self::assemble(config, slab_bytes, client, dialer, clock, kept)
+    }
+
+    fn assemble(
+        config: VolumeConfig,
+        slab_bytes: u64,
+        client: ClientId,
+        dialer: Arc<dyn Dialer>,
+        clock: fn() -> Time,
+        kept: Option<(Kept, Option<Image>)>,
+    ) -> Result<Self, VolumeError> {
         let links = Vec::new();
-        let (volume, control) = Volume::assemble(
+        let (volume, control, opened) = Volume::assemble(
             config,
             Assembly {
                 client,
@@ -40,9 +70,39 @@ impl Stepped {
                 links,
                 dialer,
                 clock,
+                kept,
             },
         )?;
-        Ok(Self { volume, control })
+        Ok(Self {
+            volume,
+            control,
+            opened,
+        })
+    }
+
+    /// Whether what an earlier owner left is taken over, so that workers may begin.
+    ///
+    /// # Errors
+    /// As [`Volume::open_kept`]: it cannot be.
+    pub fn is_open(&mut self) -> Result<bool, VolumeError> {
+        let Some(opened) = &self.opened else {
+            return Ok(true);
+        };
+        match opened.try_recv() {
+            Err(TryRecvError::Empty) => Ok(false),
+            Err(TryRecvError::Disconnected) => Err(VolumeError::Closed),
+            Ok(result) => {
+                self.opened = None;
+                result.map(|()| true)
+            }
+        }
+    }
+
+    /// Pages that the last owner was writing when it ended: to be read and written again before
+    /// anything else is done.
+    #[must_use]
+    pub fn doubtful_pages(&self) -> Vec<u64> {
+        self.volume.doubtful_pages()
     }
 
     /// Handles what has arrived and all else that is due; false once the volume is closed.

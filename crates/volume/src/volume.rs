@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
 
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
-use crate::core::{Core, Mapping};
+use crate::core::{Core, Mapping, pages_of};
 use crate::directory::{WORKERS_MAX, WorkerEpoch};
+use crate::journal::{Image, JournalError};
+use crate::kept::Kept;
+use crate::marks::{Marks, MarksError};
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -81,6 +84,28 @@ pub enum VolumeError {
         /// The scheme asked for.
         scheme: Scheme,
     },
+    /// Hosts that an earlier owner's slabs are on do not answer, and without them data is lost.
+    #[error(
+        "hosts {hosts} do not answer, and hold slabs of this volume without which it cannot be read; start them, and try again"
+    )]
+    Unreachable {
+        /// Their names.
+        hosts: String,
+    },
+    /// Another owner has taken the volume over.
+    #[error(
+        "the volume has been taken over by another owner since; only that one's journal is current"
+    )]
+    Superseded,
+    /// What the earlier owner left describes another volume, or one of another scheme.
+    #[error("what the volume's last owner left is of another volume or scheme")]
+    Foreign,
+    /// What the earlier owner left cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// As above.
+    #[error(transparent)]
+    Marks(#[from] MarksError),
     /// Mapping ran out of hosts with memory.
     #[error(
         "no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller"
@@ -113,7 +138,7 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 46;
 /// Most extents of a volume: each change of the directory copies a pointer for each.
 const EXTENTS_MAX: u64 = 1 << 20;
 
-/// Resilient remote memory. Closing (or dropping) it gives its memory back: it does not outlive its owner.
+/// Resilient remote memory. Closing (or dropping) it gives its memory back; detaching leaves it.
 pub struct Volume {
     core: Arc<Core>,
     commands: std::sync::mpsc::Sender<Command>,
@@ -128,6 +153,36 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`] says what is missing; trying again is sensible for `TooFewHosts` alone.
     pub fn open(config: VolumeConfig, connector: Arc<dyn Connector>) -> Result<Self, VolumeError> {
+        Self::open_with(config, None, connector)
+    }
+
+    /// Opens a volume that outlives its owners. What the last one left in `kept` is taken over:
+    /// its slabs are asked back, and pages that it was writing when it ended are made whole. A
+    /// new volume begins with an empty journal.
+    ///
+    /// # Errors
+    /// As [`Volume::open`]; `Journal`, `Marks`, `Foreign`, `Superseded`; `Unreachable`, after
+    /// which trying again is sensible. What was left is then as it was.
+    pub fn open_kept(
+        config: VolumeConfig,
+        kept: Kept,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Self, VolumeError> {
+        let volume = Self::open_with(config, Some(kept), connector)?;
+        volume.mend()?;
+        Ok(volume)
+    }
+
+    fn open_with(
+        config: VolumeConfig,
+        mut kept: Option<Kept>,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Self, VolumeError> {
+        let left = match &mut kept {
+            Some(kept) => kept.read(&config)?,
+            None => None,
+        };
+        let has_data = left.as_ref().is_some_and(|image| !image.held.is_empty());
         let size_bytes_max = config.size_bytes_max();
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
         let client = random_client()?;
@@ -142,7 +197,7 @@ impl Volume {
             .collect();
         domains.sort_unstable();
         domains.dedup();
-        if domains.len() < config.scheme.k() {
+        if domains.len() < config.scheme.k() && !has_data {
             let (needed, answered) = (config.scheme.members(), domains.len());
             let complaint = complaint
                 .map(|text| format!(" ({text})"))
@@ -154,14 +209,16 @@ impl Volume {
                 complaint,
             });
         }
-        let slab_bytes = links
-            .iter()
-            .map(|(_, link)| link.slab_bytes)
-            .min()
-            .expect("at least k links");
+        // A volume with contents keeps its geometry.
+        let offered = links.iter().map(|(_, link)| link.slab_bytes).min();
+        let slab_bytes = match &left {
+            Some(image) if has_data => image.identity.slab_bytes,
+            _ => offered.expect("at least k links"),
+        };
         let dialer = Arc::new(Threads(connector));
         let clock = Time::now;
-        let (volume, control) = Self::assemble(
+        let kept = kept.map(|kept| (kept, left));
+        let (volume, control, opened) = Self::assemble(
             config,
             Assembly {
                 client,
@@ -169,6 +226,7 @@ impl Volume {
                 links,
                 dialer,
                 clock,
+                kept,
             },
         )?;
         let thread = std::thread::Builder::new()
@@ -182,14 +240,45 @@ impl Volume {
             .control
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        let opened = opened.map_or(Ok(Ok(())), |opened| opened.recv());
+        if let Err(error) = opened.map_err(|_| VolumeError::Closed)? {
+            volume.detach();
+            return Err(error);
+        }
         Ok(volume)
+    }
+
+    /// Makes whole, as far as that can be, the pages that the last owner was writing: their data
+    /// splits are read, and written again with parities that fit.
+    fn mend(&self) -> Result<(), VolumeError> {
+        let doubtful = self.doubtful_pages();
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        let mut worker = self.worker()?;
+        let mut page = vec![0; PAGE_BYTES];
+        let mut healed = 0;
+        for index in &doubtful {
+            let offset = index * PAGE_BYTES as u64;
+            let copied = worker
+                .read(offset, &mut page)
+                .and_then(|()| worker.write(offset, &page));
+            // A host that goes meanwhile leaves it doubtful.
+            healed += usize::from(copied.is_ok());
+        }
+        tracing::info!(
+            listed = doubtful.len(),
+            healed,
+            "pages that were being written when the last owner ended"
+        );
+        Ok(())
     }
 
     /// A volume and what its control thread runs.
     pub(crate) fn assemble(
         config: VolumeConfig,
         with: Assembly,
-    ) -> Result<(Self, Control), VolumeError> {
+    ) -> Result<(Self, Control, Option<Opened>), VolumeError> {
         let (scheme, slab_bytes) = (config.scheme, with.slab_bytes);
         let size_bytes_max = config.size_bytes_max();
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
@@ -202,14 +291,26 @@ impl Volume {
             what: "making an eventfd",
             source,
         })?;
+        let pages = pages_of(scheme, slab_bytes, size_bytes_max);
+        let (marks, journal) = match with.kept {
+            Some((kept, left)) => {
+                let (marks, journal) = kept.begin(&config, slab_bytes, pages, left)?;
+                (marks, Some(journal))
+            }
+            None => (Marks::anonymous(pages).map_err(MarksError::Io)?, None),
+        };
         let core = Arc::new(Core::new(
             scheme,
             slab_bytes,
             config.size_bytes,
             size_bytes_max,
+            marks,
             wake,
             with.clock,
         ));
+        core.reserve(config.size_bytes).map_err(MarksError::Io)?;
+        let (ended, opened) = sync_channel(1);
+        let opened = journal.is_some().then_some(opened);
         let host_count = config.hosts.len();
         let (commands, inbox) = std::sync::mpsc::channel();
         let control = Control::new(Parts {
@@ -222,6 +323,8 @@ impl Volume {
             hosts: config.hosts,
             links: with.links,
             commands: inbox,
+            journal,
+            opened: Some(ended),
         });
         let volume = Self {
             core,
@@ -230,7 +333,7 @@ impl Volume {
             host_count,
             size_bytes_max,
         };
-        Ok((volume, control))
+        Ok((volume, control, opened))
     }
 
     /// Current size in bytes.
@@ -292,14 +395,20 @@ impl Volume {
         .map_err(os("making an epoll descriptor"))
     }
 
+    /// Pages whose last write ended unknown.
+    pub(crate) fn doubtful_pages(&self) -> Vec<u64> {
+        let pages = self.size_bytes() / PAGE_BYTES as u64;
+        self.core.marks.doubtful_pages(0, pages).collect()
+    }
+
     /// Whether byte `offset` lies in a page with data, and the first byte at or after which that changes,
     /// at most `end`.
     #[must_use]
     pub fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         let page = offset / PAGE_BYTES as u64;
         let last = end.div_ceil(PAGE_BYTES as u64);
-        let is_data = self.core.bitmap.contains(page);
-        let change = self.core.bitmap.next(page, last, !is_data);
+        let is_data = self.core.marks.written.contains(page);
+        let change = self.core.marks.written.next(page, last, !is_data);
         (
             is_data,
             change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)),
@@ -354,6 +463,7 @@ impl Volume {
             });
         }
         check_size(size_bytes, self.size_bytes_max)?;
+        self.core.reserve(size_bytes).map_err(MarksError::Io)?;
         self.core.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }
@@ -368,8 +478,19 @@ impl Volume {
         answer.recv().map_err(|_| VolumeError::Closed)
     }
 
-    /// Gives all memory back. Requests after this fail with `Closed`.
+    /// Gives all memory back: what the volume held is gone. Requests after this fail with `Closed`.
     pub fn close(&self) {
+        self.end(Command::Close);
+    }
+
+    /// Ends and leaves the memory to the next owner, which finds it by what [`Kept`] holds. Hosts
+    /// keep it until they are in want of memory or an orphan's life is over. Without [`Kept`]
+    /// nobody finds it: close such a volume.
+    pub fn detach(&self) {
+        self.end(Command::Detach);
+    }
+
+    fn end(&self, command: Command) {
         self.core.closed.store(true, Ordering::Release);
         let thread = self
             .control
@@ -377,7 +498,7 @@ impl Volume {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            let told = self.command(Command::Close);
+            let told = self.command(command);
             let joined = thread.join();
             if told.is_err() || joined.is_err() {
                 tracing::warn!("the volume's control thread ended by itself");
@@ -407,7 +528,12 @@ pub(crate) struct Assembly {
     pub links: Vec<(usize, Link)>,
     pub dialer: Arc<dyn Dialer>,
     pub clock: fn() -> Time,
+    /// What survives the owner, and what the last one left in it.
+    pub kept: Option<(Kept, Option<Image>)>,
 }
+
+/// Says how taking over what the last owner left has ended.
+pub(crate) type Opened = Receiver<Result<(), VolumeError>>;
 
 /// A worker on its way.
 pub(crate) struct Newcomer {

@@ -35,7 +35,7 @@ use page::PageOp;
 pub const REQUESTS_MAX: usize = 256;
 
 /// Page operations in flight per worker; fewer than an endpoint's queue, so that a post always fits.
-const OPS_MAX: usize = 256;
+pub(crate) const OPS_MAX: usize = 256;
 
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
@@ -412,7 +412,7 @@ impl Worker {
                 continue;
             }
             let end = (slot.offset + slot.len_bytes) / PAGE;
-            let Some(page) = self.core.bitmap.next(chunk.page, end, true) else {
+            let Some(page) = self.core.marks.written.next(chunk.page, end, true) else {
                 self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
                 continue;
             };
@@ -420,7 +420,8 @@ impl Worker {
                 return false;
             }
             if !is_planted(Planted::LateBit) {
-                self.core.bitmap.remove(page);
+                self.core.marks.written.remove(page);
+                self.core.marks.heal(page);
             }
             self.core.claims.release(page);
             self.core.discarded.store(true, Ordering::Release);
@@ -467,6 +468,9 @@ impl Worker {
     fn drop_endpoints(&mut self) {
         if let Ok(empty) = Lanes::new(0) {
             self.lanes = empty;
+            if !self.is_abandoned {
+                self.fail_writes();
+            }
             self.unclaim_all();
         }
     }

@@ -242,6 +242,20 @@ impl Host for Process {
         true
     }
 
+    fn renew(&mut self, window: WindowId) -> WindowDescriptor {
+        let answer = self.order(&format!("renew {}", window.0));
+        let numbers: Vec<u64> = answer
+            .split(' ')
+            .map(|n| n.parse().expect("a number"))
+            .collect();
+        WindowDescriptor {
+            id: window,
+            generation: Generation(numbers[0]),
+            len_bytes: numbers[1],
+            rights: Rights(u8::try_from(numbers[2]).expect("rights")),
+        }
+    }
+
     fn write(&mut self, window: WindowId, offset: u64, bytes: &[u8]) {
         let answer = self.order(&format!("write {} {offset} {}", window.0, to_hex(bytes)));
         assert_eq!(answer, "ok");
@@ -411,6 +425,13 @@ impl Served {
                 self.listener.revoke(WindowId(id(1))).expect("revoke");
                 self.regions.remove(&id(1));
                 println!("ok");
+            }
+            "renew" => {
+                let window = self.listener.renew(WindowId(id(1))).expect("renew");
+                println!(
+                    "{} {} {}",
+                    window.generation.0, window.len_bytes, window.rights.0
+                );
             }
             "write" => {
                 self.regions[&id(1)]

@@ -14,6 +14,11 @@ pub(super) const CASES: &[Row] = &[
         always,
     ),
     (
+        "a_renewed_window_keeps_its_bytes_and_not_its_name",
+        renewed,
+        always,
+    ),
+    (
         "a_window_that_is_not_there_cannot_be_attached",
         attach_refusals,
         always,
@@ -174,6 +179,41 @@ fn stale_generation(backend: &dyn Backend) {
             "an old generation was attached"
         );
         assert_eq!(client.write(&new, 0, &source), Status::Ok);
+    }
+}
+
+fn renewed(backend: &dyn Backend) {
+    let mut host = backend.start_host();
+    let mut client = Client::connect(backend, &*host, 1);
+    for round in 0..10 {
+        let old = client.window(&mut *host, 65_536, Rights::ALL);
+        let bytes = pattern(65_536, round);
+        assert_eq!(client.write(&old, 0, &bytes), Status::Ok);
+        let descriptor = host.renew(old.descriptor.id);
+        assert_ne!(descriptor.generation, old.descriptor.generation);
+        assert_eq!(
+            (descriptor.id, descriptor.len_bytes, descriptor.rights),
+            (old.descriptor.id, 65_536, Rights::ALL)
+        );
+        assert!(
+            client.try_attach(old.descriptor).is_err(),
+            "an old generation was attached"
+        );
+        // Who has mapped the memory keeps it.
+        if old.in_place(0, 1).is_none() {
+            let mut landing = [0; 100];
+            client.post_write(&old, 0, &[7; 100], None, 1);
+            client.post_read(&old, 0, &mut landing, 2);
+            for status in client.statuses(2) {
+                let is_refused = matches!(status, Status::StaleGeneration | Status::Revoked);
+                assert!(is_refused, "round {round}: {status:?}");
+            }
+        }
+        let new = client.try_attach(descriptor).expect("attach");
+        assert_eq!(client.read(&new, 0, 65_536).expect("read"), bytes);
+        assert_eq!(client.write(&new, 4096, &[9; 10]), Status::Ok);
+        assert_eq!(host.read(descriptor.id, 4096, 10), [9; 10]);
+        host.revoke(descriptor.id);
     }
 }
 

@@ -199,6 +199,11 @@ impl Host for SimHost {
         true
     }
 
+    fn renew(&mut self, window: WindowId) -> WindowDescriptor {
+        let mut host = self.host.borrow_mut();
+        host.listener().renew(window).expect("renew")
+    }
+
     fn write(&mut self, window: WindowId, offset: u64, bytes: &[u8]) {
         let host = self.host.borrow();
         host.regions[&window.0]

@@ -180,6 +180,12 @@ impl Listen for SimListener {
         process.table.revoke(window)
     }
 
+    fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
+        let mut state = self.net.lock();
+        let process = state.process(self.node, self.incarnation)?;
+        process.table.renew(window)
+    }
+
     fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
         if message.len() > MESSAGE_BYTES_MAX {
             return Err(Error::Bound("message length"));

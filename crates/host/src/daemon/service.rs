@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_fabric::{Event, Hello, PeerId, Region, Rights};
+use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{FillResult, Reply, Request, Window};
 use cenote_pool::ledger::{Action, Place, SlabIndex};
 
@@ -77,6 +77,12 @@ impl Daemon {
                         .expect("a lent slab has memory");
                     self.keeper
                         .ask(KeeperJob::GiveBack(slab, Arc::clone(&memory.region)));
+                }
+                Action::Renew { slab, window } => self.renew(slab, window),
+                Action::CutOff { client } => {
+                    if let Some(&peer) = self.peers.get(&client) {
+                        self.cut_off(self.elapsed(), peer, "its volume has another owner");
+                    }
                 }
                 Action::Send { client, reply } => {
                     match reply {
@@ -206,6 +212,27 @@ impl Daemon {
                 };
                 self.begin_fill(now, peer, request, target, fill);
             }
+            Request::Own {
+                request,
+                volume,
+                epoch,
+            } => self.ledger.handle_own(now, client, request, volume, epoch),
+            Request::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                birth,
+            } => {
+                let place = Place {
+                    volume,
+                    extent,
+                    member,
+                };
+                self.ledger
+                    .handle_retake(now, client, request, place, birth);
+            }
+            Request::Leave { volume } => self.ledger.handle_leave(now, client, volume),
             Request::Status => {
                 let status = self.status();
                 self.send(client, &Reply::Status(Box::new(status)));
@@ -267,6 +294,17 @@ impl Daemon {
             Err(error) => {
                 tracing::warn!(slab, %error, "open a window on a slab");
                 self.prepare_failed(now, slab);
+            }
+        }
+    }
+
+    /// Gives a slab's window a new generation: its client is another now.
+    fn renew(&mut self, slab: SlabIndex, window: Window) {
+        match self.listener.renew(WindowId(window.id)) {
+            Ok(renewed) => self.ledger.handle_renewed(slab, to_wire(renewed)),
+            Err(error) => {
+                tracing::error!(slab, %error, "renew a slab's window; the slab goes");
+                self.ledger.handle_renew_failed(slab);
             }
         }
     }

@@ -192,6 +192,10 @@ impl Listen for Watched {
         self.listener.revoke(window)
     }
 
+    fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
+        self.listener.renew(window)
+    }
+
     fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
         self.listener.send(peer, message)
     }

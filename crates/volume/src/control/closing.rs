@@ -27,6 +27,7 @@ impl Control {
     pub(super) fn begin_closing(&mut self) {
         // Gives back what workers had dropped.
         self.take_failures();
+        self.record_end();
         let snapshot = self.core.directory.snapshot();
         let mapped = snapshot
             .extents

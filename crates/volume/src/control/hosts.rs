@@ -10,6 +10,7 @@ use cenote_pool::placement::Candidate;
 
 use super::dialer::Link;
 use super::endpoints::Equipped;
+use super::owning::Ownership;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 
@@ -36,6 +37,7 @@ pub(super) struct Host {
     // Slabs this client no longer uses that the host has not been told about.
     abandoned: Vec<Window>,
     ping_sent: Option<Time>,
+    pub ownership: Ownership,
     /// Until then it is given no slab to rebuild: it could not reach the sources.
     pub no_repairs_until: Time,
     sequence: u64,
@@ -90,6 +92,7 @@ impl Host {
                 slabs_total: 0,
                 abandoned: Vec::new(),
                 ping_sent: None,
+                ownership: Ownership::Unknown { ask_at: Time(0) },
                 no_repairs_until: Time(0),
                 sequence: 0,
                 complaint: String::new(),
@@ -165,6 +168,11 @@ impl Host {
             .is_some_and(|sent| now.since(sent) > FAILURE_TIMEOUT)
     }
 
+    /// Whether this is the request that waits for its answer.
+    pub fn is_asked_to_own(&self, request: u64) -> bool {
+        self.ownership == Ownership::Asked { request }
+    }
+
     pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up { .. })
     }
@@ -177,7 +185,10 @@ impl Host {
 impl Control {
     /// Hosts that may be asked for a slab now.
     pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
-        let usable = |host: &Host| host.is_up() && !host.is_silent(now) && host.slabs_free > 0;
+        let usable = |host: &Host| {
+            let is_ours = host.ownership == Ownership::Owned;
+            host.is_up() && is_ours && !host.is_silent(now) && host.slabs_free > 0
+        };
         let all = self.hosts.iter().enumerate();
         all.filter(|(_, host)| usable(host))
             .map(|(index, host)| Candidate {
@@ -213,7 +224,7 @@ impl Control {
         host.set_free(link.slabs_free, Some(link.slabs_total));
         host.ping_sent = None;
         host.complaint.clear();
-        // A host that comes back missed writes: its old slabs are only good to be freed.
+        // These slabs missed writes, or are not needed: they are only good to be freed.
         while let Some(&window) = host.abandoned.last() {
             if !host.send(&Request::Unmap { window }) {
                 return self.lose(index);
@@ -226,6 +237,7 @@ impl Control {
             }
         }
         self.repair_retry = Time(0);
+        self.begin_owning(index);
     }
 
     /// Gives a host up: its slabs are failed first, then the connection goes.
@@ -262,7 +274,11 @@ impl Control {
     /// Tells a host that a slab is no longer used, now or when it is back. The session may be
     /// another by now: a host knows its slabs by themselves.
     pub(super) fn give_back(&mut self, session: Session, window: Window) {
-        let host = session.host;
+        self.give_back_to(session.host, window);
+    }
+
+    /// As [`Control::give_back`].
+    pub(super) fn give_back_to(&mut self, host: HostIndex, window: Window) {
         let told = self.hosts[host].is_up() && self.send(host, &Request::Unmap { window });
         if !told && self.hosts[host].abandoned.len() < ABANDONED_MAX {
             self.hosts[host].abandoned.push(window);

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
-use cenote_pool::control::{Request, Window};
+use cenote_pool::control::{Refusal, Request, Window};
 use cenote_pool::placement::place;
 
 use super::{Control, Granted, fabric_window, pool_window};
@@ -30,6 +30,10 @@ pub(super) struct Acquire {
 pub(super) enum Purpose {
     Map,
     Repair,
+    /// A stranded slab comes back.
+    Return {
+        birth: u64,
+    },
 }
 
 enum Stage {
@@ -175,7 +179,9 @@ impl Control {
                 stage: Stage::Asked,
             },
         );
-        self.hosts[host].slabs_free = self.hosts[host].slabs_free.saturating_sub(1);
+        let is_new = !matches!(purpose, Purpose::Return { .. });
+        let free = &mut self.hosts[host].slabs_free;
+        *free = free.saturating_sub(u32::from(is_new));
         Some(request)
     }
 
@@ -185,11 +191,23 @@ impl Control {
             return;
         };
         let host = acquire.session.host;
-        let message = Request::Map {
-            request,
-            volume: self.volume,
-            extent: u32::try_from(acquire.extent).expect("fewer than 2^32 extents"),
-            member: u8::try_from(acquire.member).expect("at most 40 members"),
+        let volume = self.volume;
+        let extent = u32::try_from(acquire.extent).expect("fewer than 2^32 extents");
+        let member = u8::try_from(acquire.member).expect("at most 40 members");
+        let message = match acquire.purpose {
+            Purpose::Map | Purpose::Repair => Request::Map {
+                request,
+                volume,
+                extent,
+                member,
+            },
+            Purpose::Return { birth } => Request::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                birth,
+            },
         };
         // Losing the host ends the acquire as well.
         self.send(host, &message);
@@ -214,21 +232,29 @@ impl Control {
                 let failed = known.is_some();
                 self.give_back(session, window);
                 if failed {
-                    self.on_refused(host, request);
+                    self.on_refused(host, request, Refusal::NotHeld);
                 }
             }
             (_, None) => {}
         }
     }
 
-    pub(super) fn on_refused(&mut self, host: HostIndex, request: u64) {
+    pub(super) fn on_refused(&mut self, host: HostIndex, request: u64, reason: Refusal) {
         let asked = |acquire: &&Acquire| acquire.session.host == host;
         if self.acquires.get(&request).filter(asked).is_none() {
+            if self.hosts[host].is_asked_to_own(request) {
+                self.on_not_owned(host, reason);
+            }
             return;
         }
         let acquire = self.acquires.remove(&request).expect("just found");
-        self.hosts[host].slabs_free = 0;
-        self.acquire_failed(&acquire);
+        match acquire.purpose {
+            Purpose::Map | Purpose::Repair => {
+                self.hosts[host].slabs_free = 0;
+                self.acquire_failed(&acquire);
+            }
+            Purpose::Return { birth } => self.return_refused(&acquire, birth),
+        }
     }
 
     pub(super) fn on_attached(
@@ -256,7 +282,9 @@ impl Control {
                     .err()
                     .unwrap_or(Error::Protocol("not as it was granted"));
                 tracing::warn!(host = %self.hosts[host].config.name, %error, "a slab cannot be attached");
-                self.give_back(acquire.session, granted);
+                if !matches!(acquire.purpose, Purpose::Return { .. }) {
+                    self.give_back(acquire.session, granted);
+                }
                 return self.acquire_failed(&acquire);
             }
         };
@@ -267,6 +295,7 @@ impl Control {
         match acquire.purpose {
             Purpose::Map => self.map_granted(acquire.extent, acquire.member, granted),
             Purpose::Repair => self.repair_granted(acquire.extent, acquire.member, granted),
+            Purpose::Return { birth } => self.return_granted(&acquire, birth, granted),
         }
     }
 
@@ -279,6 +308,7 @@ impl Control {
         job.members[member] = Some(Member {
             session,
             domain,
+            birth: window.descriptor.generation.0,
             window,
             state: MemberState::Live,
         });
@@ -291,6 +321,7 @@ impl Control {
         match acquire.purpose {
             Purpose::Map => self.pursue_after_failure(acquire.extent),
             Purpose::Repair => self.repair_refused(acquire.extent),
+            Purpose::Return { .. } => self.return_failed(acquire),
         }
     }
 
@@ -339,6 +370,7 @@ impl Control {
         self.core.directory.publish(|next| {
             next.extents[extent] = Some(std::sync::Arc::new(Stripe {
                 members,
+                changed_in: next.epoch,
                 ..Stripe::default()
             }));
             true
@@ -369,7 +401,10 @@ impl Control {
         for request in over {
             // A failure may have ended others of the list.
             if let Some(acquire) = self.acquires.remove(&request) {
-                if let Stage::Attaching(window) = acquire.stage {
+                let is_new = !matches!(acquire.purpose, Purpose::Return { .. });
+                if let Stage::Attaching(window) = acquire.stage
+                    && is_new
+                {
                     self.give_back(acquire.session, window);
                 }
                 self.acquire_failed(&acquire);

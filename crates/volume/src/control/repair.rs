@@ -100,7 +100,7 @@ impl Control {
         while let Some(extent) = extents.pop() {
             self.step_repair(extent, now);
         }
-        if now >= self.repair_retry {
+        if now >= self.repair_retry && !self.is_opening() {
             self.repair_retry = now.after(PAUSE);
             self.start_repairs(now);
         }
@@ -153,6 +153,9 @@ impl Control {
             let Some(split) = stripe.members.iter().position(Option::is_none) else {
                 continue;
             };
+            if stripe.has_stranded() {
+                continue;
+            }
             let is_lost = (stripe.readable().count_ones() as usize) < self.core.scheme.k();
             if is_lost || self.find_repair(extent).is_some() {
                 continue;
@@ -199,11 +202,15 @@ impl Control {
         };
         let Granted { session, window } = granted;
         let domain = self.hosts[session.host].domain;
+        if split < self.core.scheme.k() {
+            self.condemn(extent);
+        }
         tracing::info!(extent, split, host = %self.hosts[session.host].config.name, "regeneration starts");
         self.core.directory.publish_stripe(extent, |stripe| {
             stripe.members[split] = Some(Member {
                 session,
                 domain,
+                birth: window.descriptor.generation.0,
                 window,
                 state: MemberState::Filling { watermark: 0 },
             });
@@ -233,6 +240,9 @@ impl Control {
             .saturating_add(u32::try_from(chunk).expect("small"))
             .min(pages);
         let is_whole = start == pages;
+        if is_whole && !self.is_recorded(extent, split) {
+            return self.pause(at, start, self.now());
+        }
         let mut kept = false;
         let epoch = self.core.directory.publish_stripe(extent, |stripe| {
             if let Some(member) = &mut stripe.members[split] {
@@ -267,6 +277,14 @@ impl Control {
         self.repairs[at].stage = Stage::Draining { epoch, start, end };
     }
 
+    /// Whether the next owner would find the filled slab; one that is gone needs not be found.
+    fn is_recorded(&mut self, extent: usize, split: usize) -> bool {
+        let snapshot = self.core.directory.snapshot();
+        let stripe = snapshot.extents[extent].as_deref();
+        let member = stripe.and_then(|stripe| stripe.members[split].as_ref());
+        member.is_none_or(|member| self.record_filled(extent, split, member))
+    }
+
     /// The chunk is drained: has the target rebuild its written part, or skips it.
     fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
         let Repair {
@@ -279,7 +297,8 @@ impl Control {
         let base = extent as u64 * self.core.extent_pages;
         let written = |from: u64| {
             self.core
-                .bitmap
+                .marks
+                .written
                 .next(base + from, base + u64::from(end), true)
         };
         let Some(first) = written(u64::from(start)) else {
@@ -451,11 +470,12 @@ impl Control {
             let base = extent as u64 * self.core.extent_pages;
             let is_empty = || {
                 self.core
-                    .bitmap
+                    .marks
+                    .written
                     .next(base, base + self.core.extent_pages, true)
                     .is_none()
             };
-            if stripe.is_none() || !is_empty() {
+            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || !is_empty() {
                 continue;
             }
             if self.find_repair(extent).is_some() {
@@ -486,7 +506,8 @@ impl Control {
         let base = extent as u64 * self.core.extent_pages;
         let is_empty = self
             .core
-            .bitmap
+            .marks
+            .written
             .next(base, base + self.core.extent_pages, true)
             .is_none();
         let mut freed = Vec::new();
@@ -503,6 +524,8 @@ impl Control {
             true
         });
         self.core.mapping_ended(extent, Mapping::Idle);
+        // Before their hosts free them.
+        self.record();
         for member in freed.into_iter().flatten() {
             self.give_back(member.session, pool_window(&member.window.descriptor));
         }

@@ -24,11 +24,12 @@ use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
 
-use super::{Chunk, Kind, View, Worker};
+use super::{Chunk, Kind, OPS_MAX, View, Worker};
 use cenote_pool::planted::{Planted, is_planted};
 
 use crate::core::Mapping;
 use crate::directory::Stripe;
+use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
 use verbs::{Verb, bits};
 
@@ -52,6 +53,8 @@ pub(super) struct PageOp {
     acked: u64,
     failed: bool,
     claimed: bool,
+    // Listed as in flight.
+    listed: bool,
     // The page's claim version when the read began.
     version: u64,
 }
@@ -138,7 +141,7 @@ impl Worker {
         let Some(version) = self.core.claims.version(page) else {
             return self.park(op);
         };
-        if !self.core.bitmap.contains(page) {
+        if !self.core.marks.written.contains(page) {
             if !self.core.claims.unchanged(page, version) {
                 return self.park(op);
             }
@@ -163,7 +166,7 @@ impl Worker {
         if self.ops[at].len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
-        let written = self.core.bitmap.contains(page);
+        let written = self.core.marks.written.contains(page);
         if self.is_discard(op) && !written {
             return self.finish(op, Ok(()));
         }
@@ -207,6 +210,13 @@ impl Worker {
         while chosen.count_ones() as usize > k {
             chosen &= !(1 << (63 - chosen.leading_zeros()));
         }
+        match self.core.marks.soundness(self.ops[at].page) {
+            Soundness::Sound => {}
+            // Copies may differ: all readers take the same one.
+            Soundness::Doubtful if k == 1 => chosen = readable & readable.wrapping_neg(),
+            Soundness::Doubtful if chosen == (1 << k) - 1 => {}
+            Soundness::Doubtful | Soundness::Torn => return self.finish(op, Err(IoError::Lost)),
+        }
         let state = &mut self.ops[at];
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
         self.prefetch(op, chosen, Verb::Read);
@@ -230,10 +240,16 @@ impl Worker {
         if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
             return self.finish(op, Err(IoError::Lost));
         }
+        if stripe.has_stranded() {
+            return self.park(op);
+        }
         let members = stripe.writable(index);
         // Early, so that a regeneration or a reclaim that drains this write sees its page.
-        self.core.bitmap.insert(self.ops[at].page);
+        self.core
+            .marks
+            .begin_write(self.list_slot(op), self.ops[at].page);
         let state = &mut self.ops[at];
+        state.listed = true;
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
         self.scatter(op, members);
     }
@@ -351,7 +367,9 @@ impl Worker {
         }
         let stripe =
             stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
-        if self.core.directory.is_settled(stripe.dropped_in) || is_planted(Planted::StaleSnapshot) {
+        let is_known =
+            self.core.directory.is_settled(stripe.changed_in) || is_planted(Planted::StaleSnapshot);
+        if is_known && self.core.is_journaled(stripe.changed_in) {
             self.finish(op, Ok(()));
         } else {
             self.ops[at].state = State::Settling;
@@ -367,6 +385,13 @@ impl Worker {
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
         self.leave(op);
+        if std::mem::take(&mut self.ops[at].listed) {
+            let (slot, page) = (self.list_slot(op), self.ops[at].page);
+            match result {
+                Ok(()) => self.core.marks.end_write(slot, page),
+                Err(_) => self.core.marks.fail_write(slot),
+            }
+        }
         self.unclaim(op);
         self.ops[at].state = State::Free;
         let request = usize::from(self.ops[at].request);
@@ -392,6 +417,21 @@ impl Worker {
         self.unclaim(op);
         self.ops[usize::from(op)].state = State::Parked;
         self.parked.push(op);
+    }
+
+    /// Writes that will not go on ended unknown.
+    pub(super) fn fail_writes(&mut self) {
+        for op in 0..self.ops.len() {
+            if std::mem::take(&mut self.ops[op].listed) {
+                let slot = self.farewell.id * OPS_MAX + op;
+                self.core.marks.fail_write(slot);
+            }
+        }
+    }
+
+    /// The operation's place in the list of pages in flight.
+    fn list_slot(&self, op: u16) -> usize {
+        self.farewell.id * OPS_MAX + usize::from(op)
     }
 
     fn unclaim(&mut self, op: u16) {

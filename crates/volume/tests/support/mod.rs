@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
-use cenote_volume::{Health, HostConfig, Scheme, Volume, VolumeConfig};
+use cenote_volume::{Health, HostConfig, Kept, Volume, VolumeConfig, VolumeError};
 use guarded::{Guard, Guarded};
 
 /// A running cluster; dropping it stops the hosts.
@@ -117,16 +117,36 @@ impl Cluster {
     }
 
     fn volume_over(&self, scheme: &str, size_bytes: u64, connector: Arc<dyn Connector>) -> Volume {
-        let scheme: Scheme = scheme.parse().unwrap();
-        let config = VolumeConfig {
+        Volume::open(self.config(scheme, size_bytes), connector).unwrap()
+    }
+
+    /// What the tests' volume is to be.
+    pub fn config(&self, scheme: &str, size_bytes: u64) -> VolumeConfig {
+        VolumeConfig {
             name: "test".into(),
             id: 7,
-            scheme,
+            scheme: scheme.parse().unwrap(),
             size_bytes,
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),
-        };
-        Volume::open(config, connector).unwrap()
+        }
+    }
+
+    /// The folder of sockets, and of what owners leave.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What survives the volume's owner.
+    pub fn kept(&self) -> Kept {
+        let path = |kind| self.folder.path().join(format!("volume.{kind}"));
+        Kept::in_files(&path("journal"), &path("pages")).unwrap()
+    }
+
+    /// A volume that outlives its owner, from what the last one left.
+    pub fn kept_volume(&self, scheme: &str, size_bytes: u64) -> Result<Volume, VolumeError> {
+        let config = self.config(scheme, size_bytes);
+        Volume::open_kept(config, self.kept(), self.connector())
     }
 
     /// Ends a host; its memory is gone.

@@ -1,0 +1,385 @@
+//! Owning a volume that outlives its owners, and taking back slabs that missed nothing.
+//!
+//! A slab is **stranded** when it holds current data and cannot be reached: its connection went
+//! when no more than k of its stripe were left, or it is named in the journal that an earlier
+//! owner left. Its host is asked for it by its birth on the next connection (`RETAKE`); a host
+//! that has been started anew knows nothing of it. While a slab of a stripe is stranded no write
+//! is acknowledged there. Once at least k are back, the others are waited for a while and then
+//! given up.
+//!
+//! Taking over: the journal's next epoch is on the disk, then every host is told (`OWN`), asked
+//! for what the journal names (`RETAKE`), and told to free the rest (`LEAVE`).
+//!
+//! Invariants: a slab that missed an acknowledged write is never taken back; nothing of a volume
+//! that outlives its owners is asked of a host that has not confirmed the owner's epoch.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use cenote_fabric::{FAILURE_TIMEOUT, Time};
+use cenote_pool::control::{Refusal, Request};
+use cenote_pool::ledger::LEASE;
+
+use super::mapping::{Acquire, Purpose};
+use super::{Control, Granted, pool_window};
+use crate::core::Mapping;
+use crate::directory::{HostIndex, Member, MemberState, Stranded, Stripe};
+use crate::journal::Image;
+use crate::volume::VolumeError;
+
+/// How far a host has confirmed that this client owns the volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Ownership {
+    /// Not asked, or asked again when the time has come.
+    Unknown {
+        ask_at: Time,
+    },
+    Asked {
+        request: u64,
+    },
+    /// Confirmed, or nothing to confirm.
+    Owned,
+}
+
+/// A volume that is being taken over.
+pub(super) struct Opening {
+    since: Time,
+    /// Told how it ended; the simulator looks by itself.
+    ended: Option<SyncSender<Result<(), VolumeError>>>,
+}
+
+/// Pause before a host is asked again whether the earlier owner is gone.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long hosts that do not answer are waited for while at least k slabs are there.
+const ABSENT_MAX: Duration = FAILURE_TIMEOUT.saturating_mul(2);
+
+/// And hosts that do: the earlier owner's lease may have to run out.
+const PRESENT_MAX: Duration = LEASE.saturating_add(Duration::from_secs(5));
+
+impl Control {
+    /// Makes what the journal names stranded, to be taken back as hosts are reached.
+    pub(super) fn inherit(
+        &mut self,
+        image: &Image,
+        ended: Option<SyncSender<Result<(), VolumeError>>>,
+    ) {
+        let index_of: BTreeMap<&str, HostIndex> = self
+            .hosts
+            .iter()
+            .enumerate()
+            .map(|(index, host)| (host.config.name.as_str(), index))
+            .collect();
+        let members = self.core.scheme.members();
+        let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
+        for (&(extent, split), held) in &image.held {
+            let stripe = found.entry(extent as usize).or_insert_with(|| Stripe {
+                members: vec![None; members],
+                stranded: vec![None; members],
+                ..Stripe::default()
+            });
+            // A host that is no longer of the cluster is one that never answers.
+            if let Some(&host) = index_of.get(held.host.as_str()) {
+                stripe.stranded[usize::from(split)] = Some(Stranded {
+                    host,
+                    birth: held.birth,
+                    window: None,
+                });
+            }
+        }
+        self.core.directory.publish(|next| {
+            let epoch = next.epoch;
+            for (extent, mut stripe) in found {
+                stripe.changed_in = epoch;
+                next.extents[extent] = Some(stripe.into());
+            }
+            true
+        });
+        self.opening = Some(Opening {
+            since: self.now(),
+            ended,
+        });
+    }
+
+    /// Whether the volume is still being taken over: nobody reads, writes or repairs it.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// Whether hosts are to be told of an owner's epoch.
+    fn is_kept(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// A connection is up: what is stranded there comes back, once the volume is owned there.
+    pub(super) fn begin_owning(&mut self, host: HostIndex) {
+        if self.is_kept() {
+            self.ask_to_own(host);
+        } else {
+            self.hosts[host].ownership = Ownership::Owned;
+            self.retake(host);
+        }
+    }
+
+    fn ask_to_own(&mut self, host: HostIndex) {
+        let request = self.next_request();
+        let record = self.record.as_ref().expect("only kept volumes ask");
+        let message = Request::Own {
+            request,
+            volume: record.volume(),
+            epoch: record.epoch(),
+        };
+        self.hosts[host].ownership = Ownership::Asked { request };
+        self.send(host, &message);
+    }
+
+    pub(super) fn on_owned(&mut self, host: HostIndex, request: u64) {
+        if self.hosts[host].ownership != (Ownership::Asked { request }) {
+            return;
+        }
+        self.hosts[host].ownership = Ownership::Owned;
+        self.retake(host);
+        let volume = self.volume;
+        // After the last of what was asked for, on one connection.
+        self.send(host, &Request::Leave { volume });
+        self.repair_retry = Time(0);
+    }
+
+    /// A host refuses to let this client own the volume.
+    pub(super) fn on_not_owned(&mut self, host: HostIndex, reason: Refusal) {
+        let name = &self.hosts[host].config.name;
+        match reason {
+            Refusal::Owned => {
+                tracing::debug!(host = %name, "the earlier owner is not gone yet");
+            }
+            Refusal::Superseded => {
+                tracing::error!(host = %name, "the volume has another owner since");
+                return self.end_opening(Err(VolumeError::Superseded));
+            }
+            reason => tracing::warn!(host = %name, ?reason, "a host does not let this volume in"),
+        }
+        let ask_at = self.now().after(ASK_AGAIN);
+        self.hosts[host].ownership = Ownership::Unknown { ask_at };
+    }
+
+    /// Asks a host for every slab that is stranded there.
+    fn retake(&mut self, host: HostIndex) {
+        let snapshot = self.core.directory.snapshot();
+        let mut asked = Vec::new();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
+            let here = stranded.enumerate().filter_map(|(split, slab)| {
+                slab.filter(|slab| slab.host == host)
+                    .map(|slab| (extent, split, slab.birth))
+            });
+            asked.extend(here);
+        }
+        let is_asked = |&(extent, split, _): &(usize, usize, u64)| {
+            let same = |acquire: &Acquire| (acquire.extent, acquire.member) == (extent, split);
+            self.acquires.values().any(same)
+        };
+        asked.retain(|slab| !is_asked(slab));
+        for (extent, split, birth) in asked {
+            self.acquire(extent, split, host, Purpose::Return { birth });
+        }
+    }
+
+    /// A stranded slab is back: it takes its place again as it was.
+    pub(super) fn return_granted(&mut self, acquire: &Acquire, birth: u64, granted: Granted) {
+        let (extent, split) = (acquire.extent, acquire.member);
+        let Granted { session, window } = granted;
+        let domain = self.hosts[session.host].domain;
+        let descriptor = window.descriptor;
+        let mut member = Some(Member {
+            session,
+            domain,
+            window,
+            birth,
+            state: MemberState::Live,
+        });
+        self.core.directory.publish_stripe(extent, |stripe| {
+            let is_awaited = stripe.stranded.get(split).is_some_and(|slab| {
+                slab.is_some_and(|slab| slab.host == session.host && slab.birth == birth)
+            });
+            if is_awaited {
+                stripe.stranded[split] = None;
+                stripe.members[split] = member.take();
+            }
+            is_awaited
+        });
+        if let Some(member) = member {
+            let snapshot = self.core.directory.snapshot();
+            let stripe = snapshot.extents[extent].as_deref();
+            let known = stripe.and_then(|stripe| stripe.members[split].as_ref());
+            if known.is_none_or(|known| known.birth != member.birth) {
+                self.give_back(session, pool_window(&descriptor));
+            }
+        } else {
+            tracing::info!(extent, split, host = %self.hosts[session.host].config.name, "slab taken back");
+        }
+    }
+
+    /// A stranded slab could not be reached this time.
+    pub(super) fn return_failed(&mut self, acquire: &Acquire) {
+        let ask_at = self.now().after(ASK_AGAIN);
+        self.hosts[acquire.session.host].ownership = Ownership::Unknown { ask_at };
+    }
+
+    /// A host that answered does not have a stranded slab any more.
+    pub(super) fn return_refused(&mut self, acquire: &Acquire, birth: u64) {
+        let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
+        self.core.directory.publish(|next| {
+            let epoch = next.epoch;
+            let Some(stripe) = &mut next.extents[extent] else {
+                return false;
+            };
+            let awaited = stripe.stranded.get(split).copied().flatten();
+            let is_awaited = awaited.is_some_and(|slab| (slab.host, slab.birth) == (host, birth));
+            if is_awaited {
+                let stripe = std::sync::Arc::make_mut(stripe);
+                stripe.stranded[split] = None;
+                stripe.changed_in = epoch;
+            }
+            is_awaited
+        });
+    }
+
+    /// Asks hosts again, and decides on stripes whose other slabs do not come back.
+    pub(super) fn tend_owning(&mut self, now: Time) {
+        for host in 0..self.hosts.len() {
+            let is_due = matches!(self.hosts[host].ownership,
+                Ownership::Unknown { ask_at } if now >= ask_at);
+            if is_due && self.hosts[host].is_up() {
+                self.begin_owning(host);
+            }
+        }
+        let snapshot = self.core.directory.snapshot();
+        let stranded = |stripe: &Stripe| stripe.has_stranded();
+        let waiting: Vec<usize> = (0..snapshot.extents.len())
+            .filter(|&extent| snapshot.extents[extent].as_deref().is_some_and(stranded))
+            .collect();
+        self.waits.retain(|extent, _| waiting.contains(extent));
+        let mut unreachable = Vec::new();
+        for &extent in &waiting {
+            let stripe = snapshot.extents[extent].as_deref().expect("just seen");
+            let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
+            let is_present = hosts.clone().any(|host| self.answers(host, now));
+            let patience = if is_present { PRESENT_MAX } else { ABSENT_MAX };
+            let is_readable = stripe.readable().count_ones() as usize >= self.core.scheme.k();
+            let since = match &self.opening {
+                Some(opening) => opening.since,
+                None if is_readable => *self.waits.entry(extent).or_insert(now),
+                None => continue, // Until enough hosts are back.
+            };
+            if now.since(since) < patience {
+                continue;
+            }
+            if is_readable {
+                self.give_up_stranded(extent);
+            } else {
+                unreachable.extend(hosts);
+            }
+        }
+        if self.opening.is_none() {
+            return;
+        }
+        if !unreachable.is_empty() {
+            unreachable.sort_unstable();
+            unreachable.dedup();
+            let name = |host: &HostIndex| self.hosts[*host].config.name.clone();
+            let hosts: Vec<String> = unreachable.iter().map(name).collect();
+            let hosts = hosts.join(", ");
+            return self.end_opening(Err(VolumeError::Unreachable { hosts }));
+        }
+        let snapshot = self.core.directory.snapshot();
+        if !snapshot
+            .extents
+            .iter()
+            .flatten()
+            .any(|stripe| stripe.has_stranded())
+        {
+            self.end_opening(Ok(()));
+        }
+    }
+
+    /// Whether the host is there to give slabs back.
+    fn answers(&self, host: HostIndex, now: Time) -> bool {
+        self.hosts[host].is_up() && !self.hosts[host].is_silent(now)
+    }
+
+    /// Writes go on without what is stranded.
+    fn give_up_stranded(&mut self, extent: usize) {
+        let mut gone = Vec::new();
+        self.core.directory.publish(|next| {
+            let epoch = next.epoch;
+            let Some(stripe) = &mut next.extents[extent] else {
+                return false;
+            };
+            let stripe = std::sync::Arc::make_mut(stripe);
+            gone = std::mem::take(&mut stripe.stranded);
+            stripe.changed_in = epoch;
+            true
+        });
+        tracing::warn!(
+            extent,
+            slabs = gone.iter().flatten().count(),
+            "slabs did not come back; the extent goes on without them"
+        );
+        for slab in gone.into_iter().flatten() {
+            if let Some(window) = slab.window {
+                self.give_back_to(slab.host, pool_window(&window));
+            }
+        }
+        self.repair_retry = Time(0);
+    }
+
+    /// The volume is taken over, or cannot be.
+    fn end_opening(&mut self, result: Result<(), VolumeError>) {
+        let Some(opening) = self.opening.take() else {
+            if result.is_err() {
+                // It had been this client's: nothing that it says is heard any more.
+                self.core
+                    .closed
+                    .store(true, std::sync::atomic::Ordering::Release);
+            }
+            return;
+        };
+        if result.is_ok() {
+            self.condemn_all();
+            // What was not taken back is known to be lost now.
+            self.record();
+        } else {
+            // What was left stays as it was.
+            self.record = None;
+        }
+        if let Some(ended) = opening.ended
+            && ended.send(result).is_err()
+        {
+            tracing::debug!("nobody waits for the volume");
+        }
+    }
+
+    /// Doubtful pages that lack a data split cannot be read any more.
+    fn condemn_all(&mut self) {
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            if let Some(stripe) = stripe {
+                let data = (1_u64 << self.core.scheme.k()) - 1;
+                if stripe.readable() & data != data {
+                    self.condemn(extent);
+                }
+                self.core.mapping_ended(extent, Mapping::Idle);
+            }
+        }
+    }
+
+    /// A data split of the extent is lost, and may be decoded from what remains.
+    pub(super) fn condemn(&self, extent: usize) {
+        // Copies do not depend on each other.
+        if self.core.scheme.k() > 1 {
+            let pages = self.core.pages(extent);
+            self.core.marks.condemn(pages.start, pages.end);
+        }
+    }
+}

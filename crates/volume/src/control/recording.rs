@@ -1,0 +1,130 @@
+//! Keeping the journal true: every change of which slabs hold current data is on the disk before
+//! a write that depends on it is acknowledged.
+//!
+//! A slab that is dropped, mapped or unmapped is noted after the directory has it: workers wait
+//! with their acknowledgement until [`crate::core::Core::journaled`] has passed the change. One
+//! that was regenerated is noted first: whoever relies on it must find it named.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Control;
+use crate::directory::{Member, MemberState, Snapshot, Stripe};
+use crate::journal::{At, Change, Held, Journal};
+
+/// A journal, and how much of the directory is in it.
+pub(super) struct Record {
+    journal: Journal,
+    noted: Option<Arc<Snapshot>>,
+    // The last try failed; said once.
+    is_failing: bool,
+}
+
+impl Record {
+    pub fn new(journal: Journal) -> Self {
+        Self {
+            journal,
+            noted: None,
+            is_failing: false,
+        }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.journal.image().epoch
+    }
+
+    pub fn volume(&self) -> u128 {
+        self.journal.image().identity.volume
+    }
+
+    fn note(&mut self, changes: Vec<Change>) -> bool {
+        match self.journal.note(changes) {
+            Ok(()) => self.is_failing = false,
+            Err(error) => {
+                if !self.is_failing {
+                    tracing::error!(%error, "the volume's journal cannot be written; writes wait where hosts have come or gone");
+                }
+                self.is_failing = true;
+            }
+        }
+        !self.is_failing
+    }
+}
+
+impl Control {
+    /// Notes what has changed in the directory since the last call; tried again later if it fails.
+    pub(super) fn record(&mut self) {
+        let is_news = !self.core.is_journaled(self.core.directory.epoch());
+        if !is_news || self.is_opening() {
+            return;
+        }
+        let Some(mut record) = self.record.take() else {
+            return;
+        };
+        let snapshot = self.core.directory.snapshot();
+        let mut changes = Vec::new();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            let noted = record
+                .noted
+                .as_ref()
+                .and_then(|noted| noted.extents[extent].as_ref());
+            let is_same = match (noted, stripe) {
+                (Some(noted), Some(stripe)) => Arc::ptr_eq(noted, stripe),
+                (None, None) => true,
+                _ => false,
+            };
+            if !is_same {
+                self.describe(extent, stripe.as_deref(), &mut changes);
+            }
+        }
+        if record.note(changes) {
+            self.core.journaled.store(snapshot.epoch, Ordering::Release);
+            record.noted = Some(snapshot);
+        }
+        self.record = Some(record);
+    }
+
+    fn describe(&self, extent: usize, stripe: Option<&Stripe>, changes: &mut Vec<Change>) {
+        for split in 0..self.core.scheme.members() {
+            let live = stripe
+                .and_then(|stripe| stripe.members[split].as_ref())
+                .filter(|member| member.state == MemberState::Live)
+                .map(|member| (member.session.host, member.birth));
+            let stranded = stripe
+                .and_then(|stripe| *stripe.stranded.get(split)?)
+                .map(|slab| (slab.host, slab.birth));
+            let at = at(extent, split);
+            changes.push(match live.or(stranded) {
+                Some((host, birth)) => {
+                    let host = self.hosts[host].config.name.clone();
+                    Change::Hold(at, Held { host, birth })
+                }
+                None => Change::Drop(at),
+            });
+        }
+    }
+
+    /// Notes a regenerated slab that is about to be published; false when that is to be tried again.
+    pub(super) fn record_filled(&mut self, extent: usize, split: usize, member: &Member) -> bool {
+        let host = self.hosts[member.session.host].config.name.clone();
+        let birth = member.birth;
+        let change = Change::Hold(at(extent, split), Held { host, birth });
+        self.record
+            .as_mut()
+            .is_none_or(|record| record.note(vec![change]))
+    }
+
+    /// Notes that the volume holds nothing any more.
+    pub(super) fn record_end(&mut self) {
+        if let Some(record) = &mut self.record
+            && let Err(error) = record.journal.clear()
+        {
+            tracing::error!(%error, "the volume's journal cannot be cleared");
+        }
+    }
+}
+
+fn at(extent: usize, split: usize) -> At {
+    let extent = u32::try_from(extent).expect("fewer than 2^32 extents");
+    (extent, u8::try_from(split).expect("at most 40 members"))
+}

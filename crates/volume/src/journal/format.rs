@@ -1,0 +1,197 @@
+//! The journal's bytes: batches of records, each batch whole or not at all.
+
+use super::{Change, Held, Identity, Image, JournalError};
+
+/// First eight bytes of a journal; the last one counts formats.
+const MAGIC: &[u8; 8] = b"cenoteJ1";
+/// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
+const FRAME_BYTES: usize = 12;
+/// Longest name of a host.
+const NAME_BYTES_MAX: usize = 255;
+
+/// One entry.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Record {
+    /// First in every journal, and only there.
+    Begin(Identity, u64),
+    Change(Change),
+}
+
+impl Record {
+    pub fn apply(&self, image: &mut Image) {
+        match self {
+            Self::Begin(..) => {}
+            Self::Change(Change::Hold(at, held)) => {
+                image.held.insert(*at, held.clone());
+            }
+            Self::Change(Change::Drop(at)) => {
+                image.held.remove(at);
+            }
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Begin(identity, epoch) => {
+                out.push(1);
+                out.extend(identity.volume.to_le_bytes());
+                out.extend(identity.slab_bytes.to_le_bytes());
+                out.extend([identity.k, identity.r]);
+                out.extend(epoch.to_le_bytes());
+            }
+            Self::Change(Change::Hold((extent, member), held)) => {
+                let name = held.host.as_bytes();
+                assert!(name.len() <= NAME_BYTES_MAX, "a host's name is short");
+                out.push(2);
+                out.extend(extent.to_le_bytes());
+                out.push(*member);
+                out.extend(held.birth.to_le_bytes());
+                out.push(u8::try_from(name.len()).expect("just checked"));
+                out.extend(name);
+            }
+            Self::Change(Change::Drop((extent, member))) => {
+                out.push(3);
+                out.extend(extent.to_le_bytes());
+                out.push(*member);
+            }
+        }
+    }
+}
+
+/// The bytes of a batch.
+pub(super) fn batch(records: &[Record]) -> Vec<u8> {
+    let mut bytes = vec![0; FRAME_BYTES];
+    for record in records {
+        record.write(&mut bytes);
+    }
+    let len =
+        u32::try_from(bytes.len() - FRAME_BYTES).expect("a directory has far less than 4 GiB");
+    let sum = cenote_codec::crc32c(&bytes[FRAME_BYTES..]);
+    bytes[..4].copy_from_slice(&len.to_le_bytes());
+    bytes[4..8].copy_from_slice(&cenote_codec::crc32c(&len.to_le_bytes()).to_le_bytes());
+    bytes[8..FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// A whole journal that says no more than `image`.
+pub(super) fn whole(image: &Image) -> Vec<u8> {
+    let mut records = vec![Record::Begin(image.identity, image.epoch)];
+    let held = image.held.iter();
+    records.extend(held.map(|(&at, held)| Record::Change(Change::Hold(at, held.clone()))));
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(batch(&records));
+    bytes
+}
+
+/// About how long [`whole`] would be.
+pub(super) fn size(image: &Image) -> u64 {
+    64 * image.held.len() as u64
+}
+
+/// What the bytes of a journal say; `None` when there are none.
+pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
+    let damaged = |at, what| Err(JournalError::Damaged { at, what });
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if !bytes.starts_with(MAGIC) {
+        return damaged(0, "not a journal of this version");
+    }
+    let mut at = MAGIC.len();
+    let mut image: Option<Image> = None;
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let Some((frame, rest)) = rest.split_first_chunk::<FRAME_BYTES>() else {
+            break; // Cut off.
+        };
+        let mut frame = Input(frame);
+        let mut field = || frame.u32().expect("a frame has three fields");
+        let (len, len_sum, sum) = (field(), field(), field());
+        if cenote_codec::crc32c(&len.to_le_bytes()) != len_sum {
+            if bytes[at..].iter().all(|&byte| byte == 0) {
+                break; // Cut off: the file grew before its bytes arrived.
+            }
+            return damaged(at, "the checksum of its length is wrong");
+        }
+        let len = len as usize;
+        let Some(body) = rest.get(..len) else {
+            break; // Cut off.
+        };
+        if cenote_codec::crc32c(body) != sum {
+            if len < rest.len() {
+                return damaged(at, "its checksum is wrong");
+            }
+            break; // Cut off, with the file's length on the disk before its bytes.
+        }
+        let mut input = Input(body);
+        while !input.0.is_empty() {
+            let Some(record) = input.record() else {
+                return damaged(at, "not a record");
+            };
+            match (record, &mut image) {
+                (Record::Begin(identity, epoch), None) => {
+                    image = Some(Image {
+                        identity,
+                        epoch,
+                        held: std::collections::BTreeMap::new(),
+                    });
+                }
+                (Record::Begin(..), Some(_)) => return damaged(at, "it begins twice"),
+                (_, None) => return damaged(at, "it does not say whose it is"),
+                (record, Some(image)) => record.apply(image),
+            }
+        }
+        at += FRAME_BYTES + len;
+    }
+    if image.is_none() {
+        return damaged(MAGIC.len(), "its beginning is missing");
+    }
+    Ok(image)
+}
+
+/// Takes fields off the front; `None` past the end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        match self.u8()? {
+            1 => {
+                let identity = Identity {
+                    volume: self.take().map(u128::from_le_bytes)?,
+                    slab_bytes: self.u64()?,
+                    k: self.u8()?,
+                    r: self.u8()?,
+                };
+                Some(Record::Begin(identity, self.u64()?))
+            }
+            2 => {
+                let (at, birth) = ((self.u32()?, self.u8()?), self.u64()?);
+                let len = usize::from(self.u8()?);
+                let (name, rest) = self.0.split_at_checked(len)?;
+                self.0 = rest;
+                let host = str::from_utf8(name).ok()?.to_owned();
+                Some(Record::Change(Change::Hold(at, Held { host, birth })))
+            }
+            3 => Some(Record::Change(Change::Drop((self.u32()?, self.u8()?)))),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a volume's owner leaves to the next: the journal of its directory, and the marks of its
+//! pages. Whoever opens a volume with them has the right to: a lock keeps others out.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::journal::{Identity, Image, Journal, JournalFile, Log};
+use crate::marks::{Marks, MarksError};
+use crate::{VolumeConfig, VolumeError};
+
+/// What survives a volume's owner.
+pub struct Kept {
+    /// The journal of the directory; survives a crash of the machine.
+    pub journal: Box<dyn Log>,
+    /// The marks of the pages, to be mapped; survive the process.
+    pub marks: File,
+}
+
+impl Kept {
+    /// Two files, which are made where there are none.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn in_files(journal: &Path, marks: &Path) -> io::Result<Self> {
+        let marks = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(marks)?;
+        Ok(Self {
+            journal: Box::new(JournalFile::new(journal)),
+            marks,
+        })
+    }
+
+    /// What the last owner left, if it left data.
+    pub(crate) fn read(&mut self, config: &VolumeConfig) -> Result<Option<Image>, VolumeError> {
+        let Some(image) = Journal::load(&mut *self.journal)? else {
+            return Ok(None);
+        };
+        let scheme = config.scheme;
+        let is_same = image.identity.volume == config.id
+            && usize::from(image.identity.k) == scheme.k()
+            && usize::from(image.identity.r) == scheme.r();
+        let extent_bytes = image
+            .identity
+            .slab_bytes
+            .saturating_mul(scheme.k() as u64)
+            .max(1);
+        let extents = config.size_bytes.div_ceil(extent_bytes);
+        let fits = |&(extent, member): &(u32, u8)| {
+            u64::from(extent) < extents && usize::from(member) < scheme.members()
+        };
+        if !is_same || !image.held.keys().all(fits) {
+            return Err(VolumeError::Foreign);
+        }
+        Ok(Some(image))
+    }
+
+    /// Begins the next owner's time: its epoch is on the disk once this returned.
+    pub(crate) fn begin(
+        self,
+        config: &VolumeConfig,
+        slab_bytes: u64,
+        page_count: u64,
+        left: Option<Image>,
+    ) -> Result<(Marks, Journal), VolumeError> {
+        let identity = Identity {
+            volume: config.id,
+            slab_bytes,
+            k: u8::try_from(config.scheme.k()).expect("at most 32"),
+            r: u8::try_from(config.scheme.r()).expect("at most 8"),
+        };
+        let image = left.unwrap_or(Image {
+            identity,
+            epoch: 0,
+            held: std::collections::BTreeMap::new(),
+        });
+        let marks = if image.held.is_empty() {
+            Marks::create(&self.marks, config.id, page_count).map_err(MarksError::Io)?
+        } else {
+            Marks::take_over(&self.marks, config.id, page_count)?
+        };
+        let image = Image {
+            identity,
+            epoch: image.epoch + 1,
+            ..image
+        };
+        let journal = Journal::begin(self.journal, image).map_err(crate::JournalError::Io)?;
+        Ok((marks, journal))
+    }
+}

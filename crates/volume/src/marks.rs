@@ -1,0 +1,332 @@
+//! What is known of each page: whether it holds data, and whether its splits agree.
+//!
+//! In memory that a file may stand behind, so that it survives the process (not the machine):
+//! a store is all it costs. Then the next owner finds which pages hold data, which were being
+//! written when this process ended, and which can no longer be read.
+//!
+//! A page is **doubtful** when a write of it ended unknown: its data splits are each old or new,
+//! its parities may fit neither. It is read from its data splits alone. Once one of those is lost
+//! it is **torn**: an error until it is written whole.
+//!
+//! A `written` bit changes only under the page's claim, so a reader that finds its claim version
+//! unchanged saw the right bit.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+mod bitmap;
+
+pub use bitmap::Bitmap;
+
+/// Pages that may be in flight at a time.
+pub const IN_FLIGHT_MAX: usize = crate::directory::WORKERS_MAX * crate::worker::OPS_MAX;
+
+/// The marks of one volume.
+pub struct Marks {
+    /// Pages that hold data. A page whose bit is clear reads as zeros without touching a host.
+    pub written: Bitmap,
+    doubtful: Bitmap,
+    torn: Bitmap,
+    in_flight: Words,
+    /// Pages that are doubtful or torn; mostly none.
+    troubled: AtomicU64,
+    /// What stands behind the map, if anything does.
+    file: Option<File>,
+}
+
+/// How a page may be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Soundness {
+    /// From any k splits.
+    Sound,
+    /// From its data splits alone.
+    Doubtful,
+    /// Not at all.
+    Torn,
+}
+
+/// Why marks cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum MarksError {
+    /// The system refused.
+    #[error("list of pages: {0}")]
+    Io(#[from] io::Error),
+    /// It is not this volume's.
+    #[error("list of pages: it belongs to another volume, or to none")]
+    Foreign,
+    /// The machine was started anew since: what was in memory and not in the file is gone.
+    #[error("list of pages: this machine was restarted since it was written")]
+    Restarted,
+}
+
+/// Words in front of all else: what the file is.
+const HEADER_WORDS: usize = 512;
+/// Bit of a listed page that held no data before.
+const FRESH: u64 = 1 << 63;
+const MAGIC: u64 = u64::from_le_bytes(*b"cenoteP1");
+
+impl Marks {
+    /// Marks of a volume whose owner leaves nothing.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn anonymous(page_count: u64) -> io::Result<Self> {
+        let map = MmapOptions::new().len(len_bytes(page_count)?).map_anon()?;
+        Ok(Self::over(Arc::new(map.into()), page_count, None))
+    }
+
+    /// Fresh marks in a file, for up to `page_count` pages; what was in it is gone.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn create(file: &File, volume: u128, page_count: u64) -> io::Result<Self> {
+        file.set_len(0)?;
+        file.set_len(len_bytes(page_count)? as u64)?;
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        let said = header.as_slice()[1..].iter();
+        for (word, value) in said.zip(description(volume)?) {
+            word.store(value, Ordering::Relaxed);
+        }
+        header.as_slice()[0].store(MAGIC, Ordering::Release);
+        Ok(Self::over(map, page_count, Some(file.try_clone()?)))
+    }
+
+    /// Takes over the marks that an earlier owner left in a file. Pages that were in flight are doubtful.
+    ///
+    /// # Errors
+    /// [`MarksError`]; the file is as it was.
+    pub fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
+        let len = len_bytes(page_count)? as u64;
+        let has = file.metadata()?.len();
+        if has < (HEADER_WORDS * 8) as u64 {
+            return Err(MarksError::Foreign);
+        }
+        if has < len {
+            file.set_len(len)?; // The volume may grow further than before.
+        }
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
+        let [low, high, boot_low, boot_high] = description(volume)?;
+        if word(0) != MAGIC || (word(1), word(2)) != (low, high) {
+            return Err(MarksError::Foreign);
+        }
+        if (word(3), word(4)) != (boot_low, boot_high) {
+            return Err(MarksError::Restarted);
+        }
+        let marks = Self::over(map, page_count, Some(file.try_clone()?));
+        let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
+        marks.troubled.store(troubled, Ordering::Release);
+        for slot in 0..IN_FLIGHT_MAX {
+            let listed = marks.in_flight.as_slice()[slot].load(Ordering::Acquire);
+            if listed & !FRESH > page_count {
+                return Err(MarksError::Foreign);
+            }
+            marks.fail_write(slot);
+        }
+        Ok(marks)
+    }
+
+    /// Makes sure that the file has room for the marks of so many pages: a store to a page of it
+    /// that the disk has no room for ends the process.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn reserve(&self, page_count: u64) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let len = libc::off_t::try_from(len_bytes(page_count)?)
+            .map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
+        // SAFETY: no pointers.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    fn over(map: Arc<MmapRaw>, page_count: u64, file: Option<File>) -> Self {
+        let bitmap = |kind| {
+            let first = HEADER_WORDS + IN_FLIGHT_MAX;
+            Bitmap::new(Words::new(&map, first, bitmap::words(page_count)), kind)
+        };
+        Self {
+            written: bitmap(0),
+            doubtful: bitmap(1),
+            torn: bitmap(2),
+            in_flight: Words::new(&map, HEADER_WORDS, IN_FLIGHT_MAX),
+            troubled: AtomicU64::new(0),
+            file,
+        }
+    }
+
+    /// Lists `page` as being written by the operation that has this slot, before its first verb,
+    /// and marks it written; whether it was not before. Under its claim.
+    #[inline]
+    pub fn begin_write(&self, slot: usize, page: u64) -> bool {
+        let is_fresh = !self.written.contains(page);
+        let fresh = if is_fresh { FRESH } else { 0 };
+        self.in_flight.as_slice()[slot].store((page + 1) | fresh, Ordering::Release);
+        if is_fresh {
+            self.written.insert(page);
+        }
+        is_fresh
+    }
+
+    /// Takes a page off the list whose write ended unknown. One that held no data holds none
+    /// again: its slabs may hold what was discarded long ago. Under its claim.
+    pub fn fail_write(&self, slot: usize) {
+        let word = &self.in_flight.as_slice()[slot];
+        self.resolve(word.load(Ordering::Acquire));
+        word.store(0, Ordering::Release);
+    }
+
+    fn resolve(&self, listed: u64) {
+        let Some(page) = (listed & !FRESH).checked_sub(1) else {
+            return;
+        };
+        if listed & FRESH == 0 {
+            self.doubt(page);
+        } else {
+            self.written.remove(page);
+            self.heal(page);
+        }
+    }
+
+    /// Takes a page off the list whose splits agree. Under its claim.
+    #[inline]
+    pub fn end_write(&self, slot: usize, page: u64) {
+        self.heal(page);
+        self.in_flight.as_slice()[slot].store(0, Ordering::Release);
+    }
+
+    /// How the page may be read.
+    #[inline]
+    pub fn soundness(&self, page: u64) -> Soundness {
+        if self.troubled.load(Ordering::Acquire) == 0 {
+            Soundness::Sound
+        } else if self.torn.contains(page) {
+            Soundness::Torn
+        } else if self.doubtful.contains(page) {
+            Soundness::Doubtful
+        } else {
+            Soundness::Sound
+        }
+    }
+
+    /// A write of the page ended unknown.
+    pub fn doubt(&self, page: u64) {
+        // First: who reads the page must look at the bit.
+        self.troubled.fetch_add(1, Ordering::AcqRel);
+        if self.torn.contains(page) || !self.doubtful.insert(page) {
+            self.troubled.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The page was written whole, to every member, or holds no data any more. Under its claim.
+    #[inline]
+    pub fn heal(&self, page: u64) {
+        if self.troubled.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for bits in [&self.doubtful, &self.torn] {
+            if bits.remove(page) {
+                self.troubled.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// A data split of these pages is lost: what is doubtful among them is torn.
+    pub fn condemn(&self, from: u64, end: u64) {
+        for page in self.doubtful_pages(from, end) {
+            // In this order a reader sees it as one or the other.
+            self.torn.insert(page);
+            self.doubtful.remove(page);
+        }
+    }
+
+    /// Doubtful pages in `from..end`.
+    pub fn doubtful_pages(&self, from: u64, end: u64) -> impl Iterator<Item = u64> {
+        let mut next = if self.troubled.load(Ordering::Acquire) == 0 {
+            end
+        } else {
+            from
+        };
+        std::iter::from_fn(move || {
+            let page = self.doubtful.next(next, end, true)?;
+            next = page + 1;
+            Some(page)
+        })
+    }
+
+    /// Torn pages in `from..end`.
+    pub fn torn_count(&self, from: u64, end: u64) -> u64 {
+        if self.troubled.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        self.torn.count(from, end)
+    }
+}
+
+/// Whose marks they are, and in which life of the machine.
+fn description(volume: u128) -> io::Result<[u64; 4]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let boot = u128::from_str_radix(&digits, 16)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "boot_id is no number"))?;
+    let halves = |value: u128| [value as u64, (value >> 64) as u64];
+    let ([a, b], [c, d]) = (halves(volume), halves(boot));
+    Ok([a, b, c, d])
+}
+
+fn len_bytes(page_count: u64) -> io::Result<usize> {
+    let words = HEADER_WORDS + IN_FLIGHT_MAX + bitmap::words(page_count);
+    words
+        .checked_mul(8)
+        .ok_or_else(|| ErrorKind::FileTooLarge.into())
+}
+
+/// Words of a shared map, which it keeps alive.
+struct Words {
+    _map: Arc<MmapRaw>,
+    base: *const AtomicU64,
+    count: usize,
+}
+
+// SAFETY: the words are atomics in a map that lives as long as this and is tied to no thread.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    fn new(map: &Arc<MmapRaw>, first: usize, count: usize) -> Self {
+        assert!(
+            (first + count) * 8 <= map.len(),
+            "words {first}+{count} pass the map's end"
+        );
+        // SAFETY: inside the map, as just checked.
+        let base = unsafe { map.as_mut_ptr().cast::<AtomicU64>().add(first) };
+        Self {
+            _map: Arc::clone(map),
+            base,
+            count,
+        }
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[AtomicU64] {
+        // SAFETY: `new` bounds the range; the map is page-aligned, lives as long as `self`, and is
+        // only touched through atomics. Its file is this process's own, under the volume's lock:
+        // nobody truncates it.
+        unsafe { std::slice::from_raw_parts(self.base, self.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

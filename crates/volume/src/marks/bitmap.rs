@@ -1,0 +1,92 @@
+//! One bit per page, in words that three bitmaps share block by block, so that all grow at the end.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Words;
+
+/// Words of one bitmap in a block: 4 KiB, the bits of 128 MiB.
+const BLOCK_WORDS: u64 = 512;
+const BLOCK_PAGES: u64 = BLOCK_WORDS * 64;
+/// Bitmaps that share the words.
+const KINDS: u64 = 3;
+
+/// Words that hold the bitmaps of so many pages.
+pub(super) fn words(page_count: u64) -> usize {
+    let blocks = page_count.div_ceil(BLOCK_PAGES);
+    usize::try_from(blocks * BLOCK_WORDS * KINDS).expect("volume sizes fit the address space")
+}
+
+/// One bit per page of the volume.
+pub struct Bitmap {
+    words: Words,
+    offset: u64,
+}
+
+impl Bitmap {
+    pub(super) fn new(words: Words, kind: u64) -> Self {
+        Self {
+            words,
+            offset: kind * BLOCK_WORDS,
+        }
+    }
+
+    #[inline]
+    fn place(&self, page: u64) -> (&AtomicU64, u64) {
+        let block = page / BLOCK_PAGES * (BLOCK_WORDS * KINDS);
+        let word = block + self.offset + page % BLOCK_PAGES / 64;
+        let index = usize::try_from(word).expect("pages fit the address space");
+        (&self.words.as_slice()[index], 1 << (page % 64))
+    }
+
+    #[inline]
+    pub fn contains(&self, page: u64) -> bool {
+        let (word, bit) = self.place(page);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Sets the bit; whether it was clear.
+    #[inline]
+    pub fn insert(&self, page: u64) -> bool {
+        let (word, bit) = self.place(page);
+        // Most writes overwrite: a load avoids a locked instruction.
+        word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Clears the bit; whether it was set.
+    #[inline]
+    pub fn remove(&self, page: u64) -> bool {
+        let (word, bit) = self.place(page);
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// The first page at or after `from` and before `end` whose bit is `set`.
+    pub fn next(&self, from: u64, end: u64, set: bool) -> Option<u64> {
+        let mut page = from;
+        while page < end {
+            let value = self.place(page).0.load(Ordering::Acquire);
+            let wanted = if set { value } else { !value } & (u64::MAX << (page % 64));
+            if wanted != 0 {
+                let found = page / 64 * 64 + u64::from(wanted.trailing_zeros());
+                return (found < end).then_some(found);
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// Pages with their bit set in `from..end`.
+    pub fn count(&self, from: u64, end: u64) -> u64 {
+        let mut total = 0;
+        let mut page = from;
+        while page < end {
+            let mut value = self.place(page).0.load(Ordering::Relaxed) & (u64::MAX << (page % 64));
+            let next = (page / 64 + 1) * 64;
+            if next > end {
+                value &= u64::MAX >> (next - end);
+            }
+            total += u64::from(value.count_ones());
+            page = next;
+        }
+        total
+    }
+}

@@ -1,0 +1,251 @@
+//! A volume that outlives its owners: what one left, the next finds.
+
+mod support;
+
+use cenote_volume::{Health, IoError, Op, PAGE_BYTES, Request, Volume, VolumeError, Worker};
+use support::{Cluster, Random, Transport, wait_for_health};
+
+const SLAB: u64 = 1 << 20;
+const SIZE: u64 = 4 << 20;
+const PAGES: u64 = SIZE / PAGE_BYTES as u64;
+
+fn page_of(seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..PAGE_BYTES / 8)
+        .flat_map(|_| random.next().to_le_bytes())
+        .collect()
+}
+
+fn offset(page: u64) -> u64 {
+    page * PAGE_BYTES as u64
+}
+
+fn read(worker: &mut Worker, page: u64) -> Result<Vec<u8>, IoError> {
+    let mut bytes = vec![0xa5; PAGE_BYTES];
+    worker.read(offset(page), &mut bytes).map(|()| bytes)
+}
+
+fn read_all(volume: &Volume) -> Vec<Vec<u8>> {
+    let mut worker = volume.worker().unwrap();
+    (0..PAGES)
+        .map(|page| read(&mut worker, page).unwrap_or_else(|e| panic!("page {page}: {e}")))
+        .collect()
+}
+
+/// Fills some pages, discards some of those again; what the volume then holds.
+fn fill(volume: &Volume, seed: u64) -> Vec<Vec<u8>> {
+    let mut worker = volume.worker().unwrap();
+    let mut random = Random(seed);
+    let mut model = read_all(volume);
+    for _ in 0..PAGES {
+        let page = random.below(PAGES);
+        if random.below(4) == 0 {
+            worker.discard(offset(page), PAGE_BYTES as u64).unwrap();
+            model[page as usize] = vec![0; PAGE_BYTES];
+        } else {
+            model[page as usize] = page_of(random.next());
+            worker.write(offset(page), &model[page as usize]).unwrap();
+        }
+    }
+    model
+}
+
+/// Ends the owner in the middle of writes, as a kill does; the pages it was writing, and what to.
+fn end_in_the_middle(volume: Volume, seed: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut worker = volume.worker().unwrap();
+    let mut random = Random(seed);
+    let mut begun = Vec::new();
+    for tag in 0..100 {
+        let (page, bytes) = (random.below(PAGES), page_of(random.next()));
+        let is_first = begun.iter().all(|&(known, _)| known != page);
+        if is_first {
+            let request = Request {
+                tag,
+                offset: offset(page),
+                op: Op::Write(bytes.clone()),
+            };
+            worker.submit(request).expect("far from the bound");
+            begun.push((page, bytes));
+        }
+        if random.below(3) == 0 {
+            worker.poll(&mut Vec::new());
+        }
+    }
+    worker.abandon();
+    volume.detach();
+    begun
+}
+
+/// Whether each byte is of one version or the other: a connection may break anywhere.
+fn is_mix(bytes: &[u8], old: &[u8], new: &[u8]) -> bool {
+    let versions = old.iter().zip(new);
+    bytes
+        .iter()
+        .zip(versions)
+        .all(|(byte, (old, new))| byte == old || byte == new)
+}
+
+const SCHEMES: [(&str, usize); 4] = [("rs:4+2", 7), ("rs:2+1", 4), ("mirror:3", 4), ("plain", 2)];
+
+#[test]
+fn the_next_owner_finds_every_byte() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        for (scheme, hosts) in SCHEMES {
+            let cluster = Cluster::start(hosts, transport, 32 << 20, SLAB);
+            let mut model = vec![vec![0; PAGE_BYTES]; PAGES as usize];
+            for round in 0..3 {
+                let volume = cluster.kept_volume(scheme, SIZE).unwrap();
+                assert_eq!(read_all(&volume), model, "{scheme}, owner {round}");
+                model = fill(&volume, round);
+                volume.detach();
+            }
+            // Closed, it holds nothing.
+            cluster.kept_volume(scheme, SIZE).unwrap().close();
+            let volume = cluster.kept_volume(scheme, SIZE).unwrap();
+            assert_eq!(volume.status().unwrap().lent_bytes, 0);
+            assert!(read_all(&volume).iter().flatten().all(|&byte| byte == 0));
+        }
+    }
+}
+
+#[test]
+fn pages_that_were_being_written_agree_again() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        for (scheme, hosts) in &SCHEMES[..3] {
+            for seed in 0..4 {
+                let mut cluster = Cluster::start(*hosts, transport, 32 << 20, SLAB);
+                let volume = cluster.kept_volume(scheme, SIZE).unwrap();
+                let before = fill(&volume, seed);
+                let begun = end_in_the_middle(volume, seed);
+                let volume = cluster.kept_volume(scheme, SIZE).unwrap();
+                let after = read_all(&volume);
+                for page in 0..PAGES as usize {
+                    let new = begun.iter().find(|&&(begun, _)| begun == page as u64);
+                    let new = new.map_or(&before[page], |(_, bytes)| bytes);
+                    assert!(
+                        is_mix(&after[page], &before[page], new),
+                        "{scheme}, seed {seed}: page {page}"
+                    );
+                }
+                // Whichever slab goes now, what remains says the same.
+                cluster.stop(seed as usize % hosts);
+                assert_eq!(read_all(&volume), after, "{scheme}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_that_went_meanwhile_are_rebuilt_and_torn_pages_are_errors() {
+    let (mut torn, mut whole) = (0, 0);
+    for seed in 0..8 {
+        let mut cluster = Cluster::start(5, Transport::Tcp, 32 << 20, SLAB);
+        let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+        let before = fill(&volume, seed);
+        let begun = end_in_the_middle(volume, seed);
+        cluster.stop(seed as usize % 5);
+        let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+        wait_for_health(&volume, Health::Healthy);
+        let status = volume.status().unwrap();
+        let mut worker = volume.worker().unwrap();
+        let mut errors = 0;
+        for page in 0..PAGES {
+            let old = &before[page as usize];
+            let new = begun.iter().find(|&&(begun, _)| begun == page);
+            match (read(&mut worker, page), new) {
+                (Ok(bytes), None) => assert!(bytes == *old, "seed {seed}: page {page}"),
+                (Ok(bytes), Some((_, new))) => {
+                    assert!(is_mix(&bytes, old, new), "seed {seed}: page {page}");
+                    whole += 1;
+                }
+                (Err(IoError::Lost), Some(_)) => {
+                    errors += 1;
+                    let part = worker.write(offset(page) + 8, &[1; 8]);
+                    assert_eq!(part, Err(IoError::Lost), "part of it is no page");
+                    worker.write(offset(page), old).unwrap();
+                    assert_eq!(read(&mut worker, page).unwrap(), *old);
+                }
+                (Err(error), _) => panic!("seed {seed}: page {page}: {error}"),
+            }
+        }
+        assert_eq!(status.torn_pages, errors);
+        assert_eq!(volume.status().unwrap().torn_pages, 0);
+        torn += errors;
+    }
+    assert!(torn > 0 && whole > 0, "{torn} torn, {whole} whole");
+}
+
+#[test]
+fn more_losses_than_the_scheme_survives_are_errors_and_nothing_else() {
+    let mut cluster = Cluster::start(3, Transport::Tcp, 32 << 20, SLAB);
+    let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+    fill(&volume, 1);
+    let allocated: Vec<bool> = (0..PAGES)
+        .map(|page| volume.allocation(offset(page), offset(page + 1)).0)
+        .collect();
+    volume.detach();
+    for index in [0, 1] {
+        cluster.stop(index);
+    }
+    // They may still come back with what they hold.
+    match cluster.kept_volume("rs:2+1", SIZE) {
+        Err(VolumeError::Unreachable { hosts }) => assert_eq!(hosts, "h00, h01"),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+    // They do not: these are new processes.
+    for index in [0, 1] {
+        cluster.restart(index);
+    }
+    let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+    let mut worker = volume.worker().unwrap();
+    for page in 0..PAGES {
+        let expected = if allocated[page as usize] {
+            Err(IoError::Lost)
+        } else {
+            Ok(vec![0; PAGE_BYTES])
+        };
+        assert_eq!(read(&mut worker, page), expected, "page {page}");
+    }
+}
+
+#[test]
+fn what_another_volume_left_is_refused() {
+    let cluster = Cluster::start(4, Transport::Shm, 32 << 20, SLAB);
+    let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+    let model = fill(&volume, 3);
+    volume.detach();
+    for (scheme, size) in [("rs:2+2", SIZE), ("mirror:2", SIZE), ("rs:2+1", SIZE / 4)] {
+        let refused = cluster.kept_volume(scheme, size);
+        assert!(
+            matches!(refused, Err(VolumeError::Foreign)),
+            "{scheme}, {size}: {:?}",
+            refused.map(|_| ())
+        );
+    }
+    let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+    assert_eq!(read_all(&volume), model);
+}
+
+#[test]
+fn an_owner_that_another_has_followed_is_refused() {
+    let cluster = Cluster::start(4, Transport::Tcp, 32 << 20, SLAB);
+    let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+    fill(&volume, 3);
+    volume.detach();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |kind| {
+        let to = folder.path().join(kind);
+        std::fs::copy(cluster.path().join(format!("volume.{kind}")), &to).unwrap();
+        to
+    };
+    let stale = cenote_volume::Kept::in_files(&copy("journal"), &copy("pages")).unwrap();
+    for _ in 0..2 {
+        cluster.kept_volume("rs:2+1", SIZE).unwrap().detach();
+    }
+    let refused = Volume::open_kept(cluster.config("rs:2+1", SIZE), stale, cluster.connector());
+    assert!(
+        matches!(refused, Err(VolumeError::Superseded)),
+        "{:?}",
+        refused.map(|_| ())
+    );
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig};
+use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig, VolumeError};
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::failure::Failure;
@@ -29,7 +29,8 @@ pub struct WhichVolume {
     pub scheme: Option<String>,
 }
 
-/// An open volume and the right to it. Dropping it gives the volume's memory back.
+/// An open volume and the right to it. Dropping it gives the volume's memory back, or leaves it to
+/// the next owner.
 pub struct Serving {
     /// The volume.
     pub volume: Arc<Volume>,
@@ -39,25 +40,37 @@ pub struct Serving {
     pub spec: Spec,
     volumes: Volumes,
     owner: Option<Owner>,
-    forget: bool,
+    end: End,
+}
+
+/// What becomes of a volume's content when its server ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// It stays with the hosts, for the next owner.
+    Keep,
+    /// It goes.
+    GiveBack,
+    /// It goes, and so does the volume's description.
+    Forget,
 }
 
 impl Serving {
     /// Opens the volume and answers questions about it from then on.
     ///
     /// # Errors
-    /// There is no such volume, another process owns it, or too few hosts answer.
-    pub fn open(loaded: &Loaded, which: &WhichVolume) -> Result<Self> {
+    /// There is no such volume, another process owns it, too few hosts answer, or what the last
+    /// owner left cannot be taken over.
+    pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
         let volumes = Volumes::new(&loaded.dir);
-        let (name, forget) = match &which.volume {
-            Some(name) => (name.clone(), false),
-            None => (format!("{UNNAMED}{}", std::process::id()), true),
+        let (name, end) = match &which.volume {
+            Some(name) => (name.clone(), end),
+            None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
         };
         if let Some(size) = which.size {
             let scheme = which.scheme.as_deref().unwrap_or("rs:8+2");
             volumes.create(&name, &Spec::new(check_size(size)?, check_scheme(scheme)?)?)?;
         }
-        let opened = Self::open_named(loaded, volumes.clone(), &name, forget);
+        let opened = Self::open_named(loaded, volumes.clone(), &name, end);
         if opened.is_err() && which.size.is_some() {
             // What this very command described does not outlive its failure.
             volumes.delete(&name)?;
@@ -65,7 +78,11 @@ impl Serving {
         opened
     }
 
-    fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, forget: bool) -> Result<Self> {
+    /// As [`Serving::open`], of a volume that there is.
+    ///
+    /// # Errors
+    /// As [`Serving::open`].
+    pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
         let scheme: Scheme = spec.scheme.parse()?;
@@ -79,11 +96,22 @@ impl Serving {
             hosts: hosts(loaded)?,
         };
         let connector = Arc::new(cenote_fabric::connector(loaded.key.clone()));
-        let volume = Volume::open(config, connector).map_err(|e| {
-            Failure::new(
-                format!("open volume {name}: {e}"),
-                format!("cenote status --cluster {}", loaded.file.display()),
-            )
+        let opened = if end == End::Forget {
+            Volume::open(config, connector)
+        } else {
+            Volume::open_kept(config, volumes.kept(name)?, connector)
+        };
+        let volume = opened.map_err(|e| {
+            let hint = match e {
+                VolumeError::Marks(_)
+                | VolumeError::Journal(_)
+                | VolumeError::Foreign
+                | VolumeError::Superseded => {
+                    format!("cenote volume reset {name} gives its content up")
+                }
+                _ => format!("cenote status --cluster {}", loaded.file.display()),
+            };
+            Failure::new(format!("open volume {name}: {e}"), hint)
         })?;
         let volume = Arc::new(volume);
         let asked = Arc::clone(&volume);
@@ -94,17 +122,20 @@ impl Serving {
             spec,
             volumes,
             owner: Some(owner),
-            forget,
+            end,
         })
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.volume.close();
+        match self.end {
+            End::Keep => self.volume.detach(),
+            End::GiveBack | End::Forget => self.volume.close(),
+        }
         // The right goes first: a volume that is owned cannot be deleted.
         drop(self.owner.take());
-        if self.forget
+        if self.end == End::Forget
             && let Err(error) = self.volumes.delete(&self.name)
         {
             tracing::warn!(error = format!("{error:#}"), "forget volume");

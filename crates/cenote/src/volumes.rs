@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cenote_volume::{JournalFile, Kept, Left};
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
@@ -185,14 +186,46 @@ impl Volumes {
         fs::rename(&beside, &path).with_context(|| path.display().to_string())
     }
 
-    /// Forgets a volume that nobody owns.
+    /// Forgets a volume that nobody owns. Hosts that hold some of it are not told.
     ///
     /// # Errors
     /// It is in use, or not there.
     pub fn delete(&self, name: &str) -> Result<()> {
         self.load(name)?;
         let _owner = self.own(name)?;
+        self.forget_content(name)?;
         for kind in ["sock", "toml", "lock"] {
+            remove_if_there(&self.file(name, kind))?;
+        }
+        Ok(())
+    }
+
+    /// Where what the owner leaves to the next is kept; see `cenote_volume::Kept`.
+    ///
+    /// # Errors
+    /// The files cannot be opened.
+    pub fn kept(&self, name: &str) -> Result<Kept> {
+        let (journal, marks) = (self.file(name, "journal"), self.file(name, "pages"));
+        Kept::in_files(&journal, &marks).with_context(|| marks.display().to_string())
+    }
+
+    /// What the last owner left on hosts; `None` when that is nothing.
+    ///
+    /// # Errors
+    /// The journal is damaged.
+    pub fn left(&self, name: &str) -> Result<Option<Left>> {
+        let path = self.file(name, "journal");
+        let left = Kept::summary(&mut JournalFile::new(&path))
+            .with_context(|| format!("{}", path.display()))?;
+        Ok(left.filter(|left| left.slabs > 0))
+    }
+
+    /// Forgets what the last owner left. Hosts that hold some of it are not told.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn forget_content(&self, name: &str) -> Result<()> {
+        for kind in ["journal", "journal.new", "pages"] {
             remove_if_there(&self.file(name, kind))?;
         }
         Ok(())
@@ -241,7 +274,8 @@ impl Volumes {
         Ok(used)
     }
 
-    /// Removes what owners that were killed left behind: sockets, and volumes without a name.
+    /// Removes what is of no use once all hosts are gone: contents of volumes, sockets of owners
+    /// that were killed, and volumes without a name.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -254,6 +288,7 @@ impl Volumes {
                 self.delete(&name)?;
             } else {
                 remove_if_there(&self.file(&name, "sock"))?;
+                self.forget_content(&name)?;
             }
         }
         Ok(())

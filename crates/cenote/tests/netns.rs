@@ -226,7 +226,6 @@ fn the_client_loses_its_own_link() {
 
 /// The hosts still have every byte: nothing but the client's link was ever broken.
 #[test]
-#[ignore = "does not hold: a volume gives up for good what it cannot reach for one second"]
 fn what_was_written_is_back_when_the_clients_link_is() {
     let Some(machines) = Machines::new() else {
         return;

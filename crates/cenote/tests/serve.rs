@@ -4,8 +4,9 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
+use support::lab::has_tools;
 use support::{Folder, cenote, signal};
 
 /// `cenote nbd` on a folder; killed when dropped.
@@ -135,6 +136,77 @@ fn a_volume_has_one_server() {
     first.child.wait().unwrap();
     let mut third = Server::start(&folder, &["--volume", "v"]);
     assert!(third.ready().starts_with("ready v "));
+}
+
+#[test]
+fn what_a_volume_holds_is_kept_attached_reset_and_deleted() {
+    if !has_tools() {
+        return;
+    }
+    let folder = Folder::new();
+    up(&folder);
+    folder
+        .run(&[
+            "volume", "create", "v0", "--size", "8M", "--scheme", "rs:2+1",
+        ])
+        .expect(0);
+    let noise = |at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8;
+    let pattern: Vec<u8> = (0..8 << 20).map(noise).collect();
+    let copy = folder.path().join("copy");
+    let serve = || {
+        let mut server = Server::start(&folder, &["--volume", "v0"]);
+        server.ready();
+        server
+    };
+    let uri = format!("nbd+unix:///?socket={}/nbd", folder.str());
+    let nbdcopy = |from: &str, to: &str| {
+        let ended = Command::new("nbdcopy").args([from, to]).status();
+        assert!(ended.expect("nbdcopy runs").success());
+    };
+    let fill = || {
+        std::fs::write(&copy, &pattern).unwrap();
+        let mut server = serve();
+        nbdcopy(copy.to_str().unwrap(), &uri);
+        assert_eq!(server.end(), Some(0));
+    };
+    let content = || {
+        let mut server = serve();
+        nbdcopy(&uri, copy.to_str().unwrap());
+        assert_eq!(server.end(), Some(0));
+        std::fs::read(&copy).unwrap()
+    };
+    let lent = || folder.run(&["status", "--json"]).json()["lent_bytes"].clone();
+    fill();
+
+    let unused = folder.run(&["volume", "status", "v0"]).expect(1);
+    assert!(unused.stderr.contains("slabs on"), "{unused:#?}");
+    let status = folder.run(&["status", "--json"]).expect(0).json();
+    assert!(status["volumes"][0]["slabs_left"].as_u64().unwrap() >= 3);
+    let smaller = folder
+        .run(&["volume", "resize", "v0", "--size", "4M"])
+        .expect(1);
+    assert!(smaller.stderr.contains("holds data"), "{smaller:#?}");
+    assert!(content() == pattern);
+
+    let attached = folder.run(&["volume", "attach", "v0", "--json"]).expect(0);
+    assert_eq!(attached.json()["whole"], true);
+    // One host less: it is rebuilt before anybody serves the volume.
+    let host = attached.json()["status"]["extents"][0]["hosts"][0].clone();
+    signal(folder.pid(host.as_str().unwrap()), "KILL");
+    let attached = folder.run(&["volume", "attach", "v0"]).expect(0);
+    assert!(attached.stdout.contains("healthy"), "{attached:#?}");
+    assert!(content() == pattern);
+
+    folder.run(&["volume", "reset", "v0"]).expect(0);
+    let nothing = folder.run(&["volume", "attach", "v0"]).expect(1);
+    assert!(nothing.stderr.contains("holds nothing"), "{nothing:#?}");
+    assert_eq!(lent(), 0, "hosts have it back");
+    assert!(content().iter().all(|&byte| byte == 0));
+
+    fill();
+    assert_ne!(lent(), 0);
+    folder.run(&["volume", "delete", "v0"]).expect(0);
+    assert_eq!(lent(), 0);
 }
 
 #[test]

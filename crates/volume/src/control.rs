@@ -372,12 +372,12 @@ impl Control {
     }
 
     pub(crate) fn host_states(&self) -> Vec<HostState> {
-        let state = |host: &Host| HostState {
+        let state = |(index, host): (usize, &Host)| HostState {
             name: host.config.name.clone(),
-            connected: host.is_up(),
+            connected: host.is_up() && !self.is_returning(index),
             slabs_free: host.slabs_free,
         };
-        self.hosts.iter().map(state).collect()
+        self.hosts.iter().enumerate().map(state).collect()
     }
 
     pub(crate) fn counter_values(&self) -> CounterValues {

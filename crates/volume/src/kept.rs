@@ -1,6 +1,7 @@
 //! What a volume's owner leaves to the next: the journal of its directory, and the marks of its
 //! pages. Whoever opens a volume with them has the right to: a lock keeps others out.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use crate::journal::{Identity, Image, Journal, JournalFile, Log};
 use crate::marks::{Marks, MarksError};
-use crate::{VolumeConfig, VolumeError};
+use crate::{JournalError, VolumeConfig, VolumeError};
 
 /// What survives a volume's owner.
 pub struct Kept {
@@ -16,6 +17,19 @@ pub struct Kept {
     pub journal: Box<dyn Log>,
     /// The marks of the pages, to be mapped; survive the process.
     pub marks: File,
+}
+
+/// What an owner left, in short.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Left {
+    /// Owners so far.
+    pub owners: u64,
+    /// Slabs with current data.
+    pub slabs: usize,
+    /// Extents that they are of.
+    pub extents: usize,
+    /// Hosts that they are on, by name.
+    pub hosts: Vec<String>,
 }
 
 impl Kept {
@@ -37,7 +51,25 @@ impl Kept {
         })
     }
 
-    /// What the last owner left, if it left data.
+    /// What the last owner left, in short; `None` when there is no journal.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn summary(journal: &mut dyn Log) -> Result<Option<Left>, JournalError> {
+        Ok(Journal::load(journal)?.map(|image| {
+            let extents: BTreeSet<u32> = image.held.keys().map(|&(extent, _)| extent).collect();
+            let hosts: BTreeSet<&str> =
+                image.held.values().map(|held| held.host.as_str()).collect();
+            Left {
+                owners: image.epoch,
+                slabs: image.held.len(),
+                extents: extents.len(),
+                hosts: hosts.into_iter().map(str::to_owned).collect(),
+            }
+        }))
+    }
+
+    /// What the last owner left, if it left anything.
     pub(crate) fn read(&mut self, config: &VolumeConfig) -> Result<Option<Image>, VolumeError> {
         let Some(image) = Journal::load(&mut *self.journal)? else {
             return Ok(None);
@@ -90,7 +122,7 @@ impl Kept {
             epoch: image.epoch + 1,
             ..image
         };
-        let journal = Journal::begin(self.journal, image).map_err(crate::JournalError::Io)?;
+        let journal = Journal::begin(self.journal, image).map_err(JournalError::Io)?;
         Ok((marks, journal))
     }
 }

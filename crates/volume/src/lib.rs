@@ -29,7 +29,7 @@ mod worker;
 
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use journal::{JournalError, JournalFile, Log};
-pub use kept::Kept;
+pub use kept::{Kept, Left};
 pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use scheme::{Scheme, SchemeError};

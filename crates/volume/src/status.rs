@@ -59,7 +59,7 @@ pub enum Health {
 pub struct HostState {
     /// As in the cluster file.
     pub name: String,
-    /// Whether the control connection stands.
+    /// Whether the control connection stands, and what the host holds is in use.
     pub connected: bool,
     /// Slabs that it would still lend.
     pub slabs_free: u32,

@@ -1,5 +1,6 @@
 //! One module per command, each with its arguments and its `run`.
 
+pub mod attach;
 pub mod bench;
 pub mod completions;
 pub mod demo;

@@ -11,7 +11,7 @@ use cenote_block::volume::VolumeDisk;
 
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
-use crate::serving::{Serving, WhichVolume};
+use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
 use crate::{metrics, signals};
 
@@ -22,9 +22,10 @@ use crate::{metrics, signals};
   cenote nbd --dir /tmp/well --volume v0 --listen 127.0.0.1:10809 --metrics 127.0.0.1:9101
   nbdinfo 'nbd+unix:///?socket=/tmp/well/nbd'
 
-It prints one line when it is ready and runs until SIGTERM or SIGINT. The volume's content
-ends with it. FLUSH and FUA promise what every acknowledgement does: as many host losses as
-the scheme survives, not a power cut.")]
+It prints one line when it is ready and runs until SIGTERM or SIGINT. A volume with a name keeps
+its content then, and when the server is killed: start it again, and clients that reconnect go on.
+Without --volume the content ends with the server. FLUSH and FUA promise what every acknowledgement
+does: as many host losses as the scheme survives, and the end of the server, not a power cut.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let (tell, told) = mpsc::channel::<()>();
     signals::on_stop(move || drop(tell))?;
     let loaded = args.which.load()?;
-    let serving = Serving::open(&loaded, &args.volume)?;
+    let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
     let server = Server::start(config(args, &serving)?).map_err(|error| {
         let error = anyhow::Error::new(error);
         Failure::new(
@@ -86,8 +87,14 @@ pub fn run(args: &Args) -> Result<u8> {
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");
     drop(server);
+    let name = args.volume.volume.is_some().then(|| serving.name.clone());
     drop(serving);
-    eprintln!("stopped; the volume's content is gone");
+    match name {
+        Some(name) => eprintln!(
+            "stopped; hosts keep what volume {name} holds: serve it again, or cenote volume delete {name}"
+        ),
+        None => eprintln!("stopped; the volume's content is gone"),
+    }
     Ok(DONE)
 }
 

@@ -77,6 +77,8 @@ struct VolumeReport {
     size: String,
     scheme: String,
     in_use: bool,
+    /// Slabs that hosts keep for the next owner.
+    slabs_left: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,6 +148,7 @@ fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
     for (name, spec) in volumes.list()? {
         let in_use = volumes.is_owned(&name)?;
         let answer = in_use.then(|| volumes.ask(&name, Question::Status));
+        let slabs_left = volumes.left(&name)?.map_or(0, |left| left.slabs);
         let (status, error) = match answer {
             Some(Ok(status)) => (Some(status), None),
             Some(Err(error)) => (None, Some(chain(&error))),
@@ -156,6 +159,7 @@ fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
             size: spec.size,
             scheme: spec.scheme,
             in_use,
+            slabs_left: if in_use { 0 } else { slabs_left },
             status,
             error,
         });
@@ -172,6 +176,9 @@ impl VolumeReport {
         match (&self.status, &self.error) {
             (_, Some(error)) => error.clone(),
             (Some(status), None) => super::volume::health(status),
+            (None, None) if self.slabs_left > 0 => {
+                format!("not in use, holds {} slabs", self.slabs_left)
+            }
             (None, None) => "not in use".to_owned(),
         }
     }

@@ -19,7 +19,7 @@ use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::progress;
-use crate::serving::{Serving, WhichVolume};
+use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 
 /// `swap` and what follows it.
@@ -166,7 +166,7 @@ fn serve(on: &On) -> Result<u8> {
     // Held here, so that the volume outlives the device that serves it.
     let mut held = None;
     let outcome = server::run(options, Announcer::to_starter(), |say| {
-        let serving = Serving::open(&loaded, &on.volume)?;
+        let serving = Serving::open(&loaded, &on.volume, End::GiveBack)?;
         serving
             .volume
             .map_all(|mapped, wanted| say(&format!("{mapped} of {wanted} extents mapped")))?;

@@ -1,11 +1,13 @@
 //! `cenote volume`: what volumes there are, and how each is.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Result;
 use cenote_volume::Scheme;
 use serde_json::Value;
 
+use super::attach::{attach, release};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
 use crate::size::Size;
@@ -21,7 +23,8 @@ use crate::volumes::{Question, Spec, Volumes};
   cenote volume resize v0 --size 4G --dir /tmp/well
   cenote volume delete v0 --dir /tmp/well
 
-A volume takes memory when it is written to, and lives as long as the process that serves it.")]
+A volume takes memory when it is written to. What it holds outlives the process that serves it:
+hosts keep it for the next one, until they are in want of memory or a day is over.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -70,7 +73,7 @@ enum Action {
     /// Grow a volume, also while it is in use
     #[command(after_help = "\
 A volume in use only grows, up to 8 times the size that it was opened with. One that is not in
-use holds nothing, and takes any size.
+use grows to any size; it shrinks only when it holds nothing.
 
 Example:
   cenote volume resize v0 --size 4G --dir /tmp/well")]
@@ -83,7 +86,40 @@ Example:
         #[command(flatten)]
         which: Which,
     },
-    /// Forget a volume that is not in use
+    /// Take over a volume whose server has ended, make it whole, and leave it to the next
+    #[command(after_help = "\
+Its slabs are asked back from their hosts, pages that were being written are made to agree, and what
+hosts have lost is rebuilt. `cenote nbd --volume` does the same before it serves; this is for
+looking, and with --hold for keeping hosts from taking the memory of a volume that nobody serves.
+
+Example:
+  cenote volume attach v0 --dir /tmp/well --json
+
+Exit code 3: not every extent is whole, or pages cannot be read.")]
+    Attach {
+        /// Which volume
+        name: String,
+        /// How long to wait until it is whole
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        limit: u64,
+        /// Keep it until SIGTERM or SIGINT
+        #[arg(long)]
+        hold: bool,
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object on standard output
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give up what a volume holds; it stays described
+    #[command(after_help = "Example:\n  cenote volume reset v0 --dir /tmp/well")]
+    Reset {
+        /// Which volume
+        name: String,
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Forget a volume that is not in use, and what it holds
     #[command(after_help = "Example:\n  cenote volume delete v0 --dir /tmp/well")]
     Delete {
         /// Which volume
@@ -112,7 +148,21 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Resize { name, size, which } => {
             resize(&Volumes::new(&which.directory()?), name, check_size(*size)?)?;
         }
-        Action::Delete { name, which } => Volumes::new(&which.directory()?).delete(name)?,
+        Action::Attach {
+            name,
+            limit,
+            hold,
+            which,
+            json,
+        } => {
+            let limit = Duration::from_secs(*limit);
+            return attach(which, name, limit, *hold, *json);
+        }
+        Action::Reset { name, which } => release(which, name)?,
+        Action::Delete { name, which } => {
+            release(which, name)?;
+            Volumes::new(&which.directory()?).delete(name)?;
+        }
     }
     Ok(DONE)
 }
@@ -161,8 +211,16 @@ fn list(volumes: &Volumes, json: bool) -> Result<()> {
 fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
     let spec = volumes.load(name)?;
     if !volumes.is_owned(name)? {
+        let held = match volumes.left(name)? {
+            Some(left) => format!(
+                "{} slabs on {} hosts hold it for the next owner",
+                left.slabs,
+                left.hosts.len()
+            ),
+            None => "no host holds anything of it".to_owned(),
+        };
         return Err(Failure::new(
-            format!("volume {name} is not in use: no host holds anything of it"),
+            format!("volume {name} is not in use: {held}"),
             format!("cenote nbd --volume {name} serves it"),
         )
         .into());
@@ -195,6 +253,13 @@ fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     }
     // Held while the file changes, so that nobody opens the volume in between.
     let _owner = volumes.own(name)?;
+    if volumes.left(name)?.is_some() && size.bytes() < volumes.load(name)?.size()?.bytes() {
+        return Err(Failure::new(
+            format!("volume {name} holds data, and only grows"),
+            format!("cenote volume reset {name} gives its content up"),
+        )
+        .into());
+    }
     volumes.set_size(name, size)
 }
 

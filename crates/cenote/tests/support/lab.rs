@@ -62,7 +62,52 @@ impl Lab {
         );
     }
 
-    /// Ends the server, and with it the volume's content, and starts another.
+    /// SIGKILL to the server, then another one.
+    pub fn kill_and_serve_again(&mut self) {
+        self.kill_server();
+        self.server = Self::serve(&self.folder, cenote());
+        self.wait_answers();
+    }
+
+    /// SIGKILL; returns when its process is gone.
+    pub fn kill_server(&mut self) {
+        signal(self.server.id(), "KILL");
+        self.server.wait().expect("a child");
+    }
+
+    /// Another server in place of one that is gone.
+    pub fn serve_after_kill(&mut self) {
+        self.server = Self::serve(&self.folder, cenote());
+        self.wait_answers();
+    }
+
+    fn wait_answers(&self) {
+        let answers = || self.folder.run(&["volume", "status", VOLUME, "--json"]);
+        wait_until(
+            "the server answers",
+            || [0, 3].contains(&answers().code),
+            || format!("{:?}", answers()),
+        );
+    }
+
+    /// A client of the server that connects again when it has to, and serves others: what comes
+    /// in meanwhile waits.
+    pub fn patient_client(&self) -> PatientClient {
+        let socket = self.folder.path().join("patient");
+        let child = Command::new("nbdkit")
+            .args(["--foreground", "--unix"])
+            .arg(&socket)
+            .args(["--filter=retry", "nbd"])
+            .arg(format!("socket={}", self.socket().display()))
+            .args(["retries=60", "retry-delay=1", "retry-exponential=no"])
+            .spawn()
+            .expect("nbdkit is installed");
+        let client = PatientClient { child, socket };
+        wait_until("nbdkit listens", || client.socket.exists(), String::new);
+        client
+    }
+
+    /// Ends the server and starts another.
     pub fn serve_again(&mut self, program: Command) {
         self.end_server();
         self.server = Self::serve(&self.folder, program);
@@ -105,6 +150,11 @@ impl Lab {
     }
 
     pub fn fio_with(&self, arguments: &[&str]) -> Load {
+        self.fio_to(&self.uri(), arguments)
+    }
+
+    /// As [`Lab::fio_with`], over another server.
+    pub fn fio_to(&self, uri: &str, arguments: &[&str]) -> Load {
         let child = Command::new("fio")
             .args([
                 "--name=load",
@@ -112,7 +162,7 @@ impl Lab {
                 "--verify_fatal=1",
                 "--verify_state_save=0",
             ])
-            .arg(format!("--uri={}", self.uri()))
+            .arg(format!("--uri={uri}"))
             // Slow enough that faults land in the middle, whatever the machine.
             .args(["--rate_iops=12000"])
             .args(arguments)
@@ -221,6 +271,25 @@ impl Drop for Lab {
     }
 }
 
+/// An nbdkit between a client and the server.
+pub struct PatientClient {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl PatientClient {
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+}
+
+impl Drop for PatientClient {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
 /// A running fio.
 pub struct Load(Child);
 
@@ -257,7 +326,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool, state: impl F
 
 /// Whether the client tools are there; says so when the test is skipped.
 pub fn has_tools() -> bool {
-    let missing = ["fio", "nbdcopy"].into_iter().find(|tool| {
+    let missing = ["fio", "nbdcopy", "nbdkit"].into_iter().find(|tool| {
         Command::new(tool)
             .arg("--version")
             .stdout(Stdio::null())

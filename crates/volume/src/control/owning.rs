@@ -185,6 +185,14 @@ impl Control {
         }
     }
 
+    /// Whether slabs of a host that is connected are still on their way back.
+    pub(super) fn is_returning(&self, host: HostIndex) -> bool {
+        let returns = |acquire: &Acquire| {
+            acquire.session.host == host && matches!(acquire.purpose, Purpose::Return { .. })
+        };
+        self.hosts[host].ownership != Ownership::Owned || self.acquires.values().any(returns)
+    }
+
     /// A stranded slab is back: it takes its place again as it was.
     pub(super) fn return_granted(&mut self, acquire: &Acquire, birth: u64, granted: Granted) {
         let (extent, split) = (acquire.extent, acquire.member);

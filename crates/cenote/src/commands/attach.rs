@@ -1,0 +1,105 @@
+//! `cenote volume attach`, and what else becomes of a volume's content that nobody serves.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use cenote_volume::{Health, VolumeStatus};
+
+use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::place::{Loaded, Which};
+use crate::serving::{End, Serving};
+use crate::signals;
+use crate::volumes::Volumes;
+
+/// How often the volume is looked at until it is whole.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Takes a volume over, waits until it is whole or `limit` is over, and leaves it; with `hold`,
+/// once a signal comes.
+///
+/// # Errors
+/// As [`Serving::open`]; it holds nothing.
+pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool) -> Result<u8> {
+    let (tell, told) = mpsc::channel::<()>();
+    signals::on_stop(move || drop(tell))?;
+    let loaded = which.load()?;
+    let volumes = Volumes::new(&loaded.dir);
+    volumes.load(name)?;
+    let Some(left) = volumes.left(name)? else {
+        return Err(Failure::new(
+            format!("volume {name} holds nothing: there is nothing to take over"),
+            format!("cenote nbd --volume {name} serves it"),
+        )
+        .into());
+    };
+    let serving = Serving::open_named(&loaded, volumes, name, End::Keep)?;
+    let begun = Instant::now();
+    let status = loop {
+        let status = serving.volume.status()?;
+        let is_stopped = matches!(told.recv_timeout(LOOK), Err(RecvTimeoutError::Disconnected));
+        if status.health == Health::Healthy || begun.elapsed() >= limit || is_stopped {
+            break status;
+        }
+    };
+    print(name, left.slabs, left.owners + 1, &status, json)?;
+    if hold {
+        eprintln!("holding volume {name} until SIGTERM or SIGINT");
+        // Nothing is ever sent: this ends when a signal drops the other end.
+        assert!(told.recv().is_err(), "the channel carries its end only");
+    }
+    let is_whole = status.health == Health::Healthy && status.torn_pages == 0;
+    Ok(if is_whole { DONE } else { NOT_WHOLE })
+}
+
+fn print(name: &str, left: usize, owner: u64, status: &VolumeStatus, json: bool) -> Result<()> {
+    let value = serde_json::to_value(status)?;
+    if json {
+        let object = serde_json::json!({
+            "name": name, "owner": owner, "slabs_left": left,
+            "whole": super::volume::is_whole(&value), "status": value,
+        });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+        return Ok(());
+    }
+    println!(
+        "{name}: taken over, {left} slabs were left; {}",
+        super::volume::health(&value)
+    );
+    if status.torn_pages > 0 {
+        println!(
+            "{} pages are errors until they are written: the last owner ended while it wrote them, \
+             and a host is lost besides",
+            status.torn_pages
+        );
+    }
+    Ok(())
+}
+
+/// Gives back what hosts hold of a volume that nobody serves, and forgets it. Hosts that cannot
+/// be told keep it until they are in want of memory, or for a day.
+///
+/// # Errors
+/// Another process owns the volume; its files cannot be removed.
+pub fn release(which: &Which, name: &str) -> Result<()> {
+    let volumes = Volumes::new(&which.directory()?);
+    volumes.load(name)?;
+    drop(volumes.own(name)?);
+    let given_back = match volumes.left(name) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => which
+            .load()
+            .and_then(|loaded: Loaded| {
+                Serving::open_named(&loaded, volumes.clone(), name, End::GiveBack)
+            })
+            .map(drop),
+        Err(damaged) => Err(damaged),
+    };
+    if let Err(error) = given_back {
+        eprintln!(
+            "warning: {error:#}; hosts keep what they hold of volume {name} until they need the \
+             memory, or for a day"
+        );
+    }
+    volumes.forget_content(name)
+}

@@ -305,7 +305,7 @@ impl Request {
                 volume,
                 epoch,
             } => {
-                out.u8(7);
+                out.u8(11);
                 out.u64(*request);
                 out.u128(*volume);
                 out.u64(*epoch);
@@ -317,7 +317,7 @@ impl Request {
                 member,
                 birth,
             } => {
-                out.u8(8);
+                out.u8(12);
                 out.u64(*request);
                 out.u128(*volume);
                 out.u32(*extent);
@@ -325,7 +325,7 @@ impl Request {
                 out.u64(*birth);
             }
             Self::Leave { volume } => {
-                out.u8(9);
+                out.u8(13);
                 out.u128(*volume);
             }
         }
@@ -363,19 +363,19 @@ impl Request {
                 sources: read_sources(&mut input)?,
             },
             6 => Self::Status,
-            7 => Self::Own {
+            11 => Self::Own {
                 request: input.u64()?,
                 volume: input.u128()?,
                 epoch: input.u64()?,
             },
-            8 => Self::Retake {
+            12 => Self::Retake {
                 request: input.u64()?,
                 volume: input.u128()?,
                 extent: input.u32()?,
                 member: input.u8()?,
                 birth: input.u64()?,
             },
-            9 => Self::Leave {
+            13 => Self::Leave {
                 volume: input.u128()?,
             },
             _ => return Err(Malformed("unknown request")),
@@ -462,7 +462,7 @@ impl Reply {
                 status.write(&mut out);
             }
             Self::Owned { request, slabs } => {
-                out.u8(8);
+                out.u8(10);
                 out.u64(*request);
                 out.u32(*slabs);
             }
@@ -516,7 +516,7 @@ impl Reply {
                 },
             },
             7 => Self::Status(Box::new(HostStatus::read(&mut input)?)),
-            8 => Self::Owned {
+            10 => Self::Owned {
                 request: input.u64()?,
                 slabs: input.u32()?,
             },

@@ -6,8 +6,8 @@
 //! maps extents, notices dead hosts and rebuilds what they held.
 //!
 //! Promise: an acknowledged byte is readable while no stripe has lost more than r slabs.
-//! After more, its pages are errors, never other bytes. The promise ends with the owner:
-//! a volume does not outlive the process that opened it.
+//! After more, its pages are errors, never other bytes. The promise ends with the owner, or
+//! with its machine where it leaves what it knows to the next ([`Kept`]).
 //!
 //! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
 //! Papers: [hydra22], [infiniswap17]; `docs/papers/`.

@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..11) {
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..15) {
         if versioned && bytes.len() >= 2 {
             bytes[0] = VERSION;
             bytes[1] = kind;

@@ -11,6 +11,7 @@
 
 mod client;
 mod dialer;
+mod estate;
 mod faults;
 mod host;
 mod model;
@@ -211,7 +212,7 @@ fn epoch(world: &mut World, options: &Options) {
         // What was lost for good stays lost: its owner starts again.
         for client in 0..world.clients.len() {
             if world.clients[client].has_lost() {
-                world.replace_client(client);
+                world.replace_client(client, true);
             }
         }
     }

@@ -1,14 +1,16 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
     Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Scheme, Stepped, VolumeConfig,
-    Worker,
+    VolumeError, Worker,
 };
 
 use super::dialer::Dialing;
+use super::estate::Estate;
 use super::model::{Model, SECTOR_BYTES};
 use super::random::Random;
 
@@ -31,6 +33,7 @@ pub struct Client {
     pub name: String,
     plan: Plan,
     dialing: Dialing,
+    connector: Arc<dyn Connector>,
     volume: Option<Stepped>,
     workers: Vec<Lane>,
     model: Model,
@@ -38,6 +41,14 @@ pub struct Client {
     /// No further requests; those under way end.
     is_resting: bool,
     pub page_ops: u64,
+    /// The volume, whoever owns it.
+    id: u128,
+    estate: Estate,
+    /// Pages that the last owner was writing, to be mended before anything else.
+    mending: Vec<u64>,
+    /// Not taken over yet; tried again at this time, when it cannot be.
+    is_opening: bool,
+    reopen_at: Option<Time>,
 }
 
 /// A worker and its requests.
@@ -61,7 +72,15 @@ struct Running {
 enum Kind {
     Read,
     Write(u64),
+    /// Reads a page that the last owner was writing, and writes it again as it is.
+    Mend,
 }
+
+/// How often it is looked whether a page that is being mended is done. Arbitrary.
+const MENDING: Duration = Duration::from_micros(50);
+
+/// Pause before a volume is opened again that could not be.
+const REOPEN: Duration = Duration::from_millis(500);
 
 /// What went wrong, or may have.
 pub enum Trouble {
@@ -69,6 +88,8 @@ pub enum Trouble {
     Wrong(String),
     /// A request failed.
     Failed(IoError, String),
+    /// A volume that its last owner left could not be taken over, for want of hosts.
+    Unreachable(String),
 }
 
 impl Client {
@@ -77,24 +98,39 @@ impl Client {
         let model = Model::new(random.next(), plan.size_bytes);
         let mut client = Self {
             name,
-            dialing: Dialing::new(connector),
+            dialing: Dialing::new(Arc::clone(&connector)),
+            connector,
             volume: None,
             workers: Vec::new(),
             model,
             random,
             is_resting: false,
             page_ops: 0,
+            id: 0,
+            estate: Estate::new(),
+            mending: Vec::new(),
+            is_opening: false,
+            reopen_at: None,
             plan,
         };
+        client.renew();
         client.open();
         client
     }
 
-    /// Opens a new volume; its workers come once enough hosts are connected.
+    /// A volume that holds nothing.
+    fn renew(&mut self) {
+        self.id = self.random.u128();
+        self.estate = Estate::new();
+        self.model = Model::new(self.random.next(), self.plan.size_bytes);
+    }
+
+    /// Opens the volume, with what its last owner left; its workers come once that is taken over
+    /// and enough hosts are connected.
     fn open(&mut self) {
         let config = VolumeConfig {
             name: self.name.clone(),
-            id: self.random.u128(),
+            id: self.id,
             scheme: self.plan.scheme,
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
@@ -102,24 +138,72 @@ impl Client {
         };
         let client = ClientId(self.random.u128());
         let orders = self.dialing.orders();
-        let volume = Stepped::open(config, self.plan.slab_bytes, client, orders, sim::now);
-        self.volume = Some(volume.expect("the plan's sizes fit each other"));
-        self.model = Model::new(self.random.next(), self.plan.size_bytes);
-        self.is_resting = false;
+        let kept = self.estate.kept(&mut self.random);
+        let volume =
+            Stepped::open_kept(config, kept, self.plan.slab_bytes, client, orders, sim::now);
+        self.reopen_at = None;
+        self.is_opening = true;
+        self.volume = match volume {
+            Ok(volume) => Some(volume),
+            // It ended while it began its journal.
+            Err(error) => {
+                assert!(self.estate.is_dead(), "open a simulated volume: {error}");
+                self.reopen_at = Some(sim::now().after(REOPEN));
+                None
+            }
+        };
     }
 
     /// Its process ends without a word.
-    pub fn crash(&mut self) {
+    pub fn crash(&mut self, step: u64) {
         for lane in self.workers.drain(..) {
             lane.worker.abandon();
         }
+        self.model.end_all(step);
+        self.mending.clear();
         self.volume = None;
     }
 
-    /// Its next process: a volume does not outlive its owner, so everything is new.
-    pub fn restart(&mut self, connector: Arc<dyn Connector>) {
-        self.dialing = Dialing::new(connector);
+    /// Its next process, with the volume that the last one left, or a new one.
+    pub fn restart(&mut self, connector: Arc<dyn Connector>, is_new: bool) {
+        self.dialing = Dialing::new(Arc::clone(&connector));
+        self.connector = connector;
+        if is_new {
+            self.renew();
+        }
+        self.is_resting = false;
         self.open();
+    }
+
+    /// Whether its process has ended by itself, in the middle of something.
+    pub fn has_ended(&self) -> bool {
+        self.volume.is_some() && self.estate.is_dead()
+    }
+
+    /// Takes the volume over, as far as hosts have answered; whether workers may begin.
+    fn take_over(&mut self, trouble: &mut Vec<Trouble>) -> bool {
+        let Some(volume) = self.volume.as_mut().filter(|_| self.is_opening) else {
+            return self.volume.is_some();
+        };
+        match volume.is_open() {
+            Ok(true) => {
+                self.is_opening = false;
+                self.mending = volume.doubtful_pages();
+                true
+            }
+            Ok(false) => false,
+            Err(VolumeError::Unreachable { hosts }) => {
+                trouble.push(Trouble::Unreachable(format!("{}: {hosts}", self.name)));
+                self.volume = None;
+                self.reopen_at = Some(sim::now().after(REOPEN));
+                false
+            }
+            Err(error) => {
+                let what = format!("{}: cannot be taken over: {error}", self.name);
+                trouble.push(Trouble::Wrong(what));
+                false
+            }
+        }
     }
 
     pub fn rest(&mut self, is_resting: bool) {
@@ -133,6 +217,9 @@ impl Client {
 
     /// Whether all hosts are connected and every extent is whole, or lost for good.
     pub fn is_settled(&mut self) -> bool {
+        if self.is_opening || self.reopen_at.is_some() || !self.mending.is_empty() {
+            return false;
+        }
         let Some(volume) = &mut self.volume else {
             return true;
         };
@@ -198,6 +285,10 @@ impl Client {
     /// Lets the client's process run; `steps` counts what happens in the simulation.
     pub fn turn(&mut self, steps: &mut u64, trouble: &mut Vec<Trouble>) {
         let now = sim::now();
+        if self.reopen_at.is_some_and(|at| now >= at) {
+            self.dialing = Dialing::new(Arc::clone(&self.connector));
+            self.open();
+        }
         let Some(volume) = &mut self.volume else {
             return;
         };
@@ -206,6 +297,10 @@ impl Client {
         let random = &mut self.random;
         self.dialing
             .take_orders(now, || random.between(20_000, 200_000));
+        if !self.take_over(trouble) {
+            return;
+        }
+        let volume = self.volume.as_mut().expect("it is taken over");
         if self.workers.len() < self.plan.worker_count
             && volume.connected_count() >= self.plan.scheme.members()
         {
@@ -235,14 +330,17 @@ impl Client {
     pub fn due(&self) -> Time {
         let now = sim::now();
         let Some(volume) = &self.volume else {
-            return Time(u64::MAX);
+            return self.reopen_at.unwrap_or(Time(u64::MAX));
         };
         let mut due = now.after(volume.patience());
         for lane in &self.workers {
             if let Some(patience) = lane.worker.deadline() {
                 due = due.min(now.after(patience));
             }
-            if !self.is_resting && lane.running.len() < self.plan.depth {
+            let has_time = lane.running.len() < self.plan.depth;
+            if !self.mending.is_empty() {
+                due = due.min(now.after(MENDING));
+            } else if !self.is_resting && has_time {
                 due = due.min(lane.next_at);
             }
         }
@@ -292,13 +390,30 @@ impl Client {
         } = lane.running.swap_remove(at);
         self.page_ops += (count * SECTOR_BYTES).div_ceil(PAGE_BYTES) as u64;
         let place = format!("{} sectors {first}..{}", self.name, first + count);
-        if let Err(error) = done.result {
+        // A page whose write ended unknown may be an error until it is written whole.
+        let is_excused = kind == Kind::Mend || self.model.may_fail(first, count, start);
+        if let Err(error) = done.result
+            && !is_excused
+        {
             trouble.push(Trouble::Failed(
                 error,
                 format!("{place}: {kind:?}: {error}"),
             ));
         }
         match (kind, done.op) {
+            (Kind::Mend, Op::Read(bytes)) if done.result.is_ok() => {
+                if let Err(wrong) = self.model.end_read(first, &bytes, start) {
+                    let what = format!("{place}, being mended: {}", wrong.detail);
+                    trouble.push(Trouble::Wrong(what));
+                }
+                self.workers[index].start(first, count, step, Kind::Mend, Op::Write(bytes));
+            }
+            (Kind::Mend, op) => {
+                if matches!(op, Op::Read(_)) {
+                    self.model.forget_read(start);
+                }
+                self.mending.pop();
+            }
             (Kind::Read, Op::Read(bytes)) if done.result.is_ok() => {
                 if let Err(wrong) = self.model.end_read(first, &bytes, start) {
                     let page = wrong.sector * SECTOR_BYTES / PAGE_BYTES;
@@ -316,8 +431,24 @@ impl Client {
         }
     }
 
+    /// Goes on with the last page of those to be mended.
+    fn mend(&mut self, steps: &mut u64) {
+        const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
+        if let (Some(&page), Some(lane)) = (self.mending.last(), self.workers.first_mut())
+            && lane.running.is_empty()
+        {
+            *steps += 1;
+            self.model.begin_read(*steps);
+            let op = Op::Read(vec![0xa5; PAGE_BYTES]);
+            lane.start(to_index(page) * SECTORS, SECTORS, *steps, Kind::Mend, op);
+        }
+    }
+
     /// Starts what the worker has time for.
     fn submit(&mut self, index: usize, now: Time, steps: &mut u64) {
+        if !self.mending.is_empty() {
+            return self.mend(steps);
+        }
         while !self.is_resting
             && self.workers[index].next_at <= now
             && self.workers[index].running.len() < self.plan.depth

@@ -206,7 +206,8 @@ impl Faults {
             self.ends.push((end, Resume(actor)));
         } else {
             world.note(format!("replace c{client}"));
-            world.replace_client(client);
+            let is_new = world.random.percent(30);
+            world.replace_client(client, is_new);
         }
     }
 }

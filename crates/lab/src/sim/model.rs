@@ -18,6 +18,8 @@ struct Version {
     /// `u64::MAX` while it runs.
     end: u64,
     is_acknowledged: bool,
+    /// It failed, or its client ended meanwhile: any of its bytes may be there.
+    may_be_torn: bool,
 }
 
 /// The sectors of one volume.
@@ -49,6 +51,7 @@ impl Model {
             start: 0,
             end: 0,
             is_acknowledged: true,
+            may_be_torn: false,
         };
         Self {
             nonce,
@@ -81,6 +84,7 @@ impl Model {
                 start: step,
                 end: u64::MAX,
                 is_acknowledged: false,
+                may_be_torn: false,
             });
         }
     }
@@ -100,11 +104,35 @@ impl Model {
                 if version.content == content && version.start == start {
                     version.end = step;
                     version.is_acknowledged = is_acknowledged;
+                    version.may_be_torn = !is_acknowledged;
                 }
             }
             let newest = newest_before(sector, horizon);
             sector.retain(|version| version.end >= newest);
         }
+    }
+
+    /// The client ends: what it was writing may be there, in whole or in part.
+    pub fn end_all(&mut self, step: u64) {
+        self.reading.clear();
+        for version in self.sectors.iter_mut().flatten() {
+            if version.end == u64::MAX {
+                version.end = step;
+                version.may_be_torn = true;
+            }
+        }
+    }
+
+    /// Whether a request of these sectors may fail although hosts are there: some page of them was
+    /// being written when a write of it ended unknown, and has not been written whole since.
+    pub fn may_fail(&self, first: usize, count: usize, start: u64) -> bool {
+        const PAGE: usize = cenote_volume::PAGE_BYTES / SECTOR_BYTES;
+        let pages = first / PAGE * PAGE..(first + count).next_multiple_of(PAGE);
+        self.sectors[pages].iter().any(|versions| {
+            let newest = newest_before(versions, start);
+            let mut possible = versions.iter().filter(|version| version.end >= newest);
+            possible.any(|version| version.may_be_torn)
+        })
     }
 
     /// A read begins.
@@ -129,8 +157,10 @@ impl Model {
             let sector = first + index;
             let versions = &self.sectors[sector];
             let newest = newest_before(versions, start);
-            let mut possible = versions.iter().filter(|version| version.end >= newest);
-            if !possible.any(|version| self.is(version.content, sector, bytes)) {
+            let possible = || versions.iter().filter(|version| version.end >= newest);
+            let is_whole = possible().any(|version| self.is(version.content, sector, bytes));
+            let may_be_mixed = possible().any(|version| version.may_be_torn);
+            if !is_whole && !(may_be_mixed && self.is_mix(possible, sector, bytes)) {
                 return Err(self.wrong(sector, bytes, start));
             }
         }
@@ -161,6 +191,20 @@ impl Model {
     fn is(&self, content: Content, sector: usize, bytes: &[u8]) -> bool {
         let mut words = bytes.chunks_exact(8).enumerate();
         words.all(|(word, bytes)| *bytes == self.word(content, sector, word).to_le_bytes())
+    }
+
+    /// Whether each byte is of one of the versions.
+    fn is_mix<'a, V: Iterator<Item = &'a Version>>(
+        &self,
+        versions: impl Fn() -> V,
+        sector: usize,
+        bytes: &[u8],
+    ) -> bool {
+        bytes.iter().enumerate().all(|(at, byte)| {
+            versions().any(|version| {
+                self.word(version.content, sector, at / 8).to_le_bytes()[at % 8] == *byte
+            })
+        })
     }
 
     fn word(&self, content: Content, sector: usize, word: usize) -> u64 {
@@ -238,6 +282,31 @@ mod tests {
         model.end_write(next, (3, 1), 5, 6, true);
         model.begin_read(7);
         assert!(model.end_read(3, &bytes, 7).is_err());
+    }
+
+    #[test]
+    fn a_write_that_ended_unknown_may_be_there_in_part() {
+        let mut model = Model::new(7, 16 * SECTOR_BYTES as u64);
+        let (old, torn) = (model.fresh_content(), model.fresh_content());
+        model.begin_write(old, 3, 1, 1);
+        model.end_write(old, (3, 1), 1, 2, true);
+        let mut mixed = sector(&model, old);
+        model.begin_write(torn, 3, 1, 3);
+        mixed[..100].copy_from_slice(&sector(&model, torn)[..100]);
+        model.begin_read(4);
+        assert!(model.end_read(3, &mixed, 4).is_err(), "it still runs");
+        assert!(!model.may_fail(0, 8, 4));
+        model.end_all(5);
+        model.begin_read(6);
+        assert!(model.end_read(3, &mixed, 6).is_ok());
+        assert!(model.may_fail(0, 1, 6), "on its page");
+        assert!(!model.may_fail(8, 8, 6), "on the next");
+        mixed[300] ^= 1;
+        model.begin_read(7);
+        assert!(model.end_read(3, &mixed, 7).is_err(), "a byte of nobody");
+        model.begin_write(0, 0, 8, 8);
+        model.end_write(0, (0, 8), 8, 9, true);
+        assert!(!model.may_fail(0, 8, 10));
     }
 
     #[test]

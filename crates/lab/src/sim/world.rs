@@ -203,6 +203,10 @@ impl World {
                 for trouble in trouble {
                     self.judge(trouble);
                 }
+                if self.clients[index].has_ended() {
+                    self.note(format!("c{index} ends in its journal"));
+                    self.replace_client(index, false);
+                }
                 due
             }
         };
@@ -219,6 +223,14 @@ impl World {
     fn judge(&mut self, trouble: Trouble) {
         match trouble {
             Trouble::Wrong(what) => self.violate(what),
+            Trouble::Unreachable(what) => {
+                self.note(format!("not taken over: {what}"));
+                if self.is_gentle {
+                    self.violate(format!(
+                        "{what}, though no stripe has lost more than it survives"
+                    ));
+                }
+            }
             Trouble::Failed(error, what) => {
                 self.failed_requests += 1;
                 self.note(format!("failed: {what}"));
@@ -279,17 +291,18 @@ impl World {
         self.paused[self.node(actor).0 as usize]
     }
 
-    /// A client's process ends, and its next one starts.
-    pub fn replace_client(&mut self, index: usize) {
+    /// A client's process ends, and its next one starts: with the volume as it was left, or anew.
+    pub fn replace_client(&mut self, index: usize, is_new: bool) {
         let node = self.node(Actor::Client(index));
-        self.clients[index].crash();
+        self.steps += 1;
+        self.clients[index].crash(self.steps);
         self.net.crash(
             node,
             cenote_fabric::sim::Memory::Lost,
             cenote_fabric::sim::Notice::AtOnce,
         );
         self.net.restart_client(node);
-        self.clients[index].restart(Arc::new(self.connectors[index].clone()));
+        self.clients[index].restart(Arc::new(self.connectors[index].clone()), is_new);
         self.wake(node, self.net.now());
     }
 

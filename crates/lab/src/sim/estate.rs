@@ -1,0 +1,111 @@
+//! What a simulated client leaves to the next: a journal and marks that survive its end, and an
+//! end that may come in the middle of writing the journal.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_volume::{Kept, Log};
+
+use super::random::Random;
+
+/// What survives a client.
+pub struct Estate {
+    disk: Arc<Mutex<Disk>>,
+    marks: File,
+}
+
+/// A disk with one file.
+#[derive(Default)]
+struct Disk {
+    bytes: Vec<u8>,
+    /// After so many more changes the process ends in the middle of one, ...
+    fuse: Option<u64>,
+    /// ... of which this share is on the disk, in 256ths; appended bytes only.
+    share: u64,
+    /// It has ended: nothing is written any more.
+    is_dead: bool,
+}
+
+impl Estate {
+    pub fn new() -> Self {
+        Self {
+            disk: Arc::default(),
+            marks: tempfile::tempfile().expect("a file for the marks of a simulated volume"),
+        }
+    }
+
+    /// For the next owner. Sometimes it is one that ends while it writes its journal.
+    pub fn kept(&self, random: &mut Random) -> Kept {
+        let mut disk = self.lock();
+        disk.is_dead = false;
+        disk.fuse = random.percent(25).then(|| 1 + random.below(12));
+        disk.share = random.below(256);
+        drop(disk);
+        Kept {
+            journal: Box::new(OnDisk(Arc::clone(&self.disk))),
+            marks: self.marks.try_clone().expect("another descriptor"),
+        }
+    }
+
+    /// Whether the process has ended by itself.
+    pub fn is_dead(&self) -> bool {
+        self.lock().is_dead
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct OnDisk(Arc<Mutex<Disk>>);
+
+impl OnDisk {
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Vec<u8>, Option<u64>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut disk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let disk = &mut *disk;
+        if disk.is_dead {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let is_last = disk.fuse == Some(0);
+        disk.fuse = disk.fuse.map(|left| left.saturating_sub(1));
+        if is_last {
+            disk.is_dead = true;
+            change(&mut disk.bytes, Some(disk.share))?;
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        change(&mut disk.bytes, None)
+    }
+}
+
+impl Log for OnDisk {
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .bytes
+            .clone())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.change(|disk, share| {
+            let len = bytes.len() as u64;
+            let written = share.map_or(len, |share| len * share / 255);
+            disk.write_all(&bytes[..usize::try_from(written).expect("a part of a slice")])
+        })
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.change(|disk, share| {
+            // A rename is there or not.
+            if share.is_none_or(|share| share >= 128) {
+                *disk = bytes.to_vec();
+            }
+            Ok(())
+        })
+    }
+}

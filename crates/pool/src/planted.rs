@@ -35,10 +35,20 @@ pub enum Planted {
     EvictUnasked,
     /// A slab whose client lost its lease is freed before its window is closed.
     DoubleFree,
+    /// A write is acknowledged before the journal says which slabs it is on.
+    JournalLate,
+    /// A slab that missed writes stays in the journal.
+    KeepStale,
+    /// Pages that the last owner was writing count as sound.
+    ForgetListed,
+    /// Pages that the last owner was writing are decoded from whatever splits are there.
+    MendByParity,
+    /// Slabs pass to the next owner under the generations that the last one knew.
+    NoRenew,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 14] = [
+pub const ALL: [(&str, Planted); 19] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -53,6 +63,11 @@ pub const ALL: [(&str, Planted); 14] = [
     ("no-zero", Planted::NoZero),
     ("evict-unasked", Planted::EvictUnasked),
     ("double-free", Planted::DoubleFree),
+    ("journal-late", Planted::JournalLate),
+    ("keep-stale", Planted::KeepStale),
+    ("forget-listed", Planted::ForgetListed),
+    ("mend-by-parity", Planted::MendByParity),
+    ("no-renew", Planted::NoRenew),
 ];
 
 /// Whether this thread's code is to make the mistake.

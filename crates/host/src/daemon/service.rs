@@ -7,6 +7,7 @@ use std::time::Duration;
 use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{FillResult, Reply, Request, Window};
 use cenote_pool::ledger::{Action, Place, SlabIndex};
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::{Daemon, Memory, Outcome, Session, to_wire};
 use crate::fill::{Fill, Job as FillJob};
@@ -300,6 +301,9 @@ impl Daemon {
 
     /// Gives a slab's window a new generation: its client is another now.
     fn renew(&mut self, slab: SlabIndex, window: Window) {
+        if is_planted(Planted::NoRenew) {
+            return;
+        }
         match self.listener.renew(WindowId(window.id)) {
             Ok(renewed) => self.ledger.handle_renewed(slab, to_wire(renewed)),
             Err(error) => {

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cenote_pool::planted::{Planted, is_planted};
+
 use super::Control;
 use crate::directory::{Member, MemberState, Snapshot, Stripe};
 use crate::journal::{At, Change, Held, Journal};
@@ -54,7 +56,7 @@ impl Record {
 impl Control {
     /// Notes what has changed in the directory since the last call; tried again later if it fails.
     pub(super) fn record(&mut self) {
-        let is_news = !self.core.is_journaled(self.core.directory.epoch());
+        let is_news = self.core.directory.epoch() > self.core.journaled.load(Ordering::Acquire);
         if !is_news || self.is_opening() {
             return;
         }
@@ -99,6 +101,7 @@ impl Control {
                     let host = self.hosts[host].config.name.clone();
                     Change::Hold(at, Held { host, birth })
                 }
+                None if is_planted(Planted::KeepStale) => continue,
                 None => Change::Drop(at),
             });
         }

@@ -43,6 +43,8 @@ pub(super) enum Event {
     ClientReach(ConnectionId),
     /// The host's machine does.
     HostReach(ConnectionId),
+    /// The client hears that the host has closed a connection.
+    Notice(ConnectionId),
 }
 
 /// What happens next, and after.

@@ -18,14 +18,28 @@ use crate::{
     ClientId, Completion, CompletionQueue, FAILURE_TIMEOUT, Incoming, PeerId, Status, Time, Token,
 };
 
-/// A connection of either kind. Never reused.
+/// A connection of either kind: its place in the table, and how many had the place before.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct ConnectionId(pub(super) u32);
+pub struct ConnectionId(pub(super) u64);
 
 impl ConnectionId {
+    pub(super) fn new(place: u32, uses: u32) -> Self {
+        Self(u64::from(uses) << 32 | u64::from(place))
+    }
+
+    #[inline]
+    pub(super) fn place(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
+
+    #[inline]
+    pub(super) fn uses(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
     /// As the host names the client's control connection.
     pub(super) fn peer(self) -> PeerId {
-        PeerId(u64::from(self.0))
+        PeerId(self.0)
     }
 }
 
@@ -37,8 +51,15 @@ pub(super) struct Connection {
     pub(super) incarnation: u32,
     pub(super) client_open: bool,
     pub(super) host_open: bool,
+    /// The client's handle of it is gone.
+    pub(super) is_dropped: bool,
+    /// Connections of the whole network are counted.
+    pub(super) number: u64,
     /// Of the last message, by direction: later ones never arrive before it.
     pub(super) last_arrival: [u64; 2],
+    /// Messages sent, and the last that was delivered, by direction.
+    pub(super) sent: [u64; 2],
+    pub(super) delivered: [u64; 2],
     pub(super) kind: Purpose,
 }
 
@@ -155,7 +176,11 @@ impl Connection {
             incarnation,
             client_open: true,
             host_open: true,
+            is_dropped: false,
+            number: 0,
             last_arrival: [0; 2],
+            sent: [0; 2],
+            delivered: [0; 2],
             kind,
         }
     }
@@ -178,18 +203,18 @@ impl Connection {
 impl State {
     #[inline]
     pub(super) fn connection(&mut self, id: ConnectionId) -> &mut Connection {
-        &mut self.connections[id.0 as usize]
+        self.connections.at_mut(id)
     }
 
     #[inline]
     pub(super) fn data(&mut self, id: ConnectionId) -> &mut Data {
-        let data = self.connections[id.0 as usize].data();
+        let data = self.connections.at_mut(id).data();
         data.expect("an endpoint's connection is a data connection")
     }
 
     #[inline]
     pub(super) fn control(&mut self, id: ConnectionId) -> &mut Control {
-        let control = self.connections[id.0 as usize].control();
+        let control = self.connections.at_mut(id).control();
         control.expect("a session's connection is a control connection")
     }
 
@@ -229,7 +254,10 @@ impl State {
     /// Looks whether an endpoint's peer has been silent for too long.
     pub(super) fn on_silence(&mut self, id: ConnectionId) {
         let now = self.now;
-        let is_open = self.connection(id).client_open;
+        let Some(connection) = self.connections.find(id) else {
+            return;
+        };
+        let is_open = connection.client_open;
         let data = self.data(id);
         data.is_timed = false;
         if !is_open || data.owed == 0 {
@@ -258,7 +286,7 @@ impl State {
         }
         connection.client_open = false;
         let client = connection.client;
-        self.trace(Kind::ClientEnd, client, u64::from(id.0), status as u64);
+        self.trace(Kind::ClientEnd, client, id.0, status as u64);
         if self.late.is_some() {
             self.leave_strays(id);
         }
@@ -272,7 +300,7 @@ impl State {
             messages,
             ..
         } = self;
-        if let Some(data) = connections[id.0 as usize].data() {
+        if let Some(data) = connections.at_mut(id).data() {
             data.end = status;
             data.owed = 0;
             for (slot, position) in data.slots.iter_mut().zip(data.first..) {
@@ -294,7 +322,7 @@ impl State {
         }
         connection.host_open = false;
         let (host, incarnation) = (connection.host, connection.incarnation);
-        self.trace(Kind::HostEnd, host, u64::from(id.0), u64::from(is_told));
+        self.trace(Kind::HostEnd, host, id.0, u64::from(is_told));
         match &mut self.connection(id).kind {
             Purpose::Data(data) => {
                 let control = data.control;
@@ -323,7 +351,29 @@ impl State {
     /// The host closes: the client hears of it unless it is out of reach.
     pub(super) fn end_by_host(&mut self, id: ConnectionId) {
         self.close_host_end(id, false);
+        self.tell_client(id);
+    }
+
+    /// The host's machine says that it knows the connection no more: at once, or a while later.
+    pub(super) fn tell_client(&mut self, id: ConnectionId) {
         let connection = self.connection(id);
+        let (client, host) = (connection.client, connection.host);
+        if !connection.client_open || !self.is_reachable(client, host) {
+            return;
+        }
+        if self.notice_ns_max == 0 {
+            return self.close_client_end(id, Status::Disconnected);
+        }
+        let delay_ns = self.random.below(self.notice_ns_max);
+        self.events
+            .push(Time(self.now.0 + delay_ns), Event::Notice(id));
+    }
+
+    /// Word of a connection's end reaches its client, unless it is cut off now.
+    pub(super) fn on_notice(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.find(id) else {
+            return;
+        };
         let (client, host) = (connection.client, connection.host);
         if self.is_reachable(client, host) {
             self.close_client_end(id, Status::Disconnected);
@@ -333,7 +383,7 @@ impl State {
     /// Writes that are under way may land later: the first ones whole, the last of them torn.
     fn leave_strays(&mut self, id: ConnectionId) {
         let Some(late) = self.late else { return };
-        let Some(data) = self.connections[id.0 as usize].data() else {
+        let Some(data) = self.connections.at_mut(id).data() else {
             return;
         };
         let mut time = self.now;

@@ -25,23 +25,22 @@ impl State {
     fn deliver_to_host(&mut self, id: MessageId) {
         let message = self.messages.at(id);
         let (body, connection_id, is_verb) = (message.body, message.connection, message.is_verb());
-        let connection = &self.connections[connection_id.0 as usize];
-        let (client, host) = (connection.client, connection.host);
+        let connection = self.connections.at(connection_id);
+        let host = connection.host;
         let (incarnation, is_open) = (connection.incarnation, connection.host_open);
         let is_data = matches!(connection.kind, Purpose::Data(_));
         let node = &mut self.nodes[host.0 as usize];
         if !is_open || !node.is_up || node.incarnation != incarnation {
             self.lose(id);
-            if self.is_reachable(client, host) {
-                // The machine answers that it knows no such connection.
-                self.break_both(connection_id, Status::Disconnected);
-            }
-            return;
+            self.close_host_end(connection_id, true);
+            // The machine answers that it knows no such connection.
+            return self.tell_client(connection_id);
         }
         if is_data && node.is_paused && node.serving == Serving::Agent {
             node.held.push(Event::Served(id));
             return;
         }
+        self.check_order(id);
         self.trace_message(Kind::ToHost, host, id);
         if is_verb {
             return self.serve_verb(id);
@@ -74,7 +73,7 @@ impl State {
     /// Carries out a verb and sends its answer.
     fn serve_verb(&mut self, id: MessageId) {
         let connection_id = self.messages.at(id).connection;
-        let connection = &self.connections[connection_id.0 as usize];
+        let connection = self.connections.at(connection_id);
         let (client, host) = (connection.client, connection.host);
         let control = match &connection.kind {
             Purpose::Data(data) => data.control,
@@ -83,7 +82,9 @@ impl State {
         let node = &mut self.nodes[host.0 as usize];
         let process = node.process.as_mut().expect("the node is up");
         let message = self.messages.at_mut(id);
-        let mut status = act(&process.table, message, self.planted);
+        let mut status = act(&process.table, message, self.planted, |message| {
+            self.witness.see(host, message);
+        });
         let told = match (message.body, status, message.immediate) {
             (Body::Send, ..) => Some(Inbound::Message {
                 peer: control.peer(),
@@ -107,6 +108,7 @@ impl State {
         }
         message.status = status;
         message.leg = Leg::ToClient;
+        message.sequence = 0;
         if is_told {
             self.make_ready(host);
         }
@@ -123,7 +125,7 @@ impl State {
     fn deliver_to_client(&mut self, id: MessageId) {
         let message = self.messages.at(id);
         let connection_id = message.connection;
-        let connection = &self.connections[connection_id.0 as usize];
+        let connection = self.connections.at(connection_id);
         let client = connection.client;
         if !self.nodes[client.0 as usize].is_on {
             return self.lose(id);
@@ -137,6 +139,7 @@ impl State {
             }
             return;
         }
+        self.check_order(id);
         self.trace_message(Kind::ToClient, client, id);
         if self.messages.at(id).is_verb() {
             self.complete(connection_id, id);
@@ -154,7 +157,9 @@ impl State {
         if self.planted.errors_count_as_acknowledged {
             status = Status::Ok;
         }
-        let data = self.connections[connection.0 as usize]
+        let data = self
+            .connections
+            .at_mut(connection)
             .data()
             .expect("verbs travel on data connections");
         data.hear(now);
@@ -196,11 +201,22 @@ impl State {
         self.control(connection).inbox.push_back(incoming);
     }
 
+    /// Holds a message that its receiver takes against the order in which they were sent.
+    #[inline]
+    fn check_order(&mut self, id: MessageId) {
+        let message = self.messages.at(id);
+        let delivered = &mut self.connections.at_mut(message.connection).delivered;
+        let last = std::mem::replace(&mut delivered[message.leg as usize], message.sequence);
+        if message.sequence <= last {
+            self.witness.overtaken(message, last);
+        }
+    }
+
     /// Forgets a message that reaches nobody.
     pub(super) fn lose(&mut self, id: MessageId) {
         let message = self.messages.at(id);
         let (position, is_verb) = (message.position, message.is_verb());
-        let connection = &mut self.connections[message.connection.0 as usize];
+        let connection = self.connections.at_mut(message.connection);
         if is_verb
             && let Some(slot) = connection.data().and_then(|data| data.slot(position))
             && slot.message == id
@@ -227,7 +243,9 @@ impl State {
             let planted = self.planted;
             let process = self.nodes[host.0 as usize].process.as_ref();
             let table = &process.expect("the node is up").table;
-            act(table, self.messages.at_mut(id), planted);
+            act(table, self.messages.at_mut(id), planted, |message| {
+                self.witness.see(host, message);
+            });
         }
         self.messages.free(id);
     }
@@ -247,8 +265,13 @@ impl State {
     }
 }
 
-/// Carries out a verb on window memory; SEND touches none.
-fn act(table: &WindowTable, message: &mut Message, planted: Planted) -> Status {
+/// Carries out a verb on window memory, and shows `witness` what took effect; SEND touches none.
+fn act(
+    table: &WindowTable,
+    message: &mut Message,
+    planted: Planted,
+    mut witness: impl FnMut(&Message),
+) -> Status {
     let need = match message.body {
         Body::Read => Rights::READ,
         Body::Write => Rights::WRITE,
@@ -267,6 +290,7 @@ fn act(table: &WindowTable, message: &mut Message, planted: Planted) -> Status {
         Ok(guard) => guard,
         Err(status) => return status,
     };
+    witness(message);
     let lies = generation != message.generation && !planted.accepts_old_generations;
     match message.body {
         Body::Read => {

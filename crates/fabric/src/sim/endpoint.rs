@@ -33,7 +33,7 @@ impl SimEndpoint {
         fill: impl FnOnce(&mut Message, &mut Slot),
     ) -> Result<(), QueueFull> {
         let state = &mut *self.net.lock();
-        let connection = &mut state.connections[self.connection.0 as usize];
+        let connection = state.connections.at_mut(self.connection);
         let is_open = connection.client_open;
         let data = connection.data().expect("a data connection");
         if !is_open {
@@ -197,6 +197,7 @@ impl Drop for SimEndpoint {
         let state = &mut *self.net.lock();
         let connection = state.connection(self.connection);
         let was_open = std::mem::replace(&mut connection.client_open, false);
+        connection.is_dropped = true;
         let data = connection.data().expect("a data connection");
         let (sent, first) = (data.sent, data.first);
         let slots = std::mem::take(&mut data.slots);

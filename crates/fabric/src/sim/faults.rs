@@ -112,7 +112,7 @@ impl Net {
     pub fn lose_connection(&self, id: ConnectionId) {
         let state = &mut *self.lock();
         let host = state.connection(id).host;
-        state.trace(Kind::Fault, host, 7, u64::from(id.0));
+        state.trace(Kind::Fault, host, 7, id.0);
         state.break_both(id, Status::Disconnected);
     }
 
@@ -134,6 +134,12 @@ impl Net {
     /// Says what becomes of writes whose connection breaks; `None`, as at first: they are lost.
     pub fn set_late(&self, late: Option<Late>) {
         self.lock().late = late;
+    }
+
+    /// Says how long it takes at most until a client hears that its host has closed a connection;
+    /// zero, as at first: it hears at once. Until then its verbs are neither answered nor refused.
+    pub fn set_notice_delay(&self, delay_max: Duration) {
+        self.lock().notice_ns_max = u64::try_from(delay_max.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Ends the process on a node, a host's or a client's.
@@ -226,16 +232,13 @@ impl Net {
 impl State {
     /// Connections between two nodes that are open at either end.
     fn between(&self, one: NodeId, other: NodeId) -> Vec<ConnectionId> {
-        self.connections
-            .iter()
-            .zip(0..)
-            .filter(|(connection, _)| {
-                let ends = (connection.client, connection.host);
-                (connection.client_open || connection.host_open)
-                    && (ends == (one, other) || ends == (other, one))
-            })
-            .map(|(_, number)| ConnectionId(number))
-            .collect()
+        let mut open = self.connections.open();
+        open.retain(|&id| {
+            let connection = self.connections.at(id);
+            let ends = (connection.client, connection.host);
+            ends == (one, other) || ends == (other, one)
+        });
+        open
     }
 
     /// Has each end look, once its patience is over, whether the other is still out of reach.
@@ -255,6 +258,8 @@ impl State {
         node.is_on = notice == Notice::AtOnce;
         node.is_paused = false;
         let held = std::mem::take(&mut node.held);
+        self.witness.forget(id);
+        let node = self.node(id);
         if let Some(process) = node.process.take()
             && memory == Memory::Kept
         {
@@ -265,12 +270,11 @@ impl State {
                 self.lose(message);
             }
         }
-        for number in 0..self.connections.len() {
-            let connection_id = ConnectionId(u32::try_from(number).expect("a connection's number"));
+        for connection_id in self.connections.open() {
             let connection = self.connection(connection_id);
             let (client, host) = (connection.client, connection.host);
             if !connection.client_open && !connection.host_open {
-                continue;
+                continue; // Closed by the end of another one.
             }
             if host == id {
                 self.end_by_host(connection_id);

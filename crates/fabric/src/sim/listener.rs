@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::ConnectionId;
+use super::connection::{Connection, ConnectionId};
 use super::message::{Body, Leg};
 use super::net::{Net, NodeId};
 use super::random::mix;
@@ -105,14 +105,19 @@ impl State {
         self.node(id).process(incarnation).ok_or(Error::Closed)
     }
 
+    /// The host has taken a message of a session, which may be over since.
+    fn heard(&mut self, id: ConnectionId) {
+        if let Some(control) = self.connections.find(id).and_then(Connection::control) {
+            control.to_host -= 1;
+        }
+    }
+
     fn answer_attach(&mut self, id: ConnectionId, window: WindowId, generation: Generation) {
-        let connection = self.connection(id);
-        let (host, incarnation, is_open) = (
-            connection.host,
-            connection.incarnation,
-            connection.host_open,
-        );
-        if !is_open {
+        let Some(connection) = self.connections.find(id) else {
+            return;
+        };
+        let (host, incarnation) = (connection.host, connection.incarnation);
+        if !connection.host_open {
             return;
         }
         let Some(process) = self.node(host).process(incarnation) else {
@@ -171,13 +176,17 @@ impl Listen for SimListener {
     fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
         let mut state = self.net.lock();
         let process = state.process(self.node, self.incarnation)?;
-        process.table.register(region, rights)
+        let descriptor = process.table.register(region, rights)?;
+        state.witness.register(self.node, descriptor);
+        Ok(descriptor)
     }
 
     fn revoke(&self, window: WindowId) -> Result<()> {
         let mut state = self.net.lock();
         let process = state.process(self.node, self.incarnation)?;
-        process.table.revoke(window)
+        let revoked = process.table.revoke(window);
+        state.witness.revoke(self.node, window);
+        revoked
     }
 
     fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
@@ -256,8 +265,8 @@ impl Listen for SimListener {
                 } => {
                     if is_verb {
                         process.verb_count -= 1;
-                    } else if let Ok(number) = u32::try_from(peer.0) {
-                        state.control(ConnectionId(number)).to_host -= 1;
+                    } else {
+                        state.heard(ConnectionId(peer.0));
                     }
                     events.push(Event::Message { peer, bytes });
                 }
@@ -282,7 +291,7 @@ impl Listen for SimListener {
                     window,
                     generation,
                 } => {
-                    state.control(connection).to_host -= 1;
+                    state.heard(connection);
                     state.answer_attach(connection, window, generation);
                 }
                 Inbound::Disconnected { peer } => events.push(Event::Disconnected { peer }),

@@ -49,6 +49,8 @@ pub(super) struct Message {
     pub(super) window: WindowId,
     pub(super) generation: Generation,
     pub(super) immediate: Option<u32>,
+    /// Of this leg on its connection, from 1; 0 until it is sent.
+    pub(super) sequence: u64,
     /// Of the verb on its endpoint.
     pub(super) position: u64,
     pub(super) offset: u64,
@@ -64,13 +66,14 @@ pub(super) struct Message {
 impl Message {
     fn new() -> Self {
         Self {
-            connection: ConnectionId(0),
+            connection: ConnectionId::new(0, 0),
             body: Body::Close,
             leg: Leg::ToHost,
             status: Status::Ok,
             window: WindowId(0),
             generation: Generation(0),
             immediate: None,
+            sequence: 0,
             position: 0,
             offset: 0,
             len_bytes: 0,
@@ -149,6 +152,8 @@ impl Message {
 pub(super) struct Messages {
     all: Vec<Message>,
     free: Vec<MessageId>,
+    /// By place of the connection.
+    counts: Vec<u32>,
 }
 
 impl Messages {
@@ -166,10 +171,15 @@ impl Messages {
             MessageId(id)
         });
         let message = &mut self.all[id.0 as usize];
+        if self.counts.len() <= connection.place() {
+            self.counts.resize(connection.place() + 1, 0);
+        }
+        self.counts[connection.place()] += 1;
         message.connection = connection;
         message.body = body;
         message.leg = leg;
         message.status = Status::Ok;
+        message.sequence = 0;
         message.immediate = None;
         message.value = 0;
         message.len_bytes = 0;
@@ -190,11 +200,20 @@ impl Messages {
 
     #[inline]
     pub(super) fn free(&mut self, id: MessageId) {
-        let buffer = &mut self.all[id.0 as usize].buffer;
+        let Message {
+            connection, buffer, ..
+        } = &mut self.all[id.0 as usize];
+        self.counts[connection.place()] -= 1;
         if buffer.len() > KEPT_BYTES_MAX {
             *buffer = Vec::new();
         }
         self.free.push(id);
+    }
+
+    /// Messages of a connection.
+    pub(super) fn of(&self, connection: ConnectionId) -> u32 {
+        let count = self.counts.get(connection.place());
+        count.copied().unwrap_or(0)
     }
 
     #[inline]

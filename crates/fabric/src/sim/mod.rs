@@ -13,6 +13,7 @@
 
 mod clock;
 mod connection;
+mod connections;
 mod deliver;
 mod endpoint;
 mod faults;
@@ -26,6 +27,7 @@ pub(crate) mod random;
 mod session;
 mod state;
 mod trace;
+mod witness;
 
 use std::time::Duration;
 

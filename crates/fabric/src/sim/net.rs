@@ -135,6 +135,14 @@ impl Net {
         });
     }
 
+    /// Takes what the network itself saw go wrong since the last call: a verb that took effect in
+    /// a window of another generation or none, or messages of one connection out of order. Of a
+    /// network that nothing is planted in, never anything.
+    #[must_use]
+    pub fn take_broken(&self) -> Vec<String> {
+        self.lock().witness.take()
+    }
+
     /// A fingerprint of every event so far.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {

@@ -92,11 +92,10 @@ impl State {
     }
 
     fn add_connection(&mut self, connection: Connection) -> ConnectionId {
-        let number = u32::try_from(self.connections.len()).expect("fewer than 2^32 connections");
         let (client, host) = (u64::from(connection.client.0), connection.host);
-        self.connections.push(connection);
-        self.trace(Kind::Connected, host, u64::from(number), client);
-        ConnectionId(number)
+        let id = self.connections.add(connection, &self.messages);
+        self.trace(Kind::Connected, host, id.0, client);
+        id
     }
 
     /// The earlier session of the same client ends first.
@@ -138,7 +137,7 @@ impl State {
     }
 
     fn open_endpoint(&mut self, session: ConnectionId, timeout: Duration) -> Result<ConnectionId> {
-        let connection = self.connection(session);
+        let connection = self.connections.find(session).ok_or(Error::Closed)?;
         let (client, host) = (connection.client, connection.host);
         let incarnation = connection.incarnation;
         if !connection.client_open {
@@ -241,6 +240,7 @@ impl Drop for SimSession {
     fn drop(&mut self) {
         let state = &mut *self.net.lock();
         let connection = state.connection(self.connection);
+        connection.is_dropped = true;
         if connection.client_open {
             connection.client_open = false;
             state.say_closed(self.connection);

@@ -3,7 +3,7 @@
 //! Behind the one lock of [`super::Net`]; nothing here calls out.
 
 use super::clock::{self, Event, Events};
-use super::connection::Connection;
+use super::connections::Connections;
 use super::faults::Late;
 use super::listener::Process;
 use super::message::{Leg, MessageId, Messages};
@@ -12,6 +12,7 @@ use super::net::{Config, NodeId, Serving};
 use super::planted::Planted;
 use super::random::{Random, mix};
 use super::trace::{Kind, Trace, checksum};
+use super::witness::Witness;
 use crate::{Address, FAILURE_TIMEOUT, Status, Time};
 
 /// Everything.
@@ -27,9 +28,12 @@ pub(super) struct State {
     pub(super) links: Vec<Vec<Link>>,
     pub(super) models: Vec<LinkModel>,
     pub(super) messages: Messages,
-    pub(super) connections: Vec<Connection>,
+    pub(super) connections: Connections,
     pub(super) ready: Vec<NodeId>,
     pub(super) late: Option<Late>,
+    /// How long it takes at most until a client hears that its host has closed a connection.
+    pub(super) notice_ns_max: u64,
+    pub(super) witness: Witness,
     pub(super) planted: Planted,
 }
 
@@ -91,9 +95,11 @@ impl State {
             nodes: Vec::new(),
             links: Vec::new(),
             messages: Messages::default(),
-            connections: Vec::new(),
+            connections: Connections::default(),
             ready: Vec::new(),
             late: None,
+            notice_ns_max: 0,
+            witness: Witness::default(),
             planted: Planted::default(),
         }
     }
@@ -181,6 +187,7 @@ impl State {
                     self.close_host_end(connection, true);
                 }
             }
+            Event::Notice(connection) => self.on_notice(connection),
         }
         true
     }
@@ -188,8 +195,13 @@ impl State {
     /// Puts a message on its way: out of its sender's card, along the link.
     #[inline]
     pub(super) fn send(&mut self, id: MessageId) {
-        let message = self.messages.at(id);
-        let connection = &mut self.connections[message.connection.0 as usize];
+        let message = self.messages.at_mut(id);
+        let connection = self.connections.at_mut(message.connection);
+        if message.sequence == 0 {
+            let sent = &mut connection.sent[message.leg as usize];
+            *sent += 1;
+            message.sequence = *sent;
+        }
         let (from, to) = match message.leg {
             Leg::ToHost => (connection.client, connection.host),
             Leg::ToClient => (connection.host, connection.client),
@@ -218,7 +230,7 @@ impl State {
     #[inline]
     fn on_arrival(&mut self, id: MessageId) {
         let message = self.messages.at(id);
-        let connection = &self.connections[message.connection.0 as usize];
+        let connection = self.connections.at(message.connection);
         let receiver = match message.leg {
             Leg::ToHost => connection.host,
             Leg::ToClient => connection.client,
@@ -237,9 +249,7 @@ impl State {
     #[inline]
     pub(super) fn trace_message(&mut self, kind: Kind, node: NodeId, id: MessageId) {
         let message = self.messages.at(id);
-        let what = u64::from(message.connection.0) << 32
-            | (message.body as u64) << 8
-            | message.status as u64;
+        let what = message.connection.0 << 32 | (message.body as u64) << 8 | message.status as u64;
         let sum = checksum(message.payload()) ^ mix(message.value ^ message.position << 32);
         self.trace(kind, node, what, sum);
     }

@@ -1,5 +1,6 @@
 //! Behaviour of the simulated network: its times, its faults, its planted bugs, its sameness.
 
+mod closing;
 mod determinism;
 mod faults;
 mod late;

@@ -4,7 +4,8 @@ use super::*;
 use crate::sim::Late;
 use crate::sim::planted::Planted;
 
-/// Posts a write, replaces its window while it is under way; how it ended and what landed.
+/// Posts a write, replaces its window while it is under way; how it ended and what landed. The
+/// network's witness sees exactly what is planted.
 fn write_across_a_revoke(planted: Planted) -> (Status, Vec<u8>) {
     let mut pair = Pair::plain();
     pair.net.plant(planted);
@@ -12,6 +13,8 @@ fn write_across_a_revoke(planted: Planted) -> (Status, Vec<u8>) {
     pair.endpoint.flush(&mut pair.queue);
     pair.replace_window();
     let status = pair.statuses(1)[0];
+    let is_seen = !pair.net.take_broken().is_empty();
+    assert_eq!(is_seen, planted != Planted::default());
     (status, pair.memory(0, 8))
 }
 
@@ -46,6 +49,8 @@ fn late_writes_that_land_after_a_revoke() {
     pair.replace_window();
     pair.pass(Duration::from_millis(1));
     assert_eq!(pair.memory(0, 8), [9; 8]);
+    let broken = pair.net.take_broken();
+    assert!(broken[0].contains("took effect in window"), "{broken:?}");
 }
 
 #[test]
@@ -72,6 +77,8 @@ fn an_order_that_is_lost_on_one_connection() {
         assert_eq!(pair.statuses(2), [Status::Ok; 2]);
         let last = if is_planted { 1 } else { 2 };
         assert_eq!(pair.memory(0, 1), [last]);
+        let broken = pair.net.take_broken();
+        assert_eq!(!broken.is_empty(), is_planted, "{broken:?}");
     }
 }
 

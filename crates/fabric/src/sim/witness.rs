@@ -1,0 +1,81 @@
+//! Who looks at every verb that takes effect, and at the order of every connection.
+//!
+//! It keeps books of its own: of the windows that hosts open and close, and of what was sent. It
+//! asks neither the window table nor what is planted, so that it notices when those are wrong.
+
+use super::connection::ConnectionId;
+use super::message::{Body, Leg, Message};
+use super::net::NodeId;
+use crate::{Generation, WindowDescriptor, WindowId};
+
+/// What was seen, and what it is held against.
+#[derive(Default)]
+pub(super) struct Witness {
+    /// The generation of each window that stands, by node and id.
+    windows: Vec<Vec<Option<Generation>>>,
+    broken: Vec<String>,
+}
+
+/// Most violations kept; the first is what counts.
+const BROKEN_MAX: usize = 16;
+
+impl Witness {
+    pub(super) fn register(&mut self, host: NodeId, descriptor: WindowDescriptor) {
+        let (node, id) = (host.0 as usize, descriptor.id.0 as usize);
+        if self.windows.len() <= node {
+            self.windows.resize_with(node + 1, Vec::new);
+        }
+        let windows = &mut self.windows[node];
+        if windows.len() <= id {
+            windows.resize(id + 1, None);
+        }
+        windows[id] = Some(descriptor.generation);
+    }
+
+    pub(super) fn revoke(&mut self, host: NodeId, window: WindowId) {
+        let windows = self.windows.get_mut(host.0 as usize);
+        if let Some(standing) = windows.and_then(|windows| windows.get_mut(window.0 as usize)) {
+            *standing = None;
+        }
+    }
+
+    /// A host's process ended, and its windows with it.
+    pub(super) fn forget(&mut self, host: NodeId) {
+        if let Some(windows) = self.windows.get_mut(host.0 as usize) {
+            windows.clear();
+        }
+    }
+
+    /// A verb on memory took effect.
+    #[inline]
+    pub(super) fn see(&mut self, host: NodeId, message: &Message) {
+        let windows = self.windows.get(host.0 as usize);
+        let standing = windows.and_then(|windows| *windows.get(message.window.0 as usize)?);
+        if standing != Some(message.generation) {
+            self.complain(format!(
+                "a {:?} of generation {:x} took effect in window {} of node {}, whose generation is {:x?}",
+                message.body, message.generation.0, message.window.0, host.0, standing.map(|generation| generation.0)
+            ));
+        }
+    }
+
+    /// A message was taken after one that was sent later.
+    pub(super) fn overtaken(&mut self, message: &Message, last: u64) {
+        let (id, leg, body): (ConnectionId, Leg, Body) =
+            (message.connection, message.leg, message.body);
+        self.complain(format!(
+            "message {} of {id:?}, {leg:?}, a {body:?}, was taken after message {last}",
+            message.sequence
+        ));
+    }
+
+    pub(super) fn take(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.broken)
+    }
+
+    fn complain(&mut self, what: String) {
+        if self.broken.len() < BROKEN_MAX {
+            self.broken.push(what);
+        }
+    }
+}

@@ -13,7 +13,7 @@ pub use client::connector;
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// Who a client is, across its connections. Random, 128 bits.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ClientId(pub u128);
 
 /// What a client says about itself, first thing after the key is proven.

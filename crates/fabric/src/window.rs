@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::{InPlace, Status};
 
 /// Index of a window in its host's table. Reused, with another generation.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct WindowId(pub u32);
 
 /// One life of a window. Never reused by a host process; the low half is random, so
 /// holding a generation is the right to use the window (as with an RDMA rkey).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Generation(pub u64);
 
 /// What verbs may do to a window. Rights are a bit set.

@@ -61,9 +61,7 @@ pub(crate) fn carry_out(
     available_bytes: fn() -> u64,
 ) -> Outcome {
     #[cfg(feature = "planted")]
-    if let Some(outcome) = planted::carry_out(&job) {
-        return outcome;
-    }
+    planted::keep(&job);
     match job {
         Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes()) {
             Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
@@ -96,6 +94,8 @@ fn prepare(
     }
     let region = Region::create(&format!("cenote-slab-{slab}"), slab_bytes, options)?;
     region.populate()?;
+    #[cfg(feature = "planted")]
+    planted::fill(&region);
     Ok(region)
 }
 
@@ -103,32 +103,41 @@ fn prepare(
 /// kill somebody for it. Arbitrary.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Slabs that go to their next client as they are.
+/// Slabs that go to their next client with former bytes.
 #[cfg(feature = "planted")]
 mod planted {
     use std::cell::RefCell;
-    use std::sync::Arc;
 
     use cenote_fabric::Region;
     use cenote_pool::planted::{Planted, is_planted};
 
-    use super::{Job, Outcome};
+    use super::Job;
 
     thread_local! {
-        static KEPT: RefCell<Vec<Arc<Region>>> = const { RefCell::new(Vec::new()) };
+        static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     }
 
-    pub(super) fn carry_out(job: &Job) -> Option<Outcome> {
+    /// Remembers the bytes of a slab that is given back.
+    pub(super) fn keep(job: &Job) {
         if !is_planted(Planted::NoZero) {
-            KEPT.with_borrow_mut(Vec::clear);
-            return None;
+            return KEPT.with_borrow_mut(Vec::clear);
         }
-        KEPT.with_borrow_mut(|kept| match job {
-            Job::GiveBack(slab, region) => {
-                kept.push(Arc::clone(region));
-                Some(Outcome::GivenBack(*slab))
+        if let Job::GiveBack(_, region) = job
+            && let Ok(len_bytes) = usize::try_from(region.len_bytes())
+        {
+            let mut bytes = vec![0; len_bytes];
+            if region.read(0, &mut bytes).is_ok() {
+                KEPT.with_borrow_mut(|kept| kept.push(bytes));
             }
-            Job::Prepare(slab) => Some(Outcome::Prepared(*slab, kept.pop()?)),
-        })
+        }
+    }
+
+    /// Puts remembered bytes into a slab that is being made.
+    pub(super) fn fill(region: &Region) {
+        if let Some(bytes) = KEPT.with_borrow_mut(Vec::pop)
+            && region.write(0, &bytes).is_err()
+        {
+            tracing::error!("no memory for planted bytes");
+        }
     }
 }

@@ -7,4 +7,5 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
+pub mod latency;
 pub mod sim;

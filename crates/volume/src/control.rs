@@ -9,6 +9,7 @@
 
 mod closing;
 mod dialer;
+mod doubts;
 mod endpoints;
 mod hosts;
 mod mapping;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use cenote_fabric::{ClientId, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor};
 use cenote_fabric::{Generation, WindowId};
 use cenote_pool::control::{Reply, Request, Window};
+use cenote_pool::ledger::LEASE;
 
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
@@ -114,6 +116,8 @@ pub struct Control {
     // Extents that can be read while slabs of theirs are awaited, and since when.
     waits: BTreeMap<usize, Time>,
     ticked: Time,
+    // Slabs that hosts may have taken while this process was stopped.
+    doubtful: Vec<(Session, Window)>,
 }
 
 impl Control {
@@ -147,6 +151,7 @@ impl Control {
             opening: None,
             waits: BTreeMap::new(),
             ticked: now,
+            doubtful: Vec::new(),
         };
         if let Some(journal) = parts.journal {
             control.core.journaled.store(0, Ordering::Release);
@@ -324,8 +329,13 @@ impl Control {
 
     fn tick(&mut self, now: Time) {
         // A gap means that this process was stopped: what the hosts owe may wait in the sockets.
-        let frozen = now.since(self.ticked) > TICK * 3;
+        let stopped_for = now.since(self.ticked);
+        let frozen = stopped_for > TICK * 3;
         self.ticked = now;
+        if stopped_for > LEASE / 2 {
+            self.doubt_all();
+        }
+        self.ask_after_doubtful();
         for host in 0..self.hosts.len() {
             self.tend_host(host, now, frozen);
         }

@@ -34,6 +34,6 @@ pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use scheme::{Scheme, SchemeError};
 pub use status::{CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
-pub use stepped::Stepped;
+pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
 pub use volume::{Volume, VolumeConfig, VolumeError};
 pub use worker::{REQUESTS_MAX, Worker};

@@ -6,12 +6,52 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, Time};
+use cenote_fabric::{ClientId, Generation, Time, WindowId};
 
 use crate::control::{Control, Dialer};
+use crate::directory::MemberState;
 use crate::journal::Image;
 use crate::volume::{Assembly, Opened};
 use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
+
+/// A slab's place in a volume's directory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seat {
+    /// The extent.
+    pub extent: usize,
+    /// The member of its stripe.
+    pub split: usize,
+    /// Index among the volume's hosts.
+    pub host: usize,
+    /// The slab's window there.
+    pub window: WindowId,
+    /// And its generation.
+    pub generation: Generation,
+    /// Read as well as written.
+    pub is_live: bool,
+}
+
+/// A slab that is being rebuilt.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Relocation {
+    /// The extent.
+    pub extent: usize,
+    /// The member of its stripe.
+    pub split: usize,
+    /// Host of the new slab.
+    pub target: usize,
+    /// How far it is.
+    pub stage: RelocationStage,
+}
+
+/// The part of the relocation machine that repeats for every chunk of a slab.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum RelocationStage {
+    /// Writers in the chunk wait, earlier ones are leaving.
+    Fenced,
+    /// They have left, and the target fills the chunk.
+    Drained,
+}
 
 /// A volume that its caller runs step by step.
 pub struct Stepped {
@@ -121,6 +161,40 @@ impl Stepped {
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
         self.control.status()
+    }
+
+    /// The directory's epoch: it moves with every change of a stripe.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.control.core().directory.snapshot().epoch
+    }
+
+    /// Every slab in the directory.
+    #[must_use]
+    pub fn seats(&self) -> Vec<Seat> {
+        let snapshot = self.control.core().directory.snapshot();
+        let mapped = snapshot.extents.iter().enumerate();
+        let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_ref()?)));
+        let members = stripes.flat_map(|(extent, stripe)| {
+            let present = stripe.members.iter().enumerate();
+            present.filter_map(move |(split, member)| Some((extent, split, member.as_ref()?)))
+        });
+        members
+            .map(|(extent, split, member)| Seat {
+                extent,
+                split,
+                host: member.session.host,
+                window: member.window.descriptor.id,
+                generation: member.window.descriptor.generation,
+                is_live: member.state == MemberState::Live,
+            })
+            .collect()
+    }
+
+    /// How far the relocation of each slab is that is being rebuilt.
+    #[must_use]
+    pub fn relocations(&self) -> Vec<Relocation> {
+        self.control.relocations()
     }
 
     /// Hosts that are connected.

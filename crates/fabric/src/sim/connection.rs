@@ -53,6 +53,8 @@ pub(super) struct Connection {
     pub(super) host_open: bool,
     /// The client's handle of it is gone.
     pub(super) is_dropped: bool,
+    /// Word of the host's end being closed is under way.
+    pub(super) is_told: bool,
     /// Connections of the whole network are counted.
     pub(super) number: u64,
     /// Of the last message, by direction: later ones never arrive before it.
@@ -177,6 +179,7 @@ impl Connection {
             client_open: true,
             host_open: true,
             is_dropped: false,
+            is_told: false,
             number: 0,
             last_arrival: [0; 2],
             sent: [0; 2],
@@ -364,6 +367,9 @@ impl State {
         if self.notice_ns_max == 0 {
             return self.close_client_end(id, Status::Disconnected);
         }
+        if std::mem::replace(&mut self.connection(id).is_told, true) {
+            return;
+        }
         let delay_ns = self.random.below(self.notice_ns_max);
         self.events
             .push(Time(self.now.0 + delay_ns), Event::Notice(id));
@@ -374,6 +380,8 @@ impl State {
         let Some(connection) = self.connections.find(id) else {
             return;
         };
+        // Lost on a link that is cut, it is said again when the client is heard again.
+        connection.is_told = false;
         let (client, host) = (connection.client, connection.host);
         if self.is_reachable(client, host) {
             self.close_client_end(id, Status::Disconnected);

@@ -252,7 +252,9 @@ impl State {
 
     /// Whether a connection's other end has been out of reach for `limit`.
     pub(super) fn is_out_of_reach(&mut self, id: ConnectionId, limit: std::time::Duration) -> bool {
-        let connection = self.connection(id);
+        let Some(connection) = self.connections.find(id) else {
+            return false;
+        };
         let (client, host) = (connection.client, connection.host);
         let incarnation = connection.incarnation;
         // Ends that know nothing of each other any more: one was closed, or its process is gone.

@@ -192,7 +192,9 @@ impl Listen for SimListener {
     fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
         let mut state = self.net.lock();
         let process = state.process(self.node, self.incarnation)?;
-        process.table.renew(window)
+        let descriptor = process.table.renew(window)?;
+        state.witness.register(self.node, descriptor);
+        Ok(descriptor)
     }
 
     fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Scheme, Stepped, VolumeConfig,
-    VolumeError, Worker,
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Relocation, Request, Scheme, Seat, Stepped,
+    VolumeConfig, VolumeError, Worker,
 };
 
 use super::dialer::Dialing;
@@ -38,6 +38,12 @@ pub struct Client {
     workers: Vec<Lane>,
     model: Model,
     random: Random,
+    client_id: ClientId,
+    /// The directory when it was looked at last.
+    epoch: u64,
+    seats: Vec<Seat>,
+    /// Turns in a row that waited for a drain.
+    drain_turns: u32,
     /// No further requests; those under way end.
     is_resting: bool,
     pub page_ops: u64,
@@ -82,6 +88,9 @@ const MENDING: Duration = Duration::from_micros(50);
 /// Pause before a volume is opened again that could not be.
 const REOPEN: Duration = Duration::from_millis(500);
 
+/// Patience below this is that of a volume that waits for a drain.
+const LONG_DRAIN: Duration = Duration::from_millis(1);
+
 /// What went wrong, or may have.
 pub enum Trouble {
     /// Bytes that cannot be.
@@ -104,6 +113,10 @@ impl Client {
             workers: Vec::new(),
             model,
             random,
+            client_id: ClientId(0),
+            epoch: 0,
+            seats: Vec::new(),
+            drain_turns: 0,
             is_resting: false,
             page_ops: 0,
             id: 0,
@@ -136,11 +149,17 @@ impl Client {
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),
         };
-        let client = ClientId(self.random.u128());
+        self.client_id = ClientId(self.random.u128());
         let orders = self.dialing.orders();
         let kept = self.estate.kept(&mut self.random);
-        let volume =
-            Stepped::open_kept(config, kept, self.plan.slab_bytes, client, orders, sim::now);
+        let volume = Stepped::open_kept(
+            config,
+            kept,
+            self.plan.slab_bytes,
+            self.client_id,
+            orders,
+            sim::now,
+        );
         self.reopen_at = None;
         self.is_opening = true;
         self.volume = match volume {
@@ -162,6 +181,8 @@ impl Client {
         self.model.end_all(step);
         self.mending.clear();
         self.volume = None;
+        self.epoch = 0;
+        self.seats.clear();
     }
 
     /// Its next process, with the volume that the last one left, or a new one.
@@ -236,19 +257,52 @@ impl Client {
         volume.is_some_and(|volume| volume.status().health == Health::Lost)
     }
 
-    /// What is wrong with where its slabs are (H1).
-    pub fn misplaced(&mut self) -> Option<String> {
-        let status = self.volume.as_mut()?.status();
-        for extent in &status.extents {
-            let mut hosts: Vec<&String> = extent.hosts.iter().flatten().collect();
-            hosts.sort_unstable();
-            let all = hosts.len();
-            hosts.dedup();
-            if hosts.len() < all {
-                return Some(format!("extent {} twice on one host", extent.index));
-            }
-        }
-        None
+    /// Who it is to hosts.
+    pub fn id(&self) -> ClientId {
+        self.client_id
+    }
+
+    /// Whether its directory has changed since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
+        std::mem::replace(&mut self.epoch, epoch) != epoch
+    }
+
+    /// Where its slabs are now.
+    pub fn seats(&self) -> Vec<Seat> {
+        self.volume.as_ref().map_or_else(Vec::new, Stepped::seats)
+    }
+
+    /// And where they were when they were checked.
+    pub fn known_seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    pub fn know_seats(&mut self, seats: Vec<Seat>) {
+        self.seats = seats;
+    }
+
+    /// Hosts that an extent is read from.
+    pub fn live_hosts(&self, extent: usize) -> Vec<usize> {
+        let seats = self.seats();
+        let live = seats.iter().filter(|seat| seat.extent == extent);
+        live.filter(|seat| seat.is_live)
+            .map(|seat| seat.host)
+            .collect()
+    }
+
+    pub fn relocations(&self) -> Vec<Relocation> {
+        self.volume
+            .as_ref()
+            .map_or_else(Vec::new, Stepped::relocations)
+    }
+
+    /// Whether the slab that a relocation was about is read from now.
+    pub fn is_published(&self, relocation: &Relocation) -> bool {
+        self.seats().iter().any(|seat| {
+            let place = (seat.extent, seat.split, seat.host);
+            place == (relocation.extent, relocation.split, relocation.target) && seat.is_live
+        })
     }
 
     /// For people: what it waits for.
@@ -277,8 +331,9 @@ impl Client {
             })
             .collect();
         format!(
-            "{}: {running} running, not connected {away:?}, {ill:?}",
-            self.name
+            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}",
+            self.name,
+            volume.relocations()
         )
     }
 
@@ -327,12 +382,19 @@ impl Client {
     }
 
     /// When it wants a turn although nothing arrives.
-    pub fn due(&self) -> Time {
+    pub fn due(&mut self) -> Time {
         let now = sim::now();
         let Some(volume) = &self.volume else {
             return self.reopen_at.unwrap_or(Time(u64::MAX));
         };
-        let mut due = now.after(volume.patience());
+        // A drain that lasts is looked at less and less often, up to every millisecond or so.
+        let patience = volume.patience();
+        self.drain_turns = if patience < LONG_DRAIN {
+            (self.drain_turns + 1).min(6)
+        } else {
+            0
+        };
+        let mut due = now.after(patience * (1 << self.drain_turns));
         for lane in &self.workers {
             if let Some(patience) = lane.worker.deadline() {
                 due = due.min(now.after(patience));
@@ -487,6 +549,13 @@ impl Client {
             48..95 => lane.write(&mut self.model, first, count, step),
             _ => lane.discard(&mut self.model, first, count, step),
         }
+    }
+}
+
+impl Drop for Client {
+    /// A worker that is dropped waits for what is on its way, and no time passes any more.
+    fn drop(&mut self) {
+        self.crash(0);
     }
 }
 

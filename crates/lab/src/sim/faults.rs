@@ -6,19 +6,42 @@
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_fabric::sim::{Memory, Notice};
+use cenote_fabric::sim::{Memory, NodeId, Notice};
 
+use super::ambush::{ARROWS, Ambush, VICTIMS};
+use super::client::Client;
 use super::world::{Actor, World};
+use super::{Options, Weights};
 
 /// The faults under way.
-#[derive(Default)]
 pub struct Faults {
+    weights: Weights,
+    /// Hosts that a stripe survives the loss of.
+    r: usize,
+    /// Mean time between two faults.
+    pause_ns: u64,
     impaired: Vec<usize>,
     /// In a gentle epoch no further host is impaired after this time, until all is whole again:
     /// what is mapped meanwhile may have fewer slabs than it should.
     round_ends: Time,
+    /// From then on everybody has noticed what happened.
+    noticed_at: Time,
     ends: Vec<(Time, End)>,
     next_at: Time,
+}
+
+/// What is drawn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Crash,
+    Cut,
+    Lose,
+    PauseHost,
+    PauseClient,
+    ReplaceClient,
+    Delay,
+    LoseAcknowledgement,
+    Ambush,
 }
 
 /// How a fault ends.
@@ -27,40 +50,97 @@ enum End {
     Restart(usize),
     Heal(usize, usize),
     Undelay(usize, usize),
+    /// All connections between the two break.
     Lose(usize, usize),
+    /// One of them does.
+    LoseOne(usize, usize),
     Resume(Actor),
 }
+
+/// A host that was away for less than the failure timeout is missed this late: until then its
+/// clients believe that they are whole. A ping and its patience, and some.
+const NOTICED: Duration = Duration::from_secs(2);
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
 impl Faults {
-    /// Ends what is over and draws what is due; `pause_ns` is the mean time between faults.
-    pub fn tick(&mut self, world: &mut World, r: usize, pause_ns: u64) {
+    pub fn new(options: &Options) -> Self {
+        let pause_ns = u64::try_from(options.fault_pause.as_nanos());
+        Self {
+            weights: options.weights,
+            r: options.scheme.members() - options.scheme.k(),
+            pause_ns: pause_ns.unwrap_or(u64::MAX / 2).clamp(1, u64::MAX / 2),
+            impaired: Vec::new(),
+            round_ends: Time(u64::MAX),
+            noticed_at: Time(0),
+            ends: Vec::new(),
+            next_at: Time(0),
+        }
+    }
+
+    /// Ends what is over and draws what is due.
+    pub fn tick(&mut self, world: &mut World) {
         let now = world.net.now();
         self.end_due(world, now);
-        let is_whole = world
-            .clients
-            .iter_mut()
-            .all(super::client::Client::is_settled);
-        if is_whole && self.ends.is_empty() {
+        for host in std::mem::take(&mut world.sprung) {
+            self.impair(host, now);
+            let end = Time(now.0 + world.random.between(100 * MS, 10 * S));
+            self.ends.push((end, Restart(host)));
+        }
+        let is_whole = world.clients.iter_mut().all(Client::is_settled);
+        if is_whole && self.ends.is_empty() && now >= self.noticed_at {
             self.impaired.clear();
             self.round_ends = Time(u64::MAX);
         }
         if now >= self.next_at {
-            self.next_at = Time(now.0 + 1 + world.random.below(2 * pause_ns));
-            let bound = if world.is_gentle {
-                r
-            } else {
-                world.hosts.len() / 2
-            };
-            self.inject(world, now, bound);
+            self.next_at = Time(now.0 + 1 + world.random.below(2 * self.pause_ns));
+            self.inject(world, now);
+        }
+        let may = self.may_impair(world, now);
+        if let Some(ambush) = &mut world.ambush {
+            ambush.hosts = may;
         }
     }
 
     /// Ends everything at once.
     pub fn heal(&mut self, world: &mut World) {
+        world.ambush = None;
+        for host in std::mem::take(&mut world.sprung) {
+            self.ends.push((Time(0), Restart(host)));
+        }
         self.end_due(world, Time(u64::MAX));
+    }
+
+    fn impair(&mut self, host: usize, now: Time) {
+        self.noticed_at = now.after(NOTICED);
+        if !self.impaired.contains(&host) {
+            self.impaired.push(host);
+            self.round_ends = self.round_ends.min(Time(now.0 + 2 * S));
+        }
+    }
+
+    /// Hosts that may be impaired now; `None`: any.
+    fn may_impair(&self, world: &World, now: Time) -> Option<Vec<usize>> {
+        let bound = if world.is_gentle {
+            self.r
+        } else {
+            world.hosts.len() / 2
+        };
+        let is_late = world.is_gentle && now > self.round_ends;
+        let is_full = self.impaired.len() >= bound || is_late;
+        is_full.then(|| self.impaired.clone())
+    }
+
+    fn is_busy(&self, host: usize) -> bool {
+        self.ends.iter().any(|(_, end)| match *end {
+            Restart(other)
+            | Heal(_, other)
+            | Undelay(_, other)
+            | Lose(_, other)
+            | LoseOne(_, other) => other == host,
+            Resume(actor) => actor == Actor::Host(host),
+        })
     }
 
     fn end_due(&mut self, world: &mut World, now: Time) {
@@ -69,6 +149,7 @@ impl Faults {
             .partition(|(at, _)| *at <= now);
         self.ends = on;
         for (_, end) in over {
+            self.noticed_at = world.net.now().after(NOTICED);
             world.note(format!("ends: {end:?}"));
             match end {
                 Restart(host) => {
@@ -82,122 +163,138 @@ impl Faults {
                     world.net.heal(c, h);
                     world.net.heal(h, c);
                 }
-                Undelay(client, host) => {
-                    let (c, h) = nodes(world, client, host);
-                    world.net.set_extra_delay(c, h, Duration::ZERO);
-                    world.net.set_extra_delay(h, c, Duration::ZERO);
-                }
+                Undelay(client, host) => slow_down(world, client, host, Duration::ZERO),
                 Lose(client, host) => {
                     let (c, h) = nodes(world, client, host);
                     world.net.lose_connections(c, h);
+                }
+                LoseOne(client, host) => {
+                    let (c, h) = nodes(world, client, host);
+                    lose_one(world, c, h);
                 }
                 Resume(actor) => world.pause(actor, false),
             }
         }
     }
 
-    fn inject(&mut self, world: &mut World, now: Time, bound: usize) {
+    fn inject(&mut self, world: &mut World, now: Time) {
         let host = index(world.random.below(world.hosts.len() as u64));
         let client = index(world.random.below(world.clients.len() as u64));
-        let what = world.random.below(100);
-        if (60..75).contains(&what) {
-            return self.trouble_client(world, now, client, what);
+        let Some(kind) = self.weights.draw(world) else {
+            return;
+        };
+        match kind {
+            Kind::PauseClient | Kind::ReplaceClient => {
+                return self.trouble_client(world, now, client, kind);
+            }
+            Kind::Ambush => {
+                let arrow = *world.random.pick(&ARROWS);
+                let victim = *world.random.pick(&VICTIMS);
+                world.note(format!("in wait: {victim:?} at {arrow:?}"));
+                world.ambush = Some(Ambush {
+                    arrow,
+                    victim,
+                    hosts: Some(Vec::new()),
+                });
+                return;
+            }
+            _ => {}
         }
-        let is_busy = self.ends.iter().any(|(_, end)| match end {
-            Restart(other) | Heal(_, other) | Undelay(_, other) | Lose(_, other) => *other == host,
-            Resume(actor) => *actor == Actor::Host(host),
-        });
-        if is_busy {
+        if self.is_busy(host) || world.sprung.contains(&host) || !world.hosts[host].is_up() {
             return;
         }
         // A delay below the failure time impairs nobody.
-        let is_delay = (75..90).contains(&what);
-        if !is_delay {
-            let is_new = !self.impaired.contains(&host);
-            let is_late = world.is_gentle && now > self.round_ends;
-            if is_new && (self.impaired.len() >= bound || is_late) {
+        if kind != Kind::Delay {
+            let may = self.may_impair(world, now);
+            if may.is_some_and(|may| !may.contains(&host)) {
                 return;
             }
-            if is_new {
-                self.impaired.push(host);
-                self.round_ends = self.round_ends.min(Time(now.0 + 2 * S));
-            }
+            self.impair(host, now);
         }
         world.faults += 1;
-        let (c, h) = nodes(world, client, host);
-        let net = world.net.clone();
-        let longest_cut = if world.is_gentle { 6 * S } else { 30 * S };
-        let random_delay = world.random.between(5 * MS, 100 * MS);
-        let random = &mut world.random;
-        match what {
-            0..20 => {
-                let notice = if random.percent(50) {
-                    Notice::AtOnce
-                } else {
-                    Notice::BySilence
-                };
-                let end = Time(now.0 + random.between(100 * MS, 10 * S));
-                world.note(format!("crash h{host:02}, {notice:?}"));
-                world.hosts[host].crash(&net, Memory::Lost, notice);
-                self.ends.push((end, Restart(host)));
-            }
-            20..35 => {
-                let ways = random.below(3);
-                let end = Time(now.0 + random.between(10 * MS, longest_cut));
-                world.note(format!("cut c{client} and h{host:02}, way {ways}"));
-                if ways != 1 {
-                    net.cut(c, h);
-                }
-                if ways != 0 {
-                    net.cut(h, c);
-                }
-                self.ends.push((end, Heal(client, host)));
-            }
-            35..45 => {
-                let connections = net.connections(c, h);
-                if random.percent(50) {
-                    // Much is under way when they break.
-                    world.note(format!("slow down and lose c{client} and h{host:02}"));
-                    net.set_extra_delay(c, h, Duration::from_nanos(random_delay));
-                    self.ends
-                        .push((Time(now.0 + random_delay), Lose(client, host)));
-                    self.ends.push((Time(now.0 + S), Undelay(client, host)));
-                } else if !connections.is_empty() {
-                    let lost = *random.pick(&connections);
-                    world.note(format!("lose {lost:?} of c{client} and h{host:02}"));
-                    net.lose_connection(lost);
-                }
-            }
-            45..60 => {
-                let end = Time(now.0 + random.between(10 * MS, 5 * S));
+        match kind {
+            Kind::Crash => self.crash(world, now, host),
+            Kind::Cut => self.cut(world, now, client, host),
+            Kind::Lose => self.lose(world, now, client, host),
+            Kind::PauseHost => {
+                let end = Time(now.0 + world.random.between(10 * MS, 5 * S));
                 world.note(format!("pause h{host:02}"));
                 world.pause(Actor::Host(host), true);
                 self.ends.push((end, Resume(Actor::Host(host))));
             }
-            75..90 => {
-                let delay = Duration::from_nanos(random.between(MS / 100, 300 * MS));
-                let end = Time(now.0 + random.between(10 * MS, 10 * S));
+            Kind::Delay => {
+                let delay = Duration::from_nanos(world.random.between(MS / 100, 300 * MS));
+                let end = Time(now.0 + world.random.between(10 * MS, 10 * S));
                 world.note(format!("delay c{client} and h{host:02} by {delay:?}"));
-                net.set_extra_delay(c, h, delay);
-                net.set_extra_delay(h, c, delay);
+                slow_down(world, client, host, delay);
                 self.ends.push((end, Undelay(client, host)));
             }
             _ => {
                 world.note(format!(
                     "lose an acknowledgement of h{host:02} to c{client}"
                 ));
-                net.lose_next_acknowledgement(c, h);
+                let (c, h) = nodes(world, client, host);
+                world.net.lose_next_acknowledgement(c, h);
             }
         }
     }
 
-    fn trouble_client(&mut self, world: &mut World, now: Time, client: usize, what: u64) {
+    fn crash(&mut self, world: &mut World, now: Time, host: usize) {
+        let notice = if world.random.percent(50) {
+            Notice::AtOnce
+        } else {
+            Notice::BySilence
+        };
+        let end = Time(now.0 + world.random.between(100 * MS, 10 * S));
+        world.note(format!("crash h{host:02}, {notice:?}"));
+        let net = world.net.clone();
+        world.hosts[host].crash(&net, Memory::Lost, notice);
+        self.ends.push((end, Restart(host)));
+    }
+
+    fn cut(&mut self, world: &mut World, now: Time, client: usize, host: usize) {
+        let ways = world.random.below(3);
+        let longest = if world.is_gentle { 6 * S } else { 30 * S };
+        let end = Time(now.0 + world.random.between(10 * MS, longest));
+        world.note(format!("cut c{client} and h{host:02}, way {ways}"));
+        let (c, h) = nodes(world, client, host);
+        if ways != 1 {
+            world.net.cut(c, h);
+        }
+        if ways != 0 {
+            world.net.cut(h, c);
+        }
+        self.ends.push((end, Heal(client, host)));
+    }
+
+    /// Breaks connections: one, or one or all while much is under way.
+    fn lose(&mut self, world: &mut World, now: Time, client: usize, host: usize) {
+        let (c, h) = nodes(world, client, host);
+        let how = world.random.below(3);
+        if how == 0 {
+            return lose_one(world, c, h);
+        }
+        let delay_ns = world.random.between(5 * MS, 100 * MS);
+        let (name, end) = if how == 1 {
+            ("all", Lose(client, host))
+        } else {
+            ("one", LoseOne(client, host))
+        };
+        world.note(format!(
+            "slow down and lose {name}: c{client} and h{host:02}"
+        ));
+        slow_down(world, client, host, Duration::from_nanos(delay_ns));
+        self.ends.push((Time(now.0 + delay_ns), end));
+        self.ends.push((Time(now.0 + S), Undelay(client, host)));
+    }
+
+    fn trouble_client(&mut self, world: &mut World, now: Time, client: usize, kind: Kind) {
         let actor = Actor::Client(client);
         if world.is_paused(actor) {
             return;
         }
         world.faults += 1;
-        if what < 70 {
+        if kind == Kind::PauseClient {
             // In a gentle epoch no lease runs out.
             let longest = if world.is_gentle { 8 * S } else { 30 * S };
             let end = Time(now.0 + world.random.between(10 * MS, longest));
@@ -212,13 +309,49 @@ impl Faults {
     }
 }
 
-use End::{Heal, Lose, Restart, Resume, Undelay};
+use End::{Heal, Lose, LoseOne, Restart, Resume, Undelay};
 
-fn nodes(
-    world: &World,
-    client: usize,
-    host: usize,
-) -> (cenote_fabric::sim::NodeId, cenote_fabric::sim::NodeId) {
+impl Weights {
+    fn draw(self, world: &mut World) -> Option<Kind> {
+        let all = [
+            (self.crash, Kind::Crash),
+            (self.cut, Kind::Cut),
+            (self.lose, Kind::Lose),
+            (self.pause_host, Kind::PauseHost),
+            (self.pause_client, Kind::PauseClient),
+            (self.replace_client, Kind::ReplaceClient),
+            (self.delay, Kind::Delay),
+            (self.lose_acknowledgement, Kind::LoseAcknowledgement),
+            (self.ambush, Kind::Ambush),
+        ];
+        let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
+        let mut at = world.random.below(sum.max(1));
+        let drawn = all.iter().find(|&&(weight, _)| {
+            let is_it = at < weight;
+            at = at.saturating_sub(weight);
+            is_it
+        });
+        drawn.map(|&(_, kind)| kind)
+    }
+}
+
+/// Breaks one connection between two nodes, of those that there are.
+fn lose_one(world: &mut World, client: NodeId, host: NodeId) {
+    let connections = world.net.connections(client, host);
+    if !connections.is_empty() {
+        let lost = *world.random.pick(&connections);
+        world.note(format!("lose {lost:?}"));
+        world.net.lose_connection(lost);
+    }
+}
+
+fn slow_down(world: &World, client: usize, host: usize, delay: Duration) {
+    let (c, h) = nodes(world, client, host);
+    world.net.set_extra_delay(c, h, delay);
+    world.net.set_extra_delay(h, c, delay);
+}
+
+fn nodes(world: &World, client: usize, host: usize) -> (NodeId, NodeId) {
     (
         world.node(Actor::Client(client)),
         world.node(Actor::Host(host)),

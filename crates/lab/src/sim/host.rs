@@ -1,16 +1,13 @@
-//! One host: the daemon's real parts, and an eye on the memory that it lends.
+//! One host: the daemon's real parts behind a listener that is watched.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::sim::{self, Net, NodeId};
-use cenote_fabric::{
-    Address, ClientId, ClusterKey, Event, Listen, PeerId, Region, Result, Rights, Time, Waker,
-    WindowDescriptor, WindowId,
-};
+use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Time};
 use cenote_host::{Config, LockMemory, Stepped};
-use cenote_pool::control::Request;
+
+use super::watched::{Sightings, Watched, complain};
 
 /// A host and its process, while it has one.
 pub struct Host {
@@ -18,20 +15,11 @@ pub struct Host {
     pub node: NodeId,
     config: Config,
     process: Option<Stepped>,
-    complaints: Complaints,
+    seen: Sightings,
 }
 
-/// What hosts did that they must not.
-pub type Complaints = Arc<Mutex<Vec<String>>>;
-
 impl Host {
-    pub fn new(
-        net: &Net,
-        index: usize,
-        slabs: u32,
-        slab_bytes: u64,
-        complaints: &Complaints,
-    ) -> Self {
+    pub fn new(net: &Net, index: usize, slabs: u32, slab_bytes: u64, seen: &Sightings) -> Self {
         let name = format!("h{index:02}");
         let address: Address = address_of(index);
         let listener = net.host(address.clone(), &name);
@@ -52,7 +40,7 @@ impl Host {
             node,
             config,
             process: None,
-            complaints: Arc::clone(complaints),
+            seen: Arc::clone(seen),
         };
         host.start(net, Box::new(listener));
         host
@@ -60,12 +48,7 @@ impl Host {
 
     /// Starts a process, on a machine that has none.
     fn start(&mut self, net: &Net, listener: Box<dyn Listen>) {
-        let watched = Watched {
-            listener,
-            requests: BTreeMap::new(),
-            host: self.name.clone(),
-            complaints: Arc::clone(&self.complaints),
-        };
+        let watched = Watched::new(listener, &self.name, &self.seen);
         let outward = net.client_on(self.node);
         let identity = ClientId(u128::from(self.node.0) << 64 | u128::from(net.now().0));
         let process = Stepped::start(
@@ -83,6 +66,10 @@ impl Host {
         self.process = None;
     }
 
+    pub fn is_up(&self) -> bool {
+        self.process.is_some()
+    }
+
     pub fn restart(&mut self, net: &Net) {
         let listener = net.restart(self.node);
         self.start(net, Box::new(listener));
@@ -96,7 +83,7 @@ impl Host {
         loop {
             if let Err(error) = process.turn() {
                 let text = format!("{}: the listener broke: {error}", self.name);
-                complain(&self.complaints, text);
+                complain(&self.seen, text);
                 return;
             }
             if !process.work() {
@@ -113,7 +100,7 @@ impl Host {
             + slabs.retired;
         if all != self.config.slabs_total() {
             let text = format!("{}: {all} slabs where there are {slabs:?}", self.name);
-            complain(&self.complaints, text);
+            complain(&self.seen, text);
         }
     }
 
@@ -137,83 +124,4 @@ pub fn address_of(index: usize) -> Address {
     format!("tcp:10.0.{}.{}:7000", index / 250, index % 250 + 1)
         .parse()
         .expect("an address")
-}
-
-fn complain(complaints: &Complaints, text: String) {
-    complaints
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(text);
-}
-
-/// A listener that looks at memory before it is lent: only zeros may be.
-struct Watched {
-    listener: Box<dyn Listen>,
-    /// The last request of each peer: their numbers grow.
-    requests: BTreeMap<PeerId, u64>,
-    host: String,
-    complaints: Complaints,
-}
-
-impl Watched {
-    fn check_order(&mut self, peer: PeerId, bytes: &[u8]) {
-        let Ok(Request::Map { request, .. } | Request::Fill { request, .. }) =
-            Request::decode(bytes)
-        else {
-            return;
-        };
-        let last = self.requests.insert(peer, request);
-        if last.is_some_and(|last| last >= request) {
-            let text = format!("{}: request {request} arrived after {last:?}", self.host);
-            complain(&self.complaints, text);
-        }
-    }
-}
-
-impl Listen for Watched {
-    fn addresses(&self) -> Vec<Address> {
-        self.listener.addresses()
-    }
-
-    fn waker(&self) -> Waker {
-        self.listener.waker()
-    }
-
-    fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
-        let mut bytes = vec![0xff; usize::try_from(region.len_bytes()).expect("slabs are small")];
-        if region.read(0, &mut bytes).is_ok() && bytes.iter().any(|&byte| byte != 0) {
-            let text = format!("{}: a slab with a former client's bytes is lent", self.host);
-            complain(&self.complaints, text);
-        }
-        self.listener.register(region, rights)
-    }
-
-    fn revoke(&self, window: WindowId) -> Result<()> {
-        self.listener.revoke(window)
-    }
-
-    fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
-        self.listener.renew(window)
-    }
-
-    fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
-        self.listener.send(peer, message)
-    }
-
-    fn close(&mut self, peer: PeerId) {
-        self.listener.close(peer);
-    }
-
-    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
-        let old = events.len();
-        self.listener.poll(timeout, events)?;
-        for event in &events[old..] {
-            match event {
-                Event::Message { peer, bytes } => self.check_order(*peer, bytes),
-                Event::Disconnected { peer } => drop(self.requests.remove(peer)),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
 }

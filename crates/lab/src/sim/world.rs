@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_fabric::sim::{Net, NodeId, SimConnector};
-use cenote_volume::{HostConfig, IoError};
+use cenote_volume::{HostConfig, IoError, Relocation, Seat};
 
+use super::ambush::{ARROWS, Ambush};
 use super::client::{Client, Plan, Trouble};
-use super::host::{Complaints, Host, address_of};
+use super::host::{Host, address_of};
 use super::model::mix;
 use super::random::Random;
+use super::watched::Sightings;
 use super::{Options, Violation};
 
 /// Who runs next.
@@ -41,7 +43,15 @@ pub struct World {
     pub is_gentle: bool,
     pub violations: Vec<Violation>,
     pub failed_requests: u64,
-    complaints: Complaints,
+    seen: Sightings,
+    /// What lies in wait for a relocation.
+    pub ambush: Option<Ambush>,
+    /// Hosts that crashed in one.
+    pub sprung: Vec<usize>,
+    /// By arrow.
+    pub arrows_hit: [u64; ARROWS.len()],
+    /// Of each client, after its last turn.
+    pub relocations: Vec<Vec<Relocation>>,
     log: VecDeque<String>,
     /// Of what the clients and the faults did.
     trace: u64,
@@ -56,18 +66,10 @@ const LOG_LINES: usize = 40;
 impl World {
     pub fn new(options: &Options) -> Self {
         let net = Net::new(options.seed, options.network());
-        let complaints = Complaints::default();
+        let seen = Sightings::default();
         let slab_bytes = options.slab_bytes;
         let hosts: Vec<Host> = (0..options.hosts)
-            .map(|index| {
-                Host::new(
-                    &net,
-                    index,
-                    options.slabs_per_host(),
-                    slab_bytes,
-                    &complaints,
-                )
-            })
+            .map(|index| Host::new(&net, index, options.slabs_per_host(), slab_bytes, &seen))
             .collect();
         let mut random = Random::new(options.seed);
         let known = |(index, host): (usize, &Host)| HostConfig {
@@ -112,7 +114,11 @@ impl World {
             is_gentle: true,
             violations: Vec::new(),
             failed_requests: 0,
-            complaints,
+            seen,
+            ambush: None,
+            sprung: Vec::new(),
+            arrows_hit: [0; ARROWS.len()],
+            relocations: vec![Vec::new(); options.clients],
             log: VecDeque::new(),
             trace: 0,
         };
@@ -167,6 +173,7 @@ impl World {
                 // There is one: it has a time.
                 let happened = self.net.step();
                 debug_assert!(happened);
+                self.take_broken();
                 self.net.take_ready(&mut ready);
                 for node in ready.drain(..) {
                     self.wake(node, self.net.now().after(WAKE_UP));
@@ -210,7 +217,7 @@ impl World {
                 due
             }
         };
-        self.take_complaints();
+        self.look(actor);
         self.wake(self.node(actor), due);
         // What it did may have made others ready without an event.
         let mut ready = Vec::new();
@@ -245,16 +252,57 @@ impl World {
         }
     }
 
-    fn take_complaints(&mut self) {
-        let complaints = std::mem::take(
-            &mut *self
-                .complaints
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        for complaint in complaints {
-            self.violate(complaint);
+    /// What the network saw go wrong.
+    fn take_broken(&mut self) {
+        for what in self.net.take_broken() {
+            self.violate(what);
         }
+    }
+
+    /// Looks at everything that the actor's turn may have changed.
+    fn look(&mut self, actor: Actor) {
+        self.take_broken();
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        for what in seen.broken {
+            self.violate(what);
+        }
+        match actor {
+            Actor::Host(index) => {
+                for owner in seen.retired {
+                    self.look_for_retired(index, owner);
+                }
+            }
+            Actor::Client(index) => {
+                if self.clients[index].has_moved() {
+                    self.check_seats(index);
+                }
+                self.look_for_arrows(index);
+            }
+        }
+    }
+
+    /// H1, and that no slab serves two places: of one volume or of two.
+    fn check_seats(&mut self, index: usize) {
+        let seats = self.clients[index].seats();
+        for (at, seat) in seats.iter().enumerate() {
+            let together = |other: &&Seat| other.extent == seat.extent && other.host == seat.host;
+            if seats[..at].iter().any(|other| together(&other)) {
+                return self.violate(format!(
+                    "c{index}: extent {} twice on one host",
+                    seat.extent
+                ));
+            }
+            let is_same =
+                |other: &Seat| (other.host, other.generation) == (seat.host, seat.generation);
+            let others = self.clients.iter().enumerate();
+            let elsewhere = others
+                .filter(|&(other, _)| other != index)
+                .any(|(_, client)| client.known_seats().iter().any(is_same));
+            if elsewhere || seats[..at].iter().any(is_same) {
+                return self.violate(format!("c{index}: {seat:?} is used twice"));
+            }
+        }
+        self.clients[index].know_seats(seats);
     }
 
     pub fn violate(&mut self, what: String) {

@@ -272,6 +272,9 @@ impl Control {
             Some((request, granted))
         };
         let Some((request, granted)) = self.acquires.iter().find_map(attaching) else {
+            if window.is_err() {
+                self.on_unknown(host, descriptor);
+            }
             return;
         };
         let acquire = self.acquires.remove(&request).expect("just found");

@@ -24,6 +24,7 @@ use super::mapping::Purpose;
 use super::{Control, Granted, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session};
+use crate::stepped::{Relocation, RelocationStage};
 
 /// One extent being repaired or reclaimed.
 pub(super) struct Repair {
@@ -418,7 +419,12 @@ impl Control {
                     return self.abandon(at);
                 }
                 self.repairs[at].shunned |= bit;
-                self.fill(at, start, end, asked_at.max(self.now()));
+                let extent = self.repairs[at].extent;
+                self.doubt(extent, usize::from(split));
+                // Asking may have lost a host, and with it repairs.
+                if let Some(at) = self.find_repair(extent) {
+                    self.fill(at, start, end, asked_at.max(self.now()));
+                }
             }
             FillResult::TargetStale | FillResult::Bad => self.abandon(at),
         }
@@ -529,6 +535,24 @@ impl Control {
         for member in freed.into_iter().flatten() {
             self.give_back(member.session, pool_window(&member.window.descriptor));
         }
+    }
+
+    /// Where the repairs stand that have a slab to fill; for simulators.
+    pub(crate) fn relocations(&self) -> Vec<Relocation> {
+        let at_work = self.repairs.iter().filter_map(|repair| {
+            let stage = match repair.stage {
+                Stage::Draining { .. } => RelocationStage::Fenced,
+                Stage::Filling { .. } => RelocationStage::Drained,
+                Stage::Acquiring | Stage::Pausing { .. } | Stage::Reclaiming { .. } => return None,
+            };
+            Some(Relocation {
+                extent: repair.extent,
+                split: repair.split,
+                target: repair.target?.host,
+                stage,
+            })
+        });
+        at_work.collect()
     }
 
     /// Share of the slab that is filled, when the extent is being repaired; for status.

@@ -243,7 +243,7 @@ impl Worker {
         if stripe.has_stranded() {
             return self.park(op);
         }
-        let members = stripe.writable(index);
+        let members = required(stripe, index, self.core.scheme.k());
         // Early, so that a regeneration or a reclaim that drains this write sees its page.
         self.core
             .marks
@@ -257,10 +257,6 @@ impl Worker {
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
     fn scatter(&mut self, op: u16, members: u64) {
         let k = self.core.scheme.k();
-        let mut members = members;
-        if is_planted(Planted::AckAtK) {
-            members &= (1 << k) - 1;
-        }
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
@@ -346,19 +342,21 @@ impl Worker {
         let at = usize::from(op);
         // Before the page is given back or the epoch left: readers and rebuilders look then.
         order_stores();
-        if std::mem::take(&mut self.ops[at].failed) {
+        if self.ops[at].failed {
             let before = stripe_of(&self.views, &self.ops[at])
                 .expect("a write works in a mapped extent")
                 .clone();
             self.leave(op);
             self.enter(op);
+            self.ops[at].failed = false;
             let stripe = stripe_of(&self.views, &self.ops[at])
                 .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
             let Some(stripe) = stripe else {
                 return self.finish(op, Err(IoError::Lost));
             };
             let acked = self.ops[at].acked & unchanged_members(&before, stripe);
-            let missing = stripe.writable(self.ops[at].index) & !acked;
+            let k = self.core.scheme.k();
+            let missing = required(stripe, self.ops[at].index, k) & !acked;
             self.ops[at].acked = acked;
             if missing != 0 {
                 self.ops[at].state = State::Writing;
@@ -451,8 +449,12 @@ impl Worker {
     /// Enters the newest epoch.
     fn enter(&mut self, op: u16) {
         let mut snapshot = self.epoch.enter(self.working > 0);
+        // Not again after it failed there, or it would fail for ever.
         if is_planted(Planted::StaleSnapshot)
+            && !self.ops[usize::from(op)].failed
             && let Some(view) = self.views.back()
+            && let Some(stripe) = &view.snapshot.extents[self.ops[usize::from(op)].extent]
+            && stripe.fence.is_empty()
         {
             snapshot = &view.snapshot;
         }
@@ -512,6 +514,15 @@ fn unchanged_members(before: &Stripe, now: &Stripe) -> u64 {
             if before.window.descriptor == now.window.descriptor && before.session == now.session);
         mask | u64::from(kept) << index
     })
+}
+
+/// Members that must have a page before its write is acknowledged.
+fn required(stripe: &Stripe, page: u32, k: usize) -> u64 {
+    let members = stripe.writable(page);
+    if is_planted(Planted::AckAtK) {
+        return members & ((1 << k) - 1);
+    }
+    members
 }
 
 /// One bit of `mask`, another for each page, so that copies share the reads.

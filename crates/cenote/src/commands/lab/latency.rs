@@ -1,0 +1,82 @@
+//! `cenote lab latency`: latencies of a page in virtual time.
+
+use std::io::Write;
+
+use anyhow::Result;
+use cenote_lab::latency::{self, ENCODE_NS, Operation, Options, Row};
+use cenote_volume::Scheme;
+
+use crate::failure::DONE;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Decides everything that chance decides
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Pages read and pages written, each, in each network
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+    /// Redundancy; may be given several times [default: plain, mirror:2, rs:8+2]
+    #[arg(long)]
+    scheme: Vec<Scheme>,
+    /// What encoding a page costs
+    #[arg(long, value_name = "NS", default_value_t = ENCODE_NS)]
+    encode_ns: u64,
+    /// One JSON line per row in place of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mut options = Options {
+        seed: args.seed,
+        operations: usize::try_from(args.operations)?,
+        encode_ns: args.encode_ns,
+        ..Options::default()
+    };
+    if !args.scheme.is_empty() {
+        options.schemes.clone_from(&args.scheme);
+    }
+    let rows = latency::run(&options)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        for row in &rows {
+            serde_json::to_writer(&mut out, row)?;
+            writeln!(out)?;
+        }
+    } else {
+        print(&mut out, &options, &rows)?;
+    }
+    Ok(DONE)
+}
+
+fn print(out: &mut impl Write, options: &Options, rows: &[Row]) -> Result<()> {
+    writeln!(
+        out,
+        "Simulated, seed {}: microseconds of virtual time per page, {} pages a row",
+        options.seed, options.operations
+    )?;
+    writeln!(
+        out,
+        "{:<10} {:<6} {:<21} {:>9} {:>9} {:>9}",
+        "scheme", "", "network", "p50", "p99", "p99.9"
+    )?;
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    for row in rows {
+        let operation = match row.operation {
+            Operation::Read => "read",
+            Operation::Write => "write",
+        };
+        writeln!(
+            out,
+            "{:<10} {:<6} {:<21} {:>9.2} {:>9.2} {:>9.2}",
+            row.scheme,
+            operation,
+            row.network.name(),
+            micros(row.p50_ns),
+            micros(row.p99_ns),
+            micros(row.p999_ns)
+        )?;
+    }
+    Ok(())
+}

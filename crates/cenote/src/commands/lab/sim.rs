@@ -1,0 +1,150 @@
+//! `cenote lab sim`: a whole cluster under faults, by seed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_lab::sim::{self, Options, Report};
+use cenote_volume::Scheme;
+
+use crate::failure::{DONE, FAILED};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Decides everything that chance decides [default: a fresh one]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Virtual time to simulate
+    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
+    hours: f64,
+    /// Begin no further minute of it after this many seconds of real time
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<u64>,
+    /// Hosts of the cluster
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    hosts: usize,
+    /// Clients, each with a volume of its own
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    clients: usize,
+    /// Threads of each client
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    workers: usize,
+    /// Redundancy of every volume
+    #[arg(long, default_value = "rs:4+2")]
+    scheme: Scheme,
+    /// Requests per virtual second and thread
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    rate: u64,
+    /// Mean virtual time between two faults
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    fault_pause: f64,
+    /// One seed after the other, until one fails or you stop it
+    #[arg(long)]
+    swarm: bool,
+    /// One JSON line per simulation in place of text
+    #[arg(long)]
+    json: bool,
+    /// Make a known mistake on purpose, on a cluster of its own, to see it found (builds with
+    /// feature `planted` only)
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "planted"))]
+    plant: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let mut seed = match args.seed {
+        Some(seed) => seed,
+        None => fresh_seed()?,
+    };
+    loop {
+        let options = options(args, seed);
+        let report = sim::run(&options, |so_far| progress(args, so_far))?;
+        print(args, &options, &report)?;
+        if !report.violations.is_empty() {
+            return Ok(FAILED);
+        }
+        if !args.swarm {
+            return Ok(DONE);
+        }
+        seed = seed.wrapping_add(1);
+    }
+}
+
+fn options(args: &Args, seed: u64) -> Options {
+    if let Some(plant) = &args.plant {
+        return sim::planted(plant, seed);
+    }
+    Options {
+        seed,
+        duration: Duration::from_secs_f64((args.hours * 3600.0).clamp(1.0, 1e9)),
+        limit: args.limit.map(Duration::from_secs),
+        hosts: args.hosts,
+        clients: args.clients,
+        workers: args.workers,
+        scheme: args.scheme,
+        rate: args.rate,
+        fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
+        ..Options::default()
+    }
+}
+
+fn fresh_seed() -> Result<u64> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes)?;
+    // Short enough to be typed again.
+    Ok(u64::from(u32::from_le_bytes(bytes)))
+}
+
+fn progress(args: &Args, so_far: &Report) {
+    if !args.json {
+        eprint!(
+            "\rseed {}: {} s simulated, {} page operations ({:.0}/s), {} faults ",
+            so_far.seed,
+            so_far.simulated_seconds,
+            so_far.page_ops,
+            per_second(so_far),
+            so_far.faults
+        );
+    }
+}
+
+fn print(args: &Args, options: &Options, report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, report)?;
+        writeln!(out)?;
+    } else {
+        eprintln!();
+        writeln!(
+            out,
+            "seed {}: {} s of {} hosts, {} page operations ({:.0} per second of real time), {} faults, trace {}: {}",
+            report.seed,
+            report.simulated_seconds,
+            report.hosts,
+            report.page_ops,
+            per_second(report),
+            report.faults,
+            report.trace_hash,
+            if report.violations.is_empty() {
+                "every promise kept"
+            } else {
+                "a promise was broken"
+            }
+        )?;
+    }
+    for violation in &report.violations {
+        eprintln!("What happened last:");
+        violation.log.iter().for_each(|line| eprintln!("  {line}"));
+        eprintln!(
+            "At {:.6} s: {}",
+            violation.at_ns as f64 / 1e9,
+            violation.what
+        );
+        eprintln!("To repeat it: {}", options.command());
+    }
+    Ok(())
+}
+
+/// Simulated page operations per second of real time, on the one core that a simulation uses.
+fn per_second(report: &Report) -> f64 {
+    report.page_ops as f64 / report.elapsed.as_secs_f64().max(1e-9)
+}

@@ -1,0 +1,162 @@
+//! What to simulate: the cluster, its load, its faults.
+
+use std::time::Duration;
+
+use cenote_fabric::sim::{Config, LinkModel, Stragglers};
+use cenote_volume::Scheme;
+
+use super::world::seconds;
+
+/// What to simulate. Sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides everything that chance decides.
+    pub seed: u64,
+    /// Virtual time to simulate.
+    pub duration: Duration,
+    /// Real time after which no further epoch begins.
+    pub limit: Option<Duration>,
+    /// Hosts of the cluster.
+    pub hosts: usize,
+    /// Clients, each with a volume of its own.
+    pub clients: usize,
+    /// Workers of each client.
+    pub workers: usize,
+    /// Redundancy of every volume.
+    pub scheme: Scheme,
+    /// Size of a slab.
+    pub slab_bytes: u64,
+    /// Slabs that each host lends; `None`: just enough for all volumes, the orphans of as many
+    /// again as two thirds of them, and r hosts away.
+    pub slabs_per_host: Option<u32>,
+    /// Size of each volume.
+    pub volume_bytes: u64,
+    /// Requests per virtual second and worker.
+    pub rate: u64,
+    /// Virtual time of work under faults between two readings back of everything.
+    pub epoch: Duration,
+    /// Mean virtual time between two faults.
+    pub fault_pause: Duration,
+    /// How often each fault is drawn.
+    pub weights: Weights,
+    /// Epochs of a hundred in which no stripe loses more than r.
+    pub gentle_percent: u64,
+    /// A mistake to plant, by name; only in builds made for it.
+    pub plant: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            duration: Duration::from_secs(3600),
+            limit: None,
+            hosts: 16,
+            clients: 3,
+            workers: 2,
+            scheme: "rs:4+2".parse().expect("a valid scheme"),
+            slab_bytes: 64 << 10,
+            slabs_per_host: None,
+            volume_bytes: 1 << 20,
+            rate: 200,
+            epoch: Duration::from_secs(60),
+            fault_pause: Duration::from_secs(1),
+            weights: Weights::all(),
+            gentle_percent: 80,
+            plant: None,
+        }
+    }
+}
+
+/// How often each fault is drawn, beside the others.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Weights {
+    /// A host's process ends, or its machine.
+    pub crash: u64,
+    /// A link is cut, in one direction or both.
+    pub cut: u64,
+    /// A connection breaks, or all between two machines, some with much under way.
+    pub lose: u64,
+    /// A host's process stops for a while.
+    pub pause_host: u64,
+    /// A client's does.
+    pub pause_client: u64,
+    /// A client's process ends and another takes its place.
+    pub replace_client: u64,
+    /// A link becomes slow.
+    pub delay: u64,
+    /// An acknowledgement is lost.
+    pub lose_acknowledgement: u64,
+    /// A host or client that takes part in a relocation crashes at one of its steps.
+    pub ambush: u64,
+}
+
+impl Weights {
+    /// Faults of every kind.
+    #[must_use]
+    pub fn all() -> Self {
+        Self {
+            crash: 20,
+            cut: 15,
+            lose: 12,
+            pause_host: 12,
+            pause_client: 10,
+            replace_client: 5,
+            delay: 12,
+            lose_acknowledgement: 8,
+            ambush: 6,
+        }
+    }
+}
+
+impl Options {
+    /// The papers' latencies, with stragglers: messages of one operation meet others between them.
+    pub(super) fn network(&self) -> Config {
+        let stragglers = Stragglers {
+            chance_ppm: 5000,
+            scale_ns: 20_000,
+            doublings_max: 8,
+        };
+        let link = LinkModel {
+            stragglers,
+            ..LinkModel::default()
+        };
+        Config {
+            link,
+            ..Config::default()
+        }
+    }
+
+    pub(super) fn slabs_per_host(&self) -> u32 {
+        let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
+        let members = self.scheme.members();
+        let slabs = self.volume_bytes.div_ceil(extent_bytes) * (members * self.clients) as u64;
+        let hosts = self.hosts - (members - self.scheme.k());
+        let enough = u32::try_from((slabs * 5 / 3).div_ceil(hosts as u64)).unwrap_or(u32::MAX);
+        self.slabs_per_host.unwrap_or(enough)
+    }
+
+    /// Mean pause of a worker between two requests.
+    pub(super) fn pause_ns(&self) -> u64 {
+        1_000_000_000 / self.rate
+    }
+
+    /// The command that repeats the simulation.
+    #[must_use]
+    pub fn command(&self) -> String {
+        if let Some(plant) = &self.plant {
+            return format!("cenote lab sim --seed {} --plant {plant}", self.seed);
+        }
+        format!(
+            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} --scheme {} --rate {} --fault-pause {}",
+            self.seed,
+            seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
+            self.hosts,
+            self.clients,
+            self.workers,
+            self.scheme,
+            self.rate,
+            self.fault_pause.as_secs_f64()
+        )
+    }
+}

@@ -1,0 +1,144 @@
+//! Mistakes that can be planted, by name: in the code's own crates, and in the network.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use cenote_fabric::sim::planted::Planted;
+
+use super::world::World;
+use super::{Options, Weights};
+
+/// Every mistake that can be planted, by name.
+#[must_use]
+pub fn plants() -> Vec<&'static str> {
+    let fabric = FABRIC.iter().map(|(name, _)| *name);
+    let others = cenote_pool::planted::ALL.iter().map(|(name, _)| *name);
+    others.chain(fabric).collect()
+}
+
+/// A small cluster whose load and faults lead to where the mistake `name` shows, often.
+#[must_use]
+pub fn planted(name: &str, seed: u64) -> Options {
+    let small = Options {
+        seed,
+        duration: Duration::from_secs(60),
+        hosts: 8,
+        clients: 2,
+        slab_bytes: 16 << 10,
+        volume_bytes: 256 << 10,
+        rate: 200,
+        epoch: Duration::from_secs(5),
+        fault_pause: Duration::from_millis(300),
+        plant: Some(name.to_owned()),
+        ..Options::default()
+    };
+    match name {
+        // Many at a few pages, on links that are slow now and then while slabs are rebuilt.
+        "torn-read" | "two-writers" | "no-fence" | "no-drain" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            rate: 1000,
+            gentle_percent: 100,
+            weights: Weights {
+                delay: 4,
+                crash: 2,
+                lose: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Sessions break while much is under way, and their clients come back.
+        "forget-in-flight" => Options {
+            rate: 500,
+            gentle_percent: 0,
+            weights: Weights {
+                lose: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Slabs change hands, too.
+        "land-after-revoke" | "old-generation" | "no-zero" => Options {
+            rate: 500,
+            gentle_percent: 0,
+            weights: Weights {
+                lose: 6,
+                cut: 1,
+                pause_client: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Owners end, and others take over what they left.
+        "journal-late" | "keep-stale" | "forget-listed" | "mend-by-parity" | "no-renew" => {
+            Options {
+                rate: 500,
+                weights: Weights {
+                    replace_client: 60,
+                    ..Weights::all()
+                },
+                ..small
+            }
+        }
+        _ => small,
+    }
+}
+
+/// Breaks a guarantee of the network.
+type Change = fn(&mut Planted);
+
+const FABRIC: [(&str, Change); 4] = [
+    ("lose-order", |planted| {
+        planted.loses_order = true;
+    }),
+    ("land-after-revoke", |planted| {
+        planted.lands_after_revoke = true;
+    }),
+    ("old-generation", |planted| {
+        planted.accepts_old_generations = true;
+    }),
+    ("fabric-error-as-ack", |planted| {
+        planted.errors_count_as_acknowledged = true;
+    }),
+];
+
+/// Plants what the options name; what it gives pulls it out again when it is dropped.
+pub fn plant(options: &Options, world: &World) -> Result<Plant> {
+    let Some(name) = options.plant.as_deref() else {
+        return Ok(Plant);
+    };
+    if let Some((_, change)) = FABRIC.iter().find(|(known, _)| *known == name) {
+        let mut planted = Planted::default();
+        change(&mut planted);
+        world.net.plant(planted);
+        return Ok(Plant);
+    }
+    let known = cenote_pool::planted::ALL
+        .iter()
+        .find(|(known, _)| *known == name);
+    let Some(&(_, fault)) = known else {
+        bail!("plant {name:?}: known are {}", plants().join(", "));
+    };
+    #[cfg(feature = "planted")]
+    {
+        cenote_pool::planted::plant(Some(fault));
+        Ok(Plant)
+    }
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = fault;
+        bail!("plant {name:?}: this build has no planted faults (feature `planted`)");
+    }
+}
+
+/// What is planted in this thread, while it lives: an assertion may end the simulation as well.
+pub struct Plant;
+
+impl Drop for Plant {
+    fn drop(&mut self) {
+        #[cfg(feature = "planted")]
+        cenote_pool::planted::plant(None);
+    }
+}

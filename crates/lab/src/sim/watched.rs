@@ -1,0 +1,376 @@
+//! A host's listener with an eye on it: what the host does to memory, windows and leases.
+//!
+//! It keeps a book of its own of what was registered, granted and asked back, from what passes
+//! through, and asks the host nothing.
+//!
+//! Checked: what is granted is zero, stands, and was never granted before; a client is told
+//! `Unmapped` only once its window is closed (I3, I4); a granted slab is taken back only when its
+//! client asked, mapped its place anew, or was silent for a lease; requests arrive in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cenote_fabric::{
+    Address, ClientId, Event, Generation, Listen, PeerId, Region, Result, Rights, Time, Waker,
+    WindowDescriptor, WindowId, sim,
+};
+use cenote_pool::control::{Reply, Request, Window};
+use cenote_pool::ledger::{LEASE, Place};
+
+/// What was seen of hosts.
+#[derive(Default)]
+pub struct Seen {
+    /// What they did that they must not.
+    pub broken: Vec<String>,
+    /// Whose slabs were taken back.
+    pub retired: Vec<ClientId>,
+}
+
+/// What is seen of all hosts.
+pub type Sightings = Arc<Mutex<Seen>>;
+
+/// See the module's text.
+pub struct Watched {
+    listener: Box<dyn Listen>,
+    host: String,
+    book: Mutex<Book>,
+    seen: Sightings,
+}
+
+/// What has passed through.
+#[derive(Default)]
+struct Book {
+    peers: BTreeMap<PeerId, Peer>,
+    clients: BTreeMap<ClientId, Heard>,
+    /// By window: its generation and its memory.
+    standing: BTreeMap<WindowId, (Generation, Arc<Region>)>,
+    grants: BTreeMap<Generation, Grant>,
+    granted: BTreeSet<Generation>,
+}
+
+struct Peer {
+    client: ClientId,
+    /// The number of its last request: they grow.
+    last: u64,
+    /// What it asked slabs for, and whether they are to be as an earlier owner left them.
+    places: BTreeMap<u64, (Place, bool)>,
+}
+
+/// When a client was heard of last, and how long it had been silent before.
+#[derive(Clone, Copy)]
+struct Heard {
+    at: Time,
+    silence: Duration,
+}
+
+struct Grant {
+    client: ClientId,
+    place: Place,
+    is_asked_back: bool,
+}
+
+impl Grant {
+    fn new(client: ClientId, place: Place) -> Self {
+        Self {
+            client,
+            place,
+            is_asked_back: false,
+        }
+    }
+}
+
+/// A slab whose client spoke again is taken back at most this much later: the daemon had decided
+/// before it heard.
+const DECIDED: Duration = Duration::from_secs(2);
+
+impl Watched {
+    pub fn new(listener: Box<dyn Listen>, host: &str, seen: &Sightings) -> Self {
+        Self {
+            listener,
+            host: host.to_owned(),
+            book: Mutex::default(),
+            seen: Arc::clone(seen),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complain(&self, what: &str) {
+        complain(&self.seen, format!("{}: {what}", self.host));
+    }
+
+    fn look_at(&self, event: &Event) {
+        let mut book = self.book();
+        match event {
+            Event::Connected { peer, hello } => {
+                let places = BTreeMap::new();
+                let client = hello.client;
+                book.hear(client);
+                let peer_book = Peer {
+                    client,
+                    last: 0,
+                    places,
+                };
+                book.peers.insert(*peer, peer_book);
+            }
+            Event::Disconnected { peer } => drop(book.peers.remove(peer)),
+            Event::Message { peer, bytes } => {
+                let Some(client) = book.peers.get(peer).map(|peer| peer.client) else {
+                    return;
+                };
+                book.hear(client);
+                if let Ok(request) = Request::decode(bytes)
+                    && let Err(what) = book.ask(*peer, client, &request)
+                {
+                    drop(book);
+                    self.complain(&what);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Holds an answer against the book.
+    fn check(&self, peer: PeerId, reply: &Reply) {
+        let outcome = match reply {
+            Reply::Mapped { request, window } => self.book().grant(peer, *request, *window),
+            Reply::Unmapped { window } => self.book().give_back(*window),
+            _ => Ok(()),
+        };
+        if let Err(what) = outcome {
+            self.complain(&what);
+        }
+    }
+}
+
+impl Book {
+    fn hear(&mut self, client: ClientId) {
+        let now = sim::now();
+        let before = self.clients.get(&client).copied();
+        let heard = match before {
+            Some(heard) if heard.at == now => heard,
+            Some(heard) => Heard {
+                at: now,
+                silence: now.since(heard.at),
+            },
+            None => Heard {
+                at: now,
+                silence: Duration::ZERO,
+            },
+        };
+        self.clients.insert(client, heard);
+    }
+
+    fn ask(
+        &mut self,
+        peer: PeerId,
+        client: ClientId,
+        request: &Request,
+    ) -> std::result::Result<(), String> {
+        let peer = self.peers.get_mut(&peer).expect("a known peer asks");
+        let last = peer.last;
+        match *request {
+            Request::Map {
+                request,
+                volume,
+                extent,
+                member,
+            } => {
+                let place = Place {
+                    volume,
+                    extent,
+                    member,
+                };
+                peer.places.insert(request, (place, false));
+                peer.last = request;
+                // A second slab for one place ends the first.
+                let theirs = |grant: &&mut Grant| grant.client == client && grant.place == place;
+                for grant in self.grants.values_mut().filter(theirs) {
+                    grant.is_asked_back = true;
+                }
+            }
+            Request::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                ..
+            } => {
+                let place = Place {
+                    volume,
+                    extent,
+                    member,
+                };
+                peer.places.insert(request, (place, true));
+                return Ok(());
+            }
+            // The volume has another owner, who wants what it has not taken back freed.
+            Request::Own { volume, .. } | Request::Leave { volume } => {
+                let of_it = |grant: &&mut Grant| grant.place.volume == volume;
+                for grant in self.grants.values_mut().filter(of_it) {
+                    grant.is_asked_back = true;
+                }
+                return Ok(());
+            }
+            Request::Fill { request, .. } => peer.last = request,
+            Request::Unmap { window } => {
+                if let Some(grant) = self.grants.get_mut(&Generation(window.generation))
+                    && grant.client == client
+                {
+                    grant.is_asked_back = true;
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        if peer.last > last {
+            Ok(())
+        } else {
+            Err(format!("request {} arrived after {last}", peer.last))
+        }
+    }
+
+    fn grant(
+        &mut self,
+        peer: PeerId,
+        request: u64,
+        window: Window,
+    ) -> std::result::Result<(), String> {
+        let generation = Generation(window.generation);
+        let standing = self.standing.get(&WindowId(window.id));
+        let Some((_, region)) = standing.filter(|(standing, _)| *standing == generation) else {
+            return Err(format!("window {} is granted and closed", window.id));
+        };
+        let Some(peer) = self.peers.get_mut(&peer) else {
+            return Ok(());
+        };
+        let client = peer.client;
+        let Some((place, is_retaken)) = peer.places.remove(&request) else {
+            return Err(format!("grant {request} was not asked for"));
+        };
+        if is_retaken {
+            let former = self.grants.get(&generation);
+            if former.is_some_and(|grant| grant.client != client) {
+                return Err(format!("window {} passes on as it was known", window.id));
+            }
+            self.granted.insert(generation);
+            self.grants.insert(generation, Grant::new(client, place));
+            return Ok(());
+        }
+        let mut bytes = vec![0xff; usize::try_from(region.len_bytes()).expect("slabs are small")];
+        if region.read(0, &mut bytes).is_err() {
+            return Err(format!("window {} is granted without memory", window.id));
+        }
+        if bytes.iter().any(|&byte| byte != 0) {
+            return Err("a slab with a former client's bytes is lent".to_owned());
+        }
+        if !self.granted.insert(generation) {
+            return Err(format!("window {} is granted twice", window.id));
+        }
+        self.grants.insert(generation, Grant::new(client, place));
+        Ok(())
+    }
+
+    /// A client is told that its slab is gone.
+    fn give_back(&self, window: Window) -> std::result::Result<(), String> {
+        let standing = self.standing.get(&WindowId(window.id));
+        let is_open = standing.is_some_and(|(standing, _)| standing.0 == window.generation);
+        if is_open && self.granted.contains(&Generation(window.generation)) {
+            return Err(format!("window {} is given back and open", window.id));
+        }
+        Ok(())
+    }
+
+    /// Whose slab was taken back, if it was lent.
+    fn revoke(&mut self, window: WindowId) -> std::result::Result<Option<ClientId>, String> {
+        let Some((generation, _)) = self.standing.remove(&window) else {
+            return Ok(None);
+        };
+        let Some(grant) = self.grants.remove(&generation) else {
+            return Ok(None);
+        };
+        let now = sim::now();
+        let is_silent = self.clients.get(&grant.client).is_none_or(|heard| {
+            let silence = now.since(heard.at);
+            silence > LEASE || (silence <= DECIDED && heard.silence > LEASE)
+        });
+        if grant.is_asked_back || is_silent {
+            Ok(Some(grant.client))
+        } else {
+            Err(format!("window {} is taken from a live client", window.0))
+        }
+    }
+}
+
+pub fn complain(seen: &Sightings, text: String) {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.broken.push(text);
+}
+
+impl Listen for Watched {
+    fn addresses(&self) -> Vec<Address> {
+        self.listener.addresses()
+    }
+
+    fn waker(&self) -> Waker {
+        self.listener.waker()
+    }
+
+    fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
+        let window = self.listener.register(Arc::clone(&region), rights)?;
+        let replaced = self
+            .book()
+            .standing
+            .insert(window.id, (window.generation, region));
+        if replaced.is_some() {
+            self.complain(&format!("window {} is opened twice", window.id.0));
+        }
+        Ok(window)
+    }
+
+    fn revoke(&self, window: WindowId) -> Result<()> {
+        let outcome = self.book().revoke(window);
+        match outcome {
+            Ok(owner) => {
+                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.retired.extend(owner);
+            }
+            Err(what) => self.complain(&what),
+        }
+        self.listener.revoke(window)
+    }
+
+    fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
+        let renewed = self.listener.renew(window)?;
+        let mut book = self.book();
+        if let Some((standing, _)) = book.standing.get_mut(&window) {
+            let former = std::mem::replace(standing, renewed.generation);
+            book.grants.remove(&former);
+        }
+        Ok(renewed)
+    }
+
+    fn send(&mut self, peer: PeerId, message: &[u8]) -> Result<()> {
+        if let Ok(reply) = Reply::decode(message) {
+            self.check(peer, &reply);
+        }
+        self.listener.send(peer, message)
+    }
+
+    fn close(&mut self, peer: PeerId) {
+        self.book().peers.remove(&peer);
+        self.listener.close(peer);
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
+        let old = events.len();
+        self.listener.poll(timeout, events)?;
+        for event in &events[old..] {
+            self.look_at(event);
+        }
+        Ok(())
+    }
+}

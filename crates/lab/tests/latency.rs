@@ -1,0 +1,108 @@
+//! The latency laboratory: its figures are those of the network's model, every time.
+//!
+//! Paper: [hydra22] 7.1: a one-sided READ of 4 KiB takes 4 us, one of 512 bytes 1.5 us.
+
+use cenote_lab::latency::{self, Network, Operation, Options, Row};
+
+fn rows(options: &Options) -> Vec<Row> {
+    latency::run(options).expect("the options make sense")
+}
+
+fn options(schemes: &[&str], operations: usize) -> Options {
+    let parse = |text: &&str| text.parse().expect("a valid scheme");
+    Options {
+        operations,
+        schemes: schemes.iter().map(parse).collect(),
+        ..Options::default()
+    }
+}
+
+fn find<'a>(rows: &'a [Row], scheme: &str, operation: Operation, network: Network) -> &'a Row {
+    rows.iter()
+        .find(|row| (row.operation, row.network) == (operation, network) && row.scheme == scheme)
+        .expect("every combination has a row")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_and_another_seed_others() {
+    let asked = options(&["rs:8+2", "plain"], 500);
+    let first = rows(&asked);
+    assert_eq!(first, rows(&asked));
+    assert_eq!(first.len(), 2 * 4 * 2);
+    assert!(first.iter().all(|row| row.simulated));
+    let tails = |rows: &[Row]| -> Vec<u64> { rows.iter().map(|row| row.p999_ns).collect() };
+    let other = rows(&Options { seed: 2, ..asked });
+    assert_ne!(tails(&first), tails(&other));
+}
+
+#[test]
+fn medians_are_those_of_the_model() {
+    let rows = rows(&options(&["plain", "mirror:2", "rs:8+2"], 500));
+    let median = |scheme, operation| find(&rows, scheme, operation, Network::Quiet).p50_ns;
+    // One READ and one WRITE of 4 KiB.
+    assert_eq!(median("plain", Operation::Read), 4000);
+    assert_eq!(median("plain", Operation::Write), 4000);
+    assert_eq!(median("mirror:2", Operation::Read), 4000);
+    // The second copy waits for the client's card: 50 ns, and 143 ps for each byte.
+    assert_eq!(
+        median("mirror:2", Operation::Write),
+        4000 + 50 + 4096 * 143 / 1000
+    );
+    // 512 bytes take 1.5 us; eight answers wait for the card one after the other.
+    let split = 50 + 512 * 143 / 1000;
+    let read = median("rs:8+2", Operation::Read);
+    assert!(
+        (1500 + 7 * split..1500 + 9 * split).contains(&read),
+        "{read}"
+    );
+    let write = median("rs:8+2", Operation::Write) - latency::ENCODE_NS;
+    assert!(
+        (1500 + 9 * split..1500 + 11 * split).contains(&write),
+        "{write}"
+    );
+}
+
+#[test]
+fn only_stragglers_and_flows_make_a_tail() {
+    let rows = rows(&options(&["plain", "rs:8+2"], 4000));
+    for scheme in ["plain", "rs:8+2"] {
+        for operation in [Operation::Read, Operation::Write] {
+            let row = |network| find(&rows, scheme, operation, network);
+            let quiet = row(Network::Quiet);
+            assert!(quiet.p999_ns < quiet.p50_ns + 1000, "{quiet:?}");
+            for network in [Network::Stragglers, Network::Flows] {
+                assert!(
+                    row(network).p99_ns > quiet.p99_ns + 5000,
+                    "{:?}",
+                    row(network)
+                );
+            }
+        }
+    }
+    // A page of eight splits meets eight times the stragglers, and waits for the last of them.
+    let late = |scheme| find(&rows, scheme, Operation::Read, Network::Stragglers).p99_ns;
+    assert!(late("rs:8+2") > 2 * late("plain"));
+}
+
+#[test]
+fn encoding_is_charged_to_writes_that_encode() {
+    let base = options(&["mirror:2", "rs:8+2"], 100);
+    let slow = rows(&Options {
+        encode_ns: 10_000,
+        ..base.clone()
+    });
+    for (row, slow) in rows(&base).iter().zip(&slow) {
+        let encodes = row.scheme == "rs:8+2" && row.operation == Operation::Write;
+        let charged = if encodes {
+            10_000 - latency::ENCODE_NS
+        } else {
+            0
+        };
+        assert_eq!(slow.p50_ns, row.p50_ns + charged, "{row:?}");
+    }
+}
+
+#[test]
+fn nothing_to_measure_is_refused() {
+    assert!(latency::run(&options(&["plain"], 0)).is_err());
+}

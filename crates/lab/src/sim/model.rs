@@ -160,7 +160,7 @@ impl Model {
             let possible = || versions.iter().filter(|version| version.end >= newest);
             let is_whole = possible().any(|version| self.is(version.content, sector, bytes));
             let may_be_mixed = possible().any(|version| version.may_be_torn);
-            if !is_whole && !(may_be_mixed && self.is_mix(possible, sector, bytes)) {
+            if !(is_whole || may_be_mixed && self.is_mix(possible, sector, bytes)) {
                 return Err(self.wrong(sector, bytes, start));
             }
         }

@@ -105,15 +105,9 @@ fn mirrors_and_wide_stripes_keep_every_promise() {
 /// and with the load and the faults that lead to it: `sim::planted`.
 const PLANTED_SEEDS: u64 = 6;
 
-/// Not found: it shows only when an owner ends between a worker's acknowledgement and the control
-/// side's next turn, which follows at once here. A hole, see decision 11.
-const NOT_FOUND: [&str; 1] = ["journal-late"];
-
 #[test]
 fn every_planted_mistake_is_found() {
-    let mut names = sim::plants();
-    names.retain(|name| !NOT_FOUND.contains(name));
-    let names = Mutex::new(names);
+    let names = Mutex::new(sim::plants());
     let missed = Mutex::new(Vec::new());
     let take = || names.lock().expect("no holder panics").pop();
     let search = || {
@@ -144,7 +138,14 @@ fn is_found(name: &str, seed: u64) -> bool {
 
 #[test]
 fn the_clusters_of_planted_mistakes_keep_every_promise_without_them() {
-    for name in ["two-writers", "forget-in-flight", "no-zero", "ack-at-k"] {
+    for name in [
+        "two-writers",
+        "forget-in-flight",
+        "no-zero",
+        "ack-at-k",
+        "keep-stale",
+        "forget-listed",
+    ] {
         let options = Options {
             plant: None,
             duration: Duration::from_secs(20),

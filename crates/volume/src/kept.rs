@@ -69,6 +69,18 @@ impl Kept {
         }))
     }
 
+    /// Extents and members of which a journal names a slab with current data.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn named(journal: &mut dyn Log) -> Result<BTreeSet<(u32, u8)>, JournalError> {
+        let image = Journal::load(journal)?;
+        Ok(image
+            .into_iter()
+            .flat_map(|image| image.held.into_keys())
+            .collect())
+    }
+
     /// What the last owner left, if it left anything.
     pub(crate) fn read(&mut self, config: &VolumeConfig) -> Result<Option<Image>, VolumeError> {
         let Some(image) = Journal::load(&mut *self.journal)? else {

@@ -197,10 +197,11 @@ impl Stepped {
         self.control.relocations()
     }
 
-    /// Hosts that are connected.
+    /// Hosts that are connected, and lend to this volume.
     #[must_use]
     pub fn connected_count(&self) -> usize {
-        self.control.connected().len()
+        let hosts = self.control.host_states();
+        hosts.iter().filter(|host| host.connected).count()
     }
 
     /// A new worker. The dialer must have run what it is given when it returns.

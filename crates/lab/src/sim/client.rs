@@ -1,5 +1,6 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub struct Client {
     workers: Vec<Lane>,
     model: Model,
     random: Random,
-    client_id: ClientId,
+    id: ClientId,
     /// The directory when it was looked at last.
     epoch: u64,
     seats: Vec<Seat>,
@@ -48,8 +49,11 @@ pub struct Client {
     is_resting: bool,
     pub page_ops: u64,
     /// The volume, whoever owns it.
-    id: u128,
+    volume_id: u128,
     estate: Estate,
+    /// Extents and members without a slab that is read, and since which step.
+    missing: BTreeMap<(usize, usize), u64>,
+    missing_epoch: u64,
     /// Pages that the last owner was writing, to be mended before anything else.
     mending: Vec<u64>,
     /// Not taken over yet; tried again at this time, when it cannot be.
@@ -113,14 +117,16 @@ impl Client {
             workers: Vec::new(),
             model,
             random,
-            client_id: ClientId(0),
+            id: ClientId(0),
             epoch: 0,
             seats: Vec::new(),
             drain_turns: 0,
             is_resting: false,
             page_ops: 0,
-            id: 0,
+            volume_id: 0,
             estate: Estate::new(),
+            missing: BTreeMap::new(),
+            missing_epoch: 0,
             mending: Vec::new(),
             is_opening: false,
             reopen_at: None,
@@ -133,7 +139,7 @@ impl Client {
 
     /// A volume that holds nothing.
     fn renew(&mut self) {
-        self.id = self.random.u128();
+        self.volume_id = self.random.u128();
         self.estate = Estate::new();
         self.model = Model::new(self.random.next(), self.plan.size_bytes);
     }
@@ -143,20 +149,20 @@ impl Client {
     fn open(&mut self) {
         let config = VolumeConfig {
             name: self.name.clone(),
-            id: self.id,
+            id: self.volume_id,
             scheme: self.plan.scheme,
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),
         };
-        self.client_id = ClientId(self.random.u128());
+        self.id = ClientId(self.random.u128());
         let orders = self.dialing.orders();
         let kept = self.estate.kept(&mut self.random);
         let volume = Stepped::open_kept(
             config,
             kept,
             self.plan.slab_bytes,
-            self.client_id,
+            self.id,
             orders,
             sim::now,
         );
@@ -164,9 +170,10 @@ impl Client {
         self.is_opening = true;
         self.volume = match volume {
             Ok(volume) => Some(volume),
-            // It ended while it began its journal.
+            // It could not begin its journal, or ended while it did.
             Err(error) => {
-                assert!(self.estate.is_dead(), "open a simulated volume: {error}");
+                let is_disk = matches!(error, VolumeError::Journal(_));
+                assert!(is_disk, "open a simulated volume: {error}");
                 self.reopen_at = Some(sim::now().after(REOPEN));
                 None
             }
@@ -180,6 +187,8 @@ impl Client {
         }
         self.model.end_all(step);
         self.mending.clear();
+        self.missing.clear();
+        self.missing_epoch = 0;
         self.volume = None;
         self.epoch = 0;
         self.seats.clear();
@@ -229,6 +238,9 @@ impl Client {
 
     pub fn rest(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
+        if is_resting {
+            self.estate.heal();
+        }
     }
 
     /// Requests under way.
@@ -259,7 +271,7 @@ impl Client {
 
     /// Who it is to hosts.
     pub fn id(&self) -> ClientId {
-        self.client_id
+        self.id
     }
 
     /// Whether its directory has changed since the last call.
@@ -379,6 +391,7 @@ impl Client {
             // Workers may have asked for extents or marked failures.
             volume.turn();
         }
+        self.note_missing(*steps);
     }
 
     /// When it wants a turn although nothing arrives.
@@ -487,10 +500,58 @@ impl Client {
             }
             (Kind::Read, _) => self.model.forget_read(start),
             (Kind::Write(content), _) => {
+                if done.result.is_ok()
+                    && let Some(what) = self.check_journal((first, count), start)
+                {
+                    trouble.push(Trouble::Wrong(what));
+                }
                 self.model
                     .end_write(content, (first, count), start, step, done.result.is_ok());
             }
         }
+    }
+
+    /// Notes which members of which extents lack a slab.
+    fn note_missing(&mut self, step: u64) {
+        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
+        if epoch == self.missing_epoch {
+            return;
+        }
+        self.missing_epoch = epoch;
+        let seats = self.seats();
+        let live: BTreeSet<(usize, usize)> = seats
+            .iter()
+            .filter(|seat| seat.is_live)
+            .map(|seat| (seat.extent, seat.split))
+            .collect();
+        let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
+        let all = extents
+            .iter()
+            .flat_map(|&extent| (0..self.plan.scheme.members()).map(move |split| (extent, split)));
+        let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
+        self.missing.retain(|place, _| missing.contains(place));
+        for place in missing {
+            self.missing.entry(place).or_insert(step);
+        }
+    }
+
+    /// The journal is ahead of the acknowledgement: of a write that began when a slab had been
+    /// dropped, none may name that slab to the next owner.
+    fn check_journal(&self, (first, count): (usize, usize), start: u64) -> Option<String> {
+        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.scheme.k();
+        let of = |sector: usize| sector * SECTOR_BYTES / extent_bytes;
+        let places = (of(first), 0)..=(of(first + count - 1), usize::MAX);
+        let mut missed = self
+            .missing
+            .range(places)
+            .filter(|&(_, &since)| since < start);
+        let &(extent, split) = missed
+            .find(|&(&(extent, split), _)| self.estate.names(extent, split))?
+            .0;
+        Some(format!(
+            "{}: a write of extent {extent} is acknowledged without split {split}, which the journal names",
+            self.name
+        ))
     }
 
     /// Goes on with the last page of those to be mended.
@@ -555,7 +616,7 @@ impl Client {
 impl Drop for Client {
     /// A worker that is dropped waits for what is on its way, and no time passes any more.
     fn drop(&mut self) {
-        self.crash(0);
+        self.crash(u64::MAX - 1);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a simulated client leaves to the next: a journal and marks that survive its end, and an
-//! end that may come in the middle of writing the journal.
+//! What a simulated client leaves to the next: a journal and marks that survive its end. The
+//! journal's disk may be full for a while, and the end may come in the middle of writing to it.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,8 +19,12 @@ pub struct Estate {
 #[derive(Default)]
 struct Disk {
     bytes: Vec<u8>,
-    /// After so many more changes the process ends in the middle of one, ...
+    /// After so many more changes something happens: ...
     fuse: Option<u64>,
+    /// ... so many are refused, as by a disk that is full, ...
+    refusals: u64,
+    /// ... and then the process ends in the middle of one, if it does, ...
+    is_last: bool,
     /// ... of which this share is on the disk, in 256ths; appended bytes only.
     share: u64,
     /// It has ended: nothing is written any more.
@@ -35,17 +39,38 @@ impl Estate {
         }
     }
 
-    /// For the next owner. Sometimes it is one that ends while it writes its journal.
+    /// For the next owner. Sometimes its journal cannot be written for a while, sometimes it ends
+    /// while it writes it.
     pub fn kept(&self, random: &mut Random) -> Kept {
         let mut disk = self.lock();
         disk.is_dead = false;
-        disk.fuse = random.percent(25).then(|| 1 + random.below(12));
+        disk.fuse = random.percent(40).then(|| 1 + random.below(4));
+        disk.refusals = if random.percent(50) {
+            1 + random.below(20_000)
+        } else {
+            0
+        };
+        disk.is_last = random.percent(60);
         disk.share = random.below(256);
         drop(disk);
         Kept {
             journal: Box::new(OnDisk(Arc::clone(&self.disk))),
             marks: self.marks.try_clone().expect("another descriptor"),
         }
+    }
+
+    /// Whether the journal names a slab for a member of an extent.
+    pub fn names(&self, extent: usize, split: usize) -> bool {
+        let named = Kept::named(&mut OnDisk(Arc::clone(&self.disk))).expect("a journal of ours");
+        let extent = u32::try_from(extent).expect("a simulated volume is small");
+        named.contains(&(extent, u8::try_from(split).expect("at most 40 members")))
+    }
+
+    /// From now on the disk works.
+    pub fn heal(&self) {
+        let mut disk = self.lock();
+        disk.fuse = None;
+        disk.refusals = 0;
     }
 
     /// Whether the process has ended by itself.
@@ -70,9 +95,13 @@ impl OnDisk {
         if disk.is_dead {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let is_last = disk.fuse == Some(0);
+        let is_burnt = disk.fuse == Some(0);
         disk.fuse = disk.fuse.map(|left| left.saturating_sub(1));
-        if is_last {
+        if is_burnt && disk.refusals > 0 {
+            disk.refusals -= 1;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if is_burnt && disk.is_last {
             disk.is_dead = true;
             change(&mut disk.bytes, Some(disk.share))?;
             return Err(io::ErrorKind::BrokenPipe.into());

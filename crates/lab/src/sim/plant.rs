@@ -71,13 +71,40 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
-        // Owners end, and others take over what they left.
-        "journal-late" | "keep-stale" | "forget-listed" | "mend-by-parity" | "no-renew" => {
+        // Hosts are out of reach, two at a time, while clients end.
+        "journal-late" | "keep-stale" => Options {
+            clients: 1,
+            // One to regenerate on: with two away a stripe stays degraded.
+            hosts: 7,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            slabs_per_host: Some(24),
+            rate: 2000,
+            gentle_percent: 100,
+            weights: Weights {
+                cut: 10,
+                replace_client: 5,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Clients end in the middle of writing, on links that are slow now and then.
+        "forget-listed" | "mend-by-parity" | "no-renew" => {
             Options {
-                rate: 500,
+                clients: 1,
+                workers: 3,
+                slab_bytes: 8 << 10,
+                volume_bytes: 64 << 10,
+                // Each new volume in place of one that is left takes its memory beside that one's.
+                slabs_per_host: Some(24),
+                rate: 2000,
+                gentle_percent: 100,
                 weights: Weights {
-                    replace_client: 60,
-                    ..Weights::all()
+                    replace_client: 4,
+                    delay: 3,
+                    crash: 1,
+                    lose: 1,
+                    ..Weights::default()
                 },
                 ..small
             }

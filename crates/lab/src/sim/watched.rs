@@ -47,14 +47,20 @@ struct Book {
     standing: BTreeMap<WindowId, (Generation, Arc<Region>)>,
     grants: BTreeMap<Generation, Grant>,
     granted: BTreeSet<Generation>,
+    /// Who asked to own a volume last.
+    owners: BTreeMap<u128, ClientId>,
 }
 
 struct Peer {
     client: ClientId,
     /// The number of its last request: they grow.
     last: u64,
-    /// What it asked slabs for, and whether they are to be as an earlier owner left them.
-    places: BTreeMap<u64, (Place, bool)>,
+    /// What it asked slabs for.
+    places: BTreeMap<u64, Place>,
+    /// What it asked for again.
+    retakes: BTreeMap<u64, Place>,
+    /// Volumes that it asked to own.
+    owns: BTreeMap<u64, u128>,
 }
 
 /// When a client was heard of last, and how long it had been silent before.
@@ -68,16 +74,8 @@ struct Grant {
     client: ClientId,
     place: Place,
     is_asked_back: bool,
-}
-
-impl Grant {
-    fn new(client: ClientId, place: Place) -> Self {
-        Self {
-            client,
-            place,
-            is_asked_back: false,
-        }
-    }
+    /// It was an earlier owner's and was not asked for since.
+    is_left: bool,
 }
 
 /// A slab whose client spoke again is taken back at most this much later: the daemon had decided
@@ -106,13 +104,14 @@ impl Watched {
         let mut book = self.book();
         match event {
             Event::Connected { peer, hello } => {
-                let places = BTreeMap::new();
                 let client = hello.client;
                 book.hear(client);
                 let peer_book = Peer {
                     client,
                     last: 0,
-                    places,
+                    places: BTreeMap::new(),
+                    retakes: BTreeMap::new(),
+                    owns: BTreeMap::new(),
                 };
                 book.peers.insert(*peer, peer_book);
             }
@@ -138,6 +137,7 @@ impl Watched {
         let outcome = match reply {
             Reply::Mapped { request, window } => self.book().grant(peer, *request, *window),
             Reply::Unmapped { window } => self.book().give_back(*window),
+            Reply::Owned { request, .. } => self.book().own(peer, *request),
             _ => Ok(()),
         };
         if let Err(what) = outcome {
@@ -184,13 +184,21 @@ impl Book {
                     extent,
                     member,
                 };
-                peer.places.insert(request, (place, false));
+                peer.places.insert(request, place);
                 peer.last = request;
                 // A second slab for one place ends the first.
                 let theirs = |grant: &&mut Grant| grant.client == client && grant.place == place;
                 for grant in self.grants.values_mut().filter(theirs) {
                     grant.is_asked_back = true;
                 }
+            }
+            Request::Fill { request, .. } => peer.last = request,
+            Request::Own {
+                request, volume, ..
+            } => {
+                peer.owns.insert(request, volume);
+                peer.last = request;
+                self.owners.insert(volume, client);
             }
             Request::Retake {
                 request,
@@ -204,18 +212,18 @@ impl Book {
                     extent,
                     member,
                 };
-                peer.places.insert(request, (place, true));
-                return Ok(());
+                peer.retakes.insert(request, place);
+                peer.last = request;
             }
-            // The volume has another owner, who wants what it has not taken back freed.
-            Request::Own { volume, .. } | Request::Leave { volume } => {
-                let of_it = |grant: &&mut Grant| grant.place.volume == volume;
-                for grant in self.grants.values_mut().filter(of_it) {
+            Request::Leave { volume } => {
+                let left = |grant: &&mut Grant| {
+                    grant.is_left && grant.client == client && grant.place.volume == volume
+                };
+                for grant in self.grants.values_mut().filter(left) {
                     grant.is_asked_back = true;
                 }
                 return Ok(());
             }
-            Request::Fill { request, .. } => peer.last = request,
             Request::Unmap { window } => {
                 if let Some(grant) = self.grants.get_mut(&Generation(window.generation))
                     && grant.client == client
@@ -244,21 +252,18 @@ impl Book {
         let Some((_, region)) = standing.filter(|(standing, _)| *standing == generation) else {
             return Err(format!("window {} is granted and closed", window.id));
         };
-        let Some(peer) = self.peers.get_mut(&peer) else {
-            return Ok(());
-        };
-        let client = peer.client;
-        let Some((place, is_retaken)) = peer.places.remove(&request) else {
-            return Err(format!("grant {request} was not asked for"));
-        };
-        if is_retaken {
-            let former = self.grants.get(&generation);
-            if former.is_some_and(|grant| grant.client != client) {
-                return Err(format!("window {} passes on as it was known", window.id));
-            }
-            self.granted.insert(generation);
-            self.grants.insert(generation, Grant::new(client, place));
-            return Ok(());
+        let retaken = self
+            .peers
+            .get_mut(&peer)
+            .and_then(|peer| Some((peer.client, peer.retakes.remove(&request)?)));
+        if let Some((client, place)) = retaken {
+            return match self.grants.get_mut(&generation) {
+                Some(grant) if grant.client == client && grant.place == place => {
+                    grant.is_left = false;
+                    Ok(())
+                }
+                _ => Err(format!("window {} is not what was asked for", window.id)),
+            };
         }
         let mut bytes = vec![0xff; usize::try_from(region.len_bytes()).expect("slabs are small")];
         if region.read(0, &mut bytes).is_err() {
@@ -270,8 +275,77 @@ impl Book {
         if !self.granted.insert(generation) {
             return Err(format!("window {} is granted twice", window.id));
         }
-        self.grants.insert(generation, Grant::new(client, place));
+        let Some(peer) = self.peers.get_mut(&peer) else {
+            return Ok(());
+        };
+        let Some(place) = peer.places.remove(&request) else {
+            return Err(format!("grant {request} was not asked for"));
+        };
+        self.grants.insert(
+            generation,
+            Grant {
+                client: peer.client,
+                place,
+                is_asked_back: false,
+                is_left: false,
+            },
+        );
         Ok(())
+    }
+
+    /// A slab has a new name, and with it a new client.
+    fn renew(&mut self, renewed: WindowDescriptor) -> std::result::Result<(), String> {
+        let id = renewed.id.0;
+        let Some((generation, _)) = self.standing.get_mut(&renewed.id) else {
+            return Err(format!("window {id} is renewed and closed"));
+        };
+        let old = std::mem::replace(generation, renewed.generation);
+        let Some(grant) = self.grants.remove(&old) else {
+            return Err(format!("window {id} is renewed and was nobody's"));
+        };
+        let is_live = self.peers.values().any(|peer| peer.client == grant.client)
+            && !self.is_silent(grant.client);
+        if is_live {
+            return Err(format!("window {id} passes on from a live owner"));
+        }
+        let owner = self.owners.get(&grant.place.volume);
+        let client = *owner.ok_or_else(|| format!("window {id} passes on to nobody"))?;
+        self.granted.insert(renewed.generation);
+        self.grants.insert(
+            renewed.generation,
+            Grant {
+                client,
+                is_left: true,
+                ..grant
+            },
+        );
+        Ok(())
+    }
+
+    /// A client is told that it owns a volume: nobody else has a name for any slab of it.
+    fn own(&mut self, peer: PeerId, request: u64) -> std::result::Result<(), String> {
+        let Some(peer) = self.peers.get_mut(&peer) else {
+            return Ok(());
+        };
+        let volume = peer.owns.remove(&request);
+        let volume = volume.ok_or_else(|| format!("request {request} to own was not made"))?;
+        let client = peer.client;
+        let others = |grant: &&Grant| grant.place.volume == volume && grant.client != client;
+        match self.grants.values().find(others) {
+            Some(grant) => Err(format!(
+                "{:?} has another owner and its former one still has a name for it",
+                grant.place
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn is_silent(&self, client: ClientId) -> bool {
+        let now = sim::now();
+        self.clients.get(&client).is_none_or(|heard| {
+            let silence = now.since(heard.at);
+            silence > LEASE || (silence <= DECIDED && heard.silence > LEASE)
+        })
     }
 
     /// A client is told that its slab is gone.
@@ -292,12 +366,7 @@ impl Book {
         let Some(grant) = self.grants.remove(&generation) else {
             return Ok(None);
         };
-        let now = sim::now();
-        let is_silent = self.clients.get(&grant.client).is_none_or(|heard| {
-            let silence = now.since(heard.at);
-            silence > LEASE || (silence <= DECIDED && heard.silence > LEASE)
-        });
-        if grant.is_asked_back || is_silent {
+        if grant.is_asked_back || self.is_silent(grant.client) {
             Ok(Some(grant.client))
         } else {
             Err(format!("window {} is taken from a live client", window.0))
@@ -345,10 +414,9 @@ impl Listen for Watched {
 
     fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
         let renewed = self.listener.renew(window)?;
-        let mut book = self.book();
-        if let Some((standing, _)) = book.standing.get_mut(&window) {
-            let former = std::mem::replace(standing, renewed.generation);
-            book.grants.remove(&former);
+        let outcome = self.book().renew(renewed);
+        if let Err(what) = outcome {
+            self.complain(&what);
         }
         Ok(renewed)
     }

@@ -244,6 +244,8 @@ impl World {
                 // Where memory is short writes are refused, and extents mapped on fewer hosts.
                 self.is_gentle &= error != IoError::NoSpace;
                 if self.is_gentle {
+                    let states: Vec<String> = self.clients.iter_mut().map(Client::state).collect();
+                    self.note(states.join("; "));
                     self.violate(format!(
                         "{what}, though no stripe has lost more than it survives ({error:?})"
                     ));

@@ -300,6 +300,17 @@ impl Control {
             let hosts = hosts.join(", ");
             return self.end_opening(Err(VolumeError::Unreachable { hosts }));
         }
+        // What is mapped first is not to be mapped on few hosts because others are yet to answer.
+        let is_early = self
+            .opening
+            .as_ref()
+            .is_some_and(|opening| now.since(opening.since) < ABSENT_MAX);
+        let is_asking = |host: HostIndex| {
+            self.answers(host, now) && self.hosts[host].ownership != Ownership::Owned
+        };
+        if is_early && (0..self.hosts.len()).any(is_asking) {
+            return;
+        }
         let snapshot = self.core.directory.snapshot();
         if !snapshot
             .extents

@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_host::{Daemon, Inheritance};
@@ -36,6 +37,12 @@ const STORED_STATE: &str = "cenote-state";
 const STORED_SLAB: &str = "cenote-slab-";
 /// Most bytes of a state: a million slabs have less.
 const STATE_BYTES_MAX: u64 = 128 << 20;
+
+/// How long the program that is installed may take to say whether it understands a state. Nobody
+/// is served meanwhile; it takes milliseconds.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// This program as it was started, so that a file that has been replaced since is found.
 pub fn this_program() -> Result<PathBuf> {
@@ -81,16 +88,19 @@ pub fn probed() -> Option<bool> {
 pub fn exec(program: &Path, daemon: &Daemon) -> Result<Infallible> {
     let (state, memory) = daemon.handover();
     ask_first(program, &state)?;
-    let (paper, fds) = (memfd("cenote-handover")?, Open::keep(&memory)?);
-    let mut file = File::from(paper);
+    let mut file = File::from(memfd("cenote-handover")?);
     file.write_all(&u32::try_from(memory.len())?.to_le_bytes())?;
-    for fd in &fds.0 {
+    for fd in &memory {
         file.write_all(&fd.as_raw_fd().to_le_bytes())?;
     }
     file.write_all(&state)?;
-    let keep = Open::keep(&[file.as_fd()])?;
-    let number = keep.0[0].as_raw_fd().to_string();
-    Err(replace(program, &number).into())
+    let number = file.as_raw_fd().to_string();
+    let mut kept = memory;
+    kept.push(file.as_fd());
+    let open = Open::keep(kept)?;
+    let error = replace(program, &number);
+    drop(open);
+    Err(error).with_context(|| format!("run {}", program.display()))
 }
 
 /// Leaves the daemon's slabs with the service manager, for the next process of the service. The
@@ -113,20 +123,29 @@ pub fn store(daemon: &Daemon) -> Result<usize> {
 fn ask_first(program: &Path, state: &[u8]) -> Result<()> {
     let mut file = tempfile::NamedTempFile::new().context("write the state for a look at it")?;
     file.write_all(state)?;
-    let said = Command::new(program)
+    let mut child = Command::new(program)
         .arg("host")
         .env(PROBE, file.path())
         .env_remove(VARIABLE)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::null())
+        .spawn()
         .with_context(|| format!("run {}", program.display()))?;
-    if !said.status.success() {
-        let text = String::from_utf8_lossy(&said.stderr);
+    let deadline = Instant::now() + ANSWER;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break Some(status),
+            None if Instant::now() >= deadline => break None,
+            None => std::thread::sleep(LOOK),
+        }
+    };
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    if status.is_none_or(|status| !status.success()) {
         let program = program.display();
-        bail!(
-            "{program} does not take over from this version: {}",
-            text.trim()
-        );
+        bail!("{program} does not take over from this version; what it said is above");
     }
     Ok(())
 }
@@ -155,18 +174,27 @@ fn read_state(mut file: File) -> Result<Vec<u8>> {
     Ok(state)
 }
 
-/// Copies of descriptors that stay open across exec; closed when this is dropped.
-struct Open(Vec<OwnedFd>);
+/// Descriptors that stay open across exec, until this is dropped.
+struct Open<'a>(Vec<BorrowedFd<'a>>);
 
-impl Open {
-    fn keep(fds: &[BorrowedFd<'_>]) -> Result<Self> {
-        let copy = |fd: &BorrowedFd<'_>| -> io::Result<OwnedFd> {
-            let copy = fd.try_clone_to_owned()?;
-            set_close_on_exec(copy.as_fd(), false)?;
-            Ok(copy)
-        };
-        let copies = fds.iter().map(copy).collect::<io::Result<_>>();
-        Ok(Self(copies.context("keep descriptors open")?))
+impl<'a> Open<'a> {
+    fn keep(fds: Vec<BorrowedFd<'a>>) -> Result<Self> {
+        // First, so that a failure half way takes back what was done.
+        let open = Self(fds);
+        for fd in &open.0 {
+            set_close_on_exec(*fd, false).context("keep descriptors open")?;
+        }
+        Ok(open)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        for fd in &self.0 {
+            if let Err(error) = set_close_on_exec(*fd, true) {
+                tracing::warn!(%error, "a descriptor stays open in programs that are started");
+            }
+        }
     }
 }
 

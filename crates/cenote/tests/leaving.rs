@@ -154,6 +154,8 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
         (draining("h00"), draining("h01")),
         (false.into(), true.into())
     );
+    let table = folder.run(&["status"]).expect(0).stdout;
+    assert!(table.contains("h01   draining"), "{table}");
     folder.run(&["host", "drain", "h01", "--cancel"]).expect(0);
     assert_eq!(draining("h01"), false);
     folder.run(&["host", "drain", "h07"]).expect(1);

@@ -101,7 +101,8 @@ impl Ledger {
             ..limits
         };
         let mut ledger = Self::empty(limits, now);
-        ledger.draining = handover.draining;
+        // A host that is drained already lends again.
+        ledger.draining = handover.draining && !handover.slabs.is_empty();
         for client in &handover.clients {
             let lease = Lease {
                 name: client.name.clone(),

@@ -202,6 +202,22 @@ fn the_next_process_has_the_book_of_the_one_before() {
 }
 
 #[test]
+fn a_drain_goes_on_in_the_next_process_until_all_is_given_back() {
+    let (mut ledger, windows, mut generation) = lent();
+    ledger.handle_drain(NOW, true);
+    carry_out(&mut ledger, &mut generation);
+    let mut next = Ledger::inherit(limits(), NOW, &ledger.handover(NOW));
+    assert_eq!(next.wanted_back(0, 1), windows[..1]);
+    assert_eq!((next.poll_action(), next.slabs_free()), (None, 0));
+    let drained = Handover {
+        draining: true,
+        ..Handover::default()
+    };
+    let after = Ledger::inherit(limits(), NOW, &drained);
+    assert_eq!(after.slabs_free(), SLABS, "there is nothing left to drain");
+}
+
+#[test]
 fn more_is_inherited_than_the_new_limits_allow() {
     let (ledger, windows, _) = lent();
     let small = Limits {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use cenote_fabric::{Address, ClientId, ClusterKey, Connector, Hello, Incoming, Session};
 use cenote_pool::HostEntry;
-use cenote_pool::control::{HostStatus, Reply, Request};
+use cenote_pool::control::{HostStatus, Reply, Request, VERSION};
 
 use crate::process::wait_readable;
 
@@ -36,23 +36,70 @@ pub fn all(hosts: &[HostEntry], key: &ClusterKey, timeout: Duration) -> Vec<Resu
 /// # Errors
 /// It cannot be reached, lacks the key, or is silent for `timeout`.
 pub fn one(address: &str, key: &ClusterKey, timeout: Duration) -> Result<HostStatus> {
-    let address: Address = address.parse()?;
-    let deadline = Instant::now() + timeout;
-    let hello = Hello {
-        client: ClientId(random_u128()?),
-        name: "cenote status".to_owned(),
-    };
-    let mut session = cenote_fabric::connector(key.clone()).connect(&address, &hello, timeout)?;
-    let mut message = Vec::new();
-    Request::Status.encode(&mut message);
-    session.send(&message)?;
-    let mut status = answer(session.as_mut(), deadline)?;
-    // The question itself is no client of the host.
-    let before = status.clients.len();
-    status.clients.retain(|client| client.id != hello.client.0);
-    let removed = u32::try_from(before - status.clients.len()).unwrap_or(0);
-    status.clients_total = status.clients_total.saturating_sub(removed);
-    Ok(status)
+    let mut asker = Asker::connect(address, key, "cenote status", timeout)?;
+    asker.ask(&Request::Status, timeout)
+}
+
+/// A connection to a host, for one who is no client of its memory.
+pub struct Asker {
+    session: Box<dyn Session>,
+    id: ClientId,
+}
+
+impl Asker {
+    /// Connects, under a name for people.
+    ///
+    /// # Errors
+    /// The host cannot be reached within `timeout`, or lacks the key.
+    pub fn connect(address: &str, key: &ClusterKey, name: &str, timeout: Duration) -> Result<Self> {
+        let address: Address = address.parse()?;
+        let id = ClientId(random_u128()?);
+        let hello = Hello {
+            client: id,
+            name: name.to_owned(),
+        };
+        let connector = cenote_fabric::connector(key.clone());
+        let session = connector.connect(&address, &hello, timeout)?;
+        Ok(Self { session, id })
+    }
+
+    /// The version of the messages that the host and this program both speak.
+    pub fn version(&self) -> u8 {
+        u8::try_from(self.session.version()).map_or(VERSION, |agreed| agreed.min(VERSION))
+    }
+
+    /// Asks something that is answered by the host's status.
+    ///
+    /// # Errors
+    /// The connection ends, or the host is silent for `timeout`.
+    pub fn ask(&mut self, request: &Request, timeout: Duration) -> Result<HostStatus> {
+        let deadline = Instant::now() + timeout;
+        let mut message = Vec::new();
+        request.encode_as(self.version(), &mut message);
+        self.session.send(&message)?;
+        let mut status = answer(self.session.as_mut(), deadline)?;
+        // The question itself is no client of the host.
+        let before = status.clients.len();
+        status.clients.retain(|client| client.id != self.id.0);
+        let removed = u32::try_from(before - status.clients.len()).unwrap_or(0);
+        status.clients_total = status.clients_total.saturating_sub(removed);
+        Ok(status)
+    }
+
+    /// Waits until the host has closed the connection; whether it has by `deadline`.
+    pub fn wait_closed(&mut self, deadline: Instant) -> bool {
+        loop {
+            match self.session.receive() {
+                Err(_) => return true,
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    if !wait_session(self.session.as_ref(), deadline).unwrap_or(true) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn answer(session: &mut dyn Session, deadline: Instant) -> Result<HostStatus> {

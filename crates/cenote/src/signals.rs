@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT as a flag and a call, for the commands that serve until told to stop.
+//! SIGTERM and SIGINT as a flag and a call, for the commands that serve until told to stop; and
+//! SIGHUP as another call, for those that have something to do then.
 //!
 //! The signals are blocked before the first thread starts, and one thread waits
 //! for them; no code runs in a signal handler.
@@ -18,6 +19,24 @@ use anyhow::{Context, Result};
 /// # Errors
 /// The mask cannot be set, or the thread not started.
 pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> {
+    watch(then, None)
+}
+
+/// As [`on_stop`], but SIGHUP only calls `on_hangup`, each time.
+///
+/// # Errors
+/// As [`on_stop`].
+pub fn on_stop_or_hangup(
+    then: impl FnOnce() + Send + 'static,
+    on_hangup: impl FnMut() + Send + 'static,
+) -> Result<Arc<AtomicBool>> {
+    watch(then, Some(Box::new(on_hangup)))
+}
+
+fn watch(
+    then: impl FnOnce() + Send + 'static,
+    mut on_hangup: Option<Box<dyn FnMut() + Send>>,
+) -> Result<Arc<AtomicBool>> {
     let set = stop_signals();
     // SAFETY: `set` is initialised; the old mask is not asked for.
     let result =
@@ -30,11 +49,17 @@ pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> 
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            let first = wait(&set);
+            let mut wait = || loop {
+                match (wait(&set), &mut on_hangup) {
+                    (libc::SIGHUP, Some(on_hangup)) => on_hangup(),
+                    (signal, _) => return signal,
+                }
+            };
+            let first = wait();
             flag.store(true, Ordering::SeqCst);
             tracing::info!(signal = first, "stopping");
             then();
-            let second = wait(&set);
+            let second = wait();
             std::process::exit(128 + second);
         })
         .context("start the signal thread")?;

@@ -160,6 +160,12 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
             None,
             counters.slabs_rebuilt,
         ),
+        (
+            "cenote_volume_slabs_moved",
+            "Slabs moved to another host because theirs wanted them back",
+            None,
+            counters.slabs_moved,
+        ),
     ]
 }
 

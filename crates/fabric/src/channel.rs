@@ -62,6 +62,11 @@ impl Channel {
         }
     }
 
+    /// The protocol's version on this connection.
+    pub(crate) fn version(&self) -> u16 {
+        self.transport.version()
+    }
+
     /// Seals a frame and queues it; [`Channel::flush`] sends.
     ///
     /// # Errors

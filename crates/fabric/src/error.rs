@@ -1,6 +1,6 @@
 //! What can go wrong while connecting and talking; verbs report a `Status` instead.
 
-use crate::Address;
+use crate::{Address, Versions};
 
 /// Result of the control side of the fabric.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -32,15 +32,18 @@ pub enum Error {
         /// The peer.
         address: Address,
     },
-    /// The peer speaks another version.
-    #[error("{address}: the peer speaks version {theirs}, this program speaks {ours}")]
+    /// There is no version that the peer and this program both speak.
+    #[error(
+        "{address}: the peer speaks {theirs} of the protocol, this program speaks {ours}; \
+         upgrade one version at a time"
+    )]
     Version {
         /// The peer.
         address: Address,
-        /// Version of this program.
-        ours: u16,
-        /// Version of the peer.
-        theirs: u16,
+        /// Versions of this program.
+        ours: Versions,
+        /// Versions of the peer.
+        theirs: Versions,
     },
     /// The connection is closed, by either side.
     #[error("connection closed")]

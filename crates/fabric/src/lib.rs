@@ -46,6 +46,7 @@ pub use key::ClusterKey;
 pub use listen::{Event, Listen, PeerId};
 pub use listener::Listener;
 pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
+pub use noise::{VERSION, VERSION_OLDEST, Versions};
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
 };

@@ -72,6 +72,19 @@ impl Listener {
     /// # Errors
     /// `AddressInUse`: another process serves one of them; `Os`: it cannot be bound.
     pub fn bind(addresses: &[Address], key: &ClusterKey) -> Result<Self> {
+        Self::bind_with(addresses, key, Vec::new())
+    }
+
+    /// As [`Listener::bind`], with windows that an earlier process of this host had open. They
+    /// stand before the first client is served, so that no client finds its window gone.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`], and as [`Region::inherit`] when a window cannot stand again.
+    pub fn bind_with(
+        addresses: &[Address],
+        key: &ClusterKey,
+        windows: Vec<(Arc<Region>, WindowDescriptor)>,
+    ) -> Result<Self> {
         raise_descriptor_limit();
         let bound = addresses
             .iter()
@@ -107,6 +120,10 @@ impl Listener {
             accepting: false,
             paused_until: None,
         };
+        for (region, window) in windows {
+            listener.table.restore(Arc::clone(&region), window)?;
+            listener.register_with_devices(window, &region)?;
+        }
         listener.accept_or_pause()?;
         Ok(listener)
     }

@@ -78,6 +78,41 @@ impl Region {
         Ok(region)
     }
 
+    /// Takes over a region that an earlier process of this host made: its memfd, bytes and all.
+    /// Locks end with a process: see [`Region::lock`].
+    ///
+    /// # Errors
+    /// `StaleWindow`: the memfd is not `len_bytes` long, or not one that [`Region::create`] makes;
+    /// `Os`: it cannot be mapped.
+    pub fn inherit(fd: OwnedFd, len_bytes: u64, huge: bool) -> Result<Self> {
+        let what = || format!("take over a region of {len_bytes} bytes");
+        let len = usize::try_from(len_bytes).map_err(|_| Error::Bound("region length"))?;
+        // SAFETY: no pointers.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let is_ours = seals == SEALS;
+        let file_len = file_len(fd.as_fd()).map_err(|e| Error::os(what(), e))?;
+        if !is_ours || len == 0 || file_len != len_bytes {
+            return Err(Error::StaleWindow);
+        }
+        let view = View::map(fd.as_fd(), len, true).map_err(|e| Error::os(what(), e))?;
+        let region = Self { view, fd };
+        if huge {
+            region.view.advise_huge();
+        }
+        Ok(region)
+    }
+
+    /// Locks all of it into RAM, every page now.
+    ///
+    /// # Errors
+    /// `Os`: more than the process may lock.
+    pub fn lock(&self) -> Result<()> {
+        self.view
+            .lock()
+            .map_err(|e| Error::os(format!("lock {} bytes in memory", self.len_bytes()), e))?;
+        self.populate()
+    }
+
     fn on_reserved_pages(name: &CString, len: usize) -> io::Result<Self> {
         Self::on_memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
     }
@@ -99,14 +134,7 @@ impl Region {
         // Not sealed against shrinking: truncation is how it is revoked. Sealed against seals,
         // so that no peer can stop that.
         // SAFETY: no pointers.
-        if unsafe {
-            libc::fcntl(
-                fd.as_raw_fd(),
-                libc::F_ADD_SEALS,
-                libc::F_SEAL_GROW | libc::F_SEAL_SEAL,
-            )
-        } != 0
-        {
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let view = View::map(fd.as_fd(), len, true)?;
@@ -271,6 +299,9 @@ pub(crate) fn raise_descriptor_limit() {
         }
     }
 }
+
+/// Of every region's memfd.
+const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 fn set_len(fd: &OwnedFd, len: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;

@@ -10,8 +10,43 @@ use snow::{Builder, HandshakeState, TransportState};
 
 use crate::{ClientId, ClusterKey, Hello};
 
-/// Version of everything that this crate puts on a socket.
-pub(crate) const VERSION: u16 = 1;
+/// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
+pub const VERSION: u16 = 2;
+/// Oldest version that it speaks: the one before, so that a cluster is upgraded machine by machine.
+pub const VERSION_OLDEST: u16 = 1;
+
+/// The versions that one end speaks, each between the two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Versions {
+    /// The oldest.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+}
+
+impl Versions {
+    /// Those of this program.
+    pub const OURS: Self = Self {
+        oldest: VERSION_OLDEST,
+        newest: VERSION,
+    };
+
+    /// The newest that both ends speak.
+    fn agree(self, other: Self) -> Option<u16> {
+        let newest = self.newest.min(other.newest);
+        (newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.oldest == self.newest {
+            write!(f, "version {}", self.newest)
+        } else {
+            write!(f, "versions {} to {}", self.oldest, self.newest)
+        }
+    }
+}
 
 /// Length of both handshake messages: a public key, the preamble, an authentication tag.
 pub(crate) const HANDSHAKE_BYTES: usize = 32 + PREAMBLE_BYTES + TAG_BYTES;
@@ -34,8 +69,8 @@ pub(crate) enum Purpose {
 pub(crate) enum Refusal {
     /// The bytes do not decrypt under the key, or are not this protocol's.
     Unauthenticated,
-    /// The key is right, the version is not; the peer's version.
-    Version(u16),
+    /// The key is right, but there is no version that both speak; those of the peer.
+    Version(Versions),
 }
 
 /// The client's half of the handshake.
@@ -49,7 +84,7 @@ impl Initiator {
             .expect("the pattern's name is right and it needs no static key");
         let mut message = [0; HANDSHAKE_BYTES];
         let len = state
-            .write_message(&preamble(VERSION), &mut message)
+            .write_message(&preamble(Versions::OURS), &mut message)
             .expect("it is our turn and the message fits");
         debug_assert_eq!(len, HANDSHAKE_BYTES);
         (Self(state), message)
@@ -57,13 +92,16 @@ impl Initiator {
 
     /// Takes the host's answer.
     pub(crate) fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<Transport, Refusal> {
-        read_preamble(&mut self.0, answer)?;
-        Ok(Transport::new(self.0))
+        let version = read_preamble(&mut self.0, answer)?;
+        Ok(Transport::new(self.0, version))
     }
 }
 
 /// The host's half of the handshake.
-pub(crate) struct Responder(HandshakeState);
+pub(crate) struct Responder {
+    state: HandshakeState,
+    version: u16,
+}
 
 impl Responder {
     /// Takes the first message of a stranger; the answer is to be sent even when only the version
@@ -75,17 +113,17 @@ impl Responder {
         let mut state = builder(key)
             .build_responder()
             .expect("the pattern's name is right and it needs no static key");
-        let version = match read_preamble(&mut state, message) {
-            Ok(()) => None,
+        let (version, refusal) = match read_preamble(&mut state, message) {
+            Ok(version) => (version, None),
             Err(Refusal::Unauthenticated) => return Err(Refusal::Unauthenticated),
-            Err(version) => Some(version),
+            Err(refusal) => (VERSION, Some(refusal)),
         };
         let mut answer = [0; HANDSHAKE_BYTES];
         // Refused by the library when the stranger's public key is a bad point.
         state
-            .write_message(&preamble(VERSION), &mut answer)
+            .write_message(&preamble(Versions::OURS), &mut answer)
             .map_err(|_| Refusal::Unauthenticated)?;
-        Ok((Self(state), answer, version))
+        Ok((Self { state, version }, answer, refusal))
     }
 
     /// Takes the hello; from here on the peer holds the key.
@@ -93,7 +131,7 @@ impl Responder {
         self,
         hello: &[u8; HELLO_BYTES],
     ) -> Result<(Transport, Purpose, Hello), Refusal> {
-        let mut transport = Transport::new(self.0);
+        let mut transport = Transport::new(self.state, self.version);
         let mut plain = [0; HELLO_BYTES];
         let len = transport
             .open(hello, &mut plain)
@@ -104,27 +142,36 @@ impl Responder {
 }
 
 /// Encryption of an established connection; each direction counts its messages.
-pub(crate) struct Transport(TransportState);
+pub(crate) struct Transport {
+    state: TransportState,
+    version: u16,
+}
 
 impl Transport {
-    fn new(state: HandshakeState) -> Self {
-        Self(
-            state
+    fn new(state: HandshakeState, version: u16) -> Self {
+        Self {
+            state: state
                 .into_transport_mode()
                 .expect("both handshake messages are done"),
-        )
+            version,
+        }
+    }
+
+    /// The version that both ends agreed on.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
     }
 
     /// Encrypts into `out`, which has `plain.len() + TAG_BYTES` bytes.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut [u8]) {
-        self.0
+        self.state
             .write_message(plain, out)
             .expect("the output fits, and 2^64 messages are never sent");
     }
 
     /// Decrypts into `out`, which is as long as `sealed`; the length, or `None` for a forgery.
     pub(crate) fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Option<usize> {
-        self.0.read_message(sealed, out).ok()
+        self.state.read_message(sealed, out).ok()
     }
 
     /// The client's first message.
@@ -142,17 +189,18 @@ fn builder(key: &ClusterKey) -> Builder<'_> {
         .expect("the pattern has a key at place 0")
 }
 
-fn preamble(version: u16) -> [u8; PREAMBLE_BYTES] {
+fn preamble(versions: Versions) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
-    bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-    bytes[MAGIC.len()..MAGIC.len() + 2].copy_from_slice(&version.to_le_bytes());
+    bytes[..4].copy_from_slice(MAGIC);
+    bytes[4..6].copy_from_slice(&versions.oldest.to_le_bytes());
+    bytes[6..].copy_from_slice(&versions.newest.to_le_bytes());
     bytes
 }
 
 fn read_preamble(
     state: &mut HandshakeState,
     message: &[u8; HANDSHAKE_BYTES],
-) -> Result<(), Refusal> {
+) -> Result<u16, Refusal> {
     let mut payload = [0; HANDSHAKE_BYTES];
     let len = state
         .read_message(message, &mut payload)
@@ -160,12 +208,14 @@ fn read_preamble(
     if len != PREAMBLE_BYTES || !payload.starts_with(MAGIC) {
         return Err(Refusal::Unauthenticated);
     }
-    let version = u16::from_le_bytes([payload[MAGIC.len()], payload[MAGIC.len() + 1]]);
-    if version == VERSION {
-        Ok(())
-    } else {
-        Err(Refusal::Version(version))
-    }
+    let oldest = u16::from_le_bytes([payload[4], payload[5]]);
+    let newest = u16::from_le_bytes([payload[6], payload[7]]);
+    let theirs = Versions {
+        oldest,
+        // Version 1 knew one version only, and left the second place empty.
+        newest: newest.max(oldest),
+    };
+    Versions::OURS.agree(theirs).ok_or(Refusal::Version(theirs))
 }
 
 fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
@@ -290,16 +340,65 @@ mod tests {
     #[test]
     fn another_version_is_named_on_both_sides() {
         let key = ClusterKey::generate().unwrap();
+        let theirs = Versions {
+            oldest: VERSION + 1,
+            newest: VERSION + 2,
+        };
         let mut future = builder(&key).build_initiator().unwrap();
         let mut first = [0; HANDSHAKE_BYTES];
-        future.write_message(&preamble(9), &mut first).unwrap();
+        future.write_message(&preamble(theirs), &mut first).unwrap();
         let (_, answer, refusal) = Responder::answer(&key, &first).unwrap();
-        assert_eq!(refusal, Some(Refusal::Version(9)));
+        assert_eq!(refusal, Some(Refusal::Version(theirs)));
         assert_eq!(
             read_preamble(&mut future, &answer),
-            Ok(()),
+            Ok(VERSION),
             "the answer names ours"
         );
+    }
+
+    /// What a program of version 1 writes, and what it takes: bytes 4 and 5 are 1, and it never
+    /// looked at the last two, which it wrote as zeros.
+    #[test]
+    fn the_version_before_is_spoken_with_those_who_speak_no_newer_one() {
+        let key = ClusterKey::generate().unwrap();
+        let mut earlier = builder(&key).build_initiator().unwrap();
+        let mut first = [0; HANDSHAKE_BYTES];
+        earlier
+            .write_message(b"cnte\x01\x00\x00\x00", &mut first)
+            .unwrap();
+        let (responder, answer, refusal) = Responder::answer(&key, &first).unwrap();
+        assert_eq!(refusal, None);
+        let mut payload = [0; HANDSHAKE_BYTES];
+        let len = earlier.read_message(&answer, &mut payload).unwrap();
+        assert_eq!(
+            payload[..len][..6],
+            *b"cnte\x01\x00",
+            "as version 1 checks it"
+        );
+        let mut client = Transport::new(earlier, 1);
+        let said = client.hello(Purpose::Control, &hello());
+        let (transport, _, _) = responder.finish(&said).unwrap();
+        assert_eq!(transport.version(), 1);
+
+        let (client, host) = established(&key);
+        assert_eq!((client.version(), host.version()), (VERSION, VERSION));
+    }
+
+    #[test]
+    fn ends_agree_on_the_newest_version_that_both_speak() {
+        let versions = |oldest, newest| Versions { oldest, newest };
+        let agreed = |ours: (u16, u16), theirs: (u16, u16)| {
+            let one = versions(ours.0, ours.1).agree(versions(theirs.0, theirs.1));
+            let other = versions(theirs.0, theirs.1).agree(versions(ours.0, ours.1));
+            assert_eq!(one, other);
+            one
+        };
+        assert_eq!(agreed((1, 2), (1, 1)), Some(1));
+        assert_eq!(agreed((1, 2), (1, 2)), Some(2));
+        assert_eq!(agreed((1, 2), (2, 3)), Some(2));
+        assert_eq!(agreed((1, 2), (3, 4)), None);
+        assert_eq!(versions(1, 2).to_string(), "versions 1 to 2");
+        assert_eq!(versions(3, 3).to_string(), "version 3");
     }
 
     #[test]

@@ -90,4 +90,9 @@ pub trait Session: Send {
 
     /// Whether sends wait for the socket to become writable.
     fn wants_write(&self) -> bool;
+
+    /// The protocol's version that both ends agreed on: what the layer above may say.
+    fn version(&self) -> u16 {
+        crate::VERSION
+    }
 }

@@ -95,14 +95,58 @@ impl WindowTable {
                 WindowId(id)
             }
         };
-        let (chunk, index) = place(id);
-        let slot = &self.chunks[chunk].get_or_init(|| new_chunk(chunk))[index];
         let descriptor = WindowDescriptor {
             id,
             generation,
             len_bytes: region.len_bytes(),
             rights,
         };
+        self.open(&mut control, descriptor, region);
+        Ok(descriptor)
+    }
+
+    /// Opens a window as an earlier process of this host had it open, under the same name, for
+    /// those who hold that name. Later windows get later generations.
+    ///
+    /// # Errors
+    /// `StaleWindow`: the region is dead or not as long as the window was;
+    /// `Bound`: the name is taken, or beyond what this table can have.
+    pub fn restore(&self, region: Arc<Region>, descriptor: WindowDescriptor) -> Result<()> {
+        if region.is_dead() || region.len_bytes() != descriptor.len_bytes {
+            return Err(Error::StaleWindow);
+        }
+        let mut control = self.control();
+        let index = descriptor.id.0 as usize;
+        let free = control.free.iter().position(|&id| id == descriptor.id);
+        if index >= WINDOW_COUNT_MAX || descriptor.generation.0 == 0 {
+            return Err(Error::Bound("windows"));
+        }
+        match free {
+            Some(at) => drop(control.free.swap_remove(at)),
+            None if index < control.regions.len() => return Err(Error::Bound("windows")),
+            None => {
+                for id in control.regions.len()..index {
+                    let id = u32::try_from(id).expect("below WINDOW_COUNT_MAX");
+                    control.free.push(WindowId(id));
+                }
+                control.regions.resize(index + 1, None);
+            }
+        }
+        count_from(descriptor.generation);
+        self.open(&mut control, descriptor, region);
+        Ok(())
+    }
+
+    /// Lets verbs into a slot that is free.
+    fn open(&self, control: &mut Control, descriptor: WindowDescriptor, region: Arc<Region>) {
+        let WindowDescriptor {
+            id,
+            generation,
+            rights,
+            ..
+        } = descriptor;
+        let (chunk, index) = place(id);
+        let slot = &self.chunks[chunk].get_or_init(|| new_chunk(chunk))[index];
         slot.base.store(region.view().base(), Ordering::Relaxed);
         slot.len_bytes
             .store(descriptor.len_bytes, Ordering::Relaxed);
@@ -111,7 +155,6 @@ impl WindowTable {
             .store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
         control.regions[id.0 as usize] = Some(region);
         slot.generation.store(generation.0, Ordering::SeqCst);
-        Ok(descriptor)
     }
 
     /// Closes a window and gives its memory back. After the return no byte of an earlier verb lands in it.
@@ -342,14 +385,23 @@ impl Generations {
 
 /// Counts the generations of this process.
 fn count() -> u32 {
+    counter().fetch_add(1, Ordering::Relaxed)
+}
+
+/// Goes on after a generation that an earlier process gave.
+fn count_from(given: Generation) {
+    let next = ((given.0 >> 32) as u32).wrapping_add(1);
+    counter().fetch_max(next, Ordering::Relaxed);
+}
+
+fn counter() -> &'static AtomicU32 {
     static COUNTER: OnceLock<AtomicU32> = OnceLock::new();
-    let counter = COUNTER.get_or_init(|| {
+    COUNTER.get_or_init(|| {
         let seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs());
         AtomicU32::new((seconds & u64::from(u32::MAX)) as u32)
-    });
-    counter.fetch_add(1, Ordering::Relaxed)
+    })
 }
 
 const CHUNK_SLOTS_FIRST: usize = 64;

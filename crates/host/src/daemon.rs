@@ -7,11 +7,12 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
+mod leaving;
 mod service;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +24,9 @@ use cenote_pool::control::{
     ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, Window,
 };
 use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
+pub(crate) use leaving::Heir;
+use leaving::Leaving;
+pub use leaving::{End, Inheritance};
 
 use crate::machine::{Machine, volunteer_for_oom_killer};
 use crate::side_thread::SideThread;
@@ -51,10 +55,14 @@ pub struct Daemon {
     filler: SideThread<fill::Job>,
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
+    leaving: Leaving,
+    /// Counts ticks, for whoever watches that this thread lives.
+    beats: Arc<AtomicU64>,
 }
 
 /// What a daemon is made of.
 pub(crate) struct Parts {
+    pub heir: Heir,
     pub listener: Box<dyn Listen>,
     pub outcomes: Receiver<Outcome>,
     pub keeper: SideThread<keeper::Job>,
@@ -73,6 +81,8 @@ struct Memory {
 /// A client's control connection.
 struct Session {
     client: u128,
+    /// Of the messages that it speaks; 0 until it has said something.
+    version: u8,
     /// Fills asked for and not answered.
     fills: usize,
     /// Cleared when the session ends.
@@ -112,24 +122,39 @@ impl Daemon {
     /// `Config`, `OutOfMemory` and `CannotLock` before anything is touched; `Fabric` when an
     /// address is in use or not of this machine; `Os`.
     pub fn start(config: Config) -> Result<Self> {
-        let machine = Machine::read();
+        Self::start_with(config, Inheritance::default())
+    }
+
+    /// As [`Daemon::start`], with the slabs that an earlier process of this host had lent. They
+    /// are there before the first client is served.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`]; `Inheritance` when what was handed over contradicts itself.
+    pub fn start_with(mut config: Config, inheritance: Inheritance) -> Result<Self> {
+        let mut machine = Machine::read();
+        let heir = leaving::open(inheritance, config.huge_pages)?;
+        heir.adjust(&mut config, &mut machine);
         config.check(&machine)?;
         let locked = config.decide_lock(&machine)?;
-        let listener = Listener::bind(&config.addresses, &config.key)?;
-        let (sender, outcomes) = channel();
         let options = RegionOptions {
             huge: config.huge_pages,
             lock: locked,
         };
+        let listener = Listener::bind_with(&config.addresses, &config.key, heir.windows())?;
+        let (sender, outcomes) = channel();
         let keeper = keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
         let filler = fill::start(&config.name, config.key.clone(), sender, listener.waker())?;
         // For people, to tell two lives apart; a clock before 1970 gives 0.
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        if locked {
+            heir.lock(&keeper);
+        }
         Ok(Self::assemble(
             config,
             Parts {
+                heir,
                 listener: Box::new(listener),
                 outcomes,
                 keeper,
@@ -153,23 +178,28 @@ impl Daemon {
             lease: LEASE,
             orphan_life: ORPHAN_LIFE,
         };
+        let start = Duration::from_nanos(now.0);
+        let ledger = Ledger::inherit(limits, start, &parts.heir.handover);
+        let memory = parts.heir.memory(ledger.counts().total());
         Self {
             locked: parts.locked,
             incarnation: parts.incarnation,
-            started: Duration::from_nanos(now.0),
+            started: start,
             ticked: now,
             clock: parts.clock,
             listener: parts.listener,
-            ledger: Ledger::new(limits, Duration::from_nanos(now.0)),
-            memory: (0..slabs_total).map(|_| None).collect(),
+            ledger,
+            memory,
             sessions: BTreeMap::new(),
             peers: BTreeMap::new(),
-            counters: Counters::default(),
+            counters: parts.heir.handover.counters,
             outcomes: parts.outcomes,
             fills: 0,
             keeper: parts.keeper,
             filler: parts.filler,
             is_short: false,
+            leaving: Leaving::default(),
+            beats: Arc::default(),
             config,
         }
     }
@@ -186,21 +216,39 @@ impl Daemon {
         self.listener.waker()
     }
 
-    /// Serves until `stop` is set, then refuses those who wait, closes all connections and
-    /// gives all memory back.
+    /// A number that grows while the control thread lives, by one each second.
+    #[must_use]
+    pub fn beats(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.beats)
+    }
+
+    /// Serves until `stop` is set or it is drained and was to stop then; then refuses those who
+    /// wait, closes all connections and gives all memory back. Or until another process is to
+    /// take its place: then it leaves everything as it is, and may be called again.
     ///
     /// # Errors
     /// `Fabric`: the listener broke; the host is of no use any more.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<End> {
         volunteer_for_oom_killer();
         let mut events = Vec::new();
         self.begin();
-        while !stop.load(Ordering::Relaxed) {
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                if !self.leaving.keeps {
+                    self.shut_down();
+                }
+                break Ok(End::Stopped);
+            }
+            if self.takes_leave() {
+                self.shut_down();
+                break Ok(End::Drained);
+            }
+            if self.leaving.upgrade.swap(false, Ordering::Relaxed) {
+                break Ok(End::Upgrade);
+            }
             let patience = self.next_tick().since((self.clock)());
             self.turn(patience, &mut events)?;
         }
-        self.shut_down();
-        Ok(())
     }
 
     /// Does what is to be done before the first turn.
@@ -243,6 +291,8 @@ impl Daemon {
                     .try_into()
                     .unwrap_or(u64::MAX),
                 orphaned: lease.orphaned_since.is_some(),
+                declined: self.ledger.declined(id),
+                version: self.version(id),
             })
             .collect();
         clients.sort_by_key(|client| (std::cmp::Reverse(client.slabs), client.id));
@@ -267,6 +317,8 @@ impl Daemon {
             counters,
             clients_total,
             clients,
+            draining: self.ledger.is_draining(),
+            program: env!("CARGO_PKG_VERSION").into(),
         }
     }
 
@@ -294,6 +346,8 @@ impl Daemon {
         self.ticked = (self.clock)();
         self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
         self.carry_out();
+        self.ask_back();
+        self.beats.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -313,7 +367,8 @@ impl Daemon {
         Duration::from_nanos((self.clock)().0)
     }
 
-    fn shut_down(&mut self) {
+    /// Refuses those who wait, closes all connections and gives all memory back.
+    pub fn shut_down(&mut self) {
         self.ledger.handle_shutdown();
         self.carry_out();
         let peers: Vec<PeerId> = self.sessions.keys().copied().collect();

@@ -36,6 +36,9 @@ pub enum Error {
         /// `RLIMIT_MEMLOCK`.
         limit_bytes: u64,
     },
+    /// What an earlier process handed over contradicts itself.
+    #[error("what the earlier process of this host handed over: {0}")]
+    Inheritance(String),
     /// Listening failed; an address that is in use says so.
     #[error(transparent)]
     Fabric(#[from] cenote_fabric::Error),

@@ -20,6 +20,8 @@ pub(crate) enum Job {
     Prepare(SlabIndex),
     /// Give a slab's memory back.
     GiveBack(SlabIndex, Arc<Region>),
+    /// Lock the memory of a slab that was taken over: locks end with the process before.
+    Lock(Arc<Region>),
 }
 
 /// Starts the thread.
@@ -45,6 +47,15 @@ fn run(
     waker: &Waker,
 ) {
     for job in inbox {
+        let job = match job {
+            Job::Lock(region) => {
+                if let Err(error) = region.lock() {
+                    tracing::warn!(%error, "memory that was taken over is not locked");
+                }
+                continue;
+            }
+            other => other,
+        };
         let outcome = carry_out(job, slab_bytes, options, machine::available_bytes);
         if outcomes.send(outcome).is_err() {
             return; // The daemon is gone; nobody wants the rest.
@@ -76,6 +87,7 @@ pub(crate) fn carry_out(
             }
             Outcome::GivenBack(slab)
         }
+        Job::Lock(_) => unreachable!("has no outcome, and is done where it is taken"),
     }
 }
 

@@ -19,6 +19,6 @@ mod side_thread;
 mod stepped;
 
 pub use config::{Config, LockMemory, slab_bytes_default};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, End, Inheritance};
 pub use error::{Error, Result};
 pub use stepped::Stepped;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
 use cenote_pool::control::HostStatus;
 
-use crate::daemon::{Daemon, Outcome, Parts};
+use crate::daemon::{Daemon, Heir, Outcome, Parts};
 use crate::fill::{self, Filler};
 use crate::keeper;
 use crate::machine::Machine;
@@ -51,6 +51,7 @@ impl Stepped {
         let mut daemon = Daemon::assemble(
             config,
             Parts {
+                heir: Heir::default(),
                 listener,
                 outcomes,
                 keeper,

@@ -11,13 +11,16 @@
 mod status;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 pub use status::{ClientStatus, Counters, HostStatus, STATUS_CLIENTS_MAX, SlabCounts};
 use wire::{Reader, Writer};
 
-/// First byte of every message. Another version is refused, not guessed at.
-pub const VERSION: u8 = 1;
+/// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte
+/// of every message.
+pub const VERSION: u8 = 2;
+/// Oldest version that is understood: the one before. Another one is refused, not guessed at.
+pub const VERSION_OLDEST: u8 = 1;
 /// Longest message in bytes; the fabric's own bound on a message.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Longest name of a host, domain or client in bytes.
@@ -30,6 +33,10 @@ pub const FILL_BYTES_MAX: u64 = 1 << 20;
 pub const K_MAX: u8 = 32;
 /// Most parity splits of a code.
 pub const R_MAX: u8 = 8;
+/// Most windows in one [`Reply::Evict`].
+pub const EVICT_WINDOWS_MAX: usize = 256;
+/// Most slabs in one [`Reply::Held`].
+pub const HELD_SLABS_MAX: usize = 256;
 
 /// A window named by its host.
 ///
@@ -108,9 +115,26 @@ pub enum Request {
     },
     /// How are you? Answered by [`Reply::Status`].
     Status,
+    /// An operator's: give all slabs back without loss, or lend again. Answered by
+    /// [`Reply::Status`]. Since version 2.
+    Drain(Drain),
+    /// The asking client cannot do without the slab: there is nowhere to put its bytes. Says so
+    /// of one in a [`Reply::Evict`]; not answered. Since version 2.
+    Decline {
+        /// The slab's window.
+        window: Window,
+    },
+    /// Which slabs does the asking client hold here? Answered by [`Reply::Held`]. Since version 2.
+    Held {
+        /// Slabs to skip, those of earlier answers.
+        skip: u32,
+    },
+    /// An operator's: put another program in this process's place, slabs and all. Answered by
+    /// [`Reply::Status`], after which the connection ends. Since version 2.
+    Upgrade,
     /// Become the one owner of a volume. What an earlier owner held of it passes to the asking
     /// client, under new generations: no verb of that owner takes effect any more. Answered by
-    /// [`Reply::Owned`] or [`Reply::Refused`].
+    /// [`Reply::Owned`] or [`Reply::Refused`]. Since version 2.
     Own {
         /// Chosen by the client, returned in the answer.
         request: u64,
@@ -120,7 +144,7 @@ pub enum Request {
         epoch: u64,
     },
     /// Name a slab that the client holds by place and birth, to learn its window. Answered by
-    /// [`Reply::Mapped`], its bytes as they were, or [`Reply::Refused`].
+    /// [`Reply::Mapped`], its bytes as they were, or [`Reply::Refused`]. Since version 2.
     Retake {
         /// Chosen by the client, returned in the answer.
         request: u64,
@@ -134,11 +158,36 @@ pub enum Request {
         birth: u64,
     },
     /// Take back every slab of the volume that came to the client by [`Request::Own`] and that it
-    /// has not retaken. Not answered.
+    /// has not retaken. Not answered. Since version 2.
     Leave {
         /// The volume.
         volume: u128,
     },
+}
+
+/// Whether a host gives its slabs back. The numbers are those on the wire.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Drain {
+    /// It lends as before.
+    Off = 0,
+    /// It lends nothing, and asks its clients for what they hold.
+    On = 1,
+    /// And ends when nobody holds anything.
+    Stop = 2,
+}
+
+/// A slab that a client holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HeldSlab {
+    /// The volume that it is for.
+    pub volume: u128,
+    /// The extent of the volume.
+    pub extent: u32,
+    /// The member of the extent's stripe.
+    pub member: u8,
+    /// Its window, as granted.
+    pub window: Window,
 }
 
 /// What a host answers.
@@ -190,7 +239,22 @@ pub enum Reply {
     },
     /// The host's view of itself.
     Status(Box<HostStatus>),
-    /// The client owns the volume here.
+    /// The host wants these slabs of the client back, and says so again while it does: the client
+    /// copies each elsewhere and unmaps it, at most one of a stripe at a time, or declines. No
+    /// answer to a request. Since version 2.
+    Evict {
+        /// 1 to [`EVICT_WINDOWS_MAX`].
+        windows: Vec<Window>,
+    },
+    /// Slabs of the asking client, at most [`HELD_SLABS_MAX`]; fewer: there are no more.
+    /// Since version 2.
+    Held {
+        /// As asked.
+        skip: u32,
+        /// In the order in which they were granted.
+        slabs: Vec<HeldSlab>,
+    },
+    /// The client owns the volume here. Since version 2.
     Owned {
         /// As asked.
         request: u64,
@@ -209,7 +273,7 @@ pub enum Refusal {
     ClientBound = 1,
     /// The volume is owned by another client whose lease is alive.
     Owned = 2,
-    /// The host is about to stop.
+    /// The host is about to stop, or gives its memory back.
     ShuttingDown = 3,
     /// The volume has had an owner of a higher epoch.
     Superseded = 4,
@@ -238,15 +302,45 @@ pub enum FillResult {
 #[error("control message: {0}")]
 pub struct Malformed(pub &'static str);
 
+/// The version that a received message is written in; 0 for none at all.
+#[must_use]
+pub fn version_of(message: &[u8]) -> u8 {
+    message.first().copied().unwrap_or(0)
+}
+
 impl Request {
-    /// Appends the message's bytes to `out`.
+    /// The version that first had it: a peer of an earlier one is not to be sent it.
+    #[must_use]
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Drain(_)
+            | Self::Decline { .. }
+            | Self::Held { .. }
+            | Self::Upgrade
+            | Self::Own { .. }
+            | Self::Retake { .. }
+            | Self::Leave { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Appends the message's bytes in the newest version to `out`.
     ///
     /// # Panics
-    /// If an address is longer than [`ADDRESS_BYTES_MAX`] or there are more than
-    /// [`K_MAX`] sources.
+    /// As [`Request::encode_as`].
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_as(VERSION, out);
+    }
+
+    /// Appends the message's bytes in the version agreed with its receiver to `out`.
+    ///
+    /// # Panics
+    /// If the version is older than [`Request::since`], an address is longer than
+    /// [`ADDRESS_BYTES_MAX`] or there are more than [`K_MAX`] sources.
+    pub fn encode_as(&self, version: u8, out: &mut Vec<u8>) {
+        assert!(version >= self.since(), "{self:?} in version {version}");
         let mut out = Writer(out);
-        out.u8(VERSION);
+        out.u8(version);
         match self {
             Self::Query => out.u8(1),
             Self::Map {
@@ -300,6 +394,19 @@ impl Request {
                 }
             }
             Self::Status => out.u8(6),
+            Self::Drain(drain) => {
+                out.u8(7);
+                out.u8(*drain as u8);
+            }
+            Self::Decline { window } => {
+                out.u8(8);
+                out.window(*window);
+            }
+            Self::Held { skip } => {
+                out.u8(9);
+                out.u32(*skip);
+            }
+            Self::Upgrade => out.u8(10),
             Self::Own {
                 request,
                 volume,
@@ -337,7 +444,7 @@ impl Request {
     /// [`Malformed`] says what is wrong; the sender breaks the protocol. Whether a fill's
     /// numbers fit together is not checked here.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (kind, mut input) = open(bytes)?;
+        let (version, kind, mut input) = open(bytes)?;
         let request = match kind {
             1 => Self::Query,
             2 => Self::Map {
@@ -363,6 +470,17 @@ impl Request {
                 sources: read_sources(&mut input)?,
             },
             6 => Self::Status,
+            7 => Self::Drain(match input.u8()? {
+                0 => Drain::Off,
+                1 => Drain::On,
+                2 => Drain::Stop,
+                _ => return Err(Malformed("unknown way to drain")),
+            }),
+            8 => Self::Decline {
+                window: input.window()?,
+            },
+            9 => Self::Held { skip: input.u32()? },
+            10 => Self::Upgrade,
             11 => Self::Own {
                 request: input.u64()?,
                 volume: input.u128()?,
@@ -380,6 +498,9 @@ impl Request {
             },
             _ => return Err(Malformed("unknown request")),
         };
+        if request.since() > version {
+            return Err(Malformed("unknown request of its version"));
+        }
         input.end()?;
         Ok(request)
     }
@@ -402,14 +523,32 @@ fn read_sources(input: &mut Reader<'_>) -> Result<Vec<Source>, Malformed> {
 }
 
 impl Reply {
-    /// Appends the message's bytes to `out`.
+    /// The version that first had it: a peer of an earlier one is not to be sent it.
+    #[must_use]
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Evict { .. } | Self::Held { .. } | Self::Owned { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Appends the message's bytes in the newest version to `out`.
     ///
     /// # Panics
-    /// If a name is longer than [`NAME_BYTES_MAX`] or a status lists more than
-    /// [`STATUS_CLIENTS_MAX`] clients.
+    /// As [`Reply::encode_as`].
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_as(VERSION, out);
+    }
+
+    /// Appends the message's bytes in the version agreed with its receiver to `out`.
+    ///
+    /// # Panics
+    /// If the version is older than [`Reply::since`], a name is longer than [`NAME_BYTES_MAX`],
+    /// or a list passes its bound.
+    pub fn encode_as(&self, version: u8, out: &mut Vec<u8>) {
+        assert!(version >= self.since(), "{self:?} in version {version}");
         let mut out = Writer(out);
-        out.u8(VERSION);
+        out.u8(version);
         match self {
             Self::Free {
                 slab_bytes,
@@ -459,7 +598,28 @@ impl Reply {
             }
             Self::Status(status) => {
                 out.u8(7);
-                status.write(&mut out);
+                status.write(version, &mut out);
+            }
+            Self::Evict { windows } => {
+                out.u8(8);
+                let fits = (1..=EVICT_WINDOWS_MAX).contains(&windows.len());
+                assert!(fits, "{} windows", windows.len());
+                out.u16(u16::try_from(windows.len()).expect("the bound fits 16 bits"));
+                for window in windows {
+                    out.window(*window);
+                }
+            }
+            Self::Held { skip, slabs } => {
+                out.u8(9);
+                out.u32(*skip);
+                assert!(slabs.len() <= HELD_SLABS_MAX, "{} slabs", slabs.len());
+                out.u16(u16::try_from(slabs.len()).expect("the bound fits 16 bits"));
+                for slab in slabs {
+                    out.u128(slab.volume);
+                    out.u32(slab.extent);
+                    out.u8(slab.member);
+                    out.window(slab.window);
+                }
             }
             Self::Owned { request, slabs } => {
                 out.u8(10);
@@ -474,7 +634,7 @@ impl Reply {
     /// # Errors
     /// [`Malformed`] says what is wrong; the sender breaks the protocol.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (kind, mut input) = open(bytes)?;
+        let (version, kind, mut input) = open(bytes)?;
         let reply = match kind {
             1 => Self::Free {
                 slab_bytes: input.u64()?,
@@ -515,26 +675,61 @@ impl Reply {
                     _ => return Err(Malformed("unknown end of a fill")),
                 },
             },
-            7 => Self::Status(Box::new(HostStatus::read(&mut input)?)),
+            7 => Self::Status(Box::new(HostStatus::read(version, &mut input)?)),
+            8 => Self::Evict {
+                windows: read_windows(&mut input)?,
+            },
+            9 => Self::Held {
+                skip: input.u32()?,
+                slabs: read_held(&mut input)?,
+            },
             10 => Self::Owned {
                 request: input.u64()?,
                 slabs: input.u32()?,
             },
             _ => return Err(Malformed("unknown reply")),
         };
+        if reply.since() > version {
+            return Err(Malformed("unknown reply of its version"));
+        }
         input.end()?;
         Ok(reply)
     }
 }
 
-/// Checks length and version; the kind and the fields that follow it.
-fn open(bytes: &[u8]) -> Result<(u8, Reader<'_>), Malformed> {
+fn read_windows(input: &mut Reader<'_>) -> Result<Vec<Window>, Malformed> {
+    let count = usize::from(input.u16()?);
+    if !(1..=EVICT_WINDOWS_MAX).contains(&count) {
+        return Err(Malformed("no windows, or too many"));
+    }
+    (0..count).map(|_| input.window()).collect()
+}
+
+fn read_held(input: &mut Reader<'_>) -> Result<Vec<HeldSlab>, Malformed> {
+    let count = usize::from(input.u16()?);
+    if count > HELD_SLABS_MAX {
+        return Err(Malformed("too many slabs"));
+    }
+    let slab = |_| {
+        Ok(HeldSlab {
+            volume: input.u128()?,
+            extent: input.u32()?,
+            member: input.u8()?,
+            window: input.window()?,
+        })
+    };
+    (0..count).map(slab).collect()
+}
+
+/// Checks length and version; the version, the kind and the fields that follow it.
+fn open(bytes: &[u8]) -> Result<(u8, u8, Reader<'_>), Malformed> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Malformed("message is too long"));
     }
     let mut input = Reader::new(bytes);
-    if input.u8()? != VERSION {
-        return Err(Malformed("another version"));
+    let version = input.u8()?;
+    if !(VERSION_OLDEST..=VERSION).contains(&version) {
+        return Err(Malformed("another version than 1 and 2"));
     }
-    Ok((input.u8()?, input))
+    Ok((version, input.u8()?, input))
 }

@@ -19,6 +19,8 @@
 //! or an expired lease together with a want of memory or [`Limits::orphan_life`], takes
 //! it back; a request that waits has a slab on the way to it.
 
+mod drain;
+mod handover;
 mod leases;
 mod owners;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 use crate::control::{Refusal, Reply, SlabCounts, Window};
 use crate::planted::{Planted, is_planted};
+pub use handover::{HandedClient, HandedSlab, Handover};
 use leases::Leases;
 pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
 use owners::Owner;
@@ -112,6 +115,8 @@ pub struct Grant {
     pub place: Place,
     /// Its window. The generation changes with the client.
     pub window: Window,
+    /// Whether the client was asked for it and has nowhere to put its bytes.
+    pub declined: bool,
     /// The first generation: names the grant for good.
     pub birth: u64,
     /// It was an earlier owner's, and its client has not asked for it yet.
@@ -155,6 +160,8 @@ pub struct Ledger {
     /// Stock is not rebuilt before this time: the system was out of memory.
     starved_until: Duration,
     shutting_down: bool,
+    /// Nothing is lent, and all is asked back.
+    draining: bool,
     orphans_taken: u64,
     actions: VecDeque<Action>,
 }
@@ -166,7 +173,13 @@ impl Ledger {
     /// A book in which every slab is free; the first actions build the stock.
     #[must_use]
     pub fn new(limits: Limits, now: Duration) -> Self {
-        let mut ledger = Self {
+        let mut ledger = Self::empty(limits, now);
+        ledger.prepare_ahead(now);
+        ledger
+    }
+
+    fn empty(limits: Limits, now: Duration) -> Self {
+        Self {
             limits,
             slabs: vec![Slab::Free; limits.slabs_total as usize],
             leases: Leases::new(limits.lease, limits.clients_max, now),
@@ -175,11 +188,10 @@ impl Ledger {
             grants: 0,
             starved_until: now,
             shutting_down: false,
+            draining: false,
             orphans_taken: 0,
             actions: VecDeque::new(),
-        };
-        ledger.prepare_ahead(now);
-        ledger
+        }
     }
 
     /// The next thing to do.
@@ -253,6 +265,9 @@ impl Ledger {
         );
         *state = Slab::Prepared { window };
         self.serve();
+        if self.draining {
+            self.retire_prepared();
+        }
         self.prepare_ahead(now);
     }
 
@@ -325,13 +340,7 @@ impl Ledger {
     /// The host is about to stop: nobody gets a slab any more.
     pub fn handle_shutdown(&mut self) {
         self.shutting_down = true;
-        for waiting in std::mem::take(&mut self.waiting) {
-            let reply = Reply::Refused {
-                request: waiting.request,
-                reason: Refusal::ShuttingDown,
-            };
-            self.send(waiting.client, reply);
-        }
+        self.refuse_waiting(Refusal::ShuttingDown);
     }
 
     /// The slab behind a window that `client` holds; `None` when it does not.
@@ -363,6 +372,9 @@ impl Ledger {
     /// Slabs that could still be lent without taking one from a client.
     #[must_use]
     pub fn slabs_free(&self) -> u32 {
+        if self.draining {
+            return 0;
+        }
         let waiting = u32::try_from(self.waiting.len()).expect("bounded by the slabs");
         self.counts().available().saturating_sub(waiting)
     }
@@ -370,6 +382,9 @@ impl Ledger {
     /// Slabs that a client may ask for: those that are free, and orphans, which it would be given.
     #[must_use]
     pub fn slabs_lendable(&self) -> u32 {
+        if self.draining {
+            return 0;
+        }
         let orphans = u32::try_from(self.orphans().count()).expect("bounded by the slabs");
         self.slabs_free() + orphans
     }
@@ -403,7 +418,7 @@ impl Ledger {
 
     /// Decides on a request for a slab; on success the slab it will get is on the way.
     fn admit(&mut self, client: u128, place: Place) -> Result<(), Refusal> {
-        if self.shutting_down {
+        if self.shutting_down || self.draining {
             return Err(Refusal::ShuttingDown);
         }
         if self.is_owned_by_another(client, place.volume) {
@@ -462,6 +477,7 @@ impl Ledger {
                 client,
                 place,
                 window,
+                declined: false,
                 birth: window.generation,
                 is_left: false,
                 sequence: self.grants,
@@ -473,7 +489,7 @@ impl Ledger {
 
     /// Starts to prepare free slabs: one for each who waits, and the stock.
     fn prepare_ahead(&mut self, now: Duration) {
-        if self.shutting_down {
+        if self.shutting_down || self.draining {
             return;
         }
         let counts = self.counts();

@@ -13,6 +13,7 @@ mod doubts;
 mod endpoints;
 mod hosts;
 mod mapping;
+mod moving;
 mod owning;
 mod recording;
 mod repair;
@@ -38,6 +39,7 @@ use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
+use moving::Wanted;
 use recording::Record;
 use repair::Repair;
 
@@ -103,6 +105,8 @@ pub struct Control {
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
+    // Slabs that their hosts want back.
+    wanted: Wanted,
     // Where the search for stripes to repair goes on.
     repair_retry: Time,
     sessions_made: u64,
@@ -140,6 +144,7 @@ impl Control {
             jobs: BTreeMap::new(),
             refused: Vec::new(),
             repairs: Vec::new(),
+            wanted: Wanted::default(),
             repair_retry: Time(0),
             sessions_made: 0,
             requests_made: 0,
@@ -310,7 +315,8 @@ impl Control {
             Reply::Refused { request, reason } => self.on_refused(host, request, reason),
             Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
-            Reply::Unmapped { .. } | Reply::Status(_) => {}
+            Reply::Evict { windows } => self.on_evict(host, &windows),
+            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Held { .. } => {}
         }
     }
 
@@ -401,6 +407,7 @@ impl Control {
             requests_failed: value(&counters.requests_failed),
             rebuilt_bytes: value(&counters.rebuilt_bytes),
             slabs_rebuilt: value(&counters.slabs_rebuilt),
+            slabs_moved: value(&counters.slabs_moved),
         }
     }
 

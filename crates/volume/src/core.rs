@@ -59,6 +59,8 @@ pub struct Counters {
     pub requests_failed: AtomicU64,
     pub rebuilt_bytes: AtomicU64,
     pub slabs_rebuilt: AtomicU64,
+    /// Slabs copied to another host because theirs wanted them back.
+    pub slabs_moved: AtomicU64,
 }
 
 /// Where an extent stands with the control thread.

@@ -65,8 +65,11 @@ pub enum MemberState {
 /// The slabs of one extent. Immutable; a change makes another one.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe {
-    /// Index = split. `None`: lost, or never had (degraded).
+    /// Index = split. `None`: lost, or never had (degraded). While a slab is being moved there is
+    /// one more past the last split's: its copy in the making.
     pub members: Vec<Option<Member>>,
+    /// The split that the one past the last is to have, while there is one.
+    pub moved: Option<usize>,
     /// Pages of the extent in which writes wait, for regeneration or reclaim.
     pub fence: Range<u32>,
     /// Slabs that missed no acknowledged write, by split: those that went when no more than k
@@ -105,6 +108,14 @@ impl Stripe {
             MemberState::Live => true,
             MemberState::Filling { watermark } => page < watermark,
         })
+    }
+
+    /// The split that a slab of the stripe holds, or is to hold.
+    pub fn split_of(&self, member: usize) -> usize {
+        match self.moved {
+            Some(split) if member + 1 == self.members.len() => split,
+            _ => member,
+        }
     }
 
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {

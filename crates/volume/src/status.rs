@@ -97,6 +97,8 @@ pub struct CounterValues {
     pub rebuilt_bytes: u64,
     /// Slabs made whole.
     pub slabs_rebuilt: u64,
+    /// Slabs moved to another host because theirs wanted them back.
+    pub slabs_moved: u64,
 }
 
 impl Control {
@@ -148,9 +150,8 @@ impl Control {
         let core = self.core();
         let base = index as u64 * core.extent_pages;
         let readable = stripe.readable().count_ones() as usize;
-        let filling = stripe
-            .members
-            .iter()
+        let splits = stripe.members.iter().take(core.scheme.members());
+        let filling = splits
             .flatten()
             .any(|member| member.state != MemberState::Live);
         let health = if readable < core.scheme.k() {
@@ -171,6 +172,7 @@ impl Control {
             hosts: stripe
                 .members
                 .iter()
+                .take(core.scheme.members())
                 .map(|member| member.as_ref().map(|m| host_of(m.session)))
                 .collect(),
             regenerated: self.progress(index),

@@ -115,7 +115,8 @@ impl Worker {
         let farewell = Farewell { id, commands };
         let mut worker = Self {
             lanes: Lanes::new(host_count)?,
-            queue: CompletionQueue::with_capacity(OPS_MAX * core.scheme.members()),
+            // A slab that is being moved is written twice.
+            queue: CompletionQueue::with_capacity(OPS_MAX * (core.scheme.members() + 1)),
             inline: CompletionQueue::with_capacity(1),
             ready: Vec::with_capacity(OPS_MAX),
             epoch,

@@ -1,81 +1,59 @@
-//! `cenote host`: the daemon of one machine that lends memory, in the foreground.
+//! `cenote host`: the daemon of one machine that lends memory, in the foreground; and what an
+//! operator tells such a daemon.
 //!
 //! On standard output it says one thing, once: the line that announces it.
 
+mod drain;
+mod metrics;
+mod settings;
+mod target;
+mod upgrade;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_fabric::{Address, ClusterKey, Waker};
-use cenote_host::{Config, Daemon, LockMemory, slab_bytes_default};
-use cenote_pool::control::HostStatus;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::{Registry, Unit};
+use cenote_host::{Daemon, End, Inheritance};
+use prometheus_client::registry::Registry;
 
-use crate::failure::{DONE, Failure};
-use crate::metrics::Metric;
-use crate::size::Size;
-use crate::{ask, metrics, signals};
-
-/// How long a scrape waits for the host's own answer.
-const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
+use crate::failure::{DONE, FAILED, Failure};
+use crate::{service, signals, succession};
+use metrics::HostMetrics;
+use settings::Settings;
 
 /// `host` and what follows it.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
   cenote key new --out cluster.key
   cenote host --name h00 --listen tcp:10.0.0.7:7000 --memory 8G --key cluster.key
   cenote host --name h00 --listen shm:/run/cenote/h00 --listen tcp:127.0.0.1:7000 \\
       --memory 512M --key cluster.key --metrics 127.0.0.1:9100
+  cenote host --config /etc/cenote/host.toml
+  cenote host drain h00 --cluster /etc/cenote/cluster.toml
 
-It runs until SIGTERM or SIGINT. Clients lose the memory it lends: they rebuild it elsewhere.")]
+It runs until SIGTERM or SIGINT. Clients lose the memory it lends: they rebuild it elsewhere,
+unless the host is drained first. SIGHUP puts the program that is installed now in its place,
+and lent memory stays as it is. On several machines: docs/deploy.md."
+)]
 pub struct Args {
-    /// Name of this host in the cluster file
-    #[arg(long, value_name = "NAME")]
-    name: String,
-    /// Failure domain: no two parts of a page go to one domain [default: the name]
-    #[arg(long, value_name = "NAME")]
-    domain: Option<String>,
-    /// Where to listen, shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT; may be given again
-    #[arg(long, value_name = "ADDR", required = true)]
-    listen: Vec<Address>,
-    /// Memory to lend
-    #[arg(long, value_name = "SIZE")]
-    memory: Size,
-    /// Size of a slab, the unit of lending [default: 1 GiB, at most 1/64 of the memory]
-    #[arg(long, value_name = "SIZE")]
-    slab: Option<Size>,
-    /// The cluster's key
-    #[arg(long, value_name = "FILE")]
-    key: PathBuf,
-    /// Serve Prometheus metrics here
-    #[arg(long, value_name = "IP:PORT")]
-    metrics: Option<SocketAddr>,
-    /// Let --metrics listen on an address that other machines reach
-    #[arg(long, requires = "metrics")]
-    allow_remote: bool,
-    /// Most clients with slabs at the same time
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    clients_max: u32,
-    /// Whether lent memory is locked into RAM
-    #[arg(long, value_enum, default_value_t = Lock::Auto)]
-    lock: Lock,
+    #[command(subcommand)]
+    order: Option<Order>,
+    #[command(flatten)]
+    lend: settings::Given,
 }
 
-/// Whether lent memory is locked into RAM, so that it is never itself swapped out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
-enum Lock {
-    /// Where the system allows it; a warning where it does not
-    Auto,
-    /// Or the host does not start
-    Always,
-    /// Not at all, for machines that never have swap
-    Never,
+/// What an operator tells a host that runs.
+#[derive(clap::Subcommand, Debug)]
+enum Order {
+    /// Have a host give all its memory back without loss
+    Drain(drain::Args),
+    /// Put the program that is installed now in a host's place; its slabs stay
+    Upgrade(upgrade::Args),
 }
 
 /// The line by which a host says that it serves.
@@ -96,212 +74,127 @@ pub fn announced_address<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let waker: Arc<OnceLock<Waker>> = Arc::default();
-    let to_wake = Arc::clone(&waker);
-    let stop = signals::on_stop(move || {
-        if let Some(waker) = to_wake.get() {
+    if let Some(understood) = succession::probed() {
+        return Ok(if understood { DONE } else { FAILED });
+    }
+    match &args.order {
+        None => lend(&args.lend.settings()?),
+        Some(Order::Drain(args)) => drain::run(args),
+        Some(Order::Upgrade(args)) => upgrade::run(args),
+    }
+}
+
+/// What the thread that waits for signals needs of the daemon, once there is one.
+#[derive(Default)]
+struct Reach {
+    waker: OnceLock<Waker>,
+    upgrade: OnceLock<Arc<AtomicBool>>,
+}
+
+impl Reach {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
             waker.wake();
         }
-    })?;
-    let key = ClusterKey::load(&args.key).map_err(|e| {
+    }
+
+    fn upgrade(&self) {
+        if let Some(flag) = self.upgrade.get() {
+            flag.store(true, Ordering::Relaxed);
+            self.wake();
+        }
+    }
+}
+
+fn lend(settings: &Settings) -> Result<u8> {
+    let reach: Arc<Reach> = Arc::default();
+    let (at_stop, at_hangup) = (Arc::clone(&reach), Arc::clone(&reach));
+    let stop = signals::on_stop_or_hangup(move || at_stop.wake(), move || at_hangup.upgrade())?;
+    let program = succession::this_program()?;
+    let key = ClusterKey::load(&settings.key).map_err(|e| {
+        let key = settings.key.display();
         Failure::new(
-            format!("{}: {e}", args.key.display()),
-            format!(
-                "cenote key new --out {0}, or chmod 600 {0}",
-                args.key.display()
-            ),
+            format!("{key}: {e}"),
+            format!("cenote key new --out {key}, or chmod 600 {key}"),
         )
     })?;
-    let mut daemon =
-        Daemon::start(config(args, &key)).with_context(|| format!("start host {}", args.name))?;
-    if waker.set(daemon.waker()).is_err() {
+    let inheritance = succession::inheritance().unwrap_or_else(|error| {
+        // Its clients rebuild what is lost; a host that does not start serves nobody.
+        tracing::error!(
+            error = format!("{error:#}"),
+            "slabs of the process before are lost"
+        );
+        Inheritance::default()
+    });
+    let succeeds = !inheritance.state.is_empty();
+    let mut daemon = start(settings, &key, inheritance)?;
+    daemon.keep_memory_at_stop(settings.keep_slabs);
+    let (waker, upgrade) = (daemon.waker(), daemon.upgrade_flag());
+    if reach.waker.set(waker).is_err() || reach.upgrade.set(upgrade).is_err() {
         unreachable!("set once, here");
     }
     let addresses = daemon.addresses();
-    if let Some(address) = args.metrics {
+    if let Some(address) = settings.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(HostMetrics {
             address: addresses[0].to_string(),
             key,
         }));
-        let bound = metrics::serve(address, args.allow_remote, registry)?;
+        let bound = crate::metrics::serve(address, settings.allow_remote, registry)?;
         eprintln!("metrics at http://{bound}/metrics");
     }
-    let mut out = std::io::stdout();
-    writeln!(out, "{}", announcement(&args.name, &addresses))
-        .context("announce on standard output")?;
-    out.flush()?;
-    daemon.run(&stop)?;
-    Ok(DONE)
-}
-
-fn config(args: &Args, key: &ClusterKey) -> Config {
-    let memory_bytes = args.memory.bytes();
-    Config {
-        name: args.name.clone(),
-        domain: args.domain.clone().unwrap_or_else(|| args.name.clone()),
-        addresses: args.listen.clone(),
-        memory_bytes,
-        slab_bytes: args
-            .slab
-            .map_or_else(|| slab_bytes_default(memory_bytes), Size::bytes),
-        key: key.clone(),
-        huge_pages: true,
-        lock_memory: match args.lock {
-            Lock::Auto => LockMemory::Auto,
-            Lock::Always => LockMemory::Always,
-            Lock::Never => LockMemory::Never,
-        },
-        clients_max: args.clients_max,
+    let announced = announce(&announcement(&settings.name, &addresses));
+    if !succeeds {
+        announced.context("announce on standard output")?;
     }
-}
-
-/// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
-struct HostMetrics {
-    address: String,
-    key: ClusterKey,
-}
-
-impl std::fmt::Debug for HostMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostMetrics")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Collector for HostMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let status = match ask::one(&self.address, &self.key, SCRAPE_LIMIT) {
-            Ok(status) => status,
-            Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
-                return Ok(());
+    service::watch(daemon.beats())?;
+    service::tell("READY=1");
+    loop {
+        let end = daemon.run(&stop)?;
+        match end {
+            End::Upgrade => {
+                service::tell("RELOADING=1");
+                // It returns only when it failed.
+                let Err(error) = succession::exec(&program, &daemon);
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "not upgraded; the host goes on"
+                );
+                service::tell("READY=1");
             }
-        };
-        metrics::gauges(&mut encoder, &gauges(&status))?;
-        metrics::counters(&mut encoder, &counters(&status))?;
-        Ok(())
+            End::Stopped if settings.keep_slabs => return Ok(leave(daemon)),
+            End::Stopped | End::Drained => return Ok(DONE),
+        }
     }
 }
 
-fn gauges(status: &HostStatus) -> Vec<Metric> {
-    let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
-    vec![
-        (
-            "cenote_host_memory",
-            "Memory that the host was told to lend",
-            Some(Unit::Bytes),
-            status.memory_bytes,
-        ),
-        (
-            "cenote_host_lent",
-            "Memory in slabs that clients hold",
-            Some(Unit::Bytes),
-            status.lent_bytes,
-        ),
-        (
-            "cenote_host_slab",
-            "Size of a slab",
-            Some(Unit::Bytes),
-            status.slab_bytes,
-        ),
-        (
-            "cenote_host_uptime",
-            "Time since the host began to serve",
-            Some(Unit::Seconds),
-            status.uptime_s,
-        ),
-        slabs(
-            "cenote_host_slabs_free",
-            "Slabs without memory behind them",
-            status.slabs.free,
-        ),
-        slabs(
-            "cenote_host_slabs_preparing",
-            "Slabs being populated",
-            status.slabs.preparing,
-        ),
-        slabs(
-            "cenote_host_slabs_prepared",
-            "Slabs populated and ready to be granted",
-            status.slabs.prepared,
-        ),
-        slabs(
-            "cenote_host_slabs_mapped",
-            "Slabs in use by a client",
-            status.slabs.mapped,
-        ),
-        slabs(
-            "cenote_host_slabs_orphaned",
-            "Slabs whose client has been silent for longer than its lease",
-            status.slabs.orphaned,
-        ),
-        slabs(
-            "cenote_host_slabs_retired",
-            "Slabs taken back, not yet free",
-            status.slabs.retired,
-        ),
-        slabs(
-            "cenote_host_clients",
-            "Clients with slabs or a connection",
-            status.clients_total,
-        ),
-    ]
+/// Ends with lent memory in the service manager's hands; without one that takes it, as ever.
+fn leave(mut daemon: Daemon) -> u8 {
+    service::tell("STOPPING=1");
+    match succession::store(&daemon) {
+        Ok(slabs) => {
+            tracing::info!(slabs, "left with the service manager");
+            // Its end would take the memory back.
+            std::mem::forget(daemon);
+            DONE
+        }
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "lent memory is given up");
+            daemon.shut_down();
+            FAILED
+        }
+    }
 }
 
-fn counters(status: &HostStatus) -> Vec<Metric> {
-    let counters = &status.counters;
-    let events = |name, help, count: u64| (name, help, None, count);
-    vec![
-        events("cenote_host_maps", "Slabs granted", counters.maps),
-        events(
-            "cenote_host_unmaps",
-            "Slabs given back by their client",
-            counters.unmaps,
-        ),
-        events(
-            "cenote_host_refused",
-            "Requests for a slab that were refused",
-            counters.refused,
-        ),
-        events(
-            "cenote_host_fills",
-            "Chunks rebuilt from other hosts",
-            counters.fills,
-        ),
-        events(
-            "cenote_host_fills_failed",
-            "Chunks that could not be rebuilt",
-            counters.fills_failed,
-        ),
-        (
-            "cenote_host_filled",
-            "Bytes rebuilt from other hosts",
-            Some(Unit::Bytes),
-            counters.fill_bytes,
-        ),
-        events(
-            "cenote_host_connections",
-            "Control connections accepted",
-            counters.connections,
-        ),
-        events(
-            "cenote_host_malformed",
-            "Messages that no client should send",
-            counters.malformed,
-        ),
-        events(
-            "cenote_host_leases_expired",
-            "Times that a client was silent for longer than its lease",
-            counters.leases_expired,
-        ),
-        events(
-            "cenote_host_orphans_taken",
-            "Orphaned slabs taken from their client",
-            counters.orphans_taken,
-        ),
-    ]
+fn announce(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Result<Daemon> {
+    let config = settings.host_config(key);
+    Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
-use crate::{metrics, signals};
+use crate::{metrics, service, signals};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -84,8 +84,10 @@ pub fn run(args: &Args) -> Result<u8> {
     )
     .and_then(|()| out.flush())
     .context("announce on standard output")?;
+    service::tell("READY=1");
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");
+    service::tell("STOPPING=1");
     drop(server);
     let name = args.volume.volume.is_some().then(|| serving.name.clone());
     drop(serving);

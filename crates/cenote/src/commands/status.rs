@@ -140,6 +140,9 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
 }
 
 fn free_bytes(status: &HostStatus) -> u64 {
+    if status.draining {
+        return 0;
+    }
     u64::from(status.slabs.available()) * status.slab_bytes
 }
 
@@ -199,7 +202,12 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         "HOST", "STATE", "DOMAIN", "MEMORY", "LENT", "FREE", "SLAB", "CLIENTS", "UPTIME",
     ]);
     for host in &report.hosts {
-        let state = format!("{:?}", host.state).to_lowercase();
+        let draining = host.status.as_ref().is_some_and(|status| status.draining);
+        let state = if draining {
+            "draining".to_owned()
+        } else {
+            format!("{:?}", host.state).to_lowercase()
+        };
         let mut row = vec![host.name.clone(), state, host.domain.clone()];
         if let Some(status) = &host.status {
             row.extend([

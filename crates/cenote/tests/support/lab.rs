@@ -19,16 +19,22 @@ pub struct Lab {
 
 /// The volume that is served.
 pub const VOLUME: &str = "v0";
-const HOSTS: &str = "12";
+const HOSTS: u32 = 12;
 
 impl Lab {
     /// Twelve hosts of a local cluster.
     pub fn new(transport: &str, scheme: &str) -> Self {
+        Self::with_hosts(HOSTS, transport, scheme)
+    }
+
+    /// As many hosts of a local cluster.
+    pub fn with_hosts(count: u32, transport: &str, scheme: &str) -> Self {
         let folder = Folder::new();
+        let count = count.to_string();
         let hosts = [
             "up",
             "--hosts",
-            HOSTS,
+            &count,
             "--memory",
             "96M",
             "--transport",
@@ -226,6 +232,14 @@ impl Lab {
             || self.health() == "healthy",
             || self.status().to_string(),
         );
+    }
+
+    /// Looks at the volume until the load has ended: it must be whole each time.
+    pub fn expect_whole_until(&self, mut is_over: impl FnMut() -> bool) {
+        while !is_over() {
+            let status = self.status();
+            assert_eq!(status["health"], "healthy", "{status}");
+        }
     }
 
     pub fn wait_not_healthy(&self) {

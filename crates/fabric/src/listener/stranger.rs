@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::bound::DataPath;
 use crate::noise::{HANDSHAKE_BYTES, HELLO_BYTES, Purpose, Refusal, Responder, Transport};
-use crate::{ClusterKey, Hello, socket};
+use crate::{ClusterKey, Hello, Versions, socket};
 
 /// The host's half of a handshake under way.
 pub(super) struct Stranger {
@@ -95,11 +95,8 @@ impl Stranger {
         // An empty socket buffer takes so few bytes whole, or something is wrong with the peer.
         let sent = socket::send(self.socket.as_fd(), &answer, None);
         if let Some(Refusal::Version(theirs)) = refusal {
-            tracing::warn!(
-                theirs,
-                ours = crate::noise::VERSION,
-                "refused a client of another version"
-            );
+            let ours = Versions::OURS;
+            tracing::warn!(%theirs, %ours, "refused a client: no version in common");
             return None;
         }
         matches!(sent, Ok(Some(HANDSHAKE_BYTES))).then_some(responder)

@@ -10,15 +10,13 @@ use std::time::{Duration, Instant};
 use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::Mapping;
-use crate::noise::{
-    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION,
-};
+use crate::noise::{HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES};
 use crate::session::Opener;
 use crate::shm::ShmEndpoint;
 use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
     Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, RemoteWindow, Result,
-    Session, WindowDescriptor, memory, socket, wait,
+    Session, Versions, WindowDescriptor, memory, socket, wait,
 };
 
 /// Opens sessions over `shm`, `tcp` and `rdma`, as the address says.
@@ -215,6 +213,10 @@ impl Session for SocketSession {
     fn wants_write(&self) -> bool {
         self.channel.wants_write()
     }
+
+    fn version(&self) -> u16 {
+        self.channel.version()
+    }
 }
 
 impl Drop for SocketSession {
@@ -265,7 +267,7 @@ fn open(
         },
         Refusal::Version(theirs) => Error::Version {
             address: address.clone(),
-            ours: VERSION,
+            ours: Versions::OURS,
             theirs,
         },
     })?;

@@ -1,3 +1,4 @@
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
@@ -152,4 +153,73 @@ fn no_write_lands_after_revoke_returned() {
         });
         assert!(region.is_dead());
     }
+}
+
+/// As when a host's process is replaced by another: the same memory under the same names.
+#[test]
+fn a_window_stands_again_under_its_name_and_no_generation_is_given_twice() {
+    let first = WindowTable::new();
+    let windows: Vec<_> = (0..3)
+        .map(|_| first.register(region(4096), Rights::ALL).unwrap())
+        .collect();
+    let (kept, gone) = (windows[2], windows[1]);
+    let (memory, _) = first.attach(kept.id, kept.generation).unwrap();
+    memory.write(8, b"kept").unwrap();
+
+    let copy = memory.as_fd().try_clone_to_owned().unwrap();
+    let inherited = Region::inherit(copy, 4096, false).unwrap();
+    let second = WindowTable::new();
+    // The earlier process may have counted further than the clock.
+    let ahead = WindowDescriptor {
+        generation: Generation(kept.generation.0 + (1 << 40)),
+        ..kept
+    };
+    second.restore(Arc::new(inherited), ahead).unwrap();
+
+    let guard = second.enter(kept.id, ahead.generation, Rights::READ, 8, 4);
+    assert!(guard.is_ok());
+    drop(guard);
+    let stale = |window: WindowDescriptor| {
+        refusal(second.enter(window.id, window.generation, Rights::READ, 0, 1))
+    };
+    assert_eq!(stale(kept), Status::StaleGeneration, "the life before");
+    assert_eq!(
+        stale(gone),
+        Status::StaleGeneration,
+        "one that was not kept"
+    );
+    let (memory, _) = second.attach(ahead.id, ahead.generation).unwrap();
+    let mut bytes = [0; 4];
+    memory.read(8, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+
+    let mut ids = vec![kept.id];
+    for _ in 0..3 {
+        let window = second.register(region(4096), Rights::ALL).unwrap();
+        assert!(window.generation.0 > ahead.generation.0);
+        assert!(!ids.contains(&window.id), "{ids:?} and {window:?}");
+        ids.push(window.id);
+    }
+    assert!(
+        matches!(
+            second.restore(region(4096), ahead),
+            Err(Error::Bound("windows"))
+        ),
+        "one name, one window"
+    );
+}
+
+#[test]
+fn only_memory_that_a_host_made_is_taken_over() {
+    let whole = region(8192);
+    let copy = || whole.as_fd().try_clone_to_owned().unwrap();
+    let inherit = |fd, len| Region::inherit(fd, len, false).map(drop);
+    inherit(copy(), 8192).unwrap();
+    assert!(matches!(inherit(copy(), 4096), Err(Error::StaleWindow)));
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(8192).unwrap();
+    let refused = inherit(file.into(), 8192);
+    assert!(matches!(refused, Err(Error::StaleWindow)), "no seals");
+    whole.truncate().unwrap();
+    assert!(matches!(inherit(copy(), 8192), Err(Error::StaleWindow)));
 }

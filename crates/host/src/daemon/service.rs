@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
-use cenote_pool::control::{FillResult, Reply, Request, Window};
+use cenote_pool::control::{
+    FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
+};
 use cenote_pool::ledger::{Action, Place, SlabIndex};
 use cenote_pool::planted::{Planted, is_planted};
 
@@ -121,6 +123,7 @@ impl Daemon {
             peer,
             Session {
                 client,
+                version: 0,
                 fills: 0,
                 wanted,
             },
@@ -142,7 +145,12 @@ impl Daemon {
         };
         self.ledger.handle_sign_of_life(now, client);
         match Request::decode(bytes) {
-            Ok(request) => self.handle_request(now, peer, client, request),
+            Ok(request) => {
+                if let Some(session) = self.sessions.get_mut(&peer) {
+                    session.version = version_of(bytes);
+                }
+                self.handle_request(now, peer, client, request);
+            }
             Err(error) => {
                 self.counters.malformed += 1;
                 self.cut_off(now, peer, error.0);
@@ -234,11 +242,27 @@ impl Daemon {
                     .handle_retake(now, client, request, place, birth);
             }
             Request::Leave { volume } => self.ledger.handle_leave(now, client, volume),
-            Request::Status => {
-                let status = self.status();
-                self.send(client, &Reply::Status(Box::new(status)));
+            Request::Status => self.tell_status(client),
+            Request::Drain(drain) => {
+                self.drain(now, drain);
+                self.tell_status(client);
+            }
+            Request::Decline { window } => self.ledger.handle_declined(client, window),
+            Request::Held { skip } => {
+                let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);
+                self.send(client, &Reply::Held { skip, slabs });
+            }
+            Request::Upgrade => {
+                self.leaving.upgrade.store(true, Ordering::Relaxed);
+                self.tell_status(client);
             }
         }
+    }
+
+    fn tell_status(&mut self, client: u128) {
+        self.leaving.is_told |= self.ledger.is_drained();
+        let status = self.status();
+        self.send(client, &Reply::Status(Box::new(status)));
     }
 
     fn begin_fill(
@@ -329,12 +353,14 @@ impl Daemon {
     }
 
     /// Sends an answer. A client that is gone does not get it; one that does not read is cut off.
-    fn send(&mut self, client: u128, reply: &Reply) {
+    pub(super) fn send(&mut self, client: u128, reply: &Reply) {
         let Some(&peer) = self.peers.get(&client) else {
             return;
         };
         let mut bytes = Vec::with_capacity(64);
-        reply.encode(&mut bytes);
+        // An answer to an earlier session may reach one that has said nothing yet.
+        let version = self.version(client).max(VERSION_OLDEST);
+        reply.encode_as(version, &mut bytes);
         if self.listener.send(peer, &bytes).is_err() {
             self.cut_off(self.elapsed(), peer, "an answer cannot be sent");
         }

@@ -90,11 +90,14 @@ pub struct Host {
 
 impl Host {
     pub fn start(config: Config) -> Self {
-        let mut daemon = Daemon::start(config).unwrap();
+        Self::run(Daemon::start(config).unwrap())
+    }
+
+    pub fn run(mut daemon: Daemon) -> Self {
         let (address, waker) = (daemon.addresses()[0].clone(), daemon.waker());
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || daemon.run(&flag).unwrap());
+        let thread = std::thread::spawn(move || daemon.run(&flag).map(|_| ()).unwrap());
         Self {
             address,
             waker,
@@ -174,6 +177,14 @@ impl Client {
         match self.incoming().unwrap() {
             Incoming::Message(bytes) => Reply::decode(&bytes).unwrap(),
             other => panic!("a reply, not {other:?}"),
+        }
+    }
+
+    /// The next message as it is on the wire.
+    pub fn raw_reply(&mut self) -> Vec<u8> {
+        match self.incoming().unwrap() {
+            Incoming::Message(bytes) => bytes,
+            other => panic!("a message, not {other:?}"),
         }
     }
 

@@ -35,6 +35,10 @@ pub struct HostStatus {
     pub clients_total: u32,
     /// The clients with the most slabs first.
     pub clients: Vec<ClientStatus>,
+    /// Whether it gives its slabs back and lends nothing. Version 1 does not say: false.
+    pub draining: bool,
+    /// Version of its program, as text. Version 1 does not say: empty.
+    pub program: String,
 }
 
 /// Slabs of a host by state; they add up to what it lends in all.
@@ -107,6 +111,10 @@ pub struct ClientStatus {
     pub last_seen_ms: u64,
     /// Whether its lease has run out.
     pub orphaned: bool,
+    /// Slabs that it was asked for and has nowhere to put. Version 1 does not say: 0.
+    pub declined: u32,
+    /// Version of the messages that it speaks; 0: not connected, or the host does not say.
+    pub version: u8,
 }
 
 fn as_hex<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
@@ -114,7 +122,7 @@ fn as_hex<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 impl HostStatus {
-    pub(super) fn write(&self, out: &mut Writer<'_>) {
+    pub(super) fn write(&self, version: u8, out: &mut Writer<'_>) {
         out.text(&self.name, NAME_BYTES_MAX);
         out.text(&self.domain, NAME_BYTES_MAX);
         for value in [
@@ -152,10 +160,18 @@ impl HostStatus {
             out.u32(client.slabs);
             out.u64(client.last_seen_ms);
             out.u8(u8::from(client.orphaned));
+            if version >= 2 {
+                out.u32(client.declined);
+                out.u8(client.version);
+            }
+        }
+        if version >= 2 {
+            out.u8(u8::from(self.draining));
+            out.text(&self.program, NAME_BYTES_MAX);
         }
     }
 
-    pub(super) fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(super) fn read(version: u8, input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut status = Self {
             name: input.text(NAME_BYTES_MAX)?,
             domain: input.text(NAME_BYTES_MAX)?,
@@ -176,6 +192,8 @@ impl HostStatus {
             counters: Counters::read(input)?,
             clients_total: input.u32()?,
             clients: Vec::new(),
+            draining: false,
+            program: String::new(),
         };
         let slabs = status.slabs;
         let all = [
@@ -204,14 +222,20 @@ impl HostStatus {
                 slabs: input.u32()?,
                 last_seen_ms: input.u64()?,
                 orphaned: input.bool()?,
+                declined: if version >= 2 { input.u32()? } else { 0 },
+                version: if version >= 2 { input.u8()? } else { 0 },
             });
+        }
+        if version >= 2 {
+            status.draining = input.bool()?;
+            status.program = input.text(NAME_BYTES_MAX)?;
         }
         Ok(status)
     }
 }
 
 impl Counters {
-    fn write(&self, out: &mut Writer<'_>) {
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
         for value in [
             self.maps,
             self.unmaps,
@@ -228,7 +252,7 @@ impl Counters {
         }
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(crate) fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             maps: input.u64()?,
             unmaps: input.u64()?,

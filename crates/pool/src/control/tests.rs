@@ -43,6 +43,10 @@ fn request() -> impl Strategy<Value = Request> {
             member
         }),
         window().prop_map(|window| Request::Unmap { window }),
+        prop::sample::select(vec![Drain::Off, Drain::On, Drain::Stop]).prop_map(Request::Drain),
+        window().prop_map(|window| Request::Decline { window }),
+        any::<u32>().prop_map(|skip| Request::Held { skip }),
+        Just(Request::Upgrade),
         any::<u64>().prop_map(|sequence| Request::Ping { sequence }),
         any::<(u64, u128, u64)>().prop_map(|(request, volume, epoch)| Request::Own {
             request,
@@ -75,15 +79,21 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn status() -> impl Strategy<Value = HostStatus> {
-    let client = (text(NAME_BYTES_MAX), any::<(u128, u32, u64, bool)>()).prop_map(
-        |(name, (id, slabs, last_seen_ms, orphaned))| ClientStatus {
-            name,
-            id,
-            slabs,
-            last_seen_ms,
-            orphaned,
-        },
-    );
+    let client = (
+        text(NAME_BYTES_MAX),
+        any::<(u128, u32, u64, bool, u32, u8)>(),
+    )
+        .prop_map(
+            |(name, (id, slabs, last_seen_ms, orphaned, declined, version))| ClientStatus {
+                name,
+                id,
+                slabs,
+                last_seen_ms,
+                orphaned,
+                declined,
+                version,
+            },
+        );
     let counters = any::<[u64; 10]>().prop_map(|c| Counters {
         maps: c[0],
         unmaps: c[1],
@@ -104,7 +114,7 @@ fn status() -> impl Strategy<Value = HostStatus> {
         orphaned: s[4].into(),
         retired: s[5].into(),
     });
-    let numbers = any::<([u64; 5], bool, u32)>();
+    let numbers = any::<([u64; 5], bool, u32, bool)>();
     let names = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
     (
         names,
@@ -114,21 +124,34 @@ fn status() -> impl Strategy<Value = HostStatus> {
         vec(client, 0..=STATUS_CLIENTS_MAX),
     )
         .prop_map(
-            |((name, domain), (n, locked, clients_total), slabs, counters, clients)| HostStatus {
-                name,
-                domain,
-                incarnation: n[0],
-                uptime_s: n[1],
-                slab_bytes: n[2],
-                memory_bytes: n[3],
-                lent_bytes: n[4],
-                locked,
-                slabs,
-                counters,
-                clients_total,
-                clients,
+            |((name, domain), (n, locked, clients_total, draining), slabs, counters, clients)| {
+                HostStatus {
+                    draining,
+                    program: domain.clone(),
+                    name,
+                    domain,
+                    incarnation: n[0],
+                    uptime_s: n[1],
+                    slab_bytes: n[2],
+                    memory_bytes: n[3],
+                    lent_bytes: n[4],
+                    locked,
+                    slabs,
+                    counters,
+                    clients_total,
+                    clients,
+                }
             },
         )
+}
+
+fn held() -> impl Strategy<Value = HeldSlab> {
+    (any::<(u128, u32, u8)>(), window()).prop_map(|((volume, extent, member), window)| HeldSlab {
+        volume,
+        extent,
+        member,
+        window,
+    })
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -165,6 +188,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         (any::<u64>(), result).prop_map(|(request, result)| Reply::Filled { request, result }),
         status().prop_map(|status| Reply::Status(Box::new(status))),
+        vec(window(), 1..=EVICT_WINDOWS_MAX).prop_map(|windows| Reply::Evict { windows }),
+        (any::<u32>(), vec(held(), 0..=HELD_SLABS_MAX))
+            .prop_map(|(skip, slabs)| Reply::Held { skip, slabs }),
         any::<(u64, u32)>().prop_map(|(request, slabs)| Reply::Owned { request, slabs }),
     ]
 }
@@ -201,7 +227,7 @@ proptest! {
         bytes[at.index(whole)] = value;
         if let Ok(other) = Request::decode(&bytes) {
             let mut again = Vec::new();
-            other.encode(&mut again);
+            other.encode_as(bytes[0], &mut again);
             prop_assert_eq!(&again, &bytes);
         }
         bytes.clear();
@@ -211,25 +237,25 @@ proptest! {
         bytes[at.index(whole)] = value;
         if let Ok(other) = Reply::decode(&bytes) {
             let mut again = Vec::new();
-            other.encode(&mut again);
+            other.encode_as(bytes[0], &mut again);
             prop_assert_eq!(&again, &bytes);
         }
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), versioned: bool, kind in 0_u8..15) {
-        if versioned && bytes.len() >= 2 {
-            bytes[0] = VERSION;
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..4, kind in 0_u8..15) {
+        if version > 0 && bytes.len() >= 2 {
+            bytes[0] = version;
             bytes[1] = kind;
         }
         if let Ok(request) = Request::decode(&bytes) {
             let mut again = Vec::new();
-            request.encode(&mut again);
+            request.encode_as(bytes[0], &mut again);
             prop_assert_eq!(&again, &bytes);
         }
         if let Ok(reply) = Reply::decode(&bytes) {
             let mut again = Vec::new();
-            reply.encode(&mut again);
+            reply.encode_as(bytes[0], &mut again);
             prop_assert_eq!(&again, &bytes);
         }
     }
@@ -264,11 +290,14 @@ fn the_largest_messages_fit_the_bound() {
         slabs: 0,
         last_seen_ms: 0,
         orphaned: true,
+        declined: u32::MAX,
+        version: VERSION,
     };
     let status = Reply::Status(Box::new(HostStatus {
         name: "x".repeat(NAME_BYTES_MAX),
         domain: "x".repeat(NAME_BYTES_MAX),
         clients: vec![client; STATUS_CLIENTS_MAX],
+        program: "x".repeat(NAME_BYTES_MAX),
         ..HostStatus::default()
     }));
     let mut bytes = Vec::new();
@@ -289,7 +318,7 @@ fn the_bytes_are_those_of_the_document() {
         member: 5,
     }
     .encode(&mut bytes);
-    let mut expected = vec![1, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![2, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
     expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([4, 0, 0, 0, 5]);
     assert_eq!(bytes, expected);
@@ -299,10 +328,90 @@ fn the_bytes_are_those_of_the_document() {
         result: FillResult::SourceFailed { split: 9 },
     }
     .encode(&mut bytes);
-    assert_eq!(bytes, [1, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
-    assert_eq!(Request::decode(&[2, 1]), Err(Malformed("another version")));
+    assert_eq!(bytes, [2, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    bytes.clear();
+    Request::Drain(Drain::Stop).encode(&mut bytes);
+    assert_eq!(bytes, [2, 7, 2]);
+    bytes.clear();
+    let window = Window {
+        id: 1,
+        generation: 2,
+        len_bytes: 3,
+        rights: 4,
+    };
+    let windows = vec![window];
+    Reply::Evict { windows }.encode(&mut bytes);
+    assert_eq!(bytes[..8], [2, 8, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes.len(), 4 + 21);
+    let refused = Err(Malformed("another version than 1 and 2"));
+    assert_eq!(Request::decode(&[3, 1]), refused);
+    assert_eq!(Request::decode(&[0, 1]), refused);
     assert_eq!(
         Request::decode(&[1, 1, 0]),
         Err(Malformed("bytes after the end"))
+    );
+}
+
+/// A conversation as version 1 wrote it, byte for byte.
+#[test]
+fn the_version_before_is_read_and_written_as_it_was() {
+    let map = [
+        1, 2, 7, 0, 0, 0, 0, 0, 0, 0, // request
+        3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // volume
+        4, 0, 0, 0, 5, // extent, member
+    ];
+    let expected = Request::Map {
+        request: 7,
+        volume: 3,
+        extent: 4,
+        member: 5,
+    };
+    assert_eq!(Request::decode(&map), Ok(expected.clone()));
+    let mut bytes = Vec::new();
+    expected.encode_as(1, &mut bytes);
+    assert_eq!(bytes, map);
+
+    let status = HostStatus {
+        name: "h".into(),
+        draining: true,
+        program: "9".into(),
+        clients: vec![ClientStatus {
+            name: "c".into(),
+            id: 1,
+            slabs: 2,
+            last_seen_ms: 3,
+            orphaned: false,
+            declined: 4,
+            version: 2,
+        }],
+        ..HostStatus::default()
+    };
+    bytes.clear();
+    Reply::Status(Box::new(status)).encode_as(1, &mut bytes);
+    // Name, domain, 5 x u64, locked, 6 x u32, 10 x u64, clients in all, clients listed, one client.
+    let fields = 2 + 2 + 1 + 5 * 8 + 1 + 6 * 4 + 10 * 8 + 4 + 2 + (2 + 16 + 4 + 8 + 1);
+    assert_eq!(bytes.len(), fields);
+    match Reply::decode(&bytes) {
+        Ok(Reply::Status(read)) => {
+            assert_eq!((read.draining, read.program.as_str()), (false, ""));
+            assert_eq!((read.clients[0].slabs, read.clients[0].declined), (2, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+
+    // What version 1 did not have is refused in its name.
+    for kind in 7..=10 {
+        assert!(Request::decode(&[1, kind, 0]).is_err(), "request {kind}");
+    }
+    bytes.clear();
+    Reply::Held {
+        skip: 0,
+        slabs: Vec::new(),
+    }
+    .encode(&mut bytes);
+    bytes[0] = 1;
+    assert_eq!(
+        Reply::decode(&bytes),
+        Err(Malformed("unknown reply of its version"))
     );
 }

@@ -3,12 +3,12 @@
 use super::{Malformed, Window};
 
 /// Takes fields off the front of a message; never reads past its end.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
@@ -21,27 +21,27 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(u8::from_le_bytes(self.take()?))
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         Ok(u16::from_le_bytes(self.take()?))
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 
-    pub(super) fn u128(&mut self) -> Result<u128, Malformed> {
+    pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
         Ok(u128::from_le_bytes(self.take()?))
     }
 
-    pub(super) fn bool(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A length byte, then that many bytes of UTF-8.
-    pub(super) fn text(&mut self, bytes_max: usize) -> Result<String, Malformed> {
+    pub(crate) fn text(&mut self, bytes_max: usize) -> Result<String, Malformed> {
         let len_bytes = usize::from(self.u8()?);
         if len_bytes > bytes_max {
             return Err(Malformed("text is too long"));
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    pub(super) fn window(&mut self) -> Result<Window, Malformed> {
+    pub(crate) fn window(&mut self) -> Result<Window, Malformed> {
         Ok(Window {
             id: self.u32()?,
             generation: self.u64()?,
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The message must end here: bytes that nobody reads are an error of the sender.
-    pub(super) fn end(self) -> Result<(), Malformed> {
+    pub(crate) fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -84,31 +84,31 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends fields to a message.
-pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+pub(crate) struct Writer<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Writer<'_> {
-    pub(super) fn u8(&mut self, value: u8) {
+    pub(crate) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    pub(super) fn u16(&mut self, value: u16) {
+    pub(crate) fn u16(&mut self, value: u16) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn u128(&mut self, value: u128) {
+    pub(crate) fn u128(&mut self, value: u128) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
     /// Panics when the text is longer than `bytes_max`, which is at most 255.
-    pub(super) fn text(&mut self, value: &str, bytes_max: usize) {
+    pub(crate) fn text(&mut self, value: &str, bytes_max: usize) {
         assert!(
             value.len() <= bytes_max,
             "text of {} bytes passes {bytes_max}",
@@ -118,7 +118,7 @@ impl Writer<'_> {
         self.0.extend_from_slice(value.as_bytes());
     }
 
-    pub(super) fn window(&mut self, window: Window) {
+    pub(crate) fn window(&mut self, window: Window) {
         self.u32(window.id);
         self.u64(window.generation);
         self.u64(window.len_bytes);

@@ -70,6 +70,11 @@ impl Leases {
         true
     }
 
+    /// Enters a client as it was known before.
+    pub(super) fn insert(&mut self, client: u128, lease: Lease) {
+        self.clients.insert(client, lease);
+    }
+
     pub(super) fn disconnect(&mut self, client: u128) {
         if let Some(lease) = self.clients.get_mut(&client) {
             lease.connected = false;

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod leaving;
+
 const CLIENTS: u8 = 4;
 const SLABS: u32 = 6;
 const CLIENT_SLABS_MAX: u32 = 4;

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use cenote_fabric::{
     Address, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, Result, Session, Time,
 };
-use cenote_pool::control::{Reply, Request};
+use cenote_pool::control::{Reply, Request, VERSION};
 
 use super::poll_fd;
 
@@ -82,7 +82,7 @@ impl Greeting {
     /// As [`Session::send`].
     pub fn begin(mut session: Box<dyn Session>, now: Time) -> Result<Self> {
         let mut query = Vec::new();
-        Request::Query.encode(&mut query);
+        Request::Query.encode_as(spoken(&*session), &mut query);
         session.send(&query)?;
         let deadline = now.after(FAILURE_TIMEOUT);
         Ok(Self { session, deadline })
@@ -140,6 +140,11 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
         // SAFETY: `fd` is one valid entry for the duration of the call.
         unsafe { libc::poll(&raw mut fd, 1, millis) };
     }
+}
+
+/// The version of the messages that both ends of a session speak.
+pub(super) fn spoken(session: &dyn Session) -> u8 {
+    u8::try_from(session.version()).map_or(VERSION, |agreed| agreed.min(VERSION))
 }
 
 /// Sizes of slabs that make sense: a page to a terabyte. Anything else is a broken host.

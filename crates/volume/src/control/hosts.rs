@@ -8,7 +8,7 @@ use cenote_fabric::{Address, Endpoint, FAILURE_TIMEOUT, Incoming, Opener, Result
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::Candidate;
 
-use super::dialer::Link;
+use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
 use super::owning::Ownership;
 use super::{Control, pool_window};
@@ -136,13 +136,22 @@ impl Host {
         received
     }
 
-    pub fn send(&mut self, request: &Request) -> bool {
-        let mut bytes = Vec::with_capacity(64);
-        request.encode(&mut bytes);
-        match &mut self.state {
-            State::Up { connection, .. } => connection.send(&bytes).is_ok(),
-            _ => false,
+    /// Whether the version agreed with it has this request. One that is not connected is asked
+    /// when it is.
+    pub fn understands(&self, request: &Request) -> bool {
+        match &self.state {
+            State::Up { connection, .. } => request.since() <= spoken(&**connection),
+            _ => true,
         }
+    }
+
+    pub fn send(&mut self, request: &Request) -> bool {
+        let State::Up { connection, .. } = &mut self.state else {
+            return false;
+        };
+        let mut bytes = Vec::with_capacity(64);
+        request.encode_as(spoken(&**connection), &mut bytes);
+        connection.send(&bytes).is_ok()
     }
 
     pub fn attach(&mut self, window: Window) -> bool {
@@ -251,6 +260,7 @@ impl Control {
         host.state = State::Down { retry_at };
         host.slabs_free = 0;
         host.ping_sent = None;
+        self.wanted.forget_host(index);
         self.lose_openings(session);
         self.lose_acquires(session);
         self.lose_repairs(session);

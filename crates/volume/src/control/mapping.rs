@@ -209,6 +209,10 @@ impl Control {
                 birth,
             },
         };
+        if !self.hosts[host].understands(&message) {
+            // A host of an earlier version keeps nothing for those who come back.
+            return self.on_refused(host, request, Refusal::NotHeld);
+        }
         // Losing the host ends the acquire as well.
         self.send(host, &message);
     }

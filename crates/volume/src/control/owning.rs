@@ -52,6 +52,9 @@ pub(super) struct Opening {
 /// Pause before a host is asked again whether the earlier owner is gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
+/// And before one that runs an earlier version is looked at again.
+const ASK_OLD_AGAIN: Duration = Duration::from_secs(60);
+
 /// How long hosts that do not answer are waited for while at least k slabs are there.
 const ABSENT_MAX: Duration = FAILURE_TIMEOUT.saturating_mul(2);
 
@@ -130,6 +133,12 @@ impl Control {
             volume: record.volume(),
             epoch: record.epoch(),
         };
+        if !self.hosts[host].understands(&message) {
+            tracing::warn!(host = %self.hosts[host].config.name, "host runs an earlier version, which has no volumes that outlive their owner; it is left out");
+            let ask_at = self.now().after(ASK_OLD_AGAIN);
+            self.hosts[host].ownership = Ownership::Unknown { ask_at };
+            return;
+        }
         self.hosts[host].ownership = Ownership::Asked { request };
         self.send(host, &message);
     }

@@ -6,7 +6,8 @@
 //! `-> PUBLISHED` (read like any other). Below the watermark writes reach the new slab too,
 //! above it they are degraded, only inside the chunk do they wait. Reads go on throughout.
 //!
-//! The same fence and drain serve the reclaim of extents that were discarded whole.
+//! The same fence and drain serve the reclaim of extents that were discarded whole, and slabs that
+//! are moved (`moving`): their copy is filled beside them, and takes their place when it is whole.
 //!
 //! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
 //! a fence never outlives its repair; one repair per extent.
@@ -16,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::control::{FillResult, Request, Source};
+use cenote_pool::control::{FillResult, Request, Source, Window};
 use cenote_pool::placement::place;
 use cenote_pool::planted::{Planted, is_planted};
 
@@ -30,8 +31,11 @@ use crate::stepped::{Relocation, RelocationStage};
 pub(super) struct Repair {
     pub extent: usize,
     pub split: usize,
-    target: Option<Session>,
-    stage: Stage,
+    /// Where in its stripe the slab is that is filled: at its split, or past the last one while
+    /// what it replaces is still in use.
+    pub slot: usize,
+    pub target: Option<Session>,
+    pub stage: Stage,
     // Sources that the target could not read, for this chunk.
     shunned: u64,
     // Pauses since the last chunk that was filled.
@@ -39,7 +43,7 @@ pub(super) struct Repair {
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+pub(super) enum Stage {
     /// A slab is on its way.
     Acquiring,
     /// Writers of the chunk are leaving.
@@ -51,11 +55,53 @@ enum Stage {
         end: u32,
         len_bytes: u64,
         asked_at: Time,
+        /// Whether it reads the slab that it replaces, and no others.
+        copies: bool,
     },
     /// No source could be read; tried again at this time.
     Pausing { until: Time, start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
+    /// Readers of a slab that was moved are leaving it.
+    Leaving {
+        epoch: u64,
+        session: Session,
+        window: Window,
+    },
+}
+
+impl Repair {
+    pub fn new(extent: usize, split: usize, slot: usize, stage: Stage) -> Self {
+        Self {
+            extent,
+            split,
+            slot,
+            target: None,
+            stage,
+            shunned: 0,
+            pauses: 0,
+        }
+    }
+
+    /// Whether a slab is being filled, which is lost to it when it goes.
+    fn is_filling(&self) -> bool {
+        self.target.is_some() && self.leaving().is_none()
+    }
+
+    /// Whether what it replaces is still there.
+    pub fn moves(&self) -> bool {
+        self.slot != self.split
+    }
+
+    /// The slab that was replaced and is not given back yet.
+    pub fn leaving(&self) -> Option<(HostIndex, Window)> {
+        match self.stage {
+            Stage::Leaving {
+                session, window, ..
+            } => Some((session.host, window)),
+            _ => None,
+        }
+    }
 }
 
 /// How often a drain is looked at: workers leave an epoch within microseconds.
@@ -68,7 +114,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const FIRST_CHUNK_BYTES: u64 = 4 << 10;
 
 /// Extents repaired at a time: while some wait for a host, a slab or a drain, others go on.
-const REPAIRS_MAX: usize = 4;
+pub(super) const REPAIRS_MAX: usize = 4;
 
 /// A chunk takes milliseconds; a target that answers pings but takes this long is replaced.
 const FILL_MAX: Duration = Duration::from_secs(10);
@@ -79,6 +125,11 @@ const PAUSES_MAX: u32 = 5;
 /// How long such a target is given no other slab to rebuild.
 const NO_REPAIRS: Duration = Duration::from_secs(10);
 
+/// A copy is a fill of a code in which both splits are the same: (k, r, the split to fill), ...
+const COPY: (usize, usize, usize) = (1, 1, 0);
+/// ... and the split that is read.
+const COPY_SOURCE: usize = 1;
+
 /// Pause before sources that failed are tried again, and before looking for space again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -88,7 +139,7 @@ impl Control {
         let drains = |repair: &Repair| {
             matches!(
                 repair.stage,
-                Stage::Draining { .. } | Stage::Reclaiming { .. }
+                Stage::Draining { .. } | Stage::Reclaiming { .. } | Stage::Leaving { .. }
             )
         };
         self.repairs.iter().any(drains)
@@ -104,6 +155,7 @@ impl Control {
         if now >= self.repair_retry && !self.is_opening() {
             self.repair_retry = now.after(PAUSE);
             self.start_repairs(now);
+            self.start_moves(now);
         }
     }
 
@@ -120,6 +172,15 @@ impl Control {
             Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
                 self.reclaim(at)
             }
+            Stage::Leaving {
+                epoch,
+                session,
+                window,
+            } if self.core.directory.is_settled(epoch) => {
+                self.repairs.swap_remove(at);
+                self.give_back(session, window);
+                self.repair_retry = Time(0);
+            }
             Stage::Pausing { until, start } if now >= until => self.fence(at, start),
             Stage::Filling { asked_at, .. } => {
                 let target = self.repairs[at]
@@ -131,12 +192,13 @@ impl Control {
             }
             Stage::Draining { .. }
             | Stage::Reclaiming { .. }
+            | Stage::Leaving { .. }
             | Stage::Pausing { .. }
             | Stage::Acquiring => {}
         }
     }
 
-    fn find_repair(&self, extent: usize) -> Option<usize> {
+    pub(super) fn find_repair(&self, extent: usize) -> Option<usize> {
         self.repairs
             .iter()
             .position(|repair| repair.extent == extent)
@@ -151,7 +213,8 @@ impl Control {
                 return;
             }
             let Some(stripe) = stripe else { continue };
-            let Some(split) = stripe.members.iter().position(Option::is_none) else {
+            let mut splits = stripe.members.iter().take(self.core.scheme.members());
+            let Some(split) = splits.position(Option::is_none) else {
                 continue;
             };
             if stripe.has_stranded() {
@@ -172,14 +235,8 @@ impl Control {
             let Some(&host) = place(&candidates, &excluded, 1, self.seed(extent)).first() else {
                 continue;
             };
-            self.repairs.push(Repair {
-                extent,
-                split,
-                target: None,
-                stage: Stage::Acquiring,
-                shunned: 0,
-                pauses: 0,
-            });
+            self.repairs
+                .push(Repair::new(extent, split, split, Stage::Acquiring));
             self.acquire(extent, split, host, Purpose::Repair);
         }
     }
@@ -191,30 +248,41 @@ impl Control {
 
     /// A slab for a repair has arrived: it takes its place, empty.
     pub(super) fn repair_granted(&mut self, extent: usize, split: usize, granted: Granted) {
-        let vacant = self.core.directory.snapshot().extents[extent]
-            .as_ref()
-            .is_some_and(|stripe| stripe.members[split].is_none());
+        let snapshot = self.core.directory.snapshot();
+        let fits = |repair: &Repair| {
+            let stripe = snapshot.extents[extent].as_ref();
+            // A slab that was to be moved and is lost meanwhile is rebuilt in its own place.
+            repair.split == split
+                && stripe.is_some_and(|stripe| stripe.members[split].is_some() == repair.moves())
+        };
         let Some(at) = self
             .find_repair(extent)
-            .filter(|&at| vacant && self.repairs[at].split == split)
+            .filter(|&at| fits(&self.repairs[at]))
         else {
             self.repair_refused(extent);
             return self.give_back(granted.session, pool_window(&granted.window.descriptor));
         };
         let Granted { session, window } = granted;
         let domain = self.hosts[session.host].domain;
-        if split < self.core.scheme.k() {
+        let moves = self.repairs[at].moves();
+        if split < self.core.scheme.k() && !moves {
             self.condemn(extent);
         }
-        tracing::info!(extent, split, host = %self.hosts[session.host].config.name, "regeneration starts");
+        tracing::info!(extent, split, moves, host = %self.hosts[session.host].config.name, "regeneration starts");
         self.core.directory.publish_stripe(extent, |stripe| {
-            stripe.members[split] = Some(Member {
+            let member = Some(Member {
                 session,
                 domain,
                 birth: window.descriptor.generation.0,
                 window,
                 state: MemberState::Filling { watermark: 0 },
             });
+            if moves {
+                stripe.members.push(member);
+                stripe.moved = Some(split);
+            } else {
+                stripe.members[split] = member;
+            }
             true
         });
         self.repairs[at].target = Some(session);
@@ -228,7 +296,12 @@ impl Control {
 
     /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
     fn fence(&mut self, at: usize, start: u32) {
-        let Repair { extent, split, .. } = self.repairs[at];
+        let Repair {
+            extent,
+            split,
+            slot,
+            ..
+        } = self.repairs[at];
         let pages =
             u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
         let chunk_bytes = if start == 0 {
@@ -241,14 +314,16 @@ impl Control {
             .saturating_add(u32::try_from(chunk).expect("small"))
             .min(pages);
         let is_whole = start == pages;
-        if is_whole && !self.is_recorded(extent, split) {
-            return self.pause(at, start, self.now());
+        let is_recorded = !is_whole || self.is_recorded(extent, slot, split);
+        if is_whole && is_recorded && self.repairs[at].moves() {
+            return self.replace(at);
         }
+        let is_live = is_whole && is_recorded;
         let mut kept = false;
         let epoch = self.core.directory.publish_stripe(extent, |stripe| {
-            if let Some(member) = &mut stripe.members[split] {
+            if let Some(Some(member)) = stripe.members.get_mut(slot) {
                 kept = true;
-                member.state = if is_whole {
+                member.state = if is_live {
                     MemberState::Live
                 } else {
                     MemberState::Filling { watermark: start }
@@ -264,7 +339,11 @@ impl Control {
         if !kept {
             return self.abandon(at);
         }
-        if is_whole {
+        if !is_recorded {
+            // Every write reaches it meanwhile: it is whole, and stays so.
+            return self.pause(at, start, self.now());
+        }
+        if is_live {
             tracing::info!(extent, split, "regeneration done");
             self.core
                 .counters
@@ -279,10 +358,10 @@ impl Control {
     }
 
     /// Whether the next owner would find the filled slab; one that is gone needs not be found.
-    fn is_recorded(&mut self, extent: usize, split: usize) -> bool {
+    fn is_recorded(&mut self, extent: usize, slot: usize, split: usize) -> bool {
         let snapshot = self.core.directory.snapshot();
         let stripe = snapshot.extents[extent].as_deref();
-        let member = stripe.and_then(|stripe| stripe.members[split].as_ref());
+        let member = stripe.and_then(|stripe| stripe.members.get(slot)?.as_ref());
         member.is_none_or(|member| self.record_filled(extent, split, member))
     }
 
@@ -291,6 +370,7 @@ impl Control {
         let Repair {
             extent,
             split,
+            slot,
             target,
             shunned,
             ..
@@ -311,27 +391,40 @@ impl Control {
         let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
             return self.abandon(at);
         };
-        let Some(member) = &stripe.members[split] else {
+        let Some(Some(member)) = stripe.members.get(slot) else {
             return self.abandon(at);
         };
         if (stripe.readable().count_ones() as usize) < k {
             return self.abandon(at);
         }
         let usable = |index: usize| shunned >> index & 1 == 0;
-        let sources: Vec<Source> = stripe
-            .members
-            .iter()
-            .enumerate()
-            .filter(|&(index, _)| usable(index))
-            .filter_map(|(index, member)| Some((index, member.as_ref()?)))
-            .filter(|(_, member)| member.state == MemberState::Live)
-            .take(k)
-            .map(|(index, member)| Source {
-                split: u8::try_from(index).expect("at most 40 members"),
-                address: self.hosts[member.session.host].config.address.to_string(),
-                window: pool_window(&member.window.descriptor),
-            })
-            .collect();
+        let source = |index: usize, member: &Member| Source {
+            split: u8::try_from(index).expect("at most 40 members"),
+            address: self.hosts[member.session.host].config.address.to_string(),
+            window: pool_window(&member.window.descriptor),
+        };
+        let copies = slot != split;
+        let (code, sources) = if copies {
+            // Copying costs a k-th of decoding, needs no other host, and is right also for pages
+            // that decoding would get wrong.
+            let replaced = stripe.members[split].as_ref();
+            let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
+                return self.abandon(at);
+            };
+            let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
+            (COPY, sources.into_iter().collect())
+        } else {
+            let others = stripe.members.iter().enumerate();
+            let sources: Vec<Source> = others
+                .filter(|&(index, _)| usable(index))
+                .filter_map(|(index, member)| Some((index, member.as_ref()?)))
+                .filter(|(_, member)| member.state == MemberState::Live)
+                .take(k)
+                .map(|(index, member)| source(index, member))
+                .collect();
+            ((k, self.core.scheme.r(), split), sources)
+        };
+        let (k, r, code_split) = code;
         if sources.len() < k {
             return self.pause(at, start, now);
         }
@@ -341,9 +434,9 @@ impl Control {
         let message = Request::Fill {
             request,
             target: pool_window(&member.window.descriptor),
-            split: u8::try_from(split).expect("at most 40 members"),
+            split: u8::try_from(code_split).expect("at most 40 members"),
             k: u8::try_from(k).expect("at most 32"),
-            r: u8::try_from(self.core.scheme.r()).expect("at most 8"),
+            r: u8::try_from(r).expect("at most 8"),
             offset: from * split_bytes,
             len_bytes,
             sources,
@@ -354,6 +447,7 @@ impl Control {
             end,
             len_bytes,
             asked_at: now,
+            copies,
         };
         // Losing the target ends the repair as well.
         self.send(target.host, &message);
@@ -393,6 +487,7 @@ impl Control {
             end,
             len_bytes,
             asked_at,
+            copies,
             ..
         } = self.repairs[at].stage
         else {
@@ -413,7 +508,12 @@ impl Control {
                     split,
                     "a source could not be read"
                 );
-                let bit = 1_u64.checked_shl(u32::from(split)).unwrap_or(0);
+                let split = if copies {
+                    u32::try_from(self.repairs[at].split).expect("at most 40 members")
+                } else {
+                    u32::from(split)
+                };
+                let bit = 1_u64.checked_shl(split).unwrap_or(0);
                 if bit & !self.repairs[at].shunned == 0 {
                     // Not one that it was told to read: no more of this.
                     return self.abandon(at);
@@ -431,14 +531,19 @@ impl Control {
     }
 
     /// Ends a repair that cannot go on: fence away, the unfinished slab dropped.
-    fn abandon(&mut self, at: usize) {
+    pub(super) fn abandon(&mut self, at: usize) {
         let repair = self.repairs.swap_remove(at);
         let mut dropped = None;
         self.core.directory.publish_stripe(repair.extent, |stripe| {
             stripe.fence = 0..0;
             let filling = |member: &Member| member.state != MemberState::Live;
-            if stripe.members[repair.split].as_ref().is_some_and(filling) {
-                dropped = stripe.members[repair.split].take();
+            if let Some(slot) = stripe.members.get_mut(repair.slot)
+                && slot.as_ref().is_some_and(filling)
+            {
+                dropped = slot.take();
+            }
+            if repair.moves() && stripe.moved.take().is_some() {
+                stripe.members.truncate(repair.slot);
             }
             true
         });
@@ -450,11 +555,8 @@ impl Control {
 
     /// Ends the repairs whose target's session is gone.
     pub(super) fn lose_repairs(&mut self, session: Session) {
-        while let Some(at) = self
-            .repairs
-            .iter()
-            .position(|repair| repair.target == Some(session))
-        {
+        let filled = |repair: &Repair| repair.target == Some(session) && repair.is_filling();
+        while let Some(at) = self.repairs.iter().position(filled) {
             self.abandon(at);
         }
     }
@@ -462,7 +564,8 @@ impl Control {
     /// Ends the repair of a member that was dropped from the directory.
     pub(super) fn lose_repair_target(&mut self, extent: usize, split: usize) {
         let hit = |repair: &Repair| {
-            repair.extent == extent && repair.split == split && repair.target.is_some()
+            let concerns = repair.split == split || repair.slot == split;
+            repair.extent == extent && concerns && repair.is_filling()
         };
         if let Some(at) = self.repairs.iter().position(hit) {
             self.abandon(at);
@@ -495,14 +598,7 @@ impl Control {
                 true
             });
             let stage = Stage::Reclaiming { epoch };
-            self.repairs.push(Repair {
-                extent,
-                split: 0,
-                target: None,
-                stage,
-                shunned: 0,
-                pauses: 0,
-            });
+            self.repairs.push(Repair::new(extent, 0, 0, stage));
         }
     }
 
@@ -561,7 +657,7 @@ impl Control {
             Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
             Stage::Filling { end, .. } => end,
             Stage::Acquiring => 0,
-            Stage::Reclaiming { .. } => return None,
+            Stage::Reclaiming { .. } | Stage::Leaving { .. } => return None,
         };
         Some(f64::from(done) / self.core.extent_pages as f64)
     }

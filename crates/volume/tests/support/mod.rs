@@ -80,7 +80,7 @@ impl Cluster {
         let address = daemon.addresses()[0].clone();
         let waker = daemon.waker();
         let seen = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || daemon.run(&seen).unwrap());
+        let thread = std::thread::spawn(move || daemon.run(&seen).map(|_| ()).unwrap());
         (
             RunningHost {
                 stop,

@@ -55,7 +55,7 @@ impl Worker {
         for split in bits(splits) {
             let member = member(split);
             let token = u64::from(op) << 8 | split as u64;
-            let local = match split {
+            let local = match stripe.split_of(split) {
                 _ if k == 1 => page,
                 data if data < k => page.wrapping_add(data * split_bytes),
                 parity => parities.wrapping_add((parity - k) * split_bytes),

@@ -1,0 +1,224 @@
+//! `cenote host drain`: a host gives all its memory back, and no volume notices.
+//!
+//! The host stops lending and asks its clients for what they hold; each volume copies its slabs
+//! to other hosts and gives them back. This command only looks on, and calls it off when slabs
+//! are left that nobody can move.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
+use serde::Serialize;
+
+use super::target;
+use crate::ask::{self, Asker};
+use crate::failure::{DONE, Failure};
+use crate::{progress, signals};
+
+/// `host drain` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote host drain h03 --cluster /etc/cenote/cluster.toml --stop
+  cenote host drain tcp:10.0.0.7:7000 --key /etc/cenote/cluster.key --json
+  cenote host drain h03 --dir /tmp/well --cancel
+
+Exit code 0: no client holds memory of the host, and it lends none until --cancel or a restart.
+Exit code 1: it still has slabs that cannot go elsewhere, or not in time; it lends again.")]
+pub struct Args {
+    #[command(flatten)]
+    target: target::Named,
+    /// End the host's process once it is drained
+    #[arg(long)]
+    stop: bool,
+    /// Have a host that was drained lend again
+    #[arg(long, conflicts_with = "stop")]
+    cancel: bool,
+    /// How long it may take; then the host lends again
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    timeout: u64,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long an answer of the host may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often it is asked how far it is.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long nothing may move before slabs that were declined count as stuck: the host asks
+/// again each second, and volumes look for room several times in that.
+const STUCK: Duration = Duration::from_secs(4);
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    host: &'a str,
+    drained: bool,
+    stopped: bool,
+    slabs_given_back: u32,
+    slabs_left: u32,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let target = args.target.target()?;
+    let mut host = Asker::connect(&target.address, &target.key, "cenote host drain", ANSWER)
+        .with_context(|| format!("host {}", target.name))?;
+    if host.version() < Request::Drain(Drain::On).since() {
+        let what = format!(
+            "host {} runs an earlier version, which cannot drain",
+            target.name
+        );
+        return Err(Failure::new(what, "upgrade it: docs/deploy.md").into());
+    }
+    if args.cancel {
+        host.ask(&Request::Drain(Drain::Off), ANSWER)?;
+        println!("{}: lends again", target.name);
+        return Ok(DONE);
+    }
+    let before = host.ask(&Request::Status, ANSWER)?;
+    check_room(&target, lent(&before))?;
+    let begun = Instant::now();
+    let ended = watch(&mut host, &target.name, args, lent(&before));
+    let (left, reason) = match &ended {
+        Ok(()) => (0, None),
+        Err((left, error)) => (*left, Some(format!("{error:#}"))),
+    };
+    let drained = ended.is_ok();
+    let stopped = drained && args.stop && host.wait_closed(Instant::now() + ANSWER * 2);
+    if args.json {
+        let report = Report {
+            host: &target.name,
+            drained,
+            stopped,
+            slabs_given_back: lent(&before).saturating_sub(left),
+            slabs_left: left,
+            seconds: begun.elapsed().as_secs_f64(),
+            reason,
+        };
+        let mut out = std::io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else if drained {
+        let and = if stopped { ", and has ended" } else { "" };
+        println!("{}: drained: no slabs mapped{and}", target.name);
+    }
+    match ended {
+        Err((_, error)) => Err(error),
+        Ok(()) if args.stop && !stopped => Err(anyhow!("{}: drained, and still runs", target.name)),
+        Ok(()) => Ok(DONE),
+    }
+}
+
+/// Slabs in clients' hands.
+fn lent(status: &HostStatus) -> u32 {
+    status.slabs.mapped + status.slabs.orphaned
+}
+
+/// Refuses what cannot end well before anything is touched, where the other hosts are known.
+fn check_room(target: &target::Target, lent: u32) -> Result<()> {
+    let Some(others) = &target.others else {
+        return Ok(());
+    };
+    let answers = ask::all(others, &target.key, ANSWER);
+    let free: u64 = answers
+        .iter()
+        .flatten()
+        .filter(|status| !status.draining)
+        .map(|status| u64::from(status.slabs.available() + status.slabs.orphaned))
+        .sum();
+    if free >= u64::from(lent) {
+        return Ok(());
+    }
+    let what = format!(
+        "nowhere to go: {lent} slabs of {} are lent, and its {} other hosts have {free} free; \
+         nothing was changed",
+        target.name,
+        others.len()
+    );
+    Err(Failure::new(what, "add a host, or delete a volume").into())
+}
+
+/// Starts to drain and looks on to the end. An error comes with the slabs that are left, and
+/// leaves the host lending.
+fn watch(
+    host: &mut Asker,
+    name: &str,
+    args: &Args,
+    lent_before: u32,
+) -> Result<(), (u32, anyhow::Error)> {
+    let stop = signals::on_stop(|| ()).map_err(|e| (lent_before, e))?;
+    let how = if args.stop { Drain::Stop } else { Drain::On };
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let bar = progress::steps(u64::from(lent_before), "slabs given back");
+    let lost = |e: anyhow::Error| (lent_before, e.context(format!("host {name}")));
+    let mut status = host.ask(&Request::Drain(how), ANSWER).map_err(lost)?;
+    let (mut left, mut moved_at) = (lent(&status), Instant::now());
+    let why = loop {
+        if status.draining && status.slabs.free == status.slabs.total() {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        if !status.draining {
+            return Err((left, anyhow!("host {name}: somebody called it off")));
+        }
+        if lent(&status) < left {
+            (left, moved_at) = (lent(&status), Instant::now());
+        }
+        bar.set_position(u64::from(lent_before.saturating_sub(left)));
+        if stop.load(std::sync::atomic::Ordering::SeqCst) {
+            break "interrupted".to_owned();
+        }
+        if Instant::now() >= deadline {
+            break format!("not drained within {} s", args.timeout);
+        }
+        if moved_at.elapsed() >= STUCK && is_stuck(&status) {
+            break "nowhere to go".to_owned();
+        }
+        std::thread::sleep(LOOK);
+        status = host.ask(&Request::Status, ANSWER).map_err(lost)?;
+    };
+    bar.finish_and_clear();
+    let status = host
+        .ask(&Request::Drain(Drain::Off), ANSWER)
+        .map_err(|e| (left, e))?;
+    let error = Failure::new(
+        format!("{name}: {why}: {}; it lends again", blame(&status, left)),
+        "a host more, in another failure domain, or end the clients that are named",
+    );
+    Err((left, error.into()))
+}
+
+/// Whether every slab that is left is one that nobody will move.
+fn is_stuck(status: &HostStatus) -> bool {
+    let hopeless: u32 = status.clients.iter().map(unmovable).sum();
+    hopeless >= lent(status)
+}
+
+/// Slabs of a client that it cannot give back, or will not hear about.
+fn unmovable(client: &ClientStatus) -> u32 {
+    if client.orphaned || (1..2).contains(&client.version) {
+        client.slabs
+    } else {
+        client.declined
+    }
+}
+
+/// Who holds what is left, and why.
+fn blame(status: &HostStatus, left: u32) -> String {
+    let holders = status.clients.iter().filter(|client| client.slabs > 0);
+    let each = holders.map(|client| {
+        let why = if client.orphaned {
+            format!("silent for {} s", client.last_seen_ms / 1000)
+        } else if client.version == 1 {
+            "of an earlier version, which moves nothing".to_owned()
+        } else {
+            "has no other host with room in a free failure domain".to_owned()
+        };
+        format!("{} ({} slabs): {why}", client.name, client.slabs)
+    });
+    let each: Vec<String> = each.collect();
+    format!("{left} slabs are left: {}", each.join("; "))
+}

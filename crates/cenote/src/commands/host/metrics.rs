@@ -1,0 +1,168 @@
+//! What a host counts, for Prometheus.
+
+use std::time::Duration;
+
+use cenote_fabric::ClusterKey;
+use cenote_pool::control::HostStatus;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Unit;
+
+use crate::metrics::Metric;
+use crate::{ask, metrics};
+
+/// How long a scrape waits for the host's own answer.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
+pub struct HostMetrics {
+    pub address: String,
+    pub key: ClusterKey,
+}
+
+impl std::fmt::Debug for HostMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostMetrics")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Collector for HostMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let status = match ask::one(&self.address, &self.key, SCRAPE_LIMIT) {
+            Ok(status) => status,
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
+                return Ok(());
+            }
+        };
+        metrics::gauges(&mut encoder, &gauges(&status))?;
+        metrics::counters(&mut encoder, &counters(&status))?;
+        Ok(())
+    }
+}
+
+fn gauges(status: &HostStatus) -> Vec<Metric> {
+    let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
+    vec![
+        (
+            "cenote_host_memory",
+            "Memory that the host was told to lend",
+            Some(Unit::Bytes),
+            status.memory_bytes,
+        ),
+        (
+            "cenote_host_lent",
+            "Memory in slabs that clients hold",
+            Some(Unit::Bytes),
+            status.lent_bytes,
+        ),
+        (
+            "cenote_host_slab",
+            "Size of a slab",
+            Some(Unit::Bytes),
+            status.slab_bytes,
+        ),
+        (
+            "cenote_host_uptime",
+            "Time since the host began to serve",
+            Some(Unit::Seconds),
+            status.uptime_s,
+        ),
+        slabs(
+            "cenote_host_slabs_free",
+            "Slabs without memory behind them",
+            status.slabs.free,
+        ),
+        slabs(
+            "cenote_host_slabs_preparing",
+            "Slabs being populated",
+            status.slabs.preparing,
+        ),
+        slabs(
+            "cenote_host_slabs_prepared",
+            "Slabs populated and ready to be granted",
+            status.slabs.prepared,
+        ),
+        slabs(
+            "cenote_host_slabs_mapped",
+            "Slabs in use by a client",
+            status.slabs.mapped,
+        ),
+        slabs(
+            "cenote_host_slabs_orphaned",
+            "Slabs whose client has been silent for longer than its lease",
+            status.slabs.orphaned,
+        ),
+        slabs(
+            "cenote_host_slabs_retired",
+            "Slabs taken back, not yet free",
+            status.slabs.retired,
+        ),
+        slabs(
+            "cenote_host_clients",
+            "Clients with slabs or a connection",
+            status.clients_total,
+        ),
+        slabs(
+            "cenote_host_draining",
+            "1 while the host gives its slabs back and lends nothing",
+            u32::from(status.draining),
+        ),
+    ]
+}
+
+fn counters(status: &HostStatus) -> Vec<Metric> {
+    let counters = &status.counters;
+    let events = |name, help, count: u64| (name, help, None, count);
+    vec![
+        events("cenote_host_maps", "Slabs granted", counters.maps),
+        events(
+            "cenote_host_unmaps",
+            "Slabs given back by their client",
+            counters.unmaps,
+        ),
+        events(
+            "cenote_host_refused",
+            "Requests for a slab that were refused",
+            counters.refused,
+        ),
+        events(
+            "cenote_host_fills",
+            "Chunks rebuilt from other hosts",
+            counters.fills,
+        ),
+        events(
+            "cenote_host_fills_failed",
+            "Chunks that could not be rebuilt",
+            counters.fills_failed,
+        ),
+        (
+            "cenote_host_filled",
+            "Bytes rebuilt from other hosts",
+            Some(Unit::Bytes),
+            counters.fill_bytes,
+        ),
+        events(
+            "cenote_host_connections",
+            "Control connections accepted",
+            counters.connections,
+        ),
+        events(
+            "cenote_host_malformed",
+            "Messages that no client should send",
+            counters.malformed,
+        ),
+        events(
+            "cenote_host_leases_expired",
+            "Times that a client was silent for longer than its lease",
+            counters.leases_expired,
+        ),
+        events(
+            "cenote_host_orphans_taken",
+            "Orphaned slabs taken from their client",
+            counters.orphans_taken,
+        ),
+    ]
+}

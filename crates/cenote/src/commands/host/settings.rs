@@ -1,0 +1,309 @@
+//! The settings of a host: from its file, then from the command line, which wins.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use cenote_fabric::{Address, ClusterKey};
+use cenote_host::{Config, LockMemory, slab_bytes_default};
+use serde::{Deserialize, Deserializer};
+
+use crate::failure::Failure;
+use crate::size::Size;
+
+/// What a host is told on the command line. All of it may stand in the file instead.
+#[derive(clap::Args, Debug, Default)]
+pub struct Given {
+    /// Settings of this machine; those given here win over those in the file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Name of this host in the cluster file
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Failure domain: no two parts of a page go to one domain [default: the name]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Where to listen, shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT; may be given again
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<Address>,
+    /// Memory to lend
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// Size of a slab, the unit of lending [default: 1 GiB, at most 1/64 of the memory]
+    #[arg(long, value_name = "SIZE")]
+    slab: Option<Size>,
+    /// The cluster's key
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Serve Prometheus metrics here
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Let --metrics listen on an address that other machines reach
+    #[arg(long)]
+    allow_remote: bool,
+    /// Most clients with slabs at the same time [default: 256]
+    #[arg(long, value_name = "N")]
+    clients_max: Option<u32>,
+    /// Whether lent memory is locked into RAM [default: auto]
+    #[arg(long, value_enum)]
+    lock: Option<Lock>,
+    /// On SIGTERM leave lent memory with systemd, for the next start of the service
+    #[arg(long)]
+    keep_slabs: bool,
+}
+
+/// Whether lent memory is locked into RAM, so that it is never itself swapped out.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Lock {
+    /// Where the system allows it; a warning where it does not
+    #[default]
+    Auto,
+    /// Or the host does not start
+    Always,
+    /// Not at all, for machines that never have swap
+    Never,
+}
+
+/// The file: each setting has the name of its flag.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSettings {
+    name: Option<String>,
+    domain: Option<String>,
+    #[serde(default, deserialize_with = "addresses")]
+    listen: Vec<Address>,
+    #[serde(default, deserialize_with = "size")]
+    memory: Option<Size>,
+    #[serde(default, deserialize_with = "size")]
+    slab: Option<Size>,
+    key: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    allow_remote: Option<bool>,
+    clients_max: Option<u32>,
+    lock: Option<Lock>,
+    keep_slabs: Option<bool>,
+}
+
+/// Everything that a host needs to know.
+#[derive(Debug)]
+pub struct Settings {
+    pub name: String,
+    domain: String,
+    listen: Vec<Address>,
+    memory: Size,
+    slab: Option<Size>,
+    /// Relative to the file that names it.
+    pub key: PathBuf,
+    pub metrics: Option<SocketAddr>,
+    pub allow_remote: bool,
+    clients_max: u32,
+    lock: Lock,
+    /// Whether lent memory outlives the process, in systemd's hands.
+    pub keep_slabs: bool,
+}
+
+const CLIENTS_MAX_DEFAULT: u32 = 256;
+
+impl Given {
+    /// Reads the file, if one is named, and puts both together.
+    ///
+    /// # Errors
+    /// The file cannot be read or makes no sense, or something is said nowhere.
+    pub fn settings(&self) -> Result<Settings> {
+        let file = match &self.config {
+            Some(path) => FileSettings::load(path)?,
+            None => FileSettings::default(),
+        };
+        let name = self
+            .name
+            .clone()
+            .or(file.name)
+            .ok_or_else(|| missing("name"))?;
+        let listen = if self.listen.is_empty() {
+            file.listen
+        } else {
+            self.listen.clone()
+        };
+        if listen.is_empty() {
+            return Err(missing("listen").into());
+        }
+        let metrics = self.metrics.or(file.metrics);
+        let allow_remote = self.allow_remote || file.allow_remote.unwrap_or(false);
+        if allow_remote && metrics.is_none() {
+            let what = "to allow remote readers of metrics without metrics makes no sense";
+            return Err(Failure::usage(what, "--metrics IP:PORT").into());
+        }
+        Ok(Settings {
+            domain: self
+                .domain
+                .clone()
+                .or(file.domain)
+                .unwrap_or_else(|| name.clone()),
+            listen,
+            memory: self
+                .memory
+                .or(file.memory)
+                .ok_or_else(|| missing("memory"))?,
+            slab: self.slab.or(file.slab),
+            key: self
+                .key
+                .clone()
+                .or(file.key)
+                .ok_or_else(|| missing("key"))?,
+            metrics,
+            allow_remote,
+            clients_max: self
+                .clients_max
+                .or(file.clients_max)
+                .unwrap_or(CLIENTS_MAX_DEFAULT),
+            lock: self.lock.or(file.lock).unwrap_or_default(),
+            keep_slabs: self.keep_slabs || file.keep_slabs.unwrap_or(false),
+            name,
+        })
+    }
+}
+
+fn missing(what: &str) -> Failure {
+    Failure::usage(
+        format!("a host without {what}"),
+        format!("--{what}, or {what} = in the file that --config names"),
+    )
+}
+
+impl FileSettings {
+    fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Failure::new(
+                format!("settings of the host, {}: {e}", path.display()),
+                "docs/deploy.md shows one, and so does dist/host.toml",
+            )
+        })?;
+        let mut file: Self = toml::from_str(&text)
+            .with_context(|| format!("settings of the host, {}", path.display()))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        file.key = file.key.map(|key| folder.join(key));
+        Ok(file)
+    }
+}
+
+impl Settings {
+    /// As the daemon takes them.
+    pub fn host_config(&self, key: &ClusterKey) -> Config {
+        let memory_bytes = self.memory.bytes();
+        Config {
+            name: self.name.clone(),
+            domain: self.domain.clone(),
+            addresses: self.listen.clone(),
+            memory_bytes,
+            slab_bytes: self
+                .slab
+                .map_or_else(|| slab_bytes_default(memory_bytes), Size::bytes),
+            key: key.clone(),
+            huge_pages: true,
+            lock_memory: match self.lock {
+                Lock::Auto => LockMemory::Auto,
+                Lock::Always => LockMemory::Always,
+                Lock::Never => LockMemory::Never,
+            },
+            clients_max: self.clients_max,
+        }
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Size>, D::Error> {
+    let text = String::deserialize(input)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn addresses<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Address>, D::Error> {
+    let texts = Vec::<String>::deserialize(input)?;
+    let parse = |text: &String| text.parse().map_err(serde::de::Error::custom);
+    texts.iter().map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(text: &str) -> (tempfile::TempDir, Given) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.toml");
+        std::fs::write(&path, text).unwrap();
+        let args = Given {
+            config: Some(path),
+            ..Given::default()
+        };
+        (folder, args)
+    }
+
+    const WHOLE: &str = r#"
+        name = "h03"
+        domain = "rack2"
+        listen = ["tcp:10.0.0.7:7000", "shm:/run/cenote/socket"]
+        memory = "8G"
+        slab = "64M"
+        key = "cluster.key"
+        metrics = "127.0.0.1:9100"
+        clients_max = 9
+        lock = "always"
+        keep_slabs = true
+    "#;
+
+    #[test]
+    fn a_file_says_all_and_the_command_line_wins() {
+        let (folder, mut args) = written(WHOLE);
+        let settings = args.settings().unwrap();
+        let key = ClusterKey::generate().unwrap();
+        let config = settings.host_config(&key);
+        assert_eq!(
+            (config.name.as_str(), config.domain.as_str()),
+            ("h03", "rack2")
+        );
+        assert_eq!(config.addresses.len(), 2);
+        assert_eq!(
+            (config.memory_bytes, config.slab_bytes),
+            (8 << 30, 64 << 20)
+        );
+        assert_eq!(
+            (config.lock_memory, config.clients_max),
+            (LockMemory::Always, 9)
+        );
+        assert_eq!(settings.key, folder.path().join("cluster.key"));
+        assert!(settings.keep_slabs && !settings.allow_remote);
+
+        args.memory = Some(Size(1 << 20));
+        args.listen = vec!["tcp:127.0.0.1:0".parse().unwrap()];
+        args.name = Some("other".into());
+        let config = args.settings().unwrap().host_config(&key);
+        assert_eq!(
+            (config.memory_bytes, config.slab_bytes),
+            (1 << 20, 64 << 20)
+        );
+        assert_eq!((config.addresses.len(), config.name.as_str()), (1, "other"));
+    }
+
+    #[test]
+    fn what_a_file_does_not_know_or_gets_wrong_is_named_with_its_line() {
+        let said = |text: &str| {
+            let (_folder, args) = written(text);
+            format!("{:#}", args.settings().unwrap_err())
+        };
+        let unknown = said("name = \"h\"\nmemorry = \"8G\"\n");
+        assert!(
+            unknown.contains("line 2") && unknown.contains("memorry"),
+            "{unknown}"
+        );
+        let wrong = said("name = \"h\"\n\nmemory = \"8GB\"\n");
+        assert!(wrong.contains("line 3"), "{wrong}");
+        let wrong = said("listen = [\"pigeon:7\"]\n");
+        assert!(
+            wrong.contains("line 1") && wrong.contains("pigeon:7"),
+            "{wrong}"
+        );
+        assert!(said("name = \"h\"").contains("without listen"));
+        assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("without name"));
+        let remote = WHOLE.replace("metrics =", "# ").to_owned() + "allow_remote = true";
+        assert!(said(&remote).contains("without metrics"));
+    }
+}

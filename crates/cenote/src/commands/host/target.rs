@@ -1,0 +1,66 @@
+//! Which host an operator means: by its name in a cluster file, or by its address.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use cenote_fabric::ClusterKey;
+use cenote_pool::HostEntry;
+
+use crate::failure::Failure;
+use crate::place::Which;
+
+/// A host, and the cluster's file or the key alone.
+#[derive(clap::Args, Debug)]
+pub struct Named {
+    /// Its name in the cluster file, or its address with --key
+    host: String,
+    #[command(flatten)]
+    which: Which,
+    /// The cluster's key, with an address in place of a name
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "cluster"])]
+    key: Option<PathBuf>,
+}
+
+/// A host that can be asked.
+pub struct Target {
+    /// For people.
+    pub name: String,
+    pub address: String,
+    pub key: ClusterKey,
+    /// The others of its cluster, where that is known.
+    pub others: Option<Vec<HostEntry>>,
+}
+
+impl Named {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// No such host is in the file, or a file is missing.
+    pub fn target(&self) -> Result<Target> {
+        if let Some(path) = &self.key {
+            let Ok(key) = ClusterKey::load(path) else {
+                let what = format!("{} holds no key that only you can read", path.display());
+                return Err(Failure::new(what, format!("chmod 600 {}", path.display())).into());
+            };
+            return Ok(Target {
+                name: self.host.clone(),
+                address: self.host.clone(),
+                key,
+                others: None,
+            });
+        }
+        let loaded = self.which.load()?;
+        let is_meant = |host: &HostEntry| host.name == self.host || host.address == self.host;
+        let hosts = loaded.cluster.hosts.into_iter();
+        let (mut found, others): (Vec<_>, Vec<_>) = hosts.partition(is_meant);
+        let Some(host) = found.pop() else {
+            bail!("{}: no host {}", loaded.file.display(), self.host);
+        };
+        Ok(Target {
+            name: host.name,
+            address: host.address,
+            key: loaded.key,
+            others: Some(others),
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! `cenote host upgrade`: the program that is installed now takes a host's place, slabs and all.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use cenote_pool::control::{HostStatus, Request};
+use serde::Serialize;
+
+use super::target;
+use crate::ask::{self, Asker};
+use crate::failure::{DONE, Failure};
+
+/// `host upgrade` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote host upgrade h03 --cluster /etc/cenote/cluster.toml
+  cenote host upgrade tcp:10.0.0.7:7000 --key /etc/cenote/cluster.key
+
+The file of the host's program is run anew, with the arguments that it was started with; install
+the new version there first. The same as SIGHUP, or `systemctl reload cenote-host`. Memory that is
+lent stays as it is; connections end and are made again, which is waited for. Before the next host
+is upgraded, every volume should be whole: `cenote status` ends with 0 then.")]
+pub struct Args {
+    #[command(flatten)]
+    target: target::Named,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long the host may take to be there again: it maps all its slabs.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Between two attempts to reach it.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    host: &'a str,
+    program_before: String,
+    program: String,
+    slabs_kept: u32,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let target = args.target.target()?;
+    let name = || format!("host {}", target.name);
+    let mut host = Asker::connect(&target.address, &target.key, "cenote host upgrade", ANSWER)
+        .with_context(name)?;
+    if host.version() < Request::Upgrade.since() {
+        let what = format!("{} runs an earlier version, which cannot do that", name());
+        return Err(Failure::new(what, "drain it and start it anew: docs/deploy.md").into());
+    }
+    let before = host.ask(&Request::Upgrade, ANSWER).with_context(name)?;
+    let deadline = Instant::now() + LIMIT;
+    host.wait_closed(Instant::now() + ANSWER);
+    // Back is a host when those who hold its memory are: until then they may not have noticed, and
+    // another host that goes now would be a second loss to them.
+    let mut kept = None;
+    let after = loop {
+        match ask::one(&target.address, &target.key, ANSWER) {
+            Ok(status) if status.incarnation == before.incarnation => {
+                return Err(went_on(&target.name).into());
+            }
+            Ok(status) => {
+                kept.get_or_insert(lent(&status));
+                let missing = absent(&status);
+                if missing.is_empty() {
+                    break status;
+                }
+                if Instant::now() >= deadline {
+                    tracing::warn!(clients = missing.join(", "), "not back: they hold slabs");
+                    break status;
+                }
+                std::thread::sleep(LOOK);
+            }
+            Err(error) if Instant::now() >= deadline => {
+                return Err(error).with_context(|| format!("{} did not come back", name()));
+            }
+            Err(_) => std::thread::sleep(LOOK),
+        }
+    };
+    let report = Report {
+        host: &target.name,
+        program_before: before.program.clone(),
+        program: after.program.clone(),
+        slabs_kept: kept.unwrap_or_else(|| lent(&after)),
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        writeln!(
+            out,
+            "{}: runs {} in place of {}, {} slabs kept",
+            report.host, report.program, report.program_before, report.slabs_kept
+        )?;
+    }
+    Ok(DONE)
+}
+
+fn lent(status: &HostStatus) -> u32 {
+    status.slabs.mapped + status.slabs.orphaned
+}
+
+/// Clients that hold slabs and have not said anything to this process of the host. One whose lease
+/// had run out is not waited for.
+fn absent(status: &HostStatus) -> Vec<&str> {
+    let holders = status.clients.iter().filter(|client| client.slabs > 0);
+    let absent = holders.filter(|client| client.version == 0 && !client.orphaned);
+    absent.map(|client| client.name.as_str()).collect()
+}
+
+fn went_on(name: &str) -> Failure {
+    Failure::new(
+        format!("host {name} goes on as it was: the program that is installed was not taken"),
+        "its log says why",
+    )
+}

@@ -1,0 +1,123 @@
+//! What is shipped for real machines: the example of a host's settings, the units of systemd.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Folder, run};
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../dist")
+        .join(name)
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(shipped(name)).expect("a file that is shipped")
+}
+
+/// The example is read to its end: the address in it is not of this machine.
+#[test]
+fn the_example_of_a_hosts_settings_is_understood() {
+    let folder = Folder::new();
+    let key = folder.path().join("cluster.key");
+    run(&["key", "new", "--out", key.to_str().expect("UTF-8")]).expect(0);
+    let file = folder.path().join("host.toml");
+    let example = read("host.toml")
+        .replace("\"8G\"", "\"64M\"")
+        .replace("\"128M\"", "\"1M\"");
+    assert!(example.contains("tcp:10.0.0.7:7000"));
+    fs::write(&file, example.replace("10.0.0.7", "192.0.2.1")).expect("a file");
+    let file = file.to_str().expect("UTF-8");
+    let ended = run(&["host", "--config", file, "--lock", "never"]).expect(1);
+    assert!(ended.stderr.contains("start host h00"), "{ended:#?}");
+    assert!(ended.stderr.contains("tcp:192.0.2.1:7000"), "{ended:#?}");
+
+    fs::write(folder.path().join("bad.toml"), "name = \"h\"\ncolour = 1\n").expect("a file");
+    let bad = folder.path().join("bad.toml");
+    let ended = run(&["host", "--config", bad.to_str().expect("UTF-8")]).expect(1);
+    assert!(
+        ended.stderr.contains("line 2") && ended.stderr.contains("colour"),
+        "{ended:#?}"
+    );
+    let missing = run(&["host", "--config", "/nowhere/host.toml"]).expect(1);
+    assert!(
+        missing.stderr.contains("/nowhere/host.toml"),
+        "{missing:#?}"
+    );
+}
+
+/// The units with our binary in the place of the one that will be installed.
+fn units(folder: &Folder) -> Vec<PathBuf> {
+    let names = [
+        ("cenote-host.service", "cenote-host.service"),
+        ("cenote-volume@.service", "cenote-volume@v0.service"),
+    ];
+    let unit = |(name, instance): (&str, &str)| {
+        let text = read(name).replace("/usr/bin/cenote", env!("CARGO_BIN_EXE_cenote"));
+        fs::write(folder.path().join(name), &text).expect("a file");
+        let path = folder.path().join(instance);
+        fs::write(&path, text).expect("a file");
+        path
+    };
+    names.map(unit).to_vec()
+}
+
+#[test]
+fn systemd_takes_the_units_and_finds_them_hardened() {
+    let folder = Folder::new();
+    let units = units(&folder);
+    let analyze = |arguments: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(arguments).args(&units).output()
+    };
+    let Ok(verified) = analyze(&["verify", "--man=no", "--recursive-errors=no"]) else {
+        println!(
+            "skipped: systemd-analyze is not installed (scripts/install-packages.sh installs it)"
+        );
+        return;
+    };
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && said.is_empty(), "{said}");
+    // Exposure in tenths: above 2.5 of 10 is a failure.
+    let rated = analyze(&["security", "--offline=true", "--no-pager", "--threshold=25"]);
+    let rated = rated.expect("it ran a moment ago");
+    let said = String::from_utf8_lossy(&rated.stdout);
+    assert!(rated.status.success(), "{said}");
+    assert_eq!(
+        said.matches("Overall exposure level").count(),
+        units.len(),
+        "{said}"
+    );
+}
+
+/// What the program relies on: a unit that lost one of these would start, and fail later.
+#[test]
+fn the_units_say_what_the_program_relies_on() {
+    let host = read("cenote-host.service");
+    for line in [
+        "Type=notify",
+        "NotifyAccess=main",
+        "ExecStart=/usr/bin/cenote host --config /etc/cenote/host.toml",
+        "ExecReload=/bin/kill -HUP $MAINPID",
+        "FileDescriptorStoreMax=4096",
+        "LimitMEMLOCK=infinity",
+        "Restart=on-failure",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+    ] {
+        assert!(host.lines().any(|found| found == line), "{line}");
+    }
+    let volume = read("cenote-volume@.service");
+    for line in [
+        "Type=notify",
+        "Restart=on-failure",
+        "LimitMEMLOCK=infinity",
+        "ProtectSystem=strict",
+    ] {
+        assert!(volume.lines().any(|found| found == line), "{line}");
+    }
+    assert!(read("host.toml").contains("keep_slabs = true"));
+}

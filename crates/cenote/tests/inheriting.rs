@@ -1,0 +1,439 @@
+//! What a client finds after the process of its host was replaced: the same slabs, under the same
+//! names, with the same bytes; and nothing under names that are gone.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{
+    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
+    Incoming, RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId, connector,
+    wait,
+};
+use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
+use support::lab::wait_until;
+use support::net::Killed;
+use support::{Folder, cenote, run, signal};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const BYTES: &[u8] = b"written before the process was replaced";
+
+/// A client with one session and one endpoint.
+struct Client {
+    session: Box<dyn Session>,
+    endpoint: Box<dyn Endpoint>,
+    queue: CompletionQueue,
+}
+
+impl Client {
+    /// Connects as soon as the host lets it.
+    fn connect(key: &ClusterKey, address: &str, id: u128) -> Self {
+        let address: Address = address.parse().unwrap();
+        let hello = Hello {
+            client: ClientId(id),
+            name: "client".into(),
+        };
+        let connector = connector(key.clone());
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match connector.connect(&address, &hello, LIMIT) {
+                Ok(session) => {
+                    return Self {
+                        endpoint: session.endpoint(LIMIT).unwrap(),
+                        session,
+                        queue: CompletionQueue::default(),
+                    };
+                }
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+        }
+    }
+
+    fn incoming(&mut self) -> Incoming {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(incoming) = self.session.receive().unwrap() {
+                return incoming;
+            }
+            assert!(Instant::now() < deadline, "nothing arrived");
+            wait(
+                self.session.fd().as_slice(),
+                Some(Duration::from_millis(50)),
+            )
+            .unwrap();
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Reply {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        self.session.send(&bytes).unwrap();
+        match self.incoming() {
+            Incoming::Message(bytes) => Reply::decode(&bytes).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn status(&mut self) -> HostStatus {
+        match self.ask(&Request::Status) {
+            Reply::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn map(&mut self, extent: u32) -> Window {
+        let asked = Request::Map {
+            request: 1,
+            volume: 7,
+            extent,
+            member: 3,
+        };
+        match self.ask(&asked) {
+            Reply::Mapped { window, .. } => window,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn held(&mut self) -> Vec<HeldSlab> {
+        match self.ask(&Request::Held { skip: 0 }) {
+            Reply::Held { slabs, .. } => slabs,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn attach(&mut self, window: Window) -> Result<RemoteWindow, Error> {
+        let descriptor = WindowDescriptor {
+            id: WindowId(window.id),
+            generation: Generation(window.generation),
+            len_bytes: window.len_bytes,
+            rights: Rights(window.rights),
+        };
+        self.session.attach(descriptor).unwrap();
+        match self.incoming() {
+            Incoming::Attached(_, end) => end,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, window: &RemoteWindow, bytes: &[u8]) -> Status {
+        let (source, len) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: `bytes` lives, unchanged, until `finish` has popped the completion.
+        unsafe {
+            let posted =
+                self.endpoint
+                    .post_write(window, 64, source, len, None, 1, &mut self.queue);
+            posted.unwrap();
+        }
+        self.finish()
+    }
+
+    fn read(&mut self, window: &RemoteWindow) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES.len()];
+        let (landing, len) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: `bytes` is exclusive and lives until `finish` has popped the completion.
+        unsafe {
+            let posted = self
+                .endpoint
+                .post_read(window, 64, landing, len, 1, &mut self.queue);
+            posted.unwrap();
+        }
+        assert_eq!(self.finish(), Status::Ok);
+        bytes
+    }
+
+    fn finish(&mut self) -> Status {
+        self.endpoint.flush(&mut self.queue);
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(completion) = self.queue.pop() {
+                return completion.status;
+            }
+            assert!(Instant::now() < deadline, "a verb does not complete");
+            if let Some(fd) = self.endpoint.fd() {
+                wait(&[fd], Some(Duration::from_millis(50))).unwrap();
+            }
+            self.endpoint.poll(Time::now(), &mut self.queue);
+        }
+    }
+}
+
+/// Two slabs with bytes in them, as one life of the host lent them.
+struct Before {
+    windows: [Window; 2],
+    mapped: RemoteWindow,
+    incarnation: u64,
+}
+
+fn lend(client: &mut Client) -> Before {
+    let windows = [client.map(0), client.map(1)];
+    let mapped = client.attach(windows[1]).unwrap();
+    assert_eq!(client.write(&mapped, BYTES), Status::Ok);
+    Before {
+        windows,
+        mapped,
+        incarnation: client.status().incarnation,
+    }
+}
+
+/// Waits for the end of a session, as a client notices it.
+fn wait_closed(client: &mut Client) {
+    let ended = || client.session.receive().is_err();
+    wait_until("the session has ended", ended, String::new);
+}
+
+fn expect_inherited(client: &mut Client, before: &Before) {
+    assert_ne!(client.status().incarnation, before.incarnation);
+    let held: Vec<_> = client.held();
+    let named = held
+        .iter()
+        .map(|slab| (slab.extent, slab.member, slab.window));
+    let expected = [(0, 3, before.windows[0]), (1, 3, before.windows[1])];
+    assert_eq!(named.collect::<Vec<_>>(), expected);
+    let again = client.attach(before.windows[1]).unwrap();
+    assert_eq!(client.read(&again), BYTES);
+    if let Some(Ok(bytes)) = before.mapped.in_place(64, BYTES.len()) {
+        // A client's mapping is what it was, and of the same memory.
+        assert_eq!(
+            client.write(&again, &BYTES.to_ascii_uppercase()),
+            Status::Ok
+        );
+        // SAFETY: mapped for as long as `before` lives; nobody writes now.
+        let seen = unsafe { std::slice::from_raw_parts(bytes.pointer(), BYTES.len()) };
+        assert_eq!(seen, BYTES.to_ascii_uppercase());
+    }
+    for generation in [
+        before.windows[1].generation - 1,
+        before.windows[0].generation,
+    ] {
+        let stale = Window {
+            generation,
+            ..before.windows[1]
+        };
+        let refused = client.attach(stale);
+        assert!(matches!(refused, Err(Error::StaleWindow)), "{refused:?}");
+    }
+    let new = client.map(2);
+    assert!(
+        before
+            .windows
+            .iter()
+            .all(|old| old.generation < new.generation)
+    );
+}
+
+fn host_of(folder: &Folder, address: &str) -> Command {
+    let mut command = cenote();
+    command
+        .args([
+            "host", "--name", "h", "--memory", "16M", "--listen", address, "--key",
+        ])
+        .arg(folder.path().join("cluster.key"))
+        .stdout(Stdio::piped());
+    command
+}
+
+fn key_in(folder: &Folder) -> ClusterKey {
+    let path = folder.path().join("cluster.key");
+    run(&["key", "new", "--out", path.to_str().unwrap()]).expect(0);
+    ClusterKey::load(&path).unwrap()
+}
+
+/// Starts a host and waits for its line; the address in it.
+fn start(mut command: Command) -> (Killed, String) {
+    let mut child = command.spawn().expect("the host starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let host = Killed(child);
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("ready h at ").expect("its line");
+    (host, address.to_owned())
+}
+
+#[test]
+fn a_program_that_replaces_itself_keeps_what_clients_hold() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    for address in [
+        format!("shm:{}/socket", folder.str()),
+        "tcp:127.0.0.1:0".into(),
+    ] {
+        let (host, address) = start(host_of(&folder, &address));
+        let mut client = Client::connect(&key, &address, 1);
+        let mut before = lend(&mut client);
+        // More than once: the one that takes over hands over as well.
+        for _ in 0..2 {
+            signal(host.0.id(), "HUP");
+            wait_closed(&mut client);
+            client = Client::connect(&key, &address, 1);
+            expect_inherited(&mut client, &before);
+            let status = client.status();
+            assert_eq!(status.slabs.mapped, 3);
+            before.incarnation = status.incarnation;
+            let new = client.held()[2].window;
+            let given_back = client.ask(&Request::Unmap { window: new });
+            assert_eq!(given_back, Reply::Unmapped { window: new });
+            let again = client.attach(before.windows[1]).unwrap();
+            assert_eq!(client.write(&again, BYTES), Status::Ok);
+        }
+    }
+}
+
+/// As much of systemd as there is between a service that ends and the one that starts.
+struct Manager {
+    socket: UnixDatagram,
+    stored: Vec<(String, OwnedFd)>,
+    said: Vec<String>,
+}
+
+impl Manager {
+    fn new(path: &Path) -> Self {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        Self {
+            socket,
+            stored: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    /// Takes messages until one is `last`.
+    fn listen_until(&mut self, last: &str) {
+        loop {
+            let (text, fd) = self.receive();
+            match (text.strip_prefix("FDSTORE=1\nFDNAME="), fd) {
+                (Some(name), Some(fd)) => self.stored.push((name.to_owned(), fd)),
+                _ => self.said.push(text.clone()),
+            }
+            if text == last {
+                return;
+            }
+        }
+    }
+
+    fn receive(&self) -> (String, Option<OwnedFd>) {
+        let mut text = [0_u8; 512];
+        let mut part = libc::iovec {
+            iov_base: text.as_mut_ptr().cast(),
+            iov_len: text.len(),
+        };
+        let mut control = [0_u64; 8];
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: the message and all that it points to live through the call.
+        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
+        let len = usize::try_from(len).expect("a message in time");
+        // SAFETY: the system filled the control buffer and says how much of it.
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        let fd = (!header.is_null()).then(|| {
+            // SAFETY: the only control message that is sent here carries one descriptor, ours now.
+            unsafe {
+                OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
+            }
+        });
+        (String::from_utf8(text[..len].to_vec()).unwrap(), fd)
+    }
+
+    /// A program that gets what was stored, by the convention of sd_listen_fds(3).
+    fn pass_to(&mut self, host: &Command) -> Command {
+        // The shell knows its number, which the program then has.
+        let mut command = Command::new("sh");
+        command.args(["-c", "export LISTEN_PID=$$; exec \"$@\"", "sh"]);
+        command.arg(host.get_program()).args(host.get_args());
+        let names: Vec<&str> = self.stored.iter().map(|(name, _)| name.as_str()).collect();
+        command
+            .env("LISTEN_FDS", names.len().to_string())
+            .env("LISTEN_FDNAMES", names.join(":"))
+            .stdout(Stdio::piped());
+        let fds: Vec<OwnedFd> = self.stored.drain(..).map(|(_, fd)| fd).collect();
+        // SAFETY: fcntl and dup2 are async-signal-safe; nothing is allocated: the vector of moved
+        // numbers was made with room for all.
+        unsafe {
+            let mut moved: Vec<RawFd> = Vec::with_capacity(fds.len());
+            command.pre_exec(move || {
+                // First out of the way of the numbers that they are to have.
+                moved.clear();
+                for fd in &fds {
+                    moved.push(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 500));
+                }
+                for (number, fd) in (3..).zip(&moved) {
+                    if libc::dup2(*fd, number) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        command
+    }
+}
+
+#[test]
+fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let mut manager = Manager::new(&folder.path().join("notify"));
+    for address in [
+        format!("shm:{}/socket", folder.str()),
+        "tcp:127.0.0.1:0".into(),
+    ] {
+        let service = |command: &mut Command| {
+            command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+            command.env("WATCHDOG_USEC", "60000000");
+        };
+        let mut first = host_of(&folder, &address);
+        first.arg("--keep-slabs");
+        service(&mut first);
+        let (mut host, address) = start(first);
+        manager.listen_until("READY=1");
+        let mut client = Client::connect(&key, &address, 1);
+        let before = lend(&mut client);
+        signal(host.0.id(), "TERM");
+        assert!(host.0.wait().unwrap().success());
+        manager.listen_until("FDSTORE=1\nFDNAME=cenote-state");
+        assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
+
+        let mut next = host_of(&folder, &address);
+        next.arg("--keep-slabs");
+        let mut next = manager.pass_to(&next);
+        service(&mut next);
+        let (host, address) = start(next);
+        let mut client = Client::connect(&key, &address, 1);
+        expect_inherited(&mut client, &before);
+        manager.listen_until("READY=1");
+        drop(host);
+    }
+    for said in ["READY=1", "STOPPING=1", "WATCHDOG=1"] {
+        assert!(
+            manager.said.iter().any(|text| text == said),
+            "{:?}",
+            manager.said
+        );
+    }
+}
+
+#[test]
+fn without_a_service_manager_to_keep_slabs_they_are_given_up_and_that_is_said() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let mut command = host_of(&folder, "tcp:127.0.0.1:0");
+    command.arg("--keep-slabs").stderr(Stdio::piped());
+    let (mut host, address) = start(command);
+    let mut client = Client::connect(&key, &address, 1);
+    lend(&mut client);
+    signal(host.0.id(), "TERM");
+    assert_eq!(host.0.wait().unwrap().code(), Some(1));
+    let mut said = String::new();
+    let stderr = host.0.stderr.take().expect("stderr is piped");
+    std::io::Read::read_to_string(&mut { stderr }, &mut said).unwrap();
+    assert!(said.contains("lent memory is given up"), "{said}");
+}

@@ -1,0 +1,293 @@
+//! Hosts that leave in peace, under a real load: drained, or replaced by another process.
+//!
+//! The load is that of [`support::lab`]: every byte is checked, and nothing may fail.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::lab::{Lab, Load, has_tools, wait_until};
+use support::net::Killed;
+use support::{Ended, Folder, cenote, runs, signal};
+
+/// Runs `cenote host ORDER HOST` and gives its process, so that the volume is watched meanwhile.
+fn order(lab: &Lab, arguments: &[&str]) -> std::process::Child {
+    cenote()
+        .arg("host")
+        .args(arguments)
+        .args(["--json", "--dir", lab.folder.str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
+}
+
+/// Waits for an order's end while the volume stays whole.
+fn expect_whole(lab: &Lab, mut ordered: std::process::Child) -> Value {
+    lab.expect_whole_until(|| ordered.try_wait().expect("a child of ours").is_some());
+    Ended::from(ordered.wait_with_output().expect("a child of ours"))
+        .expect(0)
+        .json()
+}
+
+/// A load that is checked block by block, small enough to be run once for each host.
+fn small_load(lab: &Lab) -> Load {
+    lab.fio_with(&[
+        "--rw=randwrite",
+        "--bs=4k",
+        "--iodepth=16",
+        "--size=64M",
+        "--verify=crc32c",
+        "--do_verify=1",
+    ])
+}
+
+fn expect_nothing_lost(lab: &Lab) {
+    lab.fio_with(&["--rw=read", "--bs=4k", "--size=64M", "--verify=crc32c"])
+        .expect_clean();
+    assert_eq!(lab.requests_failed(), 0);
+}
+
+fn slabs_of(lab: &Lab, host: &str) -> u64 {
+    let status = lab.folder.run(&["status", "--json"]).json();
+    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+    let found = hosts.find(|entry| entry["name"] == host).expect("a host");
+    let slabs = &found["status"]["slabs"];
+    slabs["mapped"].as_u64().expect("a count") + slabs["orphaned"].as_u64().expect("a count")
+}
+
+#[test]
+fn a_host_is_drained_under_load_and_ends() {
+    if !has_tools() {
+        return;
+    }
+    for (transport, scheme) in [("tcp", "rs:4+2"), ("shm", "rs:2+1")] {
+        let lab = Lab::new(transport, scheme);
+        let load = lab.fio();
+        lab.wait_written(12_000);
+        let victim = lab.members()[0].clone();
+        let process = lab.folder.pid(&victim);
+        let slabs = slabs_of(&lab, &victim);
+        assert!(slabs > 0);
+
+        let report = expect_whole(&lab, order(&lab, &["drain", &victim, "--stop"]));
+        assert_eq!(report["drained"], true, "{report}");
+        assert_eq!(report["slabs_left"], 0, "{report}");
+        assert!(
+            report["slabs_given_back"].as_u64() >= Some(slabs),
+            "{report}"
+        );
+        wait_until("the host has ended", || !runs(process), String::new);
+
+        load.expect_clean();
+        assert!(!lab.members().contains(&victim));
+        assert_eq!(lab.health(), "healthy");
+        assert_eq!(lab.status()["counters"]["slabs_rebuilt"], 0);
+        assert_eq!(lab.requests_failed(), 0);
+    }
+}
+
+#[test]
+fn a_host_that_may_not_be_spared_is_not_drained_and_lends_on() {
+    if !has_tools() {
+        return;
+    }
+    let lab = Lab::with_hosts(3, "tcp", "rs:2+1");
+    small_load(&lab).expect_clean();
+    let slabs = slabs_of(&lab, "h01");
+    let ended = lab
+        .folder
+        .run(&["host", "drain", "h01", "--json"])
+        .expect(1);
+    let report = ended.json();
+    assert_eq!(
+        (&report["drained"], &report["slabs_left"]),
+        (&false.into(), &slabs.into())
+    );
+    for said in ["nowhere to go", "v0", "lends again"] {
+        assert!(ended.stderr.contains(said), "{ended:#?}");
+    }
+    assert_eq!(slabs_of(&lab, "h01"), slabs);
+    assert_eq!(lab.health(), "healthy");
+    expect_nothing_lost(&lab);
+    // Too full a cluster is told before anything is begun.
+    let full = Lab::with_hosts(4, "tcp", "mirror:2");
+    full.fio_with(&["--rw=write", "--bs=64k", "--size=180M"])
+        .expect_clean();
+    let refused = full.folder.run(&["host", "drain", "h00"]).expect(1);
+    assert!(
+        refused.stderr.contains("nothing was changed"),
+        "{refused:#?}"
+    );
+}
+
+#[test]
+fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
+    if !has_tools() {
+        return;
+    }
+    let lab = Lab::with_hosts(3, "shm", "rs:2+1");
+    small_load(&lab).expect_clean();
+    let late = lab
+        .folder
+        .run(&["host", "drain", "h00", "--timeout", "1"])
+        .expect(1);
+    assert!(late.stderr.contains("within 1 s"), "{late:#?}");
+    // An empty host is drained at once, and lends nothing until it is told to.
+    let folder = Folder::new();
+    folder
+        .run(&["up", "--hosts", "2", "--memory", "16M"])
+        .expect(0);
+    let said = folder.run(&["host", "drain", "h01"]).expect(0).stdout;
+    assert_eq!(said, "h01: drained: no slabs mapped\n");
+    let draining = |name: &str| {
+        let status = folder.run(&["status", "--json"]).json();
+        let index = usize::from(name == "h01");
+        status["hosts"][index]["status"]["draining"].clone()
+    };
+    assert_eq!(
+        (draining("h00"), draining("h01")),
+        (false.into(), true.into())
+    );
+    let table = folder.run(&["status"]).expect(0).stdout;
+    assert!(table.contains("h01   draining"), "{table}");
+    folder.run(&["host", "drain", "h01", "--cancel"]).expect(0);
+    assert_eq!(draining("h01"), false);
+    folder.run(&["host", "drain", "h07"]).expect(1);
+}
+
+/// Starts a host of the cluster again, where it was and as it was.
+fn start_again(folder: &Folder, name: &str, program: &Path) -> Killed {
+    let text = fs::read_to_string(folder.path().join("cluster.toml")).expect("a cluster file");
+    let cluster: toml::Table = text.parse().expect("TOML");
+    let mut hosts = cluster["host"].as_array().expect("hosts").iter();
+    let host = hosts.find(|host| host["name"].as_str() == Some(name));
+    let address = host.expect("a host")["address"].as_str().expect("text");
+    let mut child = Command::new(program)
+        .args([
+            "host", "--name", name, "--memory", "96M", "--listen", address,
+        ])
+        .arg("--key")
+        .arg(folder.path().join("cluster.key"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the host starts");
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let host = Killed(child);
+    let mut line = String::new();
+    let read = BufReader::new(stdout).read_line(&mut line);
+    read.expect("a line of the host");
+    assert!(line.starts_with(&format!("ready {name} at ")), "{line}");
+    host
+}
+
+fn this_binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_cenote"))
+}
+
+#[test]
+fn all_hosts_are_restarted_one_after_the_other_under_load() {
+    if !has_tools() {
+        return;
+    }
+    const HOSTS: u32 = 5;
+    let lab = Lab::with_hosts(HOSTS, "tcp", "rs:2+1");
+    let mut restarted = Vec::new();
+    for index in 0..HOSTS {
+        let name = format!("h{index:02}");
+        let load = small_load(&lab);
+        lab.wait_written(lab.written() + 2_000);
+        let process = lab.folder.pid(&name);
+        let report = expect_whole(&lab, order(&lab, &["drain", &name, "--stop"]));
+        assert_eq!(report["drained"], true, "{report}");
+        wait_until("the host has ended", || !runs(process), String::new);
+        lab.wait_connected(&name, false);
+        restarted.push(start_again(&lab.folder, &name, this_binary()));
+        lab.wait_connected(&name, true);
+        load.expect_clean();
+    }
+    expect_nothing_lost(&lab);
+    assert_eq!(lab.status()["counters"]["slabs_rebuilt"], 0);
+}
+
+#[test]
+fn all_hosts_are_upgraded_in_place_one_after_the_other_under_load() {
+    if !has_tools() {
+        return;
+    }
+    const HOSTS: u32 = 5;
+    for transport in ["tcp", "shm"] {
+        let lab = Lab::with_hosts(HOSTS, transport, "rs:2+1");
+        small_load(&lab).expect_clean();
+        for index in 0..HOSTS {
+            let name = format!("h{index:02}");
+            let load = small_load(&lab);
+            lab.wait_written(lab.written() + 2_000);
+            let process = lab.folder.pid(&name);
+            let ended = order(&lab, &["upgrade", &name]).wait_with_output();
+            Ended::from(ended.expect("a child of ours")).expect(0);
+            assert!(runs(process), "the process is the same");
+            lab.wait_healthy();
+            load.expect_clean();
+        }
+        expect_nothing_lost(&lab);
+    }
+}
+
+#[test]
+fn a_program_that_does_not_take_over_leaves_the_host_as_it_was() {
+    let folder = Folder::new();
+    folder
+        .run(&[
+            "up",
+            "--hosts",
+            "1",
+            "--memory",
+            "16M",
+            "--transport",
+            "tcp",
+        ])
+        .expect(0);
+    // The host of a copy of the program, which is then replaced as a package manager does.
+    let program = folder.path().join("cenote");
+    let install = |from: &dyn Fn(&Path)| {
+        let new = folder.path().join("new");
+        from(&new);
+        fs::rename(&new, &program).expect("on one file system");
+    };
+    let whole = |new: &Path| {
+        fs::copy(this_binary(), new).expect("a copy");
+    };
+    install(&whole);
+    signal(folder.pid("h00"), "TERM");
+    wait_until("it has ended", || !runs(folder.pid("h00")), String::new);
+    let host = start_again(&folder, "h00", &program);
+    let process = host.0.id();
+
+    let upgrade = || folder.run(&["host", "upgrade", "h00"]);
+    install(&|new| {
+        fs::write(new, "#!/bin/sh\necho too old >&2\nexit 1\n").expect("a script");
+        fs::set_permissions(new, fs::Permissions::from_mode(0o755)).expect("a script");
+    });
+    let refused = upgrade().expect(1);
+    assert!(refused.stderr.contains("goes on as it was"), "{refused:#?}");
+    folder.run(&["status"]).expect(0);
+    fs::remove_file(&program).expect("a file");
+    upgrade().expect(1);
+    folder.run(&["status"]).expect(0);
+    install(&whole);
+    let upgraded = upgrade().expect(0);
+    assert!(upgraded.stdout.contains("slabs kept"), "{upgraded:#?}");
+    assert!(runs(process));
+    signal(process, "HUP");
+    wait_until(
+        "it serves after SIGHUP",
+        || folder.run(&["status"]).code == 0,
+        String::new,
+    );
+}

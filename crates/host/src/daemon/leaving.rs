@@ -1,0 +1,239 @@
+//! How a host leaves: drained, or with another process in its place that has its slabs.
+//!
+//! A handover is the ledger's book and the memfds of all lent slabs. Nothing is stopped for it:
+//! the process is replaced at once (exec) or ends, whatever was under way to it fails at its
+//! client as it would if the connection broke, and what was acknowledged is in the memory that
+//! is handed over. Mappings of clients stay as they are.
+//!
+//! Invariant: the windows of the next process have the names that those of this one had.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use cenote_fabric::{Address, Generation, Region, Rights, Time, WindowDescriptor, WindowId};
+use cenote_pool::control::{Drain, EVICT_WINDOWS_MAX, Reply, Window};
+use cenote_pool::ledger::Handover;
+
+use super::{Daemon, Memory};
+use crate::keeper::Job as KeeperJob;
+use crate::machine::Machine;
+use crate::side_thread::SideThread;
+use crate::{Config, Error, Result};
+
+/// Why a host ended its loop.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// It was told to.
+    Stopped,
+    /// It was drained, and was to end then.
+    Drained,
+    /// Another process is to take its place; everything is as it was.
+    Upgrade,
+}
+
+/// What a process gets from the one before it; empty when there was none.
+#[derive(Debug, Default)]
+pub struct Inheritance {
+    /// What [`Daemon::handover`] gave; empty: nothing.
+    pub state: Vec<u8>,
+    /// Copies of the descriptors that it gave, in their order.
+    pub memory: Vec<OwnedFd>,
+}
+
+/// What a host that is to leave knows of it.
+#[derive(Default)]
+pub(super) struct Leaving {
+    /// Whether another process is wanted in its place.
+    pub upgrade: Arc<AtomicBool>,
+    /// Whether to leave everything as it is when told to stop.
+    pub keeps: bool,
+    /// Whether to end once drained.
+    stops: bool,
+    /// Whether somebody was told that it is drained.
+    pub is_told: bool,
+    drained_at: Option<Time>,
+}
+
+/// How long a drained host that is to stop waits until somebody has asked how it is.
+const TELL: Duration = Duration::from_secs(5);
+
+impl Daemon {
+    /// Set it, and wake the host, to have [`Daemon::run`] end with [`End::Upgrade`].
+    #[must_use]
+    pub fn upgrade_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.leaving.upgrade)
+    }
+
+    /// Whether [`Daemon::run`] leaves lent memory as it is when it is told to stop, for a
+    /// [`Daemon::handover`]; otherwise it is given back.
+    pub fn keep_memory_at_stop(&mut self, keep: bool) {
+        self.leaving.keeps = keep;
+    }
+
+    /// What the next process of this host is to have, as an [`Inheritance`].
+    #[must_use]
+    pub fn handover(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+        let handover = Handover {
+            slab_bytes: self.config.slab_bytes,
+            addresses: self.addresses().iter().map(ToString::to_string).collect(),
+            counters: self.counters,
+            ..self.ledger.handover(self.elapsed())
+        };
+        let memory = handover.slabs.iter().map(|slab| {
+            let index = self.ledger.find(slab.client, slab.held.window);
+            let memory = index.and_then(|index| self.memory[index as usize].as_ref());
+            memory.expect("a lent slab has memory").region.as_fd()
+        });
+        (handover.encode(), memory.collect())
+    }
+
+    pub(super) fn drain(&mut self, now: Duration, drain: Drain) {
+        tracing::info!(?drain, "an operator's order");
+        self.leaving.stops = drain == Drain::Stop;
+        self.leaving.is_told = false;
+        self.leaving.drained_at = None;
+        self.ledger.handle_drain(now, drain != Drain::Off);
+        self.ask_back();
+    }
+
+    /// Asks every client that is there for the slabs that are wanted back.
+    pub(super) fn ask_back(&mut self) {
+        if !self.ledger.is_draining() {
+            return;
+        }
+        let clients: Vec<u128> = self.peers.keys().copied().collect();
+        for client in clients {
+            let windows = self.ledger.wanted_back(client, EVICT_WINDOWS_MAX);
+            let evict = Reply::Evict { windows };
+            let asks = matches!(&evict, Reply::Evict { windows } if !windows.is_empty());
+            if asks && self.version(client) >= evict.since() {
+                self.send(client, &evict);
+            }
+        }
+    }
+
+    /// Of the messages that a client speaks; 0 for one that is not connected, or said nothing yet.
+    pub(super) fn version(&self, client: u128) -> u8 {
+        let session = self
+            .peers
+            .get(&client)
+            .and_then(|peer| self.sessions.get(peer));
+        session.map_or(0, |session| session.version)
+    }
+
+    /// Whether it is drained, was to end then, and has told so.
+    pub(super) fn takes_leave(&mut self) -> bool {
+        if !self.leaving.stops || !self.ledger.is_drained() {
+            return false;
+        }
+        let now = (self.clock)();
+        let since = *self.leaving.drained_at.get_or_insert(now);
+        self.leaving.is_told || now.since(since) >= TELL
+    }
+}
+
+/// An inheritance that was found sound.
+#[derive(Default)]
+pub(crate) struct Heir {
+    pub handover: Handover,
+    /// As the handover's slabs.
+    regions: Vec<Arc<Region>>,
+}
+
+/// Reads an inheritance and maps its memory.
+///
+/// # Errors
+/// `Inheritance`: it contradicts itself; `Fabric`: memory that is not what it should be.
+pub(super) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
+    if inheritance.state.is_empty() {
+        return Ok(Heir::default());
+    }
+    let handover =
+        Handover::decode(&inheritance.state).map_err(|e| Error::Inheritance(e.to_string()))?;
+    let (lent, passed) = (handover.slabs.len(), inheritance.memory.len());
+    if lent != passed {
+        let what = format!("{lent} slabs are lent, the memory of {passed} was passed on");
+        return Err(Error::Inheritance(what));
+    }
+    let region = |(slab, fd): (&cenote_pool::ledger::HandedSlab, _)| {
+        Region::inherit(fd, slab.held.window.len_bytes, huge).map(Arc::new)
+    };
+    let regions = handover.slabs.iter().zip(inheritance.memory).map(region);
+    let regions = regions.collect::<cenote_fabric::Result<_>>()?;
+    Ok(Heir { handover, regions })
+}
+
+impl Heir {
+    /// Has the new process go on where the earlier one was: on the ports that it had, with slabs
+    /// of the size that it lent. Memory that it holds already is not wanted a second time.
+    pub(super) fn adjust(&self, config: &mut Config, machine: &mut Machine) {
+        for (address, before) in config.addresses.iter_mut().zip(&self.handover.addresses) {
+            if let (Address::Tcp(ours), Ok(Address::Tcp(theirs))) = (&*address, before.parse())
+                && ours.port() == 0
+                && ours.ip() == theirs.ip()
+            {
+                *address = Address::Tcp(theirs);
+            }
+        }
+        let Some(held) = u64::try_from(self.regions.len()).ok().filter(|&n| n > 0) else {
+            return;
+        };
+        let slab_bytes = self.handover.slab_bytes;
+        if config.slab_bytes != slab_bytes {
+            tracing::warn!(
+                configured = config.slab_bytes,
+                slab_bytes,
+                "slabs that are lent keep their size; drain the host first to change it"
+            );
+            config.slab_bytes = slab_bytes;
+        }
+        let held_bytes = held.saturating_mul(slab_bytes);
+        machine.available_bytes = machine.available_bytes.saturating_add(held_bytes);
+    }
+
+    /// The windows as they stood.
+    pub(super) fn windows(&self) -> Vec<(Arc<Region>, WindowDescriptor)> {
+        let windows = self.handover.slabs.iter().map(|slab| slab.held.window);
+        let regions = self.regions.iter().map(Arc::clone);
+        regions.zip(windows.map(from_wire)).collect()
+    }
+
+    pub(super) fn lock(&self, keeper: &SideThread<KeeperJob>) {
+        for region in &self.regions {
+            keeper.ask(KeeperJob::Lock(Arc::clone(region)));
+        }
+    }
+
+    /// The memory of `slabs_total` slabs, the inherited ones first.
+    pub(super) fn memory(&self, slabs_total: u32) -> Vec<Option<Memory>> {
+        let memory = |(region, slab): (&Arc<Region>, &cenote_pool::ledger::HandedSlab)| {
+            Some(Memory {
+                region: Arc::clone(region),
+                window: WindowId(slab.held.window.id),
+            })
+        };
+        let inherited = self.regions.iter().zip(&self.handover.slabs).map(memory);
+        let empty = std::iter::repeat_with(|| None);
+        inherited.chain(empty).take(slabs_total as usize).collect()
+    }
+}
+
+/// The control protocol's window as the fabric names it.
+fn from_wire(window: Window) -> WindowDescriptor {
+    WindowDescriptor {
+        id: WindowId(window.id),
+        generation: Generation(window.generation),
+        len_bytes: window.len_bytes,
+        rights: Rights(window.rights),
+    }
+}
+
+impl Inheritance {
+    /// Whether this program understands the state, without its memory.
+    #[must_use]
+    pub fn is_understood(state: &[u8]) -> bool {
+        Handover::decode(state).is_ok()
+    }
+}

@@ -1,0 +1,101 @@
+//! Giving everything back without loss: nothing is lent, and clients are asked for what they hold.
+//!
+//! The host asks (EVICT) and takes nothing: a slab goes when its client unmaps it, which says
+//! that its bytes are safe elsewhere. Asking is repeated for as long as it is meant, so neither
+//! side keeps a state that the other could miss, and a client that comes back is asked as well.
+
+use std::time::Duration;
+
+use crate::control::{Refusal, Reply, Window};
+
+use super::{Action, Ledger, Slab};
+
+impl Ledger {
+    /// An operator wants the host drained, or lending again.
+    pub fn handle_drain(&mut self, now: Duration, draining: bool) {
+        self.draining = draining;
+        for slab in &mut self.slabs {
+            if let Slab::Mapped(grant) = slab {
+                grant.declined = false;
+            }
+        }
+        if draining {
+            self.refuse_waiting(Refusal::ShuttingDown);
+            self.retire_prepared();
+        }
+        self.prepare_ahead(now);
+    }
+
+    /// A client has nowhere to put the bytes of a slab. It may find a place later, and is asked
+    /// again; until then an operator can see who is in the way.
+    pub fn handle_declined(&mut self, client: u128, window: Window) {
+        let Some(at) = self.find(client, window).filter(|_| self.draining) else {
+            return;
+        };
+        if let Slab::Mapped(grant) = &mut self.slabs[at as usize] {
+            grant.declined = true;
+        }
+    }
+
+    /// Whether it gives its slabs back.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether it is draining and nobody holds a slab, nor is any memory left to give back.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.slabs.iter().all(|slab| matches!(slab, Slab::Free))
+    }
+
+    /// Windows to ask a client for, at most `count`: the oldest grants first, after them those
+    /// that it declined.
+    #[must_use]
+    pub fn wanted_back(&self, client: u128, count: usize) -> Vec<Window> {
+        if !self.draining {
+            return Vec::new();
+        }
+        let held = self.grants().filter(|(_, grant)| grant.client == client);
+        let mut wanted: Vec<_> = held
+            .map(|(_, grant)| (grant.declined, grant.sequence, grant.window))
+            .collect();
+        wanted.sort_by_key(|&(declined, sequence, _)| (declined, sequence));
+        wanted.truncate(count);
+        wanted.into_iter().map(|(.., window)| window).collect()
+    }
+
+    /// Slabs that a client was asked for and declined.
+    #[must_use]
+    pub fn declined(&self, client: u128) -> u32 {
+        let declined = self
+            .grants()
+            .filter(|(_, grant)| grant.client == client && grant.declined);
+        u32::try_from(declined.count()).expect("bounded by the slabs")
+    }
+
+    /// Memory that nobody was given goes back at once.
+    pub(super) fn retire_prepared(&mut self) {
+        for (index, slab) in (0..).zip(&mut self.slabs) {
+            if let Slab::Prepared { window } = *slab {
+                *slab = Slab::Retired {
+                    window,
+                    unmapped_by: None,
+                };
+                let action = Action::Retire {
+                    slab: index,
+                    window,
+                };
+                self.actions.push_back(action);
+            }
+        }
+    }
+
+    pub(super) fn refuse_waiting(&mut self, reason: Refusal) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let request = waiting.request;
+            self.send(waiting.client, Reply::Refused { request, reason });
+        }
+        self.forget_idle_owners();
+    }
+}

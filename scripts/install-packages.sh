@@ -24,6 +24,7 @@ e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
 qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
+nbd-client|test|attaches nbd of the kernel, beside which ublk is measured
 busybox-static|test rdma|the shell of that guest
 cpio|test rdma|packs the files of that guest
 memcached|test demo|the unmodified program whose memory does not fit

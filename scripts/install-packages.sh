@@ -38,6 +38,7 @@ cmake|rdma|builds the bindings of libibverbs
 iproute2|rdma|makes a soft-RoCE device, in the guest
 kmod|test rdma|finds the modules that the guest needs
 ibverbs-providers|rdma|libibverbs and its soft-RoCE part, in the guest
+perftest|rdma|the peer of the rdma benchmark, in the guest
 '
 
 rows() { printf '%s' "$packages" | sed '/^$/d'; }

@@ -1,10 +1,10 @@
 //! A disk as a block device of this machine, by the kernel's ublk driver: `/dev/ublkbN`.
 //!
 //! The driver hands requests to a thread per queue of this process over io_uring, without a socket
-//! between. A [`Device`] is served from [`Device::serve`] to [`Device::stop`]. When its process
-//! dies the device stays: requests wait, those that the process had are asked again, and
-//! [`Device::recover`] goes on with it. The disk must then hold what was acknowledged; that it is
-//! the same disk is checked by the identity that the driver keeps.
+//! between. A [`Device`] is served from [`Device::open`] to [`Device::stop`]. When its process
+//! dies the device stays: requests wait, and the next [`Device::open`] of the same disk goes on with
+//! it; what the dead process had not ended is asked again. The disk must then hold what was
+//! acknowledged; that it is the same one is checked by the identity that the driver keeps.
 //! Why it is so: `docs/decisions/0012-ublk.md`. Elsewhere: the disk, which is the caller's.
 
 mod abi;
@@ -32,7 +32,7 @@ pub struct Options {
     pub queue_count: u16,
     /// Requests in flight of a queue, at most 4096; each has a buffer of 128 KiB.
     pub queue_depth: u16,
-    /// Names the disk: [`Device::recover`] refuses another. Not 0.
+    /// Names the disk: a device is gone on with for no other. Not 0.
     pub identity: u64,
 }
 
@@ -64,13 +64,10 @@ pub enum Error {
     Size(u64),
     /// No device was left behind that shows the disk.
     #[error("no ublk device waits for this disk")]
-    NothingToRecover,
+    NotThere,
     /// Another server serves the device that shows the disk.
     #[error("/dev/ublkb{0} shows this disk, and its server lives")]
     Served(u32),
-    /// A dead server left a device behind that shows the disk.
-    #[error("/dev/ublkb{0} shows this disk and waits for a server since its own died")]
-    LeftBehind(u32),
     /// The device has another size than the disk.
     #[error("/dev/ublkb{device} has {device_bytes} bytes, and the disk {disk_bytes}")]
     OtherSize {
@@ -111,19 +108,24 @@ pub struct Device {
 }
 
 impl Device {
-    /// Shows `disk` to this machine under a new number.
+    /// Shows `disk` to this machine: under the number that it had until a server of it died, or
+    /// under a new one. The caller answers for it that the disk holds every acknowledged write.
+    ///
+    /// A server that was killed a moment ago is waited for.
     ///
     /// # Errors
-    /// [`Error`] says what is missing, or that a device shows the disk already; nothing is left
-    /// behind then.
-    pub fn serve(disk: &Arc<dyn Disk>, options: Options) -> Result<Self> {
-        let mut parameters = parameters(disk.size_bytes())?;
+    /// `Served`, `OtherSize`, or what is missing. A new device is not left behind then, and an
+    /// old one waits on.
+    pub fn open(disk: &Arc<dyn Disk>, options: Options) -> Result<Self> {
         let mut control = open_control()?;
-        match left_behind(&mut control, options.identity) {
-            Err(Error::NothingToRecover) => {}
-            Ok(number) => return Err(Error::LeftBehind(number)),
-            Err(error) => return Err(error),
+        match left_behind(&mut control, options.identity)? {
+            Some(number) => Self::recover(disk, control, number),
+            None => Self::serve(disk, control, options),
         }
+    }
+
+    fn serve(disk: &Arc<dyn Disk>, mut control: Control, options: Options) -> Result<Self> {
+        let mut parameters = parameters(disk.size_bytes())?;
         let wanted = feature::RECOVERY | feature::RECOVERY_REISSUE;
         let mut info = DeviceInfo {
             queue_count: options.queue_count,
@@ -160,17 +162,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Goes on with the device that showed this disk until its server died, and is now told by
-    /// `identity`. The caller answers for it that `disk` holds every acknowledged write.
-    ///
-    /// A server that has just died is waited for.
-    ///
-    /// # Errors
-    /// `NothingToRecover`, `Served`, `OtherSize`, or a step that the system refused. The device
-    /// waits on then.
-    pub fn recover(disk: &Arc<dyn Disk>, identity: u64) -> Result<Self> {
-        let mut control = open_control()?;
-        let number = left_behind(&mut control, identity)?;
+    fn recover(disk: &Arc<dyn Disk>, mut control: Control, number: u32) -> Result<Self> {
         let device_bytes = control
             .parameters(number)
             .map_err(Error::system(format!("ask ublk device {number}")))?
@@ -214,10 +206,10 @@ impl Device {
     /// Deletes the device that a dead server left behind: what waits on it sees errors.
     ///
     /// # Errors
-    /// `NothingToRecover`, or a step that the system refused.
+    /// `NotThere`, `Served`, or a step that the system refused.
     pub fn forget(identity: u64) -> Result<()> {
         let mut control = open_control()?;
-        let number = left_behind(&mut control, identity)?;
+        let number = left_behind(&mut control, identity)?.ok_or(Error::NotThere)?;
         control
             .stop(number)
             .and_then(|()| control.delete(number))
@@ -311,7 +303,7 @@ fn open_control() -> Result<Control> {
 
 /// The device of a dead server that shows the disk of that identity. One that the kernel still
 /// takes for served is waited for: a server that was killed a moment ago ends by and by.
-fn left_behind(control: &mut Control, identity: u64) -> Result<u32> {
+fn left_behind(control: &mut Control, identity: u64) -> Result<Option<u32>> {
     let patience = Instant::now() + DEATH_LIMIT;
     loop {
         let mut served = None;
@@ -324,13 +316,13 @@ fn left_behind(control: &mut Control, identity: u64) -> Result<u32> {
                 continue;
             }
             match info.state {
-                state::QUIESCED => return Ok(number),
+                state::QUIESCED => return Ok(Some(number)),
                 state::LIVE => served = Some(number),
                 _ => {}
             }
         }
         match served {
-            None => return Err(Error::NothingToRecover),
+            None => return Ok(None),
             Some(number) if Instant::now() > patience => return Err(Error::Served(number)),
             Some(_) => std::thread::sleep(PAUSE),
         }

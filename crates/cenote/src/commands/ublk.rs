@@ -12,7 +12,7 @@ use cenote_block::volume::VolumeDisk;
 
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
-use crate::serving::{Serving, WhichVolume};
+use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
 use crate::volumes::Volumes;
 use crate::{metrics, signals};
@@ -22,22 +22,17 @@ use crate::{metrics, signals};
 #[command(after_help = "Examples:
   cenote ublk --dir /tmp/well --size 2G --scheme rs:8+2
   cenote ublk --dir /tmp/well --volume v0 --threads 2 --metrics 127.0.0.1:9101
-  cenote ublk --dir /tmp/well --volume v0 --recover --empty
+  cenote ublk --dir /tmp/well --volume v0 --delete
 
 It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT: unmount
-first. The volume's content ends with it. When it is killed instead, the device stays and what
-is asked of it waits for --recover, or for an error by --delete.")]
+first. A volume with a name keeps its content then. When the server is killed instead, its device
+stays and what is asked of it waits: start the server again and all goes on; or end the device by
+--delete, and what waits gets errors. Without --volume the content ends with the server.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// Go on with the device that a killed server of this volume left behind
-    #[arg(long, requires = "volume", requires = "empty", conflicts_with_all = ["size", "delete"])]
-    recover: bool,
-    /// With --recover: the volume comes back empty, since its content ended with its server
-    #[arg(long, requires = "recover")]
-    empty: bool,
     /// End the device that a killed server of this volume left behind: what waits on it fails
     #[arg(long, requires = "volume", conflicts_with = "size")]
     delete: bool,
@@ -61,7 +56,7 @@ pub fn run(args: &Args) -> Result<u8> {
         let name = args.volume.volume.as_deref().unwrap_or_default();
         let volumes = Volumes::new(&loaded.dir);
         let identity = identity(volumes.load(name)?.id()?);
-        // A server that lives keeps its device.
+        // A server that lives keeps its device, and its volume.
         let owner = volumes.own(name)?;
         Device::forget(identity).map_err(explain)?;
         drop(owner);
@@ -76,17 +71,13 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     let (tell, told) = mpsc::channel::<()>();
     signals::on_stop(move || drop(tell))?;
-    let serving = Serving::open(&loaded, &args.volume)?;
+    let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
+    let name = args.volume.volume.is_some().then(|| serving.name.clone());
     let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
     let mut options = Options::new(identity(serving.spec.id()?));
     options.queue_depth = args.depth;
     options.queue_count = args.threads.unwrap_or(options.queue_count);
-    let device = if args.recover {
-        Device::recover(&disk, options.identity)
-    } else {
-        Device::serve(&disk, options)
-    };
-    let device = device.map_err(explain)?;
+    let device = Device::open(&disk, options).map_err(explain)?;
     if let Some(address) = args.metrics {
         let mut registry = prometheus_client::registry::Registry::default();
         registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
@@ -94,11 +85,11 @@ pub fn run(args: &Args) -> Result<u8> {
         eprintln!("metrics at http://{bound}/metrics");
     }
     let mut out = std::io::stdout();
-    let (spec, name) = (&serving.spec, &serving.name);
-    let path = device.path();
+    let (spec, path) = (&serving.spec, device.path());
     writeln!(
         out,
-        "ready {name} {} {} at {}",
+        "ready {} {} {} at {}",
+        serving.name,
         spec.size,
         spec.scheme,
         path.display()
@@ -109,7 +100,12 @@ pub fn run(args: &Args) -> Result<u8> {
     assert!(told.recv().is_err(), "the channel carries its end only");
     device.stop().map_err(explain)?;
     drop(serving);
-    eprintln!("stopped; the volume's content is gone");
+    match name {
+        Some(name) => eprintln!(
+            "stopped; hosts keep what volume {name} holds: serve it again, or cenote volume delete {name}"
+        ),
+        None => eprintln!("stopped; the volume's content is gone"),
+    }
     Ok(DONE)
 }
 
@@ -121,8 +117,9 @@ fn identity(id: u128) -> u64 {
 fn explain(error: Error) -> anyhow::Error {
     let mend = match &error {
         Error::NoDriver => "cenote nbd serves a volume without it; cenote doctor says more",
-        Error::LeftBehind(_) => "--recover --empty goes on with it, --delete ends it",
-        Error::NothingToRecover => "cenote ublk without --recover makes a device",
+        Error::OtherSize { .. } => {
+            "cenote ublk --delete ends the device, and what waits on it fails"
+        }
         _ => "",
     };
     Failure::new(format!("{:#}", anyhow::Error::new(error)), mend).into()

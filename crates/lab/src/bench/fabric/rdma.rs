@@ -18,6 +18,8 @@ use super::link::Link;
 use super::{Buffer, DEPTH, Figure, Options, Verb};
 use crate::cluster::LocalCluster;
 
+/// A round starts eight processes of perftest.
+const ROUNDS_MAX: usize = 5;
 /// Bytes per verb.
 const PAGE_BYTES: usize = 4096;
 /// Verbs per slice, one at a time and pipelined.
@@ -56,7 +58,7 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Vec<Figure>> {
         figures.push((verb, 1, case(name(1), latency, lat)));
         figures.push((verb, DEPTH, case(name(DEPTH), rate, bw)));
     }
-    for round in 0..options.rounds {
+    for round in 0..options.rounds.min(ROUNDS_MAX) {
         for (verb, depth, (figure, program)) in &mut figures {
             figure.round(
                 round,

@@ -6,7 +6,7 @@
 # Builds with the feature `rdma`, boots the guest and runs there, of scripts/test-rdma-guest.sh,
 # `test`: the conformance suite and a small cluster; or `bench`: `cenote bench fabric` beside
 # perftest. It needs no RDMA here. What cannot run prints "skipped: REASON" and succeeds. The whole
-# output is in target/rdma/test.log. Speed in an emulated guest says little; ratios say some.
+# output is in target/rdma/test.log or bench.log. Speed in an emulated guest says little; ratios say some.
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-test}
@@ -55,7 +55,7 @@ sed "1i what=$what" scripts/test-rdma-guest.sh >$directory/guest.sh
 code=0
 # One processor: two processes that talk all the time are faster on one emulated one than on two.
 # shellcheck disable=SC2086 # a list of paths
-GUEST_KERNEL=linux-image-amd64 GUEST_SECONDS=280 GUEST_CPUS=1 \
+GUEST_KERNEL=linux-image-amd64 GUEST_SECONDS=600 GUEST_CPUS=1 \
 GUEST_MODULES="crc32_generic dummy rdma_rxe ib_uverbs" \
 GUEST_FILES="/etc/libibverbs.d/rxe.driver $libraries/$(basename "$libraries"/librxe-rdmav*.so) $verbs" \
     scripts/test-guest.sh $directory/guest $directory/guest.sh \

@@ -116,7 +116,7 @@ fn identity(id: u128) -> u64 {
 
 fn explain(error: Error) -> anyhow::Error {
     let mend = match &error {
-        Error::NoDriver => "cenote nbd serves a volume without it; cenote doctor says more",
+        Error::NoDriver => "cenote nbd serves a volume without it",
         Error::OtherSize { .. } => {
             "cenote ublk --delete ends the device, and what waits on it fails"
         }

@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 BENCHES = codec fabric page nbd regeneration
 
-.PHONY: help build demo test test-rdma bench ci fmt shell clippy doc deny clean
+.PHONY: help build demo test test-rdma bench bench-rdma ci fmt shell clippy doc deny clean
 
 help: ## This list
 	@echo "Targets:"
@@ -20,12 +20,16 @@ demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/demo.sh
 
 test: ## Every test, with a plain summary at the end
-	@sh scripts/install-packages.sh build test
+	@sh scripts/install-packages.sh build test rdma
 	@sh scripts/test.sh
 
 test-rdma: ## The rdma backend on soft-RoCE, in a guest; needs no RDMA here
 	@sh scripts/install-packages.sh build test rdma
 	@sh scripts/test-rdma.sh
+
+bench-rdma: ## Our verbs beside perftest on soft-RoCE, in a guest
+	@sh scripts/install-packages.sh build test rdma
+	@sh scripts/test-rdma.sh bench
 
 bench: ## Every benchmark beside its peer; JSON lines under target/bench
 	@sh scripts/install-packages.sh build bench

@@ -25,6 +25,7 @@ e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
 qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
+nbd-client|test|attaches nbd of the kernel, beside which ublk is measured
 busybox-static|test rdma|the shell of that guest
 cpio|test rdma|packs the files of that guest
 memcached|test demo|the unmodified program whose memory does not fit
@@ -38,6 +39,7 @@ cmake|rdma|builds the bindings of libibverbs
 iproute2|rdma|makes a soft-RoCE device, in the guest
 kmod|test rdma|finds the modules that the guest needs
 ibverbs-providers|rdma|libibverbs and its soft-RoCE part, in the guest
+perftest|rdma|the peer of the rdma benchmark, in the guest
 '
 
 rows() { printf '%s' "$packages" | sed '/^$/d'; }

@@ -9,10 +9,12 @@
 # the last line says why. Nothing is installed, and the guest has no network.
 #
 # Environment, for guests that need more than that:
-#   GUEST_KERNEL   the package that names the kernel  [linux-image-cloud-amd64]
+#   GUEST_KERNEL   the package that names the kernel, or, from a ^ on, an expression for kernels'
+#                  packages of which the newest is taken  [linux-image-cloud-amd64]
 #   GUEST_MODULES  modules to take along, with all that they need  [nbd]
 #   GUEST_FILES    files that are to lie in the guest where they lie here
 #   GUEST_MEMORY   [1536M]
+#   GUEST_CPUS     [2]
 #   GUEST_SECONDS  how long it may run  [300]
 set -eu
 
@@ -39,9 +41,13 @@ kernel=$directory/kernel
 if [ ! -e "$kernel/complete" ]; then
     rm -rf "$kernel"
     mkdir -p "$kernel"
+    case $metapackage in
+    ^*) package=$(apt-cache pkgnames linux-image- 2>/dev/null |
+        grep -E -e "$metapackage" | sort -V | tail -n 1) ;;
     # The package without a version only names the newest one.
-    package=$(apt-cache depends "$metapackage" 2>/dev/null |
-        sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    *) package=$(apt-cache depends "$metapackage" 2>/dev/null |
+        sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -n 1) ;;
+    esac
     [ -n "$package" ] || skip "no package of a kernel is known; apt-get update may help"
     (cd "$kernel" && apt-get download -qq "$package" >/dev/null 2>&1) ||
         skip "the package $package cannot be fetched"
@@ -62,7 +68,9 @@ libraries() { # FILE: takes the libraries along that it needs
     done
 }
 for program in "$@"; do
-    cp "$program" "$root/bin/"
+    # Without what only debuggers read: the guest's kernel unpacks all of this into its memory.
+    strip -o "$root/bin/$(basename "$program")" "$program" 2>/dev/null ||
+        cp "$program" "$root/bin/"
     libraries "$program"
 done
 # shellcheck disable=SC2086 # a list of paths
@@ -110,7 +118,7 @@ chmod +x "$root/init"
 # The processor's clock is the emulator's own, so it is reliable; the kernel would take a slow one.
 # Not tmpfs for the root: programs on it would count as shared memory that can be swapped out.
 console=$root.console
-timeout "${GUEST_SECONDS:-300}" qemu-system-x86_64 -accel tcg -cpu max -smp 2 -m "${GUEST_MEMORY:-1536M}" -nographic -no-reboot -nodefaults \
+timeout "${GUEST_SECONDS:-300}" qemu-system-x86_64 -accel tcg -cpu max -smp "${GUEST_CPUS:-2}" -m "${GUEST_MEMORY:-1536M}" -nographic -no-reboot -nodefaults \
     -serial stdio -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio" \
     -append 'console=ttyS0 tsc=reliable loglevel=1 panic=-1 rootfstype=ramfs' </dev/null | sed -u 's/\r$//' | tee "$console"
 code=$(sed -n 's/^guest exit code //p' "$console" | tail -n 1)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# What the guest of test-rdma.sh does: the conformance suite over a soft-RoCE device, then a
-# cluster of cenote's own over it, one host of four killed under a verifying load.
+# What the guest of test-rdma.sh does. `test`: the conformance suite over a soft-RoCE device, then
+# a cluster of cenote's own over it, one host of four killed under a verifying load. `bench`: our
+# verbs beside perftest.
 set -eu
 
 modprobe crc32_generic
@@ -19,6 +20,10 @@ ulimit -l unlimited
 
 cenote fabric list
 cenote fabric list | grep 'rdma *yes *rxe0 (10.7.7.1)'
+
+if [ "${what:-test}" = bench ]; then
+    exec cenote bench fabric --transport rdma
+fi
 
 began=$(cut -d. -f1 /proc/uptime)
 CENOTE_CONFORMANCE_RDMA=10.7.7.1 conformance rdma::

@@ -12,7 +12,9 @@ status=target/test.status
 # The log gets everything; the terminal the lines that show progress.
 {
     cargo test --workspace --locked --no-fail-fast -- --show-output 2>&1 && echo 0 >"$status" || echo $? >"$status"
-} | tee "$log" | grep --line-buffered -E '^ +(Compiling|Running|Doc-tests)|^test result|^error|has been running for' || true
+    # After the tests, and in their log: it builds the same crates with another feature.
+    sh scripts/test-rdma.sh test 2>&1 || echo 1 >"$status"
+} | tee "$log" | grep --line-buffered -E '^ +(Compiling|Running|Doc-tests)|^test result|^error|has been running for|^(rdma|building with|running in the guest)' || true
 code=$(cat "$status")
 
 if [ "$code" -ne 0 ]; then

@@ -28,7 +28,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, up, volume,
+    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, ublk, up,
+    volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -72,6 +73,8 @@ enum Command {
     Volume(volume::Args),
     /// Serve a volume as a network block device, in the foreground
     Nbd(nbd::Args),
+    /// Show a volume as a block device of this machine, in the foreground
+    Ublk(ublk::Args),
     /// Turn a volume into swap space of this machine
     Swap(swap::Args),
     /// Make the key that the members of a cluster share
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Host(args) => host::run(args),
         Command::Volume(args) => volume::run(args),
         Command::Nbd(args) => nbd::run(args),
+        Command::Ublk(args) => ublk::run(args),
         Command::Swap(args) => swap::run(args),
         Command::Key(args) => key::run(args),
         Command::Doctor(args) => doctor::run(args),

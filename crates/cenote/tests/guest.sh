@@ -34,7 +34,7 @@ wait $child
 echo "every page was right"
 
 cenote swap off --dir /tmp/well
-! grep -q nbd /proc/swaps
+if grep nbd /proc/swaps; then exit 1; fi
 [ ! -e /sys/block/nbd0/pid ]
 cenote down --dir /tmp/well
 echo "nothing is left"

@@ -74,6 +74,17 @@ pub trait Host {
     fn address(&self) -> Address;
     /// Registers fresh zeroed memory.
     fn register(&mut self, len_bytes: u64, rights: Rights) -> WindowDescriptor;
+    /// Registers `count` windows alike.
+    fn register_many(
+        &mut self,
+        count: usize,
+        len_bytes: u64,
+        rights: Rights,
+    ) -> Vec<WindowDescriptor> {
+        (0..count)
+            .map(|_| self.register(len_bytes, rights))
+            .collect()
+    }
     /// Revokes, and returns when the host's call has returned.
     fn revoke(&mut self, window: WindowId) {
         self.begin_revoke(window);
@@ -85,6 +96,10 @@ pub trait Host {
             );
             std::thread::yield_now();
         }
+    }
+    /// Revokes all of `windows`.
+    fn revoke_many(&mut self, windows: &[WindowId]) {
+        windows.iter().for_each(|&window| self.revoke(window));
     }
     /// Has the host start to revoke, and returns at once.
     fn begin_revoke(&mut self, window: WindowId);

@@ -36,6 +36,8 @@ use crate::{
     Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
 };
 use bound::{Bound, DataPath};
+#[cfg(feature = "rdma")]
+pub(crate) use served::pass_on;
 use served::{Data, Peer};
 use stranger::{Progress, Proven, Stranger};
 

@@ -13,5 +13,6 @@ pub mod lab;
 pub mod nbd;
 pub mod status;
 pub mod swap;
+pub mod ublk;
 pub mod up;
 pub mod volume;

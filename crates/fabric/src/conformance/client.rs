@@ -91,6 +91,11 @@ impl<'b> Client<'b> {
     /// The host's refusal.
     pub fn try_attach(&mut self, window: WindowDescriptor) -> Result<RemoteWindow> {
         self.session.attach(window)?;
+        self.attached()
+    }
+
+    /// Waits for the answer to the oldest question for a window.
+    fn attached(&mut self) -> Result<RemoteWindow> {
         self.until("an answer to attach", |client| {
             match client.session.receive() {
                 Ok(Some(Incoming::Attached(_, answer))) => Some(answer),
@@ -98,6 +103,21 @@ impl<'b> Client<'b> {
                 Err(error) => Some(Err(error)),
             }
         })
+    }
+
+    /// Attaches windows that stand, many at a time; in the order given.
+    pub fn attach_many(&mut self, windows: &[WindowDescriptor]) -> Vec<RemoteWindow> {
+        const TOGETHER: usize = 64;
+        let mut attached = Vec::with_capacity(windows.len());
+        for part in windows.chunks(TOGETHER) {
+            for window in part {
+                self.session.attach(*window).expect("ask for a window");
+            }
+            for _ in part {
+                attached.push(self.attached().expect("attach a fresh window"));
+            }
+        }
+        attached
     }
 
     /// Registers memory on the host and attaches it.

@@ -211,17 +211,38 @@ impl Host for Process {
     }
 
     fn register(&mut self, len_bytes: u64, rights: Rights) -> WindowDescriptor {
-        let answer = self.order(&format!("register {len_bytes} {}", rights.0));
-        let mut numbers = answer
-            .split(' ')
-            .map(|n| n.parse::<u64>().expect("a number"));
-        let mut next = || numbers.next().expect("two numbers");
-        let id = WindowId(u32::try_from(next()).expect("a window id"));
-        WindowDescriptor {
-            id,
-            generation: Generation(next()),
-            len_bytes,
-            rights,
+        self.register_many(1, len_bytes, rights).remove(0)
+    }
+
+    fn register_many(
+        &mut self,
+        count: usize,
+        len_bytes: u64,
+        rights: Rights,
+    ) -> Vec<WindowDescriptor> {
+        let order = format!("register {len_bytes} {}", rights.0);
+        let described = |answer: String| {
+            let mut numbers = answer
+                .split(' ')
+                .map(|n| n.parse::<u64>().expect("a number"));
+            let mut next = || numbers.next().expect("two numbers");
+            WindowDescriptor {
+                id: WindowId(u32::try_from(next()).expect("a window id")),
+                generation: Generation(next()),
+                len_bytes,
+                rights,
+            }
+        };
+        (0..count).for_each(|_| self.begin(&order));
+        (0..count).map(|_| described(self.answer(&order))).collect()
+    }
+
+    fn revoke_many(&mut self, windows: &[WindowId]) {
+        for window in windows {
+            self.begin(&format!("revoke {}", window.0));
+        }
+        for _ in windows {
+            assert_eq!(self.answer("revoke"), "ok");
         }
     }
 

@@ -168,35 +168,46 @@ impl Data {
         let peer = self.peer;
         let received = self.channel.fill();
         while let Some(frame) = self.channel.next()? {
-            match frame {
-                Frame::Message(bytes) => events.push(Event::Message {
-                    peer,
-                    bytes: bytes.to_vec(),
-                }),
-                Frame::Immediate {
-                    id,
-                    generation,
-                    offset,
-                    len_bytes,
-                    value,
-                } => {
-                    // The window may have gone meanwhile, or the client may be wrong: no event then.
-                    if table
-                        .enter(id, generation, Rights::WRITE, offset, u64::from(len_bytes))
-                        .is_ok()
-                    {
-                        events.push(Event::Immediate {
-                            peer,
-                            window: id,
-                            offset,
-                            len_bytes,
-                            value,
-                        });
-                    }
-                }
-                _ => return Err(Error::Protocol("not on a data connection")),
-            }
+            pass_on(&frame, peer, table, events)?;
         }
         received.map(|_| ())
     }
+}
+
+/// Makes an event of what a client said on a data connection.
+pub(crate) fn pass_on(
+    frame: &Frame<'_>,
+    peer: PeerId,
+    table: &WindowTable,
+    events: &mut Vec<Event>,
+) -> Result<()> {
+    match *frame {
+        Frame::Message(bytes) => events.push(Event::Message {
+            peer,
+            bytes: bytes.to_vec(),
+        }),
+        Frame::Immediate {
+            id,
+            generation,
+            offset,
+            len_bytes,
+            value,
+        } => {
+            // The window may have gone meanwhile, or the client may be wrong: no event then.
+            if table
+                .enter(id, generation, Rights::WRITE, offset, u64::from(len_bytes))
+                .is_ok()
+            {
+                events.push(Event::Immediate {
+                    peer,
+                    window: id,
+                    offset,
+                    len_bytes,
+                    value,
+                });
+            }
+        }
+        _ => return Err(Error::Protocol("not on a data connection")),
+    }
+    Ok(())
 }

@@ -18,6 +18,7 @@ use super::registered::{Pages, Registered};
 use crate::channel::Channel;
 use crate::frame::{FRAME_BYTES_MAX, Frame, PairName};
 use crate::listen::{Event, PeerId};
+use crate::listener::pass_on;
 use crate::socket::{Epoll, Interest};
 use crate::windows::WindowTable;
 use crate::{Address, Error, Region, Result, Rights, WindowId};
@@ -262,34 +263,7 @@ impl Served {
             // SAFETY: the device is done with the place, and nobody else writes it until it is
             // offered again below.
             let bytes = unsafe { std::slice::from_raw_parts(start, len_bytes) };
-            match Frame::decode(bytes)? {
-                Frame::Message(bytes) => events.push(Event::Message {
-                    peer,
-                    bytes: bytes.to_vec(),
-                }),
-                Frame::Immediate {
-                    id,
-                    generation,
-                    offset,
-                    len_bytes,
-                    value,
-                } => {
-                    // The window may have gone meanwhile: no event then.
-                    if table
-                        .enter(id, generation, Rights::WRITE, offset, u64::from(len_bytes))
-                        .is_ok()
-                    {
-                        events.push(Event::Immediate {
-                            peer,
-                            window: id,
-                            offset,
-                            len_bytes,
-                            value,
-                        });
-                    }
-                }
-                _ => return Err(Error::Protocol("not on a data connection")),
-            }
+            pass_on(&Frame::decode(bytes)?, peer, table, events)?;
             if !self.is_leaving {
                 self.offer(place).map_err(os)?;
             }

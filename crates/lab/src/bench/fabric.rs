@@ -12,6 +12,7 @@ mod link;
 pub mod peer;
 mod placement;
 mod raw;
+mod rdma;
 mod shm;
 mod tcp;
 
@@ -21,7 +22,7 @@ use super::page::median;
 /// How much to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `shm`, `tcp`, or both.
+    /// Of `shm`, `tcp` and `rdma`.
     pub transports: Vec<String>,
     /// Rounds of which the median is taken.
     pub rounds: usize,
@@ -144,6 +145,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     for transport in &options.transports {
         let figures = match transport.as_str() {
             "shm" => shm::measure(options)?,
+            "rdma" => rdma::measure(options)?,
             _ => tcp::measure(options)?,
         };
         rows.extend(figures.iter().map(Figure::row));

@@ -1,0 +1,126 @@
+//! `cenote ublk`: a volume as a block device of this machine, in the foreground.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+
+use anyhow::{Context, Result};
+use cenote_block::disk::Disk;
+use cenote_block::swap::harden;
+use cenote_block::ublk::{Device, Error, Options};
+use cenote_block::volume::VolumeDisk;
+
+use crate::failure::{DONE, Failure};
+use crate::place::Which;
+use crate::serving::{End, Serving, WhichVolume};
+use crate::volume_metrics::VolumeMetrics;
+use crate::volumes::Volumes;
+use crate::{metrics, signals};
+
+/// `ublk` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote ublk --dir /tmp/well --size 2G --scheme rs:8+2
+  cenote ublk --dir /tmp/well --volume v0 --threads 2 --metrics 127.0.0.1:9101
+  cenote ublk --dir /tmp/well --volume v0 --delete
+
+It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT: unmount
+first. A volume with a name keeps its content then. When the server is killed instead, its device
+stays and what is asked of it waits: start the server again and all goes on; or end the device by
+--delete, and what waits gets errors. Without --volume the content ends with the server.")]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    volume: WhichVolume,
+    /// End the device that a killed server of this volume left behind: what waits on it fails
+    #[arg(long, requires = "volume", conflicts_with = "size")]
+    delete: bool,
+    /// Let other machines reach --metrics
+    #[arg(long)]
+    allow_remote: bool,
+    /// Serve Prometheus metrics here
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Queues of the device, a thread each [default: one per core, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
+    threads: Option<u16>,
+    /// Requests in flight of each queue
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    if args.delete {
+        let name = args.volume.volume.as_deref().unwrap_or_default();
+        let volumes = Volumes::new(&loaded.dir);
+        let identity = identity(volumes.load(name)?.id()?);
+        // A server that lives keeps its device, and its volume.
+        let owner = volumes.own(name)?;
+        Device::forget(identity).map_err(explain)?;
+        drop(owner);
+        return Ok(DONE);
+    }
+    // Before the first thread: what the kernel writes back may be what this process waits for.
+    match harden::harden() {
+        Ok(warnings) => warnings.iter().for_each(|w| tracing::info!("{}", w.text)),
+        Err(error) => {
+            tracing::warn!(%error, "memory is not locked; writeback may stall under pressure")
+        }
+    }
+    let (tell, told) = mpsc::channel::<()>();
+    signals::on_stop(move || drop(tell))?;
+    let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
+    let name = args.volume.volume.is_some().then(|| serving.name.clone());
+    let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
+    let mut options = Options::new(identity(serving.spec.id()?));
+    options.queue_depth = args.depth;
+    options.queue_count = args.threads.unwrap_or(options.queue_count);
+    let device = Device::open(&disk, options).map_err(explain)?;
+    if let Some(address) = args.metrics {
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
+        let bound = metrics::serve(address, args.allow_remote, registry)?;
+        eprintln!("metrics at http://{bound}/metrics");
+    }
+    let mut out = std::io::stdout();
+    let (spec, path) = (&serving.spec, device.path());
+    writeln!(
+        out,
+        "ready {} {} {} at {}",
+        serving.name,
+        spec.size,
+        spec.scheme,
+        path.display()
+    )
+    .and_then(|()| out.flush())
+    .context("announce on standard output")?;
+    // Nothing is ever sent: this ends when a signal drops the other end.
+    assert!(told.recv().is_err(), "the channel carries its end only");
+    device.stop().map_err(explain)?;
+    drop(serving);
+    match name {
+        Some(name) => eprintln!(
+            "stopped; hosts keep what volume {name} holds: serve it again, or cenote volume delete {name}"
+        ),
+        None => eprintln!("stopped; the volume's content is gone"),
+    }
+    Ok(DONE)
+}
+
+/// What the driver knows the volume by: half of its identity, which is drawn at random.
+fn identity(id: u128) -> u64 {
+    (id as u64).max(1)
+}
+
+fn explain(error: Error) -> anyhow::Error {
+    let mend = match &error {
+        Error::NoDriver => "cenote nbd serves a volume without it",
+        Error::OtherSize { .. } => {
+            "cenote ublk --delete ends the device, and what waits on it fails"
+        }
+        _ => "",
+    };
+    Failure::new(format!("{:#}", anyhow::Error::new(error)), mend).into()
+}

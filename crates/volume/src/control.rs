@@ -9,7 +9,6 @@
 
 mod closing;
 mod dialer;
-mod doubts;
 mod endpoints;
 mod hosts;
 mod mapping;
@@ -17,6 +16,7 @@ mod moving;
 mod owning;
 mod recording;
 mod repair;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -121,7 +121,7 @@ pub struct Control {
     waits: BTreeMap<usize, Time>,
     ticked: Time,
     // Slabs that hosts may have taken while this process was stopped.
-    doubtful: Vec<(Session, Window)>,
+    suspects: Vec<(Session, Window)>,
 }
 
 impl Control {
@@ -156,7 +156,7 @@ impl Control {
             opening: None,
             waits: BTreeMap::new(),
             ticked: now,
-            doubtful: Vec::new(),
+            suspects: Vec::new(),
         };
         if let Some(journal) = parts.journal {
             control.core.journaled.store(0, Ordering::Release);
@@ -339,9 +339,9 @@ impl Control {
         let frozen = stopped_for > TICK * 3;
         self.ticked = now;
         if stopped_for > LEASE / 2 {
-            self.doubt_all();
+            self.suspect_all();
         }
-        self.ask_after_doubtful();
+        self.ask_after_suspects();
         for host in 0..self.hosts.len() {
             self.tend_host(host, now, frozen);
         }

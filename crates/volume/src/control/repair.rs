@@ -520,7 +520,7 @@ impl Control {
                 }
                 self.repairs[at].shunned |= bit;
                 let extent = self.repairs[at].extent;
-                self.doubt(extent, usize::from(split));
+                self.suspect(extent, split as usize);
                 // Asking may have lost a host, and with it repairs.
                 if let Some(at) = self.find_repair(extent) {
                     self.fill(at, start, end, asked_at.max(self.now()));
@@ -639,7 +639,10 @@ impl Control {
             let stage = match repair.stage {
                 Stage::Draining { .. } => RelocationStage::Fenced,
                 Stage::Filling { .. } => RelocationStage::Drained,
-                Stage::Acquiring | Stage::Pausing { .. } | Stage::Reclaiming { .. } => return None,
+                Stage::Acquiring
+                | Stage::Pausing { .. }
+                | Stage::Reclaiming { .. }
+                | Stage::Leaving { .. } => return None,
             };
             Some(Relocation {
                 extent: repair.extent,

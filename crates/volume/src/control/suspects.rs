@@ -15,31 +15,30 @@ const ASKED_PER_TICK: usize = 256;
 
 impl Control {
     /// This process was stopped for so long that hosts may have given up on it.
-    pub(super) fn doubt_all(&mut self) {
+    pub(super) fn suspect_all(&mut self) {
         let snapshot = self.core.directory.snapshot();
         let stripes = snapshot.extents.iter().flatten();
         let members = stripes.flat_map(|stripe| stripe.members.iter().flatten());
-        self.doubtful = members
+        self.suspects = members
             .map(|member| (member.session, pool_window(&member.window.descriptor)))
             .collect();
     }
 
     /// A slab could not be read.
-    pub(super) fn doubt(&mut self, extent: usize, split: usize) {
+    pub(super) fn suspect(&mut self, extent: usize, split: usize) {
         let snapshot = self.core.directory.snapshot();
         let stripe = snapshot.extents[extent].as_ref();
         let member = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
-        let doubtful =
-            member.map(|member| (member.session, pool_window(&member.window.descriptor)));
-        if let Some(doubtful) = doubtful.filter(|doubtful| !self.doubtful.contains(doubtful)) {
-            self.doubtful.push(doubtful);
+        let suspect = member.map(|member| (member.session, pool_window(&member.window.descriptor)));
+        if let Some(suspect) = suspect.filter(|suspect| !self.suspects.contains(suspect)) {
+            self.suspects.push(suspect);
         }
     }
 
-    /// Asks after some of the doubtful slabs.
-    pub(super) fn ask_after_doubtful(&mut self) {
+    /// Asks after some of the suspects.
+    pub(super) fn ask_after_suspects(&mut self) {
         for _ in 0..ASKED_PER_TICK {
-            let Some((session, window)) = self.doubtful.pop() else {
+            let Some((session, window)) = self.suspects.pop() else {
                 return;
             };
             if self.session_is_up(session) && !self.hosts[session.host].attach(window) {

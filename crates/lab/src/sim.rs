@@ -1,13 +1,15 @@
 //! A whole cluster in one process and in virtual time: `cenote lab sim`.
 //!
 //! Hosts, pool and volumes are the real code over the simulated fabric. Clients write and read
-//! at random while faults are drawn; a model knows what every sector may hold. Time passes in
-//! epochs: work under faults, then everything is healed, every volume must become whole, and
-//! every byte is read back.
+//! at random while faults are drawn (`faults`, `ambush`); a model knows what every sector may hold.
+//! Time passes in epochs (`epoch`): work under faults, then everything is healed, every volume must
+//! become whole, and every byte is read back, once more with r hosts gone.
 //!
-//! Checked: each read (at once); that no request fails and nothing is lost while no stripe lost
-//! more than r; that lent memory is zero; each host's book; members of a stripe on distinct
-//! hosts; that volumes heal. The same options give the same trace on every machine.
+//! Checked, each by books of its own: each read (`model`); what hosts lend and take back
+//! (`watched`); every verb that takes effect and the order of every connection (the fabric's
+//! witness); where slabs are (`world`); that no request fails while no stripe lost more than r, and
+//! that all end. Which invariant is upheld by what: decision 11. The same options give the same
+//! trace on every machine.
 
 mod ambush;
 mod client;

@@ -4,7 +4,7 @@
 //! is left, the syndrome, is zero if and only if all belong to one code word.
 //! Wrong splits are solved for at one byte position where it is not zero, set
 //! aside, and the search goes on among the rest.
-//! Rule: [hydra22] section 4, correction; an accepted word agrees with all but
+//! Rule: \[hydra22\] section 4, correction; an accepted word agrees with all but
 //! at most `d` of the splits given.
 
 use std::mem::MaybeUninit;

@@ -7,7 +7,7 @@
 //! The model charges links, cards, stragglers and flows of others. Of the processor it charges
 //! encoding alone, in full though it runs while data splits fly: posting and polling cost nothing.
 //!
-//! Units: virtual nanoseconds. Paper: [hydra22] 7.1.
+//! Units: virtual nanoseconds. Paper: \[hydra22\] 7.1.
 
 mod cluster;
 

@@ -1,6 +1,6 @@
 //! The latency laboratory: its figures are those of the network's model, every time.
 //!
-//! Paper: [hydra22] 7.1: a one-sided READ of 4 KiB takes 4 us, one of 512 bytes 1.5 us.
+//! Paper: \[hydra22\] 7.1: a one-sided READ of 4 KiB takes 4 us, one of 512 bytes 1.5 us.
 
 use cenote_lab::latency::{self, Network, Operation, Options, Row};
 

@@ -1,6 +1,6 @@
 //! The cluster simulator: it finds what is planted, nothing else, and the same every time.
 //!
-//! Paper: [hydra22] H1-H3, [infiniswap17]; what must hold is said in `cenote_lab::sim`.
+//! Paper: \[hydra22\] H1-H3, \[infiniswap17\]; what must hold is said in `cenote_lab::sim`.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

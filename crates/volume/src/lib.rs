@@ -10,7 +10,7 @@
 //! with its machine where it leaves what it knows to the next ([`Kept`]).
 //!
 //! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
-//! Papers: [hydra22], [infiniswap17]; `docs/papers/`.
+//! Papers: \[hydra22\], \[infiniswap17\]; `docs/papers/`.
 
 mod claims;
 mod control;

@@ -13,7 +13,7 @@
 //!   acknowledged, and every epoch in which a skipped slab was live has settled (H3).
 //! - A read returns k splits of one snapshot, with no writer in between.
 //!
-//! Paper: [hydra22] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
+//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
 
 mod bytes;
 mod verbs;

@@ -36,8 +36,6 @@ pub struct World {
     /// By node: when its actor runs next; other entries of `timers` are void.
     due: Vec<Time>,
     paused: Vec<bool>,
-    /// By node: when it was last let go on.
-    resumed_at: Vec<Option<Time>>,
     pub random: Random,
     pub steps: u64,
     pub faults: u64,
@@ -106,7 +104,6 @@ impl World {
             timers: BinaryHeap::new(),
             due: Vec::new(),
             paused: Vec::new(),
-            resumed_at: Vec::new(),
             net,
             hosts,
             clients,
@@ -140,7 +137,6 @@ impl World {
         self.actors.resize(nodes, None);
         self.due.resize(nodes, Time(u64::MAX));
         self.paused.resize(nodes, false);
-        self.resumed_at.resize(nodes, None);
         self.actors[at] = Some(actor);
         self.wake(node, self.net.now());
     }
@@ -211,13 +207,7 @@ impl World {
                 let client = &mut self.clients[index];
                 client.turn(&mut self.steps, &mut trouble);
                 let due = client.due();
-                let has_slept = self.has_just_resumed(actor);
                 for trouble in trouble {
-                    if has_slept && matches!(trouble, Trouble::Unreachable(_)) {
-                        // Its patience with hosts ran out while it was stopped; it tries again.
-                        self.note(format!("c{index} was stopped while it took over"));
-                        continue;
-                    }
                     self.judge(trouble);
                 }
                 if self.clients[index].has_ended() {
@@ -343,15 +333,8 @@ impl World {
             self.net.pause(node);
         } else {
             self.net.resume(node);
-            self.resumed_at[node.0 as usize] = Some(self.net.now());
             self.wake(node, self.net.now());
         }
-    }
-
-    /// Whether an actor was stopped until less than the failure timeout ago.
-    fn has_just_resumed(&self, actor: Actor) -> bool {
-        let at = self.resumed_at[self.node(actor).0 as usize];
-        at.is_some_and(|at| self.net.now().since(at) < cenote_fabric::FAILURE_TIMEOUT)
     }
 
     pub fn is_paused(&self, actor: Actor) -> bool {

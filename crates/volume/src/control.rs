@@ -337,6 +337,9 @@ impl Control {
         // A gap means that this process was stopped: what the hosts owe may wait in the sockets.
         let stopped_for = now.since(self.ticked);
         let frozen = stopped_for > TICK * 3;
+        if frozen {
+            self.begin_waits_anew(now);
+        }
         self.ticked = now;
         if stopped_for > LEASE / 2 {
             self.suspect_all();

@@ -116,7 +116,7 @@ pub enum VolumeError {
         /// Extents of the volume.
         wanted: usize,
     },
-    /// 64 workers exist.
+    /// [`WORKERS_MAX`] workers exist.
     #[error("a volume has at most {WORKERS_MAX} workers")]
     TooManyWorkers,
     /// The control thread is gone.

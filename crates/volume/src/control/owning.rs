@@ -331,6 +331,14 @@ impl Control {
         }
     }
 
+    /// This process was stopped: in that time no host could have answered it.
+    pub(super) fn begin_waits_anew(&mut self, now: Time) {
+        if let Some(opening) = &mut self.opening {
+            opening.since = now;
+        }
+        self.waits.clear();
+    }
+
     /// Whether the host is there to give slabs back.
     fn answers(&self, host: HostIndex, now: Time) -> bool {
         self.hosts[host].is_up() && !self.hosts[host].is_silent(now)

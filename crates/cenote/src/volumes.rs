@@ -180,8 +180,12 @@ impl Volumes {
     pub fn set_size(&self, name: &str, size: Size) -> Result<()> {
         let mut spec = self.load(name)?;
         spec.size = size.to_string();
+        self.store(name, &spec)
+    }
+
+    fn store(&self, name: &str, spec: &Spec) -> Result<()> {
         let (path, beside) = (self.file(name, "toml"), self.file(name, "new"));
-        let text = toml::to_string(&spec).context("volume file")?;
+        let text = toml::to_string(spec).context("volume file")?;
         fs::write(&beside, text).with_context(|| beside.display().to_string())?;
         fs::rename(&beside, &path).with_context(|| path.display().to_string())
     }
@@ -220,11 +224,15 @@ impl Volumes {
         Ok(left.filter(|left| left.slabs > 0))
     }
 
-    /// Forgets what the last owner left. Hosts that hold some of it are not told.
+    /// Forgets what the last owner left. Hosts that hold some of it are not told, so that the
+    /// volume is another one from then on: to them, and to a device that waits for its server.
     ///
     /// # Errors
     /// The system refuses.
     pub fn forget_content(&self, name: &str) -> Result<()> {
+        let spec = self.load(name)?;
+        let id = format!("{:032x}", random_u128()?);
+        self.store(name, &Spec { id, ..spec })?;
         for kind in ["journal", "journal.new", "pages"] {
             remove_if_there(&self.file(name, kind))?;
         }

@@ -10,14 +10,14 @@ use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
 
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Mapping, pages_of};
-use crate::directory::{WORKERS_MAX, WorkerEpoch};
-use crate::journal::{Image, JournalError};
+use crate::directory::WorkerEpoch;
+use crate::journal::Image;
 use crate::kept::Kept;
 use crate::marks::{Marks, MarksError};
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
-use crate::{PAGE_BYTES, Scheme};
+use crate::{PAGE_BYTES, Scheme, VolumeError};
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -34,102 +34,6 @@ pub struct VolumeConfig {
     pub size_bytes_max: u64,
     /// The cluster.
     pub hosts: Vec<HostConfig>,
-}
-
-/// Why a volume cannot be opened or changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum VolumeError {
-    /// Too few hosts answer.
-    #[error(
-        "{scheme} needs {needed} hosts in different failure domains, {answered} answered; start more hosts or choose another scheme{complaint}"
-    )]
-    TooFewHosts {
-        /// The scheme asked for.
-        scheme: Scheme,
-        /// Domains needed to store anything.
-        needed: usize,
-        /// Domains that answered.
-        answered: usize,
-        /// What the first host that did not answer said, or nothing.
-        complaint: String,
-    },
-    /// The size is zero, not whole pages, or past what the volume was laid out for.
-    #[error(
-        "size {size_bytes} bytes: it must be a positive multiple of 4096, at most {size_bytes_max}"
-    )]
-    Size {
-        /// The size asked for.
-        size_bytes: u64,
-        /// The most that is possible.
-        size_bytes_max: u64,
-    },
-    /// An open volume does not shrink: pages beyond the new end may be on their way.
-    #[error(
-        "size {size_bytes} bytes: the volume has {size_bytes_now} bytes, and an open volume only grows"
-    )]
-    Shrink {
-        /// The size asked for.
-        size_bytes: u64,
-        /// The size that it has.
-        size_bytes_now: u64,
-    },
-    /// Slabs of the hosts are too small for the scheme's splits, or for the volume's size.
-    #[error(
-        "hosts lend slabs of {slab_bytes} bytes, too small for {scheme} or for so large a volume; start hosts with a larger --slab"
-    )]
-    Slab {
-        /// Smallest slab of any host.
-        slab_bytes: u64,
-        /// The scheme asked for.
-        scheme: Scheme,
-    },
-    /// Hosts that an earlier owner's slabs are on do not answer, and without them data is lost.
-    #[error(
-        "hosts {hosts} do not answer, and hold slabs of this volume without which it cannot be read; start them, and try again"
-    )]
-    Unreachable {
-        /// Their names.
-        hosts: String,
-    },
-    /// Another owner has taken the volume over.
-    #[error(
-        "the volume has been taken over by another owner since; only that one's journal is current"
-    )]
-    Superseded,
-    /// What the earlier owner left describes another volume, or one of another scheme.
-    #[error("what the volume's last owner left is of another volume or scheme")]
-    Foreign,
-    /// What the earlier owner left cannot be read.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// As above.
-    #[error(transparent)]
-    Marks(#[from] MarksError),
-    /// Mapping ran out of hosts with memory.
-    #[error(
-        "no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller"
-    )]
-    NoSpace {
-        /// Extents mapped.
-        mapped: usize,
-        /// Extents of the volume.
-        wanted: usize,
-    },
-    /// [`WORKERS_MAX`] workers exist.
-    #[error("a volume has at most {WORKERS_MAX} workers")]
-    TooManyWorkers,
-    /// The control thread is gone.
-    #[error("volume closed")]
-    Closed,
-    /// The operating system refused.
-    #[error("{what}: {source}")]
-    Os {
-        /// What was being done.
-        what: &'static str,
-        /// The system's answer.
-        source: std::io::Error,
-    },
 }
 
 /// Most bytes of a volume.

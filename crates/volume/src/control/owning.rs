@@ -14,6 +14,7 @@
 //! that outlives its owners is asked of a host that has not confirmed the owner's epoch.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ use cenote_pool::ledger::LEASE;
 
 use super::mapping::{Acquire, Purpose};
 use super::{Control, Granted, pool_window};
+use crate::VolumeError;
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Stranded, Stripe};
 use crate::journal::Image;
-use crate::volume::VolumeError;
 
 /// How far a host has confirmed that this client owns the volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -375,9 +376,7 @@ impl Control {
         let Some(opening) = self.opening.take() else {
             if result.is_err() {
                 // It had been this client's: nothing that it says is heard any more.
-                self.core
-                    .closed
-                    .store(true, std::sync::atomic::Ordering::Release);
+                self.core.closed.store(true, Ordering::Release);
             }
             return;
         };
@@ -385,6 +384,8 @@ impl Control {
             self.condemn_all();
             // What was not taken back is known to be lost now.
             self.record();
+            // An owner may have ended between a reclaim and its note in the journal.
+            self.core.discarded.store(true, Ordering::Release);
         } else {
             // What was left stays as it was.
             self.record = None;

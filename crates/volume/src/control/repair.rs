@@ -23,7 +23,6 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::mapping::Purpose;
 use super::{Control, Granted, pool_window};
-use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session};
 use crate::stepped::{Relocation, RelocationStage};
 
@@ -569,67 +568,6 @@ impl Control {
         };
         if let Some(at) = self.repairs.iter().position(hit) {
             self.abandon(at);
-        }
-    }
-
-    /// Fences every mapped extent in which no page is written, to unmap it once drained.
-    pub(super) fn reclaim_empty(&mut self) {
-        let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            let base = extent as u64 * self.core.extent_pages;
-            let is_empty = || {
-                self.core
-                    .marks
-                    .written
-                    .next(base, base + self.core.extent_pages, true)
-                    .is_none()
-            };
-            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || !is_empty() {
-                continue;
-            }
-            if self.find_repair(extent).is_some() {
-                self.core.discarded.store(true, Ordering::Release);
-                continue;
-            }
-            let pages =
-                u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
-            let epoch = self.core.directory.publish_stripe(extent, |stripe| {
-                stripe.fence = 0..pages;
-                true
-            });
-            let stage = Stage::Reclaiming { epoch };
-            self.repairs.push(Repair::new(extent, 0, 0, stage));
-        }
-    }
-
-    /// The extent is drained: unmaps it unless a write came first.
-    fn reclaim(&mut self, at: usize) {
-        let extent = self.repairs.swap_remove(at).extent;
-        let base = extent as u64 * self.core.extent_pages;
-        let is_empty = self
-            .core
-            .marks
-            .written
-            .next(base, base + self.core.extent_pages, true)
-            .is_none();
-        let mut freed = Vec::new();
-        self.core.directory.publish(|next| {
-            match &mut next.extents[extent] {
-                Some(stripe) if !is_empty => std::sync::Arc::make_mut(stripe).fence = 0..0,
-                slot => {
-                    freed = slot
-                        .take()
-                        .map(|stripe| stripe.members.clone())
-                        .unwrap_or_default()
-                }
-            }
-            true
-        });
-        self.core.mapping_ended(extent, Mapping::Idle);
-        // Before their hosts free them.
-        self.record();
-        for member in freed.into_iter().flatten() {
-            self.give_back(member.session, pool_window(&member.window.descriptor));
         }
     }
 

@@ -1,0 +1,344 @@
+//! What a client asks of a host, and its bytes.
+
+#[cfg(doc)]
+use super::Reply;
+use super::wire::{Reader, Writer};
+use super::{ADDRESS_BYTES_MAX, K_MAX, Malformed, VERSION, Window, open};
+
+/// Where a fill reads one split.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Source {
+    /// Index of the split in its code, below k + r.
+    pub split: u8,
+    /// The host that holds it, as the fabric writes addresses.
+    pub address: String,
+    /// The split's window there.
+    pub window: Window,
+}
+
+/// What a client asks of a host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Request {
+    /// What is left? Answered by [`Reply::Free`].
+    Query,
+    /// Lend a slab for one member of an extent's stripe. Answered by [`Reply::Mapped`],
+    /// sent when the slab is populated and zero, or [`Reply::Refused`].
+    Map {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// The volume that it is for.
+        volume: u128,
+        /// The extent of the volume.
+        extent: u32,
+        /// The member of the extent's stripe.
+        member: u8,
+    },
+    /// Take the slab back. Answered by [`Reply::Unmapped`], also when the window is
+    /// unknown, of another generation or another client's; nothing changes then.
+    Unmap {
+        /// The slab's window.
+        window: Window,
+    },
+    /// A sign of life: renews the lease. Answered by [`Reply::Pong`].
+    Ping {
+        /// Returned in the answer.
+        sequence: u64,
+    },
+    /// Compute a split from `k` others. The host reads the range `[offset, offset +
+    /// len_bytes)` of every source and writes that range of split `split` into the
+    /// target, which the asking client holds. Answered by [`Reply::Filled`].
+    Fill {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// One of the asking client's own slabs on this host.
+        target: Window,
+        /// The split to compute, below k + r.
+        split: u8,
+        /// Data splits of the code, 1 to [`K_MAX`]. With 1 every split equals the data.
+        k: u8,
+        /// Parity splits of the code, 0 to [`R_MAX`].
+        r: u8,
+        /// First byte of the range.
+        offset: u64,
+        /// 1 to [`FILL_BYTES_MAX`].
+        len_bytes: u64,
+        /// Exactly `k`, of distinct splits other than `split`.
+        sources: Vec<Source>,
+    },
+    /// How are you? Answered by [`Reply::Status`].
+    Status,
+    /// An operator's: give all slabs back without loss, or lend again. Answered by
+    /// [`Reply::Status`]. Since version 2.
+    Drain(Drain),
+    /// The asking client cannot do without the slab: there is nowhere to put its bytes. Says so
+    /// of one in a [`Reply::Evict`]; not answered. Since version 2.
+    Decline {
+        /// The slab's window.
+        window: Window,
+    },
+    /// Which slabs does the asking client hold here? Answered by [`Reply::Held`]. Since version 2.
+    Held {
+        /// Slabs to skip, those of earlier answers.
+        skip: u32,
+    },
+    /// An operator's: put another program in this process's place, slabs and all. Answered by
+    /// [`Reply::Status`], after which the connection ends. Since version 2.
+    Upgrade,
+    /// Become the one owner of a volume. What an earlier owner held of it passes to the asking
+    /// client, under new generations: no verb of that owner takes effect any more. Answered by
+    /// [`Reply::Owned`] or [`Reply::Refused`]. Since version 2.
+    Own {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// The volume.
+        volume: u128,
+        /// Counts the owners of the volume, from 1.
+        epoch: u64,
+    },
+    /// Name a slab that the client holds by place and birth, to learn its window. Answered by
+    /// [`Reply::Mapped`], its bytes as they were, or [`Reply::Refused`]. Since version 2.
+    Retake {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// The volume that it is for.
+        volume: u128,
+        /// The extent of the volume.
+        extent: u32,
+        /// The member of the extent's stripe.
+        member: u8,
+        /// Its first generation.
+        birth: u64,
+    },
+    /// Take back every slab of the volume that came to the client by [`Request::Own`] and that it
+    /// has not retaken. Not answered. Since version 2.
+    Leave {
+        /// The volume.
+        volume: u128,
+    },
+}
+
+/// Whether a host gives its slabs back. The numbers are those on the wire.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum Drain {
+    /// It lends as before.
+    Off = 0,
+    /// It lends nothing, and asks its clients for what they hold.
+    On = 1,
+    /// And ends when nobody holds anything.
+    Stop = 2,
+}
+
+impl Request {
+    /// The version that first had it: a peer of an earlier one is not to be sent it.
+    #[must_use]
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Drain(_)
+            | Self::Decline { .. }
+            | Self::Held { .. }
+            | Self::Upgrade
+            | Self::Own { .. }
+            | Self::Retake { .. }
+            | Self::Leave { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Appends the message's bytes in the newest version to `out`.
+    ///
+    /// # Panics
+    /// As [`Request::encode_as`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_as(VERSION, out);
+    }
+
+    /// Appends the message's bytes in the version agreed with its receiver to `out`.
+    ///
+    /// # Panics
+    /// If the version is older than [`Request::since`], an address is longer than
+    /// [`ADDRESS_BYTES_MAX`] or there are more than [`K_MAX`] sources.
+    pub fn encode_as(&self, version: u8, out: &mut Vec<u8>) {
+        assert!(version >= self.since(), "{self:?} in version {version}");
+        let mut out = Writer(out);
+        out.u8(version);
+        match self {
+            Self::Query => out.u8(1),
+            Self::Map {
+                request,
+                volume,
+                extent,
+                member,
+            } => {
+                out.u8(2);
+                out.u64(*request);
+                out.u128(*volume);
+                out.u32(*extent);
+                out.u8(*member);
+            }
+            Self::Unmap { window } => {
+                out.u8(3);
+                out.window(*window);
+            }
+            Self::Ping { sequence } => {
+                out.u8(4);
+                out.u64(*sequence);
+            }
+            Self::Fill {
+                request,
+                target,
+                split,
+                k,
+                r,
+                offset,
+                len_bytes,
+                sources,
+            } => {
+                out.u8(5);
+                out.u64(*request);
+                out.window(*target);
+                out.u8(*split);
+                out.u8(*k);
+                out.u8(*r);
+                out.u64(*offset);
+                out.u64(*len_bytes);
+                assert!(
+                    sources.len() <= usize::from(K_MAX),
+                    "{} sources",
+                    sources.len()
+                );
+                out.u8(u8::try_from(sources.len()).expect("K_MAX fits one byte"));
+                for source in sources {
+                    out.u8(source.split);
+                    out.text(&source.address, ADDRESS_BYTES_MAX);
+                    out.window(source.window);
+                }
+            }
+            Self::Status => out.u8(6),
+            Self::Drain(drain) => {
+                out.u8(7);
+                out.u8(*drain as u8);
+            }
+            Self::Decline { window } => {
+                out.u8(8);
+                out.window(*window);
+            }
+            Self::Held { skip } => {
+                out.u8(9);
+                out.u32(*skip);
+            }
+            Self::Upgrade => out.u8(10),
+            Self::Own {
+                request,
+                volume,
+                epoch,
+            } => {
+                out.u8(11);
+                out.u64(*request);
+                out.u128(*volume);
+                out.u64(*epoch);
+            }
+            Self::Retake {
+                request,
+                volume,
+                extent,
+                member,
+                birth,
+            } => {
+                out.u8(12);
+                out.u64(*request);
+                out.u128(*volume);
+                out.u32(*extent);
+                out.u8(*member);
+                out.u64(*birth);
+            }
+            Self::Leave { volume } => {
+                out.u8(13);
+                out.u128(*volume);
+            }
+        }
+    }
+
+    /// Reads one whole message.
+    ///
+    /// # Errors
+    /// [`Malformed`] says what is wrong; the sender breaks the protocol. Whether a fill's
+    /// numbers fit together is not checked here.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (version, kind, mut input) = open(bytes)?;
+        let request = match kind {
+            1 => Self::Query,
+            2 => Self::Map {
+                request: input.u64()?,
+                volume: input.u128()?,
+                extent: input.u32()?,
+                member: input.u8()?,
+            },
+            3 => Self::Unmap {
+                window: input.window()?,
+            },
+            4 => Self::Ping {
+                sequence: input.u64()?,
+            },
+            5 => Self::Fill {
+                request: input.u64()?,
+                target: input.window()?,
+                split: input.u8()?,
+                k: input.u8()?,
+                r: input.u8()?,
+                offset: input.u64()?,
+                len_bytes: input.u64()?,
+                sources: read_sources(&mut input)?,
+            },
+            6 => Self::Status,
+            7 => Self::Drain(match input.u8()? {
+                0 => Drain::Off,
+                1 => Drain::On,
+                2 => Drain::Stop,
+                _ => return Err(Malformed("unknown way to drain")),
+            }),
+            8 => Self::Decline {
+                window: input.window()?,
+            },
+            9 => Self::Held { skip: input.u32()? },
+            10 => Self::Upgrade,
+            11 => Self::Own {
+                request: input.u64()?,
+                volume: input.u128()?,
+                epoch: input.u64()?,
+            },
+            12 => Self::Retake {
+                request: input.u64()?,
+                volume: input.u128()?,
+                extent: input.u32()?,
+                member: input.u8()?,
+                birth: input.u64()?,
+            },
+            13 => Self::Leave {
+                volume: input.u128()?,
+            },
+            _ => return Err(Malformed("unknown request")),
+        };
+        if request.since() > version {
+            return Err(Malformed("unknown request of its version"));
+        }
+        input.end()?;
+        Ok(request)
+    }
+}
+
+fn read_sources(input: &mut Reader<'_>) -> Result<Vec<Source>, Malformed> {
+    let count = input.u8()?;
+    if count > K_MAX {
+        return Err(Malformed("too many sources"));
+    }
+    (0..count)
+        .map(|_| {
+            Ok(Source {
+                split: input.u8()?,
+                address: input.text(ADDRESS_BYTES_MAX)?,
+                window: input.window()?,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,71 @@
+//! Giving back the slabs of extents in which no page holds data any more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::repair::{Repair, Stage};
+use super::{Control, pool_window};
+use crate::core::Mapping;
+
+impl Control {
+    /// Fences every mapped extent in which no page is written, to unmap it once drained.
+    pub(super) fn reclaim_empty(&mut self) {
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            let base = extent as u64 * self.core.extent_pages;
+            let is_empty = || {
+                self.core
+                    .marks
+                    .written
+                    .next(base, base + self.core.extent_pages, true)
+                    .is_none()
+            };
+            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || !is_empty() {
+                continue;
+            }
+            if self.find_repair(extent).is_some() {
+                self.core.discarded.store(true, Ordering::Release);
+                continue;
+            }
+            let pages =
+                u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+            let epoch = self.core.directory.publish_stripe(extent, |stripe| {
+                stripe.fence = 0..pages;
+                true
+            });
+            let stage = Stage::Reclaiming { epoch };
+            self.repairs.push(Repair::new(extent, 0, 0, stage));
+        }
+    }
+
+    /// The extent is drained: unmaps it unless a write came first.
+    pub(super) fn reclaim(&mut self, at: usize) {
+        let extent = self.repairs.swap_remove(at).extent;
+        let base = extent as u64 * self.core.extent_pages;
+        let is_empty = self
+            .core
+            .marks
+            .written
+            .next(base, base + self.core.extent_pages, true)
+            .is_none();
+        let mut freed = Vec::new();
+        self.core.directory.publish(|next| {
+            match &mut next.extents[extent] {
+                Some(stripe) if !is_empty => Arc::make_mut(stripe).fence = 0..0,
+                slot => {
+                    freed = slot
+                        .take()
+                        .map(|stripe| stripe.members.clone())
+                        .unwrap_or_default()
+                }
+            }
+            true
+        });
+        self.core.mapping_ended(extent, Mapping::Idle);
+        // Before their hosts free them.
+        self.record();
+        for member in freed.into_iter().flatten() {
+            self.give_back(member.session, pool_window(&member.window.descriptor));
+        }
+    }
+}

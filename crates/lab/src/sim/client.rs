@@ -1,13 +1,15 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod observed;
+mod owning;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Relocation, Request, Scheme, Seat, Stepped,
-    VolumeConfig, VolumeError, Worker,
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Scheme, Seat, Stepped, Worker,
 };
 
 use super::dialer::Dialing;
@@ -89,9 +91,6 @@ enum Kind {
 /// How often it is looked whether a page that is being mended is done. Arbitrary.
 const MENDING: Duration = Duration::from_micros(50);
 
-/// Pause before a volume is opened again that could not be.
-const REOPEN: Duration = Duration::from_millis(500);
-
 /// Patience below this is that of a volume that waits for a drain.
 const LONG_DRAIN: Duration = Duration::from_millis(1);
 
@@ -137,105 +136,6 @@ impl Client {
         client
     }
 
-    /// A volume that holds nothing.
-    fn renew(&mut self) {
-        self.volume_id = self.random.u128();
-        self.estate = Estate::new();
-        self.model = Model::new(self.random.next(), self.plan.size_bytes);
-    }
-
-    /// Opens the volume, with what its last owner left; its workers come once that is taken over
-    /// and enough hosts are connected.
-    fn open(&mut self) {
-        let config = VolumeConfig {
-            name: self.name.clone(),
-            id: self.volume_id,
-            scheme: self.plan.scheme,
-            size_bytes: self.plan.size_bytes,
-            size_bytes_max: self.plan.size_bytes,
-            hosts: self.plan.hosts.clone(),
-        };
-        self.id = ClientId(self.random.u128());
-        let orders = self.dialing.orders();
-        let kept = self.estate.kept(&mut self.random);
-        let volume = Stepped::open_kept(
-            config,
-            kept,
-            self.plan.slab_bytes,
-            self.id,
-            orders,
-            sim::now,
-        );
-        self.reopen_at = None;
-        self.is_opening = true;
-        self.volume = match volume {
-            Ok(volume) => Some(volume),
-            // It could not begin its journal, or ended while it did.
-            Err(error) => {
-                let is_disk = matches!(error, VolumeError::Journal(_));
-                assert!(is_disk, "open a simulated volume: {error}");
-                self.reopen_at = Some(sim::now().after(REOPEN));
-                None
-            }
-        };
-    }
-
-    /// Its process ends without a word.
-    pub fn crash(&mut self, step: u64) {
-        for lane in self.workers.drain(..) {
-            lane.worker.abandon();
-        }
-        self.model.end_all(step);
-        self.mending.clear();
-        self.missing.clear();
-        self.missing_epoch = 0;
-        self.volume = None;
-        self.epoch = 0;
-        self.seats.clear();
-    }
-
-    /// Its next process, with the volume that the last one left, or a new one.
-    pub fn restart(&mut self, connector: Arc<dyn Connector>, is_new: bool) {
-        self.dialing = Dialing::new(Arc::clone(&connector));
-        self.connector = connector;
-        if is_new {
-            self.renew();
-        }
-        self.is_resting = false;
-        self.open();
-    }
-
-    /// Whether its process has ended by itself, in the middle of something.
-    pub fn has_ended(&self) -> bool {
-        self.volume.is_some() && self.estate.is_dead()
-    }
-
-    /// Takes the volume over, as far as hosts have answered; whether workers may begin.
-    fn take_over(&mut self, trouble: &mut Vec<Trouble>) -> bool {
-        let Some(volume) = self.volume.as_mut().filter(|_| self.is_opening) else {
-            return self.volume.is_some();
-        };
-        match volume.is_open() {
-            Ok(true) => {
-                self.is_opening = false;
-                self.mending = volume.doubtful_pages();
-                true
-            }
-            Ok(false) => false,
-            Err(VolumeError::Unreachable { hosts }) => {
-                trouble.push(Trouble::Unreachable(format!("{}: {hosts}", self.name)));
-                self.volume = None;
-                self.reopen_at = Some(sim::now().after(REOPEN));
-                false
-            }
-            Err(error) => {
-                let what = format!("{}: cannot be taken over: {error}", self.name);
-                trouble.push(Trouble::Wrong(what));
-                false
-            }
-        }
-    }
-
     pub fn rest(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
         if is_resting {
@@ -267,86 +167,6 @@ impl Client {
     pub fn has_lost(&mut self) -> bool {
         let volume = self.volume.as_mut();
         volume.is_some_and(|volume| volume.status().health == Health::Lost)
-    }
-
-    /// Who it is to hosts.
-    pub fn id(&self) -> ClientId {
-        self.id
-    }
-
-    /// Whether its directory has changed since the last call.
-    pub fn has_moved(&mut self) -> bool {
-        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
-        std::mem::replace(&mut self.epoch, epoch) != epoch
-    }
-
-    /// Where its slabs are now.
-    pub fn seats(&self) -> Vec<Seat> {
-        self.volume.as_ref().map_or_else(Vec::new, Stepped::seats)
-    }
-
-    /// And where they were when they were checked.
-    pub fn known_seats(&self) -> &[Seat] {
-        &self.seats
-    }
-
-    pub fn know_seats(&mut self, seats: Vec<Seat>) {
-        self.seats = seats;
-    }
-
-    /// Hosts that an extent is read from.
-    pub fn live_hosts(&self, extent: usize) -> Vec<usize> {
-        let seats = self.seats();
-        let live = seats.iter().filter(|seat| seat.extent == extent);
-        live.filter(|seat| seat.is_live)
-            .map(|seat| seat.host)
-            .collect()
-    }
-
-    pub fn relocations(&self) -> Vec<Relocation> {
-        self.volume
-            .as_ref()
-            .map_or_else(Vec::new, Stepped::relocations)
-    }
-
-    /// Whether the slab that a relocation was about is read from now.
-    pub fn is_published(&self, relocation: &Relocation) -> bool {
-        self.seats().iter().any(|seat| {
-            let place = (seat.extent, seat.split, seat.host);
-            place == (relocation.extent, relocation.split, relocation.target) && seat.is_live
-        })
-    }
-
-    /// For people: what it waits for.
-    pub fn state(&mut self) -> String {
-        let running = self.running();
-        let Some(volume) = &mut self.volume else {
-            return format!("{} is down", self.name);
-        };
-        let status = volume.status();
-        let away: Vec<&str> = status
-            .hosts
-            .iter()
-            .filter(|host| !host.connected)
-            .map(|host| host.name.as_str())
-            .collect();
-        let ill = status
-            .extents
-            .iter()
-            .filter(|extent| extent.health != Health::Healthy);
-        let ill: Vec<String> = ill
-            .map(|extent| {
-                format!(
-                    "extent {} {:?} {:?}",
-                    extent.index, extent.health, extent.hosts
-                )
-            })
-            .collect();
-        format!(
-            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}",
-            self.name,
-            volume.relocations()
-        )
     }
 
     /// Lets the client's process run; `steps` counts what happens in the simulation.
@@ -508,62 +328,6 @@ impl Client {
                 self.model
                     .end_write(content, (first, count), start, step, done.result.is_ok());
             }
-        }
-    }
-
-    /// Notes which members of which extents lack a slab.
-    fn note_missing(&mut self, step: u64) {
-        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
-        if epoch == self.missing_epoch {
-            return;
-        }
-        self.missing_epoch = epoch;
-        let seats = self.seats();
-        let live: BTreeSet<(usize, usize)> = seats
-            .iter()
-            .filter(|seat| seat.is_live)
-            .map(|seat| (seat.extent, seat.split))
-            .collect();
-        let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
-        let all = extents
-            .iter()
-            .flat_map(|&extent| (0..self.plan.scheme.members()).map(move |split| (extent, split)));
-        let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
-        self.missing.retain(|place, _| missing.contains(place));
-        for place in missing {
-            self.missing.entry(place).or_insert(step);
-        }
-    }
-
-    /// The journal is ahead of the acknowledgement: of a write that began when a slab had been
-    /// dropped, none may name that slab to the next owner.
-    fn check_journal(&self, (first, count): (usize, usize), start: u64) -> Option<String> {
-        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.scheme.k();
-        let of = |sector: usize| sector * SECTOR_BYTES / extent_bytes;
-        let places = (of(first), 0)..=(of(first + count - 1), usize::MAX);
-        let mut missed = self
-            .missing
-            .range(places)
-            .filter(|&(_, &since)| since < start);
-        let &(extent, split) = missed
-            .find(|&(&(extent, split), _)| self.estate.names(extent, split))?
-            .0;
-        Some(format!(
-            "{}: a write of extent {extent} is acknowledged without split {split}, which the journal names",
-            self.name
-        ))
-    }
-
-    /// Goes on with the last page of those to be mended.
-    fn mend(&mut self, steps: &mut u64) {
-        const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
-        if let (Some(&page), Some(lane)) = (self.mending.last(), self.workers.first_mut())
-            && lane.running.is_empty()
-        {
-            *steps += 1;
-            self.model.begin_read(*steps);
-            let op = Op::Read(vec![0xa5; PAGE_BYTES]);
-            lane.start(to_index(page) * SECTORS, SECTORS, *steps, Kind::Mend, op);
         }
     }
 

@@ -1,0 +1,88 @@
+//! What the simulation's checks see of a client's directory.
+
+use cenote_fabric::ClientId;
+use cenote_volume::{Health, Relocation, Seat, Stepped};
+
+use super::Client;
+
+impl Client {
+    /// Who it is to hosts.
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+
+    /// Whether its directory has changed since the last call.
+    pub fn has_moved(&mut self) -> bool {
+        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
+        std::mem::replace(&mut self.epoch, epoch) != epoch
+    }
+
+    /// Where its slabs are now.
+    pub fn seats(&self) -> Vec<Seat> {
+        self.volume.as_ref().map_or_else(Vec::new, Stepped::seats)
+    }
+
+    /// And where they were when they were checked.
+    pub fn known_seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    pub fn know_seats(&mut self, seats: Vec<Seat>) {
+        self.seats = seats;
+    }
+
+    /// Hosts that an extent is read from.
+    pub fn live_hosts(&self, extent: usize) -> Vec<usize> {
+        let seats = self.seats();
+        let live = seats.iter().filter(|seat| seat.extent == extent);
+        live.filter(|seat| seat.is_live)
+            .map(|seat| seat.host)
+            .collect()
+    }
+
+    pub fn relocations(&self) -> Vec<Relocation> {
+        self.volume
+            .as_ref()
+            .map_or_else(Vec::new, Stepped::relocations)
+    }
+
+    /// Whether the slab that a relocation was about is read from now.
+    pub fn is_published(&self, relocation: &Relocation) -> bool {
+        self.seats().iter().any(|seat| {
+            let place = (seat.extent, seat.split, seat.host);
+            place == (relocation.extent, relocation.split, relocation.target) && seat.is_live
+        })
+    }
+
+    /// For people: what it waits for.
+    pub fn state(&mut self) -> String {
+        let running = self.running();
+        let Some(volume) = &mut self.volume else {
+            return format!("{} is down", self.name);
+        };
+        let status = volume.status();
+        let away: Vec<&str> = status
+            .hosts
+            .iter()
+            .filter(|host| !host.connected)
+            .map(|host| host.name.as_str())
+            .collect();
+        let ill = status
+            .extents
+            .iter()
+            .filter(|extent| extent.health != Health::Healthy);
+        let ill: Vec<String> = ill
+            .map(|extent| {
+                format!(
+                    "extent {} {:?} {:?}",
+                    extent.index, extent.health, extent.hosts
+                )
+            })
+            .collect();
+        format!(
+            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}",
+            self.name,
+            volume.relocations()
+        )
+    }
+}

@@ -1,0 +1,177 @@
+//! A client's volume from owner to owner: how it is opened, ends, is taken over and mended.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::{ClientId, Connector, sim};
+use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
+
+use super::super::dialer::Dialing;
+use super::super::estate::Estate;
+use super::super::model::{Model, SECTOR_BYTES};
+use super::{Client, Kind, Trouble, to_index};
+
+/// Pause before a volume is opened again that could not be.
+const REOPEN: Duration = Duration::from_millis(500);
+
+impl Client {
+    /// A volume that holds nothing.
+    pub(super) fn renew(&mut self) {
+        self.volume_id = self.random.u128();
+        self.estate = Estate::new();
+        self.model = Model::new(self.random.next(), self.plan.size_bytes);
+    }
+
+    /// Opens the volume, with what its last owner left; its workers come once that is taken over
+    /// and enough hosts are connected.
+    pub(super) fn open(&mut self) {
+        let config = VolumeConfig {
+            name: self.name.clone(),
+            id: self.volume_id,
+            scheme: self.plan.scheme,
+            size_bytes: self.plan.size_bytes,
+            size_bytes_max: self.plan.size_bytes,
+            hosts: self.plan.hosts.clone(),
+        };
+        self.id = ClientId(self.random.u128());
+        let orders = self.dialing.orders();
+        let kept = self.estate.kept(&mut self.random);
+        let volume = Stepped::open_kept(
+            config,
+            kept,
+            self.plan.slab_bytes,
+            self.id,
+            orders,
+            sim::now,
+        );
+        self.reopen_at = None;
+        self.is_opening = true;
+        self.volume = match volume {
+            Ok(volume) => Some(volume),
+            // It could not begin its journal, or ended while it did.
+            Err(error) => {
+                let is_disk = matches!(error, VolumeError::Journal(_));
+                assert!(is_disk, "open a simulated volume: {error}");
+                self.reopen_at = Some(sim::now().after(REOPEN));
+                None
+            }
+        };
+    }
+
+    /// Its process ends without a word.
+    pub fn crash(&mut self, step: u64) {
+        for lane in self.workers.drain(..) {
+            lane.worker.abandon();
+        }
+        self.model.end_all(step);
+        self.mending.clear();
+        self.missing.clear();
+        self.missing_epoch = 0;
+        self.volume = None;
+        self.epoch = 0;
+        self.seats.clear();
+    }
+
+    /// Its next process, with the volume that the last one left, or a new one.
+    pub fn restart(&mut self, connector: Arc<dyn Connector>, is_new: bool) {
+        self.dialing = Dialing::new(Arc::clone(&connector));
+        self.connector = connector;
+        if is_new {
+            self.renew();
+        }
+        self.is_resting = false;
+        self.open();
+    }
+
+    /// Whether its process has ended by itself, in the middle of something.
+    pub fn has_ended(&self) -> bool {
+        self.volume.is_some() && self.estate.is_dead()
+    }
+
+    /// Takes the volume over, as far as hosts have answered; whether workers may begin.
+    pub(super) fn take_over(&mut self, trouble: &mut Vec<Trouble>) -> bool {
+        let Some(volume) = self.volume.as_mut().filter(|_| self.is_opening) else {
+            return self.volume.is_some();
+        };
+        match volume.is_open() {
+            Ok(true) => {
+                self.is_opening = false;
+                self.mending = volume.doubtful_pages();
+                true
+            }
+            Ok(false) => false,
+            Err(VolumeError::Unreachable { hosts }) => {
+                trouble.push(Trouble::Unreachable(format!("{}: {hosts}", self.name)));
+                self.volume = None;
+                self.reopen_at = Some(sim::now().after(REOPEN));
+                false
+            }
+            Err(error) => {
+                let what = format!("{}: cannot be taken over: {error}", self.name);
+                trouble.push(Trouble::Wrong(what));
+                false
+            }
+        }
+    }
+
+    /// Notes which members of which extents lack a slab.
+    pub(super) fn note_missing(&mut self, step: u64) {
+        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
+        if epoch == self.missing_epoch {
+            return;
+        }
+        self.missing_epoch = epoch;
+        let seats = self.seats();
+        let live: BTreeSet<(usize, usize)> = seats
+            .iter()
+            .filter(|seat| seat.is_live)
+            .map(|seat| (seat.extent, seat.split))
+            .collect();
+        let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
+        let all = extents
+            .iter()
+            .flat_map(|&extent| (0..self.plan.scheme.members()).map(move |split| (extent, split)));
+        let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
+        self.missing.retain(|place, _| missing.contains(place));
+        for place in missing {
+            self.missing.entry(place).or_insert(step);
+        }
+    }
+
+    /// The journal is ahead of the acknowledgement: of a write that began when a slab had been
+    /// dropped, none may name that slab to the next owner.
+    pub(super) fn check_journal(
+        &self,
+        (first, count): (usize, usize),
+        start: u64,
+    ) -> Option<String> {
+        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.scheme.k();
+        let of = |sector: usize| sector * SECTOR_BYTES / extent_bytes;
+        let places = (of(first), 0)..=(of(first + count - 1), usize::MAX);
+        let mut missed = self
+            .missing
+            .range(places)
+            .filter(|&(_, &since)| since < start);
+        let &(extent, split) = missed
+            .find(|&(&(extent, split), _)| self.estate.names(extent, split))?
+            .0;
+        Some(format!(
+            "{}: a write of extent {extent} is acknowledged without split {split}, which the journal names",
+            self.name
+        ))
+    }
+
+    /// Goes on with the last page of those to be mended.
+    pub(super) fn mend(&mut self, steps: &mut u64) {
+        const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
+        if let (Some(&page), Some(lane)) = (self.mending.last(), self.workers.first_mut())
+            && lane.running.is_empty()
+        {
+            *steps += 1;
+            self.model.begin_read(*steps);
+            let op = Op::Read(vec![0xa5; PAGE_BYTES]);
+            lane.start(to_index(page) * SECTORS, SECTORS, *steps, Kind::Mend, op);
+        }
+    }
+}

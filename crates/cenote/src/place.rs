@@ -8,6 +8,8 @@
 //! DIR/hosts/NAME/{log,socket}    what it says, where it listens (shm)
 //! DIR/volumes/NAME.toml          a volume's size and scheme
 //! DIR/volumes/NAME.{lock,sock}   held by its one owner; where the owner answers
+//! DIR/volumes/NAME.journal       what an owner leaves to the next: which slabs are current,
+//! DIR/volumes/NAME.pages         and which pages hold data and were being written
 //! ```
 
 use std::fs::{self, File, TryLockError};

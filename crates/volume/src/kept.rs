@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::journal::{Identity, Image, Journal, JournalFile, Log};
-use crate::marks::{Marks, MarksError};
+use crate::marks::Marks;
 use crate::{JournalError, VolumeConfig, VolumeError};
 
 /// What survives a volume's owner.
@@ -125,7 +125,7 @@ impl Kept {
             held: std::collections::BTreeMap::new(),
         });
         let marks = if image.held.is_empty() {
-            Marks::create(&self.marks, config.id, page_count).map_err(MarksError::Io)?
+            Marks::without_slabs(&self.marks, config.id, page_count)?
         } else {
             Marks::take_over(&self.marks, config.id, page_count)?
         };

@@ -34,6 +34,7 @@ pub struct Marks {
     doubtful: Bitmap,
     torn: Bitmap,
     in_flight: Words,
+    header: Words,
     /// Pages that are doubtful or torn; mostly none.
     troubled: AtomicU64,
     /// What stands behind the map, if anything does.
@@ -88,6 +89,7 @@ impl Marks {
     pub fn create(file: &File, volume: u128, page_count: u64) -> io::Result<Self> {
         file.set_len(0)?;
         file.set_len(len_bytes(page_count)? as u64)?;
+        allocate(file, (HEADER_WORDS + IN_FLIGHT_MAX) * 8)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let said = header.as_slice()[1..].iter();
@@ -98,11 +100,58 @@ impl Marks {
         Ok(Self::over(map, page_count, Some(file.try_clone()?)))
     }
 
+    /// Marks of a volume of which no slab holds anything: fresh ones, unless the file says that
+    /// pages were written. Those are lost, and stay so.
+    ///
+    /// # Errors
+    /// [`MarksError`], but not `Foreign`.
+    pub fn without_slabs(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
+        let left = match Self::map(file, volume, page_count) {
+            Ok(left) => left,
+            Err(MarksError::Foreign) => return Ok(Self::create(file, volume, page_count)?),
+            Err(error) => return Err(error),
+        };
+        if left.0.written.next(0, page_count, true).is_none() {
+            return Ok(Self::create(file, volume, page_count)?);
+        }
+        Self::take_over(file, volume, page_count)
+    }
+
+    /// Says to the next owner that there is nothing to take over.
+    pub fn disown(&self) {
+        self.header.as_slice()[0].store(0, Ordering::Release);
+    }
+
     /// Takes over the marks that an earlier owner left in a file. Pages that were in flight are doubtful.
     ///
     /// # Errors
     /// [`MarksError`]; the file is as it was.
     pub fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
+        let (marks, is_of_this_boot) = Self::map(file, volume, page_count)?;
+        if !is_of_this_boot {
+            return Err(MarksError::Restarted);
+        }
+        for page in marks.doubtful.all(page_count) {
+            if marks.torn.contains(page) {
+                marks.doubtful.remove(page);
+            }
+        }
+        let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
+        marks.troubled.store(troubled, Ordering::Release);
+        for slot in 0..IN_FLIGHT_MAX {
+            let listed = marks.in_flight.as_slice()[slot].load(Ordering::Acquire);
+            if listed & !FRESH > page_count {
+                return Err(MarksError::Foreign);
+            }
+            if !is_planted(Planted::ForgetListed) {
+                marks.fail_write(slot);
+            }
+        }
+        Ok(marks)
+    }
+
+    /// The marks in a file, and whether they were written in this life of the machine.
+    fn map(file: &File, volume: u128, page_count: u64) -> Result<(Self, bool), MarksError> {
         let len = len_bytes(page_count)? as u64;
         let has = file.metadata()?.len();
         if has < (HEADER_WORDS * 8) as u64 {
@@ -118,22 +167,9 @@ impl Marks {
         if word(0) != MAGIC || (word(1), word(2)) != (low, high) {
             return Err(MarksError::Foreign);
         }
-        if (word(3), word(4)) != (boot_low, boot_high) {
-            return Err(MarksError::Restarted);
-        }
+        let is_of_this_boot = (word(3), word(4)) == (boot_low, boot_high);
         let marks = Self::over(map, page_count, Some(file.try_clone()?));
-        let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
-        marks.troubled.store(troubled, Ordering::Release);
-        for slot in 0..IN_FLIGHT_MAX {
-            let listed = marks.in_flight.as_slice()[slot].load(Ordering::Acquire);
-            if listed & !FRESH > page_count {
-                return Err(MarksError::Foreign);
-            }
-            if !is_planted(Planted::ForgetListed) {
-                marks.fail_write(slot);
-            }
-        }
-        Ok(marks)
+        Ok((marks, is_of_this_boot))
     }
 
     /// Makes sure that the file has room for the marks of so many pages: a store to a page of it
@@ -145,13 +181,7 @@ impl Marks {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        let len = libc::off_t::try_from(len_bytes(page_count)?)
-            .map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-        // SAFETY: no pointers.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        allocate(file, len_bytes(page_count)?)
     }
 
     fn over(map: Arc<MmapRaw>, page_count: u64, file: Option<File>) -> Self {
@@ -164,6 +194,7 @@ impl Marks {
             doubtful: bitmap(1),
             torn: bitmap(2),
             in_flight: Words::new(&map, HEADER_WORDS, IN_FLIGHT_MAX),
+            header: Words::new(&map, 0, HEADER_WORDS),
             troubled: AtomicU64::new(0),
             file,
         }
@@ -238,10 +269,10 @@ impl Marks {
         if self.troubled.load(Ordering::Acquire) == 0 {
             return;
         }
-        for bits in [&self.doubtful, &self.torn] {
-            if bits.remove(page) {
-                self.troubled.fetch_sub(1, Ordering::AcqRel);
-            }
+        // A page is counted once, whichever bits it has.
+        let (was_doubtful, was_torn) = (self.doubtful.remove(page), self.torn.remove(page));
+        if was_doubtful || was_torn {
+            self.troubled.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -250,7 +281,9 @@ impl Marks {
         for page in self.doubtful_pages(from, end) {
             // In this order a reader sees it as one or the other.
             self.torn.insert(page);
-            self.doubtful.remove(page);
+            if !self.doubtful.remove(page) {
+                self.torn.remove(page); // Healed meanwhile.
+            }
         }
     }
 
@@ -286,6 +319,17 @@ fn description(volume: u128) -> io::Result<[u64; 4]> {
     let halves = |value: u128| [value as u64, (value >> 64) as u64];
     let ([a, b], [c, d]) = (halves(volume), halves(boot));
     Ok([a, b, c, d])
+}
+
+/// Has the disk keep room for the first bytes of a file.
+fn allocate(file: &File, len_bytes: usize) -> io::Result<()> {
+    let len =
+        libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
+    // SAFETY: no pointers.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
 }
 
 fn len_bytes(page_count: u64) -> io::Result<usize> {

@@ -42,13 +42,15 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 46;
 /// Most extents of a volume: each change of the directory copies a pointer for each.
 const EXTENTS_MAX: u64 = 1 << 20;
 
-/// Resilient remote memory. Closing (or dropping) it gives its memory back; detaching leaves it.
+/// Resilient remote memory. Closing it gives its memory back, detaching leaves it; dropping it does
+/// the one or the other, as it was opened.
 pub struct Volume {
     core: Arc<Core>,
     commands: std::sync::mpsc::Sender<Command>,
     control: Mutex<Option<JoinHandle<()>>>,
     host_count: usize,
     size_bytes_max: u64,
+    is_kept: bool,
 }
 
 impl Volume {
@@ -145,10 +147,7 @@ impl Volume {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(thread);
         let opened = opened.map_or(Ok(Ok(())), |opened| opened.recv());
-        if let Err(error) = opened.map_err(|_| VolumeError::Closed)? {
-            volume.detach();
-            return Err(error);
-        }
+        opened.map_err(|_| VolumeError::Closed)??;
         Ok(volume)
     }
 
@@ -214,7 +213,8 @@ impl Volume {
         ));
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);
-        let opened = journal.is_some().then_some(opened);
+        let is_kept = journal.is_some();
+        let opened = is_kept.then_some(opened);
         let host_count = config.hosts.len();
         let (commands, inbox) = std::sync::mpsc::channel();
         let control = Control::new(Parts {
@@ -236,6 +236,7 @@ impl Volume {
             control: Mutex::new(None),
             host_count,
             size_bytes_max,
+            is_kept,
         };
         Ok((volume, control, opened))
     }
@@ -420,8 +421,13 @@ impl Volume {
 }
 
 impl Drop for Volume {
+    /// What outlives its owner is only given back when that is asked for.
     fn drop(&mut self) {
-        self.close();
+        if self.is_kept {
+            self.detach();
+        } else {
+            self.close();
+        }
     }
 }
 

@@ -196,16 +196,31 @@ fn more_losses_than_the_scheme_survives_are_errors_and_nothing_else() {
     for index in [0, 1] {
         cluster.restart(index);
     }
+    // Nor do they become zeros for the next owner, or the one after that.
+    for _ in 0..3 {
+        let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
+        let mut worker = volume.worker().unwrap();
+        for page in 0..PAGES {
+            let expected = if allocated[page as usize] {
+                Err(IoError::Lost)
+            } else {
+                Ok(vec![0; PAGE_BYTES])
+            };
+            assert_eq!(read(&mut worker, page), expected, "page {page}");
+        }
+        drop(worker);
+        volume.detach();
+    }
+    // What is discarded whole is as good as new.
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     let mut worker = volume.worker().unwrap();
-    for page in 0..PAGES {
-        let expected = if allocated[page as usize] {
-            Err(IoError::Lost)
-        } else {
-            Ok(vec![0; PAGE_BYTES])
-        };
-        assert_eq!(read(&mut worker, page), expected, "page {page}");
-    }
+    worker.discard(0, SIZE).unwrap();
+    support::wait_until(
+        || worker.write(0, &page_of(1)).is_ok(),
+        || format!("{:?}", volume.status()),
+    );
+    assert_eq!(read(&mut worker, 0).unwrap(), page_of(1));
+    assert_eq!(read(&mut worker, 1).unwrap(), vec![0; PAGE_BYTES]);
 }
 
 #[test]

@@ -92,6 +92,17 @@ impl Control {
                 });
             }
         }
+        // A page that holds data where no slab does is lost, and does not become zeros.
+        for extent in 0..self.core.directory.snapshot().extents.len() {
+            let pages = self.core.pages(extent);
+            let first = self.core.marks.written.next(pages.start, pages.end, true);
+            if first.is_some() {
+                found.entry(extent).or_insert_with(|| Stripe {
+                    members: vec![None; members],
+                    ..Stripe::default()
+                });
+            }
+        }
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
             for (extent, mut stripe) in found {

@@ -119,10 +119,12 @@ impl Control {
 
     /// Notes that the volume holds nothing any more.
     pub(super) fn record_end(&mut self) {
-        if let Some(record) = &mut self.record
-            && let Err(error) = record.journal.clear()
-        {
-            tracing::error!(%error, "the volume's journal cannot be cleared");
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        match record.journal.clear() {
+            Ok(()) => self.core.marks.disown(),
+            Err(error) => tracing::error!(%error, "the volume's journal cannot be cleared"),
         }
     }
 }

@@ -413,6 +413,11 @@ impl Control {
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
             (COPY, sources.into_iter().collect())
         } else {
+            if split < k && k > 1 {
+                // A write of the chunk may have ended unknown since the repair began.
+                let marks = &self.core.marks;
+                marks.condemn(base + u64::from(start), base + u64::from(end));
+            }
             let others = stripe.members.iter().enumerate();
             let sources: Vec<Source> = others
                 .filter(|&(index, _)| usable(index))

@@ -74,6 +74,16 @@ impl Bitmap {
         None
     }
 
+    /// Every page below `end` with its bit set.
+    pub fn all(&self, end: u64) -> impl Iterator<Item = u64> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let page = self.next(next, end, true)?;
+            next = page + 1;
+            Some(page)
+        })
+    }
+
     /// Pages with their bit set in `from..end`.
     pub fn count(&self, from: u64, end: u64) -> u64 {
         let mut total = 0;

@@ -115,3 +115,31 @@ fn marks_of_another_volume_or_another_boot_are_refused() {
         Err(MarksError::Restarted)
     ));
 }
+
+#[test]
+fn a_page_healed_while_it_is_condemned_is_sound_and_counted_once() {
+    let marks = Marks::anonymous(1000).unwrap();
+    for page in 0..1000 {
+        marks.doubt(page);
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| marks.condemn(0, 1000));
+        scope.spawn(|| (0..1000).for_each(|page| marks.heal(page)));
+    });
+    assert_eq!(marks.troubled.load(Ordering::Relaxed), 0);
+    assert_eq!(marks.torn.count(0, 1000) + marks.doubtful.count(0, 1000), 0);
+}
+
+#[test]
+fn marks_without_slabs_keep_what_is_lost() {
+    let file = tempfile::tempfile().unwrap();
+    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    marks.written.insert(7);
+    drop(marks);
+    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    assert!(marks.written.contains(7), "lost, and no zeros");
+    marks.disown();
+    drop(marks);
+    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    assert_eq!(marks.written.count(0, 1000), 0);
+}

@@ -4,8 +4,8 @@
 //! its end and a failed host is marked in the directory before anything is posted again.
 //!
 //! States: `Parked -> Reading -> (done)` for a read; for a write
-//! `Parked -> [Merging ->] Writing -> [Settling ->] (done)`. Any of them falls back to
-//! `Parked` when it has to wait for a writer, a fence or a mapping.
+//! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`. What has not
+//! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
 //!
 //! Invariants:
 //! - A write holds the page's claim from its first read or post to its end.
@@ -67,6 +67,8 @@ enum State {
     Reading,
     Merging,
     Writing,
+    /// Partly written; waits for a rebuilder, or for a slab that may come back.
+    Holding,
     Settling,
 }
 
@@ -101,16 +103,18 @@ impl Worker {
     /// Tries a parked or settling operation again.
     pub(super) fn resume(&mut self, op: u16) {
         match self.ops[usize::from(op)].state {
-            State::Settling => self.end_write(op),
+            State::Settling | State::Holding => self.end_write(op),
             _ => self.begin(op),
         }
     }
 
     /// Forgets parked operations that have not begun.
     pub(super) fn retain_settling(&mut self) {
-        let ops = &self.ops;
-        self.parked
-            .retain(|&op| ops[usize::from(op)].state == State::Settling);
+        let has_begun = |&op: &u16| {
+            let state = self.ops[usize::from(op)].state;
+            matches!(state, State::Settling | State::Holding)
+        };
+        self.parked.retain(has_begun);
     }
 
     /// Gives back the pages of operations that will not go on: those that changed nothing, and
@@ -290,7 +294,7 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Merging => self.end_merge(op),
             State::Writing => self.end_write(op),
-            State::Free | State::Parked | State::Settling => {
+            State::Free | State::Parked | State::Holding | State::Settling => {
                 unreachable!("no verb is out in these states")
             }
         }
@@ -343,9 +347,10 @@ impl Worker {
         // Before the page is given back or the epoch left: readers and rebuilders look then.
         order_stores();
         if self.ops[at].failed {
-            let before = stripe_of(&self.views, &self.ops[at])
-                .expect("a write works in a mapped extent")
-                .clone();
+            let before = stripe_of(&self.views, &self.ops[at]).cloned();
+            // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
+            // cannot be made from the others. The end of the write heals it.
+            self.core.marks.doubt(self.ops[at].page);
             self.leave(op);
             self.enter(op);
             self.ops[at].failed = false;
@@ -354,9 +359,14 @@ impl Worker {
             let Some(stripe) = stripe else {
                 return self.finish(op, Err(IoError::Lost));
             };
-            let acked = self.ops[at].acked & unchanged_members(&before, stripe);
+            let same = before.map_or(0, |before| unchanged_members(&before, stripe));
+            let acked = self.ops[at].acked & same;
             let k = self.core.scheme.k();
             let missing = required(stripe, self.ops[at].index, k) & !acked;
+            let is_fenced = stripe.fence.contains(&self.ops[at].index);
+            if stripe.has_stranded() || (missing != 0 && is_fenced) {
+                return self.hold(op);
+            }
             self.ops[at].acked = acked;
             if missing != 0 {
                 self.ops[at].state = State::Writing;
@@ -369,10 +379,25 @@ impl Worker {
             self.core.directory.is_settled(stripe.changed_in) || is_planted(Planted::StaleSnapshot);
         if is_known && self.core.is_journaled(stripe.changed_in) {
             self.finish(op, Ok(()));
+        } else if self.core.closed.load(Ordering::Acquire) {
+            // Nobody writes the journal any more.
+            self.finish(op, Err(IoError::Closed));
         } else {
             self.ops[at].state = State::Settling;
             self.parked.push(op);
         }
+    }
+
+    /// Lets go of the epoch, so that a rebuilder can end, and writes the page to every member again
+    /// once nothing stands in the way.
+    fn hold(&mut self, op: u16) {
+        if self.core.closed.load(Ordering::Acquire) {
+            return self.finish(op, Err(IoError::Closed));
+        }
+        self.leave(op);
+        let state = &mut self.ops[usize::from(op)];
+        (state.state, state.acked, state.failed) = (State::Holding, 0, true);
+        self.parked.push(op);
     }
 
     fn is_discard(&self, op: u16) -> bool {
@@ -382,14 +407,11 @@ impl Worker {
     /// Ends an operation with nothing out and tells its request.
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
-        self.leave(op);
+        // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
         if std::mem::take(&mut self.ops[at].listed) {
-            let (slot, page) = (self.list_slot(op), self.ops[at].page);
-            match result {
-                Ok(()) => self.core.marks.end_write(slot, page),
-                Err(_) => self.core.marks.fail_write(slot),
-            }
+            self.unlist(op, result.is_ok());
         }
+        self.leave(op);
         self.unclaim(op);
         self.ops[at].state = State::Free;
         let request = usize::from(self.ops[at].request);
@@ -421,9 +443,19 @@ impl Worker {
     pub(super) fn fail_writes(&mut self) {
         for op in 0..self.ops.len() {
             if std::mem::take(&mut self.ops[op].listed) {
-                let slot = self.farewell.id * OPS_MAX + op;
-                self.core.marks.fail_write(slot);
+                self.unlist(u16::try_from(op).expect("OPS_MAX fits"), false);
             }
+        }
+    }
+
+    /// Takes the operation's page off the list of pages in flight.
+    fn unlist(&self, op: u16, is_whole: bool) {
+        let slot = self.list_slot(op);
+        if is_whole {
+            let page = self.ops[usize::from(op)].page;
+            self.core.marks.end_write(slot, page);
+        } else {
+            self.core.marks.fail_write(slot);
         }
     }
 

@@ -51,7 +51,7 @@ const SEEDS: [u64; 4] = [1, 2, 3, 4];
 fn known_seeds_keep_every_promise() {
     for seed in SEEDS {
         let mut options = options(seed, 3600);
-        options.limit = Some(Duration::from_secs(10));
+        options.limit = Some(Duration::from_secs(15));
         let report = assert_kept(&options);
         assert!(
             report.page_ops > 1000 && report.faults > 10,
@@ -66,7 +66,7 @@ fn a_fresh_seed_keeps_every_promise() {
     let seed = RandomState::new().hash_one(0) & u64::from(u32::MAX);
     println!("a fresh seed: {seed}");
     let mut options = options(seed, 3600 * 24);
-    options.limit = Some(Duration::from_secs(45));
+    options.limit = Some(Duration::from_secs(60));
     let report = assert_kept(&options);
     println!(
         "seed {seed}: {} s, {} page operations, {} faults",

@@ -14,6 +14,7 @@ mod hosts;
 mod mapping;
 mod moving;
 mod owning;
+mod progress;
 mod reclaim;
 mod recording;
 mod repair;

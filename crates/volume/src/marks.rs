@@ -125,7 +125,7 @@ impl Marks {
     /// Takes over the marks that an earlier owner left in a file. Pages that were in flight are doubtful.
     ///
     /// # Errors
-    /// [`MarksError`]; the file is as it was.
+    /// [`MarksError`]. What the file says stays as it was.
     pub fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
         let (marks, is_of_this_boot) = Self::map(file, volume, page_count)?;
         if !is_of_this_boot {
@@ -138,11 +138,12 @@ impl Marks {
         }
         let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
         marks.troubled.store(troubled, Ordering::Release);
+        let listed = marks.in_flight.as_slice().iter();
+        let mut pages = listed.map(|slot| slot.load(Ordering::Acquire) & !FRESH);
+        if pages.any(|page| page > page_count) {
+            return Err(MarksError::Foreign);
+        }
         for slot in 0..IN_FLIGHT_MAX {
-            let listed = marks.in_flight.as_slice()[slot].load(Ordering::Acquire);
-            if listed & !FRESH > page_count {
-                return Err(MarksError::Foreign);
-            }
             if !is_planted(Planted::ForgetListed) {
                 marks.fail_write(slot);
             }
@@ -152,15 +153,11 @@ impl Marks {
 
     /// The marks in a file, and whether they were written in this life of the machine.
     fn map(file: &File, volume: u128, page_count: u64) -> Result<(Self, bool), MarksError> {
-        let len = len_bytes(page_count)? as u64;
         let has = file.metadata()?.len();
         if has < (HEADER_WORDS * 8) as u64 {
             return Err(MarksError::Foreign);
         }
-        if has < len {
-            file.set_len(len)?; // The volume may grow further than before.
-        }
-        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let mut map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
         let [low, high, boot_low, boot_high] = description(volume)?;
@@ -168,6 +165,12 @@ impl Marks {
             return Err(MarksError::Foreign);
         }
         let is_of_this_boot = (word(3), word(4)) == (boot_low, boot_high);
+        let len = len_bytes(page_count)? as u64;
+        if has < len {
+            // The volume may grow further than before.
+            file.set_len(len)?;
+            map = Arc::new(MmapRaw::map_raw(file)?);
+        }
         let marks = Self::over(map, page_count, Some(file.try_clone()?));
         Ok((marks, is_of_this_boot))
     }

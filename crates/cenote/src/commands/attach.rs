@@ -42,22 +42,29 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
             break status;
         }
     };
-    print(name, left.slabs, left.owners + 1, &status, json)?;
+    let is_whole = status.health == Health::Healthy && status.torn_pages == 0;
+    print(name, left.slabs, left.owners + 1, &status, is_whole, json)?;
     if hold {
         eprintln!("holding volume {name} until SIGTERM or SIGINT");
         // Nothing is ever sent: this ends when a signal drops the other end.
         assert!(told.recv().is_err(), "the channel carries its end only");
     }
-    let is_whole = status.health == Health::Healthy && status.torn_pages == 0;
     Ok(if is_whole { DONE } else { NOT_WHOLE })
 }
 
-fn print(name: &str, left: usize, owner: u64, status: &VolumeStatus, json: bool) -> Result<()> {
+fn print(
+    name: &str,
+    left: usize,
+    owner: u64,
+    status: &VolumeStatus,
+    is_whole: bool,
+    json: bool,
+) -> Result<()> {
     let value = serde_json::to_value(status)?;
     if json {
         let object = serde_json::json!({
             "name": name, "owner": owner, "slabs_left": left,
-            "whole": super::volume::is_whole(&value), "status": value,
+            "whole": is_whole, "status": value,
         });
         println!("{}", serde_json::to_string_pretty(&object)?);
         return Ok(());

@@ -13,7 +13,8 @@
 //! Invariants: a slab that missed an acknowledged write is never taken back; nothing of a volume
 //! that outlives its owners is asked of a host that has not confirmed the owner's epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -52,6 +53,9 @@ pub(super) struct Opening {
 
 /// Pause before a host is asked again whether the earlier owner is gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// And before one that refuses for a reason of its own.
+const ASK_UNWILLING_AGAIN: Duration = Duration::from_secs(5);
 
 /// And before one that runs an earlier version is looked at again.
 const ASK_OLD_AGAIN: Duration = Duration::from_secs(60);
@@ -170,23 +174,33 @@ impl Control {
     /// A host refuses to let this client own the volume.
     pub(super) fn on_not_owned(&mut self, host: HostIndex, reason: Refusal) {
         let name = &self.hosts[host].config.name;
-        match reason {
+        let pause = match reason {
             Refusal::Owned => {
                 tracing::debug!(host = %name, "the earlier owner is not gone yet");
+                ASK_AGAIN
             }
             Refusal::Superseded => {
                 tracing::error!(host = %name, "the volume has another owner since");
                 return self.end_opening(Err(VolumeError::Superseded));
             }
-            reason => tracing::warn!(host = %name, ?reason, "a host does not let this volume in"),
-        }
-        let ask_at = self.now().after(ASK_AGAIN);
+            reason => {
+                tracing::warn!(host = %name, ?reason, "a host does not let this volume in");
+                ASK_UNWILLING_AGAIN
+            }
+        };
+        let ask_at = self.now().after(pause);
         self.hosts[host].ownership = Ownership::Unknown { ask_at };
     }
 
     /// Asks a host for every slab that is stranded there.
     fn retake(&mut self, host: HostIndex) {
         let snapshot = self.core.directory.snapshot();
+        // A slab may still be on its way from an earlier question.
+        let on_its_way: BTreeSet<(usize, usize)> = self
+            .acquires
+            .values()
+            .map(|acquire| (acquire.extent, acquire.member))
+            .collect();
         let mut asked = Vec::new();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
             let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
@@ -194,13 +208,8 @@ impl Control {
                 slab.filter(|slab| slab.host == host)
                     .map(|slab| (extent, split, slab.birth))
             });
-            asked.extend(here);
+            asked.extend(here.filter(|&(extent, split, _)| !on_its_way.contains(&(extent, split))));
         }
-        let is_asked = |&(extent, split, _): &(usize, usize, u64)| {
-            let same = |acquire: &Acquire| (acquire.extent, acquire.member) == (extent, split);
-            self.acquires.values().any(same)
-        };
-        asked.retain(|slab| !is_asked(slab));
         for (extent, split, birth) in asked {
             self.acquire(extent, split, host, Purpose::Return { birth });
         }
@@ -266,7 +275,7 @@ impl Control {
             let awaited = stripe.stranded.get(split).copied().flatten();
             let is_awaited = awaited.is_some_and(|slab| (slab.host, slab.birth) == (host, birth));
             if is_awaited {
-                let stripe = std::sync::Arc::make_mut(stripe);
+                let stripe = Arc::make_mut(stripe);
                 stripe.stranded[split] = None;
                 stripe.changed_in = epoch;
             }
@@ -288,7 +297,8 @@ impl Control {
         let waiting: Vec<usize> = (0..snapshot.extents.len())
             .filter(|&extent| snapshot.extents[extent].as_deref().is_some_and(stranded))
             .collect();
-        self.waits.retain(|extent, _| waiting.contains(extent));
+        self.waits
+            .retain(|extent, _| waiting.binary_search(extent).is_ok());
         let mut unreachable = Vec::new();
         for &extent in &waiting {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
@@ -364,7 +374,7 @@ impl Control {
             let Some(stripe) = &mut next.extents[extent] else {
                 return false;
             };
-            let stripe = std::sync::Arc::make_mut(stripe);
+            let stripe = Arc::make_mut(stripe);
             gone = std::mem::take(&mut stripe.stranded);
             stripe.changed_in = epoch;
             true

@@ -24,7 +24,6 @@ use cenote_pool::planted::{Planted, is_planted};
 use super::mapping::Purpose;
 use super::{Control, Granted, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session};
-use crate::stepped::{Relocation, RelocationStage};
 
 /// One extent being repaired or reclaimed.
 pub(super) struct Repair {
@@ -574,37 +573,5 @@ impl Control {
         if let Some(at) = self.repairs.iter().position(hit) {
             self.abandon(at);
         }
-    }
-
-    /// Where the repairs stand that have a slab to fill; for simulators.
-    pub(crate) fn relocations(&self) -> Vec<Relocation> {
-        let at_work = self.repairs.iter().filter_map(|repair| {
-            let stage = match repair.stage {
-                Stage::Draining { .. } => RelocationStage::Fenced,
-                Stage::Filling { .. } => RelocationStage::Drained,
-                Stage::Acquiring
-                | Stage::Pausing { .. }
-                | Stage::Reclaiming { .. }
-                | Stage::Leaving { .. } => return None,
-            };
-            Some(Relocation {
-                extent: repair.extent,
-                split: repair.split,
-                target: repair.target?.host,
-                stage,
-            })
-        });
-        at_work.collect()
-    }
-
-    /// Share of the slab that is filled, when the extent is being repaired; for status.
-    pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
-        let done = match self.repairs[self.find_repair(extent)?].stage {
-            Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
-            Stage::Filling { end, .. } => end,
-            Stage::Acquiring => 0,
-            Stage::Reclaiming { .. } | Stage::Leaving { .. } => return None,
-        };
-        Some(f64::from(done) / self.core.extent_pages as f64)
     }
 }

@@ -1,0 +1,39 @@
+//! How far repairs are, for people and for simulators.
+
+use super::Control;
+use super::repair::Stage;
+use crate::stepped::{Relocation, RelocationStage};
+
+impl Control {
+    /// Where the repairs stand that have a slab to fill; for simulators.
+    pub(crate) fn relocations(&self) -> Vec<Relocation> {
+        let at_work = self.repairs.iter().filter_map(|repair| {
+            let stage = match repair.stage {
+                Stage::Draining { .. } => RelocationStage::Fenced,
+                Stage::Filling { .. } => RelocationStage::Drained,
+                Stage::Acquiring
+                | Stage::Pausing { .. }
+                | Stage::Reclaiming { .. }
+                | Stage::Leaving { .. } => return None,
+            };
+            Some(Relocation {
+                extent: repair.extent,
+                split: repair.split,
+                target: repair.target?.host,
+                stage,
+            })
+        });
+        at_work.collect()
+    }
+
+    /// Share of the slab that is filled, when the extent is being repaired; for status.
+    pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
+        let done = match self.repairs[self.find_repair(extent)?].stage {
+            Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
+            Stage::Filling { end, .. } => end,
+            Stage::Acquiring => 0,
+            Stage::Reclaiming { .. } | Stage::Leaving { .. } => return None,
+        };
+        Some(f64::from(done) / self.core.extent_pages as f64)
+    }
+}

@@ -11,8 +11,8 @@ use snow::{Builder, HandshakeState, TransportState};
 use crate::{ClientId, ClusterKey, Hello};
 
 /// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
-pub const VERSION: u16 = 2;
-/// Oldest version that it speaks: the one before, so that a cluster is upgraded machine by machine.
+pub const VERSION: u16 = 3;
+/// Oldest version that it speaks, so that a cluster is upgraded machine by machine.
 pub const VERSION_OLDEST: u16 = 1;
 
 /// The versions that one end speaks, each between the two.

@@ -16,14 +16,14 @@ mod tests;
 pub(crate) mod wire;
 
 pub use reply::{FillResult, HeldSlab, Refusal, Reply};
-pub use request::{Drain, Request, Source};
+pub use request::{Drain, Request, SlabActivity, Source};
 pub use status::{ClientStatus, Counters, HostStatus, STATUS_CLIENTS_MAX, SlabCounts};
 use wire::Reader;
 
 /// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte
 /// of every message.
-pub const VERSION: u8 = 2;
-/// Oldest version that is understood: the one before. Another one is refused, not guessed at.
+pub const VERSION: u8 = 3;
+/// Oldest version that is understood. Another one is refused, not guessed at.
 pub const VERSION_OLDEST: u8 = 1;
 /// Longest message in bytes; the fabric's own bound on a message.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;
@@ -37,7 +37,8 @@ pub const FILL_BYTES_MAX: u64 = 1 << 20;
 pub const K_MAX: u8 = 32;
 /// Most parity splits of a code.
 pub const R_MAX: u8 = 8;
-/// Most windows in one [`Reply::Evict`].
+/// Most windows in one [`Reply::Evict`] or [`Reply::CheckActivity`], and most slabs in one
+/// [`Request::Activity`].
 pub const EVICT_WINDOWS_MAX: usize = 256;
 /// Most slabs in one [`Reply::Held`].
 pub const HELD_SLABS_MAX: usize = 256;
@@ -76,7 +77,7 @@ fn open(bytes: &[u8]) -> Result<(u8, u8, Reader<'_>), Malformed> {
     let mut input = Reader::new(bytes);
     let version = input.u8()?;
     if !(VERSION_OLDEST..=VERSION).contains(&version) {
-        return Err(Malformed("another version than 1 and 2"));
+        return Err(Malformed("another version than 1 to 3"));
     }
     Ok((version, input.u8()?, input))
 }

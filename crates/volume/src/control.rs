@@ -318,7 +318,10 @@ impl Control {
             Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
             Reply::Evict { windows } => self.on_evict(host, &windows),
-            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Held { .. } => {}
+            Reply::Unmapped { .. }
+            | Reply::Status(_)
+            | Reply::Held { .. }
+            | Reply::CheckActivity { .. } => {}
         }
     }
 

@@ -247,6 +247,8 @@ impl Daemon {
                 self.drain(now, drain);
                 self.tell_status(client);
             }
+            // Nobody has asked.
+            Request::Activity { .. } => {}
             Request::Decline { window } => self.ledger.handle_declined(client, window),
             Request::Held { skip } => {
                 let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);

@@ -78,6 +78,15 @@ pub enum Reply {
         /// Slabs of the volume that it holds here now.
         slabs: u32,
     },
+    /// How active are these slabs of the client? The host means to ask some of them back, those
+    /// that are used least. No answer to a request; answered by [`Request::Activity`]. Since
+    /// version 3.
+    CheckActivity {
+        /// Chosen by the host, returned in the answer.
+        request: u64,
+        /// 1 to [`EVICT_WINDOWS_MAX`].
+        windows: Vec<Window>,
+    },
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -132,6 +141,7 @@ impl Reply {
     #[must_use]
     pub fn since(&self) -> u8 {
         match self {
+            Self::CheckActivity { .. } => 3,
             Self::Evict { .. } | Self::Held { .. } | Self::Owned { .. } => 2,
             _ => 1,
         }
@@ -207,12 +217,7 @@ impl Reply {
             }
             Self::Evict { windows } => {
                 out.u8(8);
-                let fits = (1..=EVICT_WINDOWS_MAX).contains(&windows.len());
-                assert!(fits, "{} windows", windows.len());
-                out.u16(u16::try_from(windows.len()).expect("the bound fits 16 bits"));
-                for window in windows {
-                    out.window(*window);
-                }
+                write_windows(&mut out, windows);
             }
             Self::Held { skip, slabs } => {
                 out.u8(9);
@@ -230,6 +235,11 @@ impl Reply {
                 out.u8(10);
                 out.u64(*request);
                 out.u32(*slabs);
+            }
+            Self::CheckActivity { request, windows } => {
+                out.u8(11);
+                out.u64(*request);
+                write_windows(&mut out, windows);
             }
         }
     }
@@ -292,6 +302,10 @@ impl Reply {
                 request: input.u64()?,
                 slabs: input.u32()?,
             },
+            11 => Self::CheckActivity {
+                request: input.u64()?,
+                windows: read_windows(&mut input)?,
+            },
             _ => return Err(Malformed("unknown reply")),
         };
         if reply.since() > version {
@@ -299,6 +313,15 @@ impl Reply {
         }
         input.end()?;
         Ok(reply)
+    }
+}
+
+fn write_windows(out: &mut Writer<'_>, windows: &[Window]) {
+    let fits = (1..=EVICT_WINDOWS_MAX).contains(&windows.len());
+    assert!(fits, "{} windows", windows.len());
+    out.u16(u16::try_from(windows.len()).expect("the bound fits 16 bits"));
+    for window in windows {
+        out.window(*window);
     }
 }
 

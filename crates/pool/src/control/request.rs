@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::Reply;
 use super::wire::{Reader, Writer};
-use super::{ADDRESS_BYTES_MAX, K_MAX, Malformed, VERSION, Window, open};
+use super::{ADDRESS_BYTES_MAX, EVICT_WINDOWS_MAX, K_MAX, Malformed, VERSION, Window, open};
 
 /// Where a fill reads one split.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -14,6 +14,16 @@ pub struct Source {
     pub address: String,
     /// The split's window there.
     pub window: Window,
+}
+
+/// How much a client uses one of its slabs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SlabActivity {
+    /// The slab's window.
+    pub window: Window,
+    /// Moving average of its page reads and writes per second, times 1000; the greatest number
+    /// stands for itself and all above.
+    pub milli: u32,
 }
 
 /// What a client asks of a host.
@@ -115,6 +125,13 @@ pub enum Request {
         /// The volume.
         volume: u128,
     },
+    /// How active the slabs of a [`Reply::CheckActivity`] are. Not answered. Since version 3.
+    Activity {
+        /// As the host asked.
+        request: u64,
+        /// At most [`EVICT_WINDOWS_MAX`]; a window that the client does not use is left out.
+        slabs: Vec<SlabActivity>,
+    },
 }
 
 /// Whether a host gives its slabs back. The numbers are those on the wire.
@@ -141,6 +158,7 @@ impl Request {
             | Self::Own { .. }
             | Self::Retake { .. }
             | Self::Leave { .. } => 2,
+            Self::Activity { .. } => 3,
             _ => 1,
         }
     }
@@ -157,7 +175,7 @@ impl Request {
     ///
     /// # Panics
     /// If the version is older than [`Request::since`], an address is longer than
-    /// [`ADDRESS_BYTES_MAX`] or there are more than [`K_MAX`] sources.
+    /// [`ADDRESS_BYTES_MAX`] or a list passes its bound.
     pub fn encode_as(&self, version: u8, out: &mut Vec<u8>) {
         assert!(version >= self.since(), "{self:?} in version {version}");
         let mut out = Writer(out);
@@ -256,6 +274,16 @@ impl Request {
                 out.u8(13);
                 out.u128(*volume);
             }
+            Self::Activity { request, slabs } => {
+                out.u8(14);
+                out.u64(*request);
+                assert!(slabs.len() <= EVICT_WINDOWS_MAX, "{} slabs", slabs.len());
+                out.u16(u16::try_from(slabs.len()).expect("the bound fits 16 bits"));
+                for slab in slabs {
+                    out.window(slab.window);
+                    out.u32(slab.milli);
+                }
+            }
         }
     }
 
@@ -317,6 +345,10 @@ impl Request {
             13 => Self::Leave {
                 volume: input.u128()?,
             },
+            14 => Self::Activity {
+                request: input.u64()?,
+                slabs: read_activities(&mut input)?,
+            },
             _ => return Err(Malformed("unknown request")),
         };
         if request.since() > version {
@@ -341,4 +373,18 @@ fn read_sources(input: &mut Reader<'_>) -> Result<Vec<Source>, Malformed> {
             })
         })
         .collect()
+}
+
+fn read_activities(input: &mut Reader<'_>) -> Result<Vec<SlabActivity>, Malformed> {
+    let count = usize::from(input.u16()?);
+    if count > EVICT_WINDOWS_MAX {
+        return Err(Malformed("too many slabs"));
+    }
+    let slab = |_| {
+        Ok(SlabActivity {
+            window: input.window()?,
+            milli: input.u32()?,
+        })
+    };
+    (0..count).map(slab).collect()
 }

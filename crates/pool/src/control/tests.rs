@@ -27,6 +27,10 @@ fn source() -> impl Strategy<Value = Source> {
     })
 }
 
+fn activity() -> impl Strategy<Value = SlabActivity> {
+    (window(), any::<u32>()).prop_map(|(window, milli)| SlabActivity { window, milli })
+}
+
 fn request() -> impl Strategy<Value = Request> {
     let fill = (
         any::<(u64, u8, u8, u8, u64, u64)>(),
@@ -63,6 +67,8 @@ fn request() -> impl Strategy<Value = Request> {
             }
         }),
         any::<u128>().prop_map(|volume| Request::Leave { volume }),
+        (any::<u64>(), vec(activity(), 0..=EVICT_WINDOWS_MAX))
+            .prop_map(|(request, slabs)| Request::Activity { request, slabs }),
         fill.prop_map(
             |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
                 request,
@@ -192,6 +198,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<u32>(), vec(held(), 0..=HELD_SLABS_MAX))
             .prop_map(|(skip, slabs)| Reply::Held { skip, slabs }),
         any::<(u64, u32)>().prop_map(|(request, slabs)| Reply::Owned { request, slabs }),
+        (any::<u64>(), vec(window(), 1..=EVICT_WINDOWS_MAX))
+            .prop_map(|(request, windows)| Reply::CheckActivity { request, windows }),
     ]
 }
 
@@ -243,7 +251,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..4, kind in 0_u8..15) {
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..5, kind in 0_u8..17) {
         if version > 0 && bytes.len() >= 2 {
             bytes[0] = version;
             bytes[1] = kind;
@@ -318,7 +326,7 @@ fn the_bytes_are_those_of_the_document() {
         member: 5,
     }
     .encode(&mut bytes);
-    let mut expected = vec![2, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![3, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
     expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([4, 0, 0, 0, 5]);
     assert_eq!(bytes, expected);
@@ -328,10 +336,10 @@ fn the_bytes_are_those_of_the_document() {
         result: FillResult::SourceFailed { split: 9 },
     }
     .encode(&mut bytes);
-    assert_eq!(bytes, [2, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    assert_eq!(bytes, [3, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
     bytes.clear();
     Request::Drain(Drain::Stop).encode(&mut bytes);
-    assert_eq!(bytes, [2, 7, 2]);
+    assert_eq!(bytes, [3, 7, 2]);
     bytes.clear();
     let window = Window {
         id: 1,
@@ -341,10 +349,32 @@ fn the_bytes_are_those_of_the_document() {
     };
     let windows = vec![window];
     Reply::Evict { windows }.encode(&mut bytes);
-    assert_eq!(bytes[..8], [2, 8, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[..8], [3, 8, 1, 0, 1, 0, 0, 0]);
     assert_eq!(bytes.len(), 4 + 21);
-    let refused = Err(Malformed("another version than 1 and 2"));
-    assert_eq!(Request::decode(&[3, 1]), refused);
+    bytes.clear();
+    Reply::CheckActivity {
+        request: 5,
+        windows: vec![window],
+    }
+    .encode(&mut bytes);
+    let mut expected = vec![3, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let window_bytes = [
+        1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4,
+    ];
+    expected.extend(window_bytes);
+    assert_eq!(bytes, expected);
+    bytes.clear();
+    let slabs = vec![SlabActivity {
+        window,
+        milli: 0x0102,
+    }];
+    Request::Activity { request: 5, slabs }.encode(&mut bytes);
+    let mut expected = vec![3, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    expected.extend(window_bytes);
+    expected.extend([2, 1, 0, 0]);
+    assert_eq!(bytes, expected);
+    let refused = Err(Malformed("another version than 1 to 3"));
+    assert_eq!(Request::decode(&[4, 1]), refused);
     assert_eq!(Request::decode(&[0, 1]), refused);
     assert_eq!(
         Request::decode(&[1, 1, 0]),
@@ -354,7 +384,7 @@ fn the_bytes_are_those_of_the_document() {
 
 /// A conversation as version 1 wrote it, byte for byte.
 #[test]
-fn the_version_before_is_read_and_written_as_it_was() {
+fn the_versions_before_are_read_and_written_as_they_were() {
     let map = [
         1, 2, 7, 0, 0, 0, 0, 0, 0, 0, // request
         3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // volume
@@ -403,6 +433,35 @@ fn the_version_before_is_read_and_written_as_it_was() {
     for kind in 7..=10 {
         assert!(Request::decode(&[1, kind, 0]).is_err(), "request {kind}");
     }
+    bytes.clear();
+    Request::Activity {
+        request: 0,
+        slabs: Vec::new(),
+    }
+    .encode(&mut bytes);
+    bytes[0] = 2;
+    assert_eq!(
+        Request::decode(&bytes),
+        Err(Malformed("unknown request of its version"))
+    );
+    bytes.clear();
+    let windows = vec![Window {
+        id: 1,
+        generation: 2,
+        len_bytes: 3,
+        rights: 4,
+    }];
+    let check = Reply::CheckActivity {
+        request: 0,
+        windows,
+    };
+    assert_eq!((check.since(), VERSION_OLDEST), (3, 1));
+    check.encode(&mut bytes);
+    bytes[0] = 2;
+    assert_eq!(
+        Reply::decode(&bytes),
+        Err(Malformed("unknown reply of its version"))
+    );
     bytes.clear();
     Reply::Held {
         skip: 0,

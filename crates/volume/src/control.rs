@@ -7,8 +7,10 @@
 //! Concurrency: one thread. Sessions are non-blocking; connecting (`hosts`) and opening
 //! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
+mod activity;
 mod closing;
 mod dialer;
+mod dropping;
 mod endpoints;
 mod hosts;
 mod mapping;
@@ -37,6 +39,7 @@ use crate::core::Core;
 use crate::directory::{HostIndex, Session};
 use crate::journal::Journal;
 use crate::status::{CounterValues, HostState, VolumeStatus};
+use activity::Activity;
 use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
@@ -109,6 +112,7 @@ pub struct Control {
     repairs: Vec<Repair>,
     // Slabs that their hosts want back.
     wanted: Wanted,
+    activity: Activity,
     // Where the search for stripes to repair goes on.
     repair_retry: Time,
     sessions_made: u64,
@@ -136,6 +140,7 @@ impl Control {
                 name: parts.name,
             },
             hosts: Host::table(parts.hosts, now),
+            activity: Activity::new(parts.core.touched.len(), now),
             core: parts.core,
             dialer: parts.dialer,
             volume: parts.volume,
@@ -318,10 +323,10 @@ impl Control {
             Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
             Reply::Evict { windows } => self.on_evict(host, &windows),
-            Reply::Unmapped { .. }
-            | Reply::Status(_)
-            | Reply::Held { .. }
-            | Reply::CheckActivity { .. } => {}
+            Reply::CheckActivity { request, windows } => {
+                self.on_check_activity(host, request, &windows)
+            }
+            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Held { .. } => {}
         }
     }
 
@@ -354,6 +359,7 @@ impl Control {
             self.tend_host(host, now, frozen);
         }
         self.tend_acquires(now);
+        self.tend_activity(now);
         self.tend_owning(now);
         let core = Arc::clone(&self.core);
         self.refused.retain(|&(extent, until)| {
@@ -416,6 +422,7 @@ impl Control {
             rebuilt_bytes: value(&counters.rebuilt_bytes),
             slabs_rebuilt: value(&counters.slabs_rebuilt),
             slabs_moved: value(&counters.slabs_moved),
+            slabs_dropped: value(&counters.slabs_dropped),
         }
     }
 

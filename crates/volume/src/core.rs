@@ -1,15 +1,17 @@
 //! What the workers and the control thread of one volume share. No lock on the page path.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_codec::Code;
 use cenote_fabric::{Endpoint, Time};
 use cenote_pool::planted::{Planted, is_planted};
 
+use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::marks::Marks;
+use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Scheme};
 
@@ -26,6 +28,10 @@ pub struct Core {
     pub marks: Marks,
     /// Every change of the directory up to this epoch is in the journal; the end of time without one.
     pub journaled: AtomicU64,
+    /// What stands behind the slabs, if anything does.
+    pub backing: Option<Arc<Store>>,
+    /// Page operations on each extent since the control thread last looked.
+    pub touched: Box<[AtomicU32]>,
     mapping: Box<[AtomicU8]>,
     wanted: Mutex<Vec<usize>>,
     mailboxes: Box<[Mailbox]>,
@@ -36,6 +42,7 @@ pub struct Core {
     pub closed: AtomicBool,
     pub wake: Wake,
     pub counters: Counters,
+    pub timings: Timings,
     /// The clock; virtual under simulation.
     pub clock: fn() -> Time,
 }
@@ -61,6 +68,8 @@ pub struct Counters {
     pub slabs_rebuilt: AtomicU64,
     /// Slabs copied to another host because theirs wanted them back.
     pub slabs_moved: AtomicU64,
+    /// Slabs given up because their pages are in the backing store.
+    pub slabs_dropped: AtomicU64,
 }
 
 /// Where an extent stands with the control thread.
@@ -82,6 +91,7 @@ impl Core {
         size_bytes: u64,
         size_max: u64,
         marks: Marks,
+        backing: Option<Arc<Store>>,
         wake: Wake,
         clock: fn() -> Time,
     ) -> Self {
@@ -94,10 +104,12 @@ impl Core {
             code: scheme.code(),
             extent_pages,
             size_bytes: AtomicU64::new(size_bytes),
-            directory: Arc::new(Directory::new(extent_count, scheme.k())),
+            directory: Arc::new(Directory::new(extent_count, scheme.k(), backing.is_none())),
             claims: Claims::new(),
             marks,
             journaled: AtomicU64::new(u64::MAX),
+            backing,
+            touched: (0..extent_count).map(|_| AtomicU32::new(0)).collect(),
             mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
@@ -106,6 +118,7 @@ impl Core {
             closed: AtomicBool::new(false),
             wake,
             counters: Counters::default(),
+            timings: Timings::default(),
             clock,
         }
     }

@@ -157,6 +157,8 @@ pub struct Directory {
     failed: Mutex<Vec<Session>>,
     /// Data splits of the code: with fewer slabs nothing is read or acknowledged.
     k: usize,
+    /// Whether slabs that are out of reach are waited for: nothing else has their bytes.
+    strands: bool,
 }
 
 /// Most workers of one volume.
@@ -171,7 +173,7 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    pub fn new(extent_count: usize, k: usize) -> Self {
+    pub fn new(extent_count: usize, k: usize, strands: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
             extents: vec![None; extent_count],
@@ -186,6 +188,7 @@ impl Directory {
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
             k,
+            strands,
         }
     }
 
@@ -265,7 +268,11 @@ impl Directory {
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {
                         let member = stripe.members[index].take().expect("a hit is present");
-                        if may_return && is_last && member.state == MemberState::Live {
+                        if self.strands
+                            && may_return
+                            && is_last
+                            && member.state == MemberState::Live
+                        {
                             let window = Some(member.window.descriptor);
                             let (host, birth) = (member.session.host, member.birth);
                             let slab = Stranded {
@@ -385,7 +392,7 @@ mod tests {
 
     #[test]
     fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
-        let directory = Arc::new(Directory::new(1, 1));
+        let directory = Arc::new(Directory::new(1, 1, true));
         let (_, mut a) = directory.register().unwrap();
         let (_, mut b) = directory.register().unwrap();
         assert_eq!(a.enter(false).epoch, 1);
@@ -409,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_change_that_changes_nothing_makes_no_epoch() {
-        let directory = Directory::new(1, 1);
+        let directory = Directory::new(1, 1, true);
         assert_eq!(directory.publish(|_| false), 1);
         assert_eq!(directory.snapshot().epoch, 1);
     }

@@ -12,6 +12,7 @@
 //! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
 //! Papers: \[hydra22\], \[infiniswap17\]; `docs/papers/`.
 
+mod backing;
 mod claims;
 mod control;
 mod core;
@@ -24,10 +25,12 @@ mod request;
 mod scheme;
 mod status;
 mod stepped;
+mod timings;
 mod volume;
 mod wake;
 mod worker;
 
+pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer};
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use error::VolumeError;
 pub use journal::{JournalError, JournalFile, Log};
@@ -35,7 +38,8 @@ pub use kept::{Kept, Left};
 pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use scheme::{Scheme, SchemeError};
-pub use status::{CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
+pub use status::{BackingStatus, CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
+pub use timings::TimingValues;
 pub use volume::{Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Worker};

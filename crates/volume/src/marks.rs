@@ -313,6 +313,32 @@ impl Marks {
     }
 }
 
+/// Bits per page that no file stands behind.
+pub struct PageBits {
+    map: Arc<MmapRaw>,
+    count: usize,
+}
+
+impl PageBits {
+    /// Room for the bitmaps of so many pages, all clear. Takes memory where it is used.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn anonymous(page_count: u64) -> io::Result<Self> {
+        let count = bitmap::words(page_count);
+        let map = MmapOptions::new().len(count * 8).map_anon()?;
+        Ok(Self {
+            map: Arc::new(map.into()),
+            count,
+        })
+    }
+
+    /// One of the bitmaps.
+    pub fn bitmap(&self, kind: u64) -> Bitmap {
+        Bitmap::new(Words::new(&self.map, 0, self.count), kind)
+    }
+}
+
 /// Whose marks they are, and in which life of the machine.
 fn description(volume: u128) -> io::Result<[u64; 4]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;

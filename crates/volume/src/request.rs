@@ -55,6 +55,9 @@ pub enum IoError {
     /// The range passes the volume's end.
     #[error("out of range")]
     OutOfRange,
+    /// The backing store's disk failed, and no host has the page.
+    #[error("backing store: the disk failed, and no host has the page")]
+    Disk,
     /// The volume was closed while the request ran.
     #[error("volume closed")]
     Closed,

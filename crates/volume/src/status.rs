@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
+use crate::timings::TimingValues;
 
 /// A volume at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -36,8 +37,35 @@ pub struct VolumeStatus {
     pub hosts: Vec<HostState>,
     /// Mapped extents, by address.
     pub extents: Vec<ExtentStatus>,
+    /// What stands behind the slabs, if anything does.
+    pub backing: Option<BackingStatus>,
+    /// How long it took to map an extent lately.
+    pub mapping: TimingValues,
+    /// How long it took to give up a slab that its host wanted back lately.
+    pub eviction: TimingValues,
     /// What happened so far.
     pub counters: CounterValues,
+}
+
+/// A backing store.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BackingStatus {
+    /// Pages of which hosts hold the newest bytes too, in bytes.
+    pub remote_bytes: u64,
+    /// Pages that are not on the disk yet, in bytes.
+    pub pending_bytes: u64,
+    /// Pages that the disk refused: only hosts have them.
+    pub stale_pages: u64,
+    /// Pages read from the disk so far.
+    pub pages_read: u64,
+    /// Pages written to it so far.
+    pub pages_written: u64,
+    /// Transfers that they took.
+    pub transfers: u64,
+    /// Transfers that failed.
+    pub errors: u64,
+    /// Page reads and writes per second from which an extent is mapped.
+    pub hot_slab: f64,
 }
 
 /// How an extent stands.
@@ -72,6 +100,8 @@ pub struct ExtentStatus {
     pub index: usize,
     /// How it stands.
     pub health: Health,
+    /// Page reads and writes per second, smoothed.
+    pub activity: f32,
     /// Pages that hold data, in bytes.
     pub stored_bytes: u64,
     /// Host of each split; `null` where the slab is missing.
@@ -99,6 +129,8 @@ pub struct CounterValues {
     pub slabs_rebuilt: u64,
     /// Slabs moved to another host because theirs wanted them back.
     pub slabs_moved: u64,
+    /// Slabs given up because their pages are in the backing store.
+    pub slabs_dropped: u64,
 }
 
 impl Control {
@@ -133,7 +165,7 @@ impl Control {
             torn_pages: core
                 .marks
                 .torn_count(0, core.pages(snapshot.extents.len()).start),
-            stored_bytes: extents.iter().map(|extent| extent.stored_bytes).sum(),
+            stored_bytes: self.stored_bytes(),
             mapped_bytes,
             overhead: if mapped_bytes == 0 {
                 0.0
@@ -142,7 +174,40 @@ impl Control {
             },
             hosts: self.host_states(),
             extents,
+            backing: core.backing.as_ref().map(|_| self.backing_status()),
+            mapping: core.timings.map.values(),
+            eviction: core.timings.evict.values(),
             counters: self.counter_values(),
+        }
+    }
+
+    /// Pages that hold data, mapped or not.
+    fn stored_bytes(&self) -> u64 {
+        let core = self.core();
+        let pages = core
+            .size_bytes
+            .load(Ordering::Relaxed)
+            .div_ceil(PAGE_BYTES as u64);
+        core.marks.written.count(0, pages) * PAGE_BYTES as u64
+    }
+
+    fn backing_status(&self) -> BackingStatus {
+        let core = self.core();
+        let store = core.backing.as_ref().expect("asked for a backed volume");
+        let pages = core
+            .size_bytes
+            .load(Ordering::Relaxed)
+            .div_ceil(PAGE_BYTES as u64);
+        let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        BackingStatus {
+            remote_bytes: store.pages.remote.count(0, pages) * PAGE_BYTES as u64,
+            pending_bytes: (store.pending() * PAGE_BYTES) as u64,
+            stale_pages: store.pages.stale.count(0, pages),
+            pages_read: value(&store.counters.pages_read),
+            pages_written: value(&store.counters.pages_written),
+            transfers: value(&store.counters.transfers),
+            errors: value(&store.counters.errors),
+            hot_slab: store.hot_slab,
         }
     }
 
@@ -167,6 +232,7 @@ impl Control {
         ExtentStatus {
             index,
             health,
+            activity: self.activity_of(index),
             stored_bytes: core.marks.written.count(base, base + core.extent_pages)
                 * PAGE_BYTES as u64,
             hosts: stripe

@@ -102,7 +102,7 @@ impl Stepped {
         kept: Option<(Kept, Option<Image>)>,
     ) -> Result<Self, VolumeError> {
         let links = Vec::new();
-        let (volume, control, opened) = Volume::assemble(
+        let assembled = Volume::assemble(
             config,
             Assembly {
                 client,
@@ -111,12 +111,13 @@ impl Stepped {
                 dialer,
                 clock,
                 kept,
+                backing: None,
             },
         )?;
         Ok(Self {
-            volume,
-            control,
-            opened,
+            volume: assembled.volume,
+            control: assembled.control,
+            opened: assembled.opened,
         })
     }
 

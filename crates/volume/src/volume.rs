@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
 
+use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Mapping, pages_of};
 use crate::directory::WorkerEpoch;
@@ -47,10 +48,17 @@ const EXTENTS_MAX: u64 = 1 << 20;
 pub struct Volume {
     core: Arc<Core>,
     commands: std::sync::mpsc::Sender<Command>,
-    control: Mutex<Option<JoinHandle<()>>>,
+    running: Mutex<Running>,
     host_count: usize,
     size_bytes_max: u64,
     is_kept: bool,
+}
+
+/// Its threads; none once it has ended.
+#[derive(Default)]
+struct Running {
+    control: Option<JoinHandle<()>>,
+    queues: Vec<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -59,7 +67,25 @@ impl Volume {
     /// # Errors
     /// [`VolumeError`] says what is missing; trying again is sensible for `TooFewHosts` alone.
     pub fn open(config: VolumeConfig, connector: Arc<dyn Connector>) -> Result<Self, VolumeError> {
-        Self::open_with(config, None, connector)
+        Self::open_with(config, None, None, connector)
+    }
+
+    /// Opens a volume with a disk behind it, as large as the volume may ever be. Its extents have
+    /// slabs while they are busy, and what slabs do not hold is read from the disk. Its content ends
+    /// with its owner.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_backed(
+        config: VolumeConfig,
+        backing: Backing,
+        connector: Arc<dyn Connector>,
+    ) -> Result<Self, VolumeError> {
+        let config = VolumeConfig {
+            size_bytes_max: config.size_bytes,
+            ..config
+        };
+        Self::open_with(config, None, Some(backing), connector)
     }
 
     /// Opens a volume that outlives its owners. What the last one left in `kept` is taken over:
@@ -74,7 +100,7 @@ impl Volume {
         kept: Kept,
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
-        let volume = Self::open_with(config, Some(kept), connector)?;
+        let volume = Self::open_with(config, Some(kept), None, connector)?;
         volume.mend()?;
         Ok(volume)
     }
@@ -82,6 +108,7 @@ impl Volume {
     fn open_with(
         config: VolumeConfig,
         mut kept: Option<Kept>,
+        backing: Option<Backing>,
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
         let left = match &mut kept {
@@ -124,7 +151,12 @@ impl Volume {
         let dialer = Arc::new(Threads(connector));
         let clock = Time::now;
         let kept = kept.map(|kept| (kept, left));
-        let (volume, control, opened) = Self::assemble(
+        let Assembled {
+            volume,
+            control,
+            queues,
+            opened,
+        } = Self::assemble(
             config,
             Assembly {
                 client,
@@ -133,22 +165,22 @@ impl Volume {
                 dialer,
                 clock,
                 kept,
+                backing,
             },
         )?;
-        let thread = std::thread::Builder::new()
-            .name("cenote-volume".into())
-            .spawn(move || control.run())
-            .map_err(|source| VolumeError::Os {
-                what: "starting the control thread",
-                source,
-            })?;
-        *volume
-            .control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        for queue in queues {
+            let queue = start("cenote-disk", move || queue.run())?;
+            volume.running().queues.push(queue);
+        }
+        let control = start("cenote-volume", move || control.run())?;
+        volume.running().control = Some(control);
         let opened = opened.map_or(Ok(Ok(())), |opened| opened.recv());
         opened.map_err(|_| VolumeError::Closed)??;
         Ok(volume)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes whole, as far as that can be, the pages that the last owner was writing: their data
@@ -178,10 +210,7 @@ impl Volume {
     }
 
     /// A volume and what its control thread runs.
-    pub(crate) fn assemble(
-        config: VolumeConfig,
-        with: Assembly,
-    ) -> Result<(Self, Control, Option<Opened>), VolumeError> {
+    pub(crate) fn assemble(config: VolumeConfig, with: Assembly) -> Result<Assembled, VolumeError> {
         let (scheme, slab_bytes) = (config.scheme, with.slab_bytes);
         let size_bytes_max = config.size_bytes_max();
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
@@ -202,12 +231,23 @@ impl Volume {
             }
             None => (Marks::anonymous(pages).map_err(MarksError::Io)?, None),
         };
+        let (store, queues) = match with.backing {
+            Some(backing) => {
+                let made = Store::new(pages, backing).map_err(|source| VolumeError::Os {
+                    what: "getting memory for the backing store's queues",
+                    source,
+                })?;
+                (Some(made.0), made.1)
+            }
+            None => (None, Vec::new()),
+        };
         let core = Arc::new(Core::new(
             scheme,
             slab_bytes,
             config.size_bytes,
             size_bytes_max,
             marks,
+            store,
             wake,
             with.clock,
         ));
@@ -233,12 +273,17 @@ impl Volume {
         let volume = Self {
             core,
             commands,
-            control: Mutex::new(None),
+            running: Mutex::default(),
             host_count,
             size_bytes_max,
             is_kept,
         };
-        Ok((volume, control, opened))
+        Ok(Assembled {
+            volume,
+            control,
+            queues,
+            opened,
+        })
     }
 
     /// Current size in bytes.
@@ -397,16 +442,20 @@ impl Volume {
 
     fn end(&self, command: Command) {
         self.core.closed.store(true, Ordering::Release);
-        let thread = self
-            .control
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(thread) = thread {
+        let Running { control, queues } = std::mem::take(&mut *self.running());
+        if let Some(control) = control {
             let told = self.command(command);
-            let joined = thread.join();
+            let joined = control.join();
             if told.is_err() || joined.is_err() {
                 tracing::warn!("the volume's control thread ended by itself");
+            }
+        }
+        if let Some(store) = &self.core.backing {
+            store.close();
+        }
+        for queue in queues {
+            if queue.join().is_err() {
+                tracing::error!("a disk queue of the volume ended by itself");
             }
         }
     }
@@ -440,6 +489,16 @@ pub(crate) struct Assembly {
     pub clock: fn() -> Time,
     /// What survives the owner, and what the last one left in it.
     pub kept: Option<(Kept, Option<Image>)>,
+    /// What stands behind its slabs.
+    pub backing: Option<Backing>,
+}
+
+/// A volume, and what threads or a simulator run for it.
+pub(crate) struct Assembled {
+    pub volume: Volume,
+    pub control: Control,
+    pub queues: Vec<DiskQueue>,
+    pub opened: Option<Opened>,
 }
 
 /// Says how taking over what the last owner left has ended.
@@ -526,4 +585,12 @@ impl Drop for Farewell {
         // With the control thread gone there is nobody to tell.
         drop(self.commands.send(Command::RemoveWorker { id: self.id }));
     }
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, VolumeError> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|source| VolumeError::Os {
+        what: "starting a thread of the volume",
+        source,
+    })
 }

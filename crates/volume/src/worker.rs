@@ -59,6 +59,8 @@ pub struct Worker {
     // Operations that wait for something other than a completion.
     parked: Vec<u16>,
     retry: Vec<u16>,
+    // Operations that wait for the disk.
+    at_disk: usize,
     // Operations whose data splits are posted and whose parities are not.
     encode: Vec<u16>,
     requests: Box<[Slot]>,
@@ -127,6 +129,7 @@ impl Worker {
             scratch: (0..OPS_MAX * block).map(|_| UnsafeCell::new(0)).collect(),
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
+            at_disk: 0,
             encode: Vec::with_capacity(OPS_MAX),
             requests: (0..REQUESTS_MAX).map(|_| Slot::free()).collect(),
             free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
@@ -136,6 +139,10 @@ impl Worker {
             farewell,
             core,
         };
+        if let Some(store) = &worker.core.backing {
+            worker.lanes.watch_disk(store.bell_of(id)?.fd());
+        }
+        worker.hear_disk();
         worker.take_mail();
         Ok(worker)
     }
@@ -221,7 +228,7 @@ impl Worker {
             Some(Duration::ZERO)
         } else if !self.parked.is_empty() || !self.starting.is_empty() {
             Some(PARKED)
-        } else if self.working > 0 {
+        } else if self.working > 0 || self.at_disk > 0 {
             Some(OUTSTANDING)
         } else {
             None
@@ -334,6 +341,7 @@ impl Worker {
             }
         }
         self.queue.received.clear();
+        self.hear_disk();
         std::mem::swap(&mut self.parked, &mut self.retry);
         while let Some(op) = self.retry.pop() {
             self.resume(op);
@@ -473,6 +481,7 @@ impl Worker {
                 self.fail_writes();
             }
             self.unclaim_all();
+            self.forget_disk();
         }
     }
 }
@@ -487,7 +496,7 @@ impl Drop for Worker {
         self.starting.clear();
         self.retain_settling();
         let deadline = (self.core.clock)().after(FAILURE_TIMEOUT * 2);
-        while self.working > 0 && (self.core.clock)() < deadline {
+        while (self.working > 0 || self.at_disk > 0) && (self.core.clock)() < deadline {
             self.turn(Duration::from_millis(1));
             self.retain_settling();
         }

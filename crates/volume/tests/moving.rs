@@ -4,67 +4,15 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use cenote_fabric::{ClientId, Connector, Hello, Incoming, Session, wait};
-use cenote_pool::control::{Drain, HostStatus, Reply, Request};
+use cenote_pool::control::Drain;
 use cenote_volume::{Health, Volume};
-use support::{Cluster, Random, Transport, wait_for_health, wait_until};
+use support::operator::Operator;
+use support::{Cluster, Random, Transport, page, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
 const SIZE: u64 = 24 << 20;
-
-/// Somebody who tells a host to drain and looks at it.
-struct Operator(Box<dyn Session>);
-
-impl Operator {
-    fn of(cluster: &Cluster, host: usize) -> Self {
-        let hello = Hello {
-            client: ClientId(99),
-            name: "operator".into(),
-        };
-        let connector: std::sync::Arc<dyn Connector> = cluster.connector();
-        let address = &cluster.configs[host].address;
-        let limit = Duration::from_secs(10);
-        Self(connector.connect(address, &hello, limit).unwrap())
-    }
-
-    fn ask(&mut self, request: &Request) -> HostStatus {
-        let mut bytes = Vec::new();
-        request.encode(&mut bytes);
-        self.0.send(&bytes).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            match self.0.receive().unwrap() {
-                Some(Incoming::Message(bytes)) => match Reply::decode(&bytes).unwrap() {
-                    Reply::Status(status) => return *status,
-                    other => panic!("{other:?}"),
-                },
-                Some(other) => panic!("{other:?}"),
-                None => {}
-            }
-            assert!(Instant::now() < deadline, "no answer");
-            wait(self.0.fd().as_slice(), Some(Duration::from_millis(50))).unwrap();
-        }
-    }
-
-    fn drain(&mut self, how: Drain) {
-        self.ask(&Request::Drain(how));
-    }
-
-    fn status(&mut self) -> HostStatus {
-        self.ask(&Request::Status)
-    }
-}
-
-/// Bytes that no other page and no other round has.
-fn page(index: u64, round: u64) -> Vec<u8> {
-    let mut random = Random(index << 32 | round);
-    (0..PAGE / 8)
-        .flat_map(|_| random.next().to_le_bytes())
-        .collect()
-}
 
 /// Writes and reads pages `first, first + step, ...` until told to stop, checking each read;
 /// what each page holds then.

@@ -42,7 +42,7 @@ impl Control {
                 (member.session.host, window)
             })
             .collect();
-        windows.extend(self.repairs.iter().filter_map(|repair| repair.leaving()));
+        windows.extend(self.repairs.iter().flat_map(|repair| repair.leaving()));
         let mut owed = Owed::default();
         for (&request, acquire) in &self.acquires {
             match acquire.window() {

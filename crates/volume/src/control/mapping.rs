@@ -45,6 +45,7 @@ enum Stage {
 pub(super) struct MapJob {
     members: Vec<Option<Member>>,
     tried: Vec<HostIndex>,
+    begun: Time,
 }
 
 impl Acquire {
@@ -73,8 +74,10 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 impl Control {
     pub(super) fn start_mapping(&mut self, extent: usize) {
         let mapped = self.core.directory.snapshot().extents[extent].is_some();
-        if mapped || self.jobs.contains_key(&extent) {
-            if mapped {
+        // Slabs that are on their way back are gone first.
+        let is_leaving = self.find_repair(extent).is_some();
+        if mapped || is_leaving || self.jobs.contains_key(&extent) {
+            if mapped || is_leaving {
                 self.core.mapping_ended(extent, Mapping::Idle);
             }
             return;
@@ -85,6 +88,7 @@ impl Control {
             MapJob {
                 members: vec![None; members],
                 tried: Vec::new(),
+                begun: self.now(),
             },
         );
         self.pursue(extent);
@@ -383,6 +387,8 @@ impl Control {
             true
         });
         self.core.mapping_ended(extent, Mapping::Idle);
+        let took = self.now().since(job.begun);
+        self.core.timings.map.note(took);
     }
 
     /// Ends the acquires of a session that is gone.

@@ -29,6 +29,7 @@ use crate::directory::{HostIndex, Member, MemberState, Stripe};
 pub(super) struct Wanted(BTreeMap<(HostIndex, u32, u64), Asked>);
 
 struct Asked {
+    since: Time,
     at: Time,
     /// Whether the host was told that there is nowhere to go since it asked last.
     declined: bool,
@@ -54,6 +55,12 @@ impl Wanted {
             .is_some_and(|(key, _)| key.0 == host)
     }
 
+    /// Since when a slab is wanted, which it is no more.
+    pub fn take(&mut self, host: HostIndex, window: &Window) -> Option<Time> {
+        let asked = self.0.remove(&Self::key(host, window));
+        asked.map(|asked| asked.since)
+    }
+
     /// What a lost host wanted; it asks again when it is back.
     pub fn forget_host(&mut self, host: HostIndex) {
         self.0.retain(|key, _| key.0 != host);
@@ -65,11 +72,13 @@ impl Control {
     pub(super) fn on_evict(&mut self, host: HostIndex, windows: &[Window]) {
         let at = self.now();
         for window in windows {
-            let asked = Asked {
+            let entry = self.wanted.0.entry(Wanted::key(host, window));
+            let asked = entry.or_insert(Asked {
+                since: at,
                 at,
                 declined: false,
-            };
-            self.wanted.0.insert(Wanted::key(host, window), asked);
+            });
+            (asked.at, asked.declined) = (at, false);
         }
         // It says the same in its next answer to a ping; nothing is to be asked of it until then.
         self.hosts[host].slabs_free = 0;
@@ -92,10 +101,20 @@ impl Control {
                 continue;
             };
             let (session, window) = (member.session, pool_window(&member.window.descriptor));
+            // Of a stripe with parities or copies the one slab is moved; the disk is slower.
+            let is_plain = self.core.scheme.r() == 0;
+            if is_plain && self.may_drop(extent) {
+                self.begin_drop(extent);
+                continue;
+            }
             if self.repairs.len() >= REPAIRS_MAX {
                 return;
             }
             let Some(target) = self.place_of_copy(extent, split, stripe, now) else {
+                if self.may_drop(extent) {
+                    self.begin_drop(extent);
+                    continue;
+                }
                 self.decline(session.host, window);
                 continue;
             };

@@ -14,6 +14,7 @@ impl Control {
                 Stage::Acquiring
                 | Stage::Pausing { .. }
                 | Stage::Reclaiming { .. }
+                | Stage::Dropping { .. }
                 | Stage::Leaving { .. } => return None,
             };
             Some(Relocation {
@@ -32,7 +33,9 @@ impl Control {
             Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
             Stage::Filling { end, .. } => end,
             Stage::Acquiring => 0,
-            Stage::Reclaiming { .. } | Stage::Leaving { .. } => return None,
+            Stage::Reclaiming { .. } | Stage::Dropping { .. } | Stage::Leaving { .. } => {
+                return None;
+            }
         };
         Some(f64::from(done) / self.core.extent_pages as f64)
     }

@@ -34,6 +34,8 @@ pub(super) struct Repair {
     pub slot: usize,
     pub target: Option<Session>,
     pub stage: Stage,
+    /// Slabs that go back when nobody works with them any more.
+    pub given_up: Vec<(Session, Window)>,
     // Sources that the target could not read, for this chunk.
     shunned: u64,
     // Pauses since the last chunk that was filled.
@@ -60,6 +62,8 @@ pub(super) enum Stage {
     Pausing { until: Time, start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
+    /// Workers are leaving the slabs of an extent that goes back to the disk.
+    Dropping { epoch: u64 },
     /// Readers of a slab that was moved are leaving it.
     Leaving {
         epoch: u64,
@@ -76,6 +80,7 @@ impl Repair {
             slot,
             target: None,
             stage,
+            given_up: Vec::new(),
             shunned: 0,
             pauses: 0,
         }
@@ -83,7 +88,7 @@ impl Repair {
 
     /// Whether a slab is being filled, which is lost to it when it goes.
     fn is_filling(&self) -> bool {
-        self.target.is_some() && self.leaving().is_none()
+        self.target.is_some() && !matches!(self.stage, Stage::Leaving { .. })
     }
 
     /// Whether what it replaces is still there.
@@ -91,14 +96,16 @@ impl Repair {
         self.slot != self.split
     }
 
-    /// The slab that was replaced and is not given back yet.
-    pub fn leaving(&self) -> Option<(HostIndex, Window)> {
-        match self.stage {
+    /// The slabs that are in no stripe any more and not given back yet.
+    pub fn leaving(&self) -> impl Iterator<Item = (HostIndex, Window)> {
+        let replaced = match self.stage {
             Stage::Leaving {
                 session, window, ..
-            } => Some((session.host, window)),
+            } => Some((session, window)),
             _ => None,
-        }
+        };
+        let all = replaced.into_iter().chain(self.given_up.iter().copied());
+        all.map(|(session, window)| (session.host, window))
     }
 }
 
@@ -137,7 +144,10 @@ impl Control {
         let drains = |repair: &Repair| {
             matches!(
                 repair.stage,
-                Stage::Draining { .. } | Stage::Reclaiming { .. } | Stage::Leaving { .. }
+                Stage::Draining { .. }
+                    | Stage::Reclaiming { .. }
+                    | Stage::Dropping { .. }
+                    | Stage::Leaving { .. }
             )
         };
         self.repairs.iter().any(drains)
@@ -152,6 +162,9 @@ impl Control {
         }
         if now >= self.repair_retry && !self.is_opening() {
             self.repair_retry = now.after(PAUSE);
+            if self.core.backing.is_some() {
+                self.drop_the_lost();
+            }
             self.start_repairs(now);
             self.start_moves(now);
         }
@@ -170,6 +183,7 @@ impl Control {
             Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
                 self.reclaim(at)
             }
+            Stage::Dropping { epoch } if self.core.directory.is_settled(epoch) => self.end_drop(at),
             Stage::Leaving {
                 epoch,
                 session,
@@ -190,6 +204,7 @@ impl Control {
             }
             Stage::Draining { .. }
             | Stage::Reclaiming { .. }
+            | Stage::Dropping { .. }
             | Stage::Leaving { .. }
             | Stage::Pausing { .. }
             | Stage::Acquiring => {}

@@ -59,6 +59,15 @@ impl Bitmap {
         word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
+    /// Clears the bits of `from..end`, which nobody else changes to set meanwhile.
+    pub fn clear(&self, from: u64, end: u64) {
+        let mut next = from;
+        while let Some(page) = self.next(next, end, true) {
+            self.remove(page);
+            next = page + 1;
+        }
+    }
+
     /// The first page at or after `from` and before `end` whose bit is `set`.
     pub fn next(&self, from: u64, end: u64, set: bool) -> Option<u64> {
         let mut page = from;

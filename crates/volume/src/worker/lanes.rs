@@ -37,6 +37,9 @@ struct Lane {
     completes_at_once: bool,
 }
 
+/// In place of a host's index in the epoll set.
+const DISK: u64 = u64::MAX;
+
 /// Sends remembered for choosing whom to wait for; only the newest matter.
 const FLUSHED_MAX: usize = 256;
 
@@ -69,6 +72,17 @@ impl Lanes {
     /// Readable when some endpoint would make progress.
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
+    }
+
+    /// Has the set watch what rings when a disk queue has ended something.
+    pub fn watch_disk(&mut self, bell: RawFd) {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: DISK,
+        };
+        // SAFETY: both descriptors are open and `event` is valid for the call.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, bell, &raw mut event) };
+        self.some_watched = true;
     }
 
     /// Takes over a new session's endpoint. An older one goes when it owes nothing more: every
@@ -225,7 +239,8 @@ impl Lanes {
         let ready =
             unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
         let now = clock();
-        for event in &events[..usize::try_from(ready).unwrap_or(0)] {
+        let ready = &events[..usize::try_from(ready).unwrap_or(0)];
+        for event in ready.iter().filter(|event| { event.u64 } != DISK) {
             let host = usize::try_from(event.u64).expect("a host index went in");
             self.poll_lane(host, now, queue, &mut dead);
         }

@@ -6,6 +6,7 @@
 //! States: `Parked -> Reading -> (done)` for a read; for a write
 //! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`. What has not
 //! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
+//! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`backed`).
 //!
 //! Invariants:
 //! - A write holds the page's claim from its first read or post to its end.
@@ -15,6 +16,7 @@
 //!
 //! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
 
+mod backed;
 mod bytes;
 mod verbs;
 
@@ -27,6 +29,7 @@ use cenote_fabric::order_stores;
 use super::{Chunk, Kind, OPS_MAX, View, Worker};
 use cenote_pool::planted::{Planted, is_planted};
 
+use crate::backing::{Route, Token};
 use crate::core::Mapping;
 use crate::directory::Stripe;
 use crate::marks::Soundness;
@@ -57,6 +60,10 @@ pub(super) struct PageOp {
     listed: bool,
     // The page's claim version when the read began.
     version: u64,
+    // Where a page that goes to the disk besides is, until no verb refers to it.
+    entry: Option<u32>,
+    // Names its job at the disk.
+    token: Option<Token>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -70,6 +77,10 @@ enum State {
     /// Partly written; waits for a rebuilder, or for a slab that may come back.
     Holding,
     Settling,
+    /// The disk reads its page.
+    Fetching,
+    /// The disk writes its page, and nobody else does.
+    Storing,
 }
 
 /// Bit of `pending` that stands for "the parities are yet to be posted".
@@ -195,7 +206,11 @@ impl Worker {
         if is_planted(Planted::DecodeStale) {
             readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
         }
-        if (readable.count_ones() as usize) < k {
+        let is_there = readable.count_ones() as usize >= k;
+        if self.core.backing.is_some() && !(is_there && self.is_remote(op)) {
+            return self.fetch(op);
+        }
+        if !is_there {
             // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
             let state = &self.ops[at];
             if state.state == State::Reading
@@ -232,7 +247,11 @@ impl Worker {
         let at = usize::from(op);
         self.enter(op);
         let index = self.ops[at].index;
+        let is_backed = self.core.backing.is_some();
         let Some(stripe) = stripe_of(&self.views, &self.ops[at]) else {
+            if is_backed {
+                return self.store_alone(op);
+            }
             return match self.core.want(self.ops[at].extent) {
                 Mapping::Refused => self.finish(op, Err(IoError::NoSpace)),
                 _ => self.park(op),
@@ -242,20 +261,30 @@ impl Worker {
             return self.park(op);
         }
         if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
+            if is_backed {
+                return self.store_alone(op);
+            }
             return self.finish(op, Err(IoError::Lost));
         }
         if stripe.has_stranded() {
             return self.park(op);
         }
         let members = required(stripe, index, self.core.scheme.k());
+        if is_backed && !self.stage(op, Route::Both) {
+            return self.park(op);
+        }
         // Early, so that a regeneration or a reclaim that drains this write sees its page.
-        self.core
-            .marks
-            .begin_write(self.list_slot(op), self.ops[at].page);
+        self.list(op);
         let state = &mut self.ops[at];
-        state.listed = true;
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
         self.scatter(op, members);
+    }
+
+    /// Lists the page as being written.
+    fn list(&mut self, op: u16) {
+        let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
+        self.core.marks.begin_write(slot, page);
+        self.ops[usize::from(op)].listed = true;
     }
 
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
@@ -294,7 +323,12 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Merging => self.end_merge(op),
             State::Writing => self.end_write(op),
-            State::Free | State::Parked | State::Holding | State::Settling => {
+            State::Free
+            | State::Parked
+            | State::Holding
+            | State::Settling
+            | State::Fetching
+            | State::Storing => {
                 unreachable!("no verb is out in these states")
             }
         }
@@ -308,12 +342,7 @@ impl Worker {
             return self.begin_read(op);
         }
         self.reconstruct(op);
-        if !self
-            .core
-            .claims
-            .unchanged(self.ops[at].page, self.ops[at].version)
-            && !is_planted(Planted::TornRead)
-        {
+        if !self.is_unchanged(op) && !is_planted(Planted::TornRead) {
             self.count_repeat();
             return self.park(op);
         }
@@ -327,6 +356,12 @@ impl Worker {
             };
         }
         self.finish(op, Ok(()));
+    }
+
+    /// Whether nobody wrote the page since the read of it began.
+    fn is_unchanged(&self, op: u16) -> bool {
+        let op = &self.ops[usize::from(op)];
+        self.core.claims.unchanged(op.page, op.version)
     }
 
     fn end_merge(&mut self, op: u16) {
@@ -351,12 +386,16 @@ impl Worker {
             // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
             // cannot be made from the others. The end of the write heals it.
             self.core.marks.doubt(self.ops[at].page);
+            self.unmark_remote(op);
             self.leave(op);
             self.enter(op);
             self.ops[at].failed = false;
             let stripe = stripe_of(&self.views, &self.ops[at])
                 .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
             let Some(stripe) = stripe else {
+                if self.ops[at].entry.is_some() {
+                    return self.await_disk(op);
+                }
                 return self.finish(op, Err(IoError::Lost));
             };
             let same = before.map_or(0, |before| unchanged_members(&before, stripe));
@@ -378,6 +417,7 @@ impl Worker {
         let is_known =
             self.core.directory.is_settled(stripe.changed_in) || is_planted(Planted::StaleSnapshot);
         if is_known && self.core.is_journaled(stripe.changed_in) {
+            self.mark_remote(op);
             self.finish(op, Ok(()));
         } else if self.core.closed.load(Ordering::Acquire) {
             // Nobody writes the journal any more.
@@ -411,6 +451,8 @@ impl Worker {
         if std::mem::take(&mut self.ops[at].listed) {
             self.unlist(op, result.is_ok());
         }
+        self.release_entry(op);
+        self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
         self.leave(op);
         self.unclaim(op);
         self.ops[at].state = State::Free;

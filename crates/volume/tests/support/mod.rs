@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod disk;
 pub mod guarded;
+pub mod operator;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
-use cenote_volume::{Health, HostConfig, Kept, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{Backing, Health, HostConfig, Kept, Volume, VolumeConfig, VolumeError};
 use guarded::{Guard, Guarded};
 
 /// A running cluster; dropping it stops the hosts.
@@ -114,6 +116,12 @@ impl Cluster {
             guard,
         };
         self.volume_over(scheme, size_bytes, Arc::new(connector))
+    }
+
+    /// A volume with a disk behind it.
+    pub fn backed_volume(&self, scheme: &str, size_bytes: u64, backing: Backing) -> Volume {
+        let config = self.config(scheme, size_bytes);
+        Volume::open_backed(config, backing, self.connector()).unwrap()
     }
 
     fn volume_over(&self, scheme: &str, size_bytes: u64, connector: Arc<dyn Connector>) -> Volume {
@@ -218,4 +226,12 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+}
+
+/// Bytes that no other page and no other round has.
+pub fn page(index: u64, round: u64) -> Vec<u8> {
+    let mut random = Random(index << 32 | round);
+    (0..4096 / 8)
+        .flat_map(|_| random.next().to_le_bytes())
+        .collect()
 }

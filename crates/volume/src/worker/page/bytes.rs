@@ -92,9 +92,12 @@ impl Worker {
         }
     }
 
-    /// The whole page: in the request's buffer where it covers the page, in scratch otherwise.
+    /// The whole page: in its entry where it has one, in the request's buffer where it covers the
+    /// page, in scratch otherwise.
     pub(super) fn page_buffer(&self, op: u16) -> *mut u8 {
-        if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
+        if let Some(buffer) = self.entry_buffer(op) {
+            buffer
+        } else if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
             self.target(op)
         } else {
             self.scratch(op)

@@ -1,0 +1,332 @@
+//! The backing store: a file or block device that holds every page of a volume, a little late.
+//!
+//! Slabs are then a cache of it that may vanish: a page that hosts acknowledged is on its way to
+//! the disk too, and what no slab holds is read from there. Extents are mapped where pages are
+//! busy (`control::activity`), not on their first write.
+//!
+//! ```text
+//!            worker                     lane of the extent                 disk queue
+//! write ---> entry, its buffer ---+---> jobs, in order  -------------->    newest per page, runs
+//!                                 +---> hosts: acknowledged, bit set       ended: entry free
+//! read  ---> bit clear  --------------> jobs, in order  -------------->    served or read: told
+//! ```
+//!
+//! Invariants: I1 (`entries`); I2, a page's bit is set only while hosts hold its newest
+//! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, the pages of an extent go
+//! through one lane, in the order of their claims, and reads among them (`order`).
+//! What the disk refused is marked **stale** and is an error once no slab holds it, never old bytes.
+//! Paper: \[infiniswap17\] 4.1, 4.2.
+
+mod device;
+mod entries;
+mod open;
+mod order;
+mod queue;
+
+pub use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::directory::WORKERS_MAX;
+use crate::marks::{Bitmap, PageBits};
+use crate::wake::Wake;
+use crate::worker::OPS_MAX;
+pub use device::{Device, FLIGHTS_MAX, Transfer};
+pub use entries::{DiskPart, Entries, Route};
+pub use open::{Backing, BackingError};
+pub use queue::DiskQueue;
+
+/// What workers, the control thread and the disk queues share.
+pub struct Store {
+    pub lanes: Box<[Lane]>,
+    pub pages: Pages,
+    inboxes: Box<[Inbox]>,
+    is_closed: AtomicBool,
+    /// Activity from which an extent is mapped, ...
+    pub hot_slab: f64,
+    /// ... and below which it is given back.
+    pub cold_slab: f64,
+    pub counters: Counters,
+}
+
+/// What is known of each page beside its marks.
+pub struct Pages {
+    /// Hosts hold the newest acknowledged bytes (I2). Changes under the page's claim, or when the
+    /// extent has no slabs and nobody works in an epoch in which it had.
+    pub remote: Bitmap,
+    /// The disk refused the newest bytes. Changed by the page's disk queue alone.
+    pub stale: Bitmap,
+}
+
+/// The way to one disk queue.
+pub struct Lane {
+    pub writes: Entries,
+    pub reads: Entries,
+    jobs: ArrayQueue<Job>,
+    /// By entry of the writes: whom to tell.
+    tokens: Box<[AtomicU64]>,
+    bell: Wake,
+    has_rung: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+/// A page to move.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub kind: Kind,
+    pub page: u64,
+    /// Of the lane's writes or reads.
+    pub entry: u32,
+    /// Of whom is told of the end of a read; a write's is with its entry.
+    pub token: Token,
+}
+
+/// A worker's operation and which of its jobs: told with the job's end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Token(u64);
+
+impl Token {
+    /// The operation.
+    pub fn op(self) -> u16 {
+        self.0 as u16
+    }
+
+    fn worker(self) -> usize {
+        usize::try_from(self.0 >> 48).expect("16 bits")
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    Read,
+    Write,
+}
+
+/// The end of a job that its worker waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub token: Token,
+    /// Of a read, in this lane: its bytes, and the taker's to free.
+    pub read: Option<(usize, u32)>,
+    pub is_ok: bool,
+}
+
+/// Ends that a worker has not taken yet.
+struct Inbox {
+    told: ArrayQueue<Told>,
+    sequence: AtomicU32,
+    has_rung: AtomicBool,
+    /// Made when the first worker of this number is.
+    bell: OnceLock<Wake>,
+}
+
+/// What the disk did so far; for status and metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub pages_read: AtomicU64,
+    pub pages_written: AtomicU64,
+    pub transfers: AtomicU64,
+    pub errors: AtomicU64,
+}
+
+impl Store {
+    /// What stands behind a volume of so many pages, with its disk queues, which are to be run.
+    ///
+    /// # Errors
+    /// The system has no memory or descriptors.
+    pub fn new(page_count: u64, backing: Backing) -> io::Result<(Arc<Self>, Vec<DiskQueue>)> {
+        let lanes = backing.devices.iter().map(|_| Lane::new(backing.entries));
+        let lanes: io::Result<Box<[Lane]>> = lanes.collect();
+        let bits = PageBits::anonymous(page_count)?;
+        let inboxes = (0..WORKERS_MAX).map(|_| Inbox {
+            // An operation waits for one job at a time; twice that for a worker that came after another.
+            told: ArrayQueue::new(OPS_MAX * 2),
+            sequence: AtomicU32::new(0),
+            has_rung: AtomicBool::new(false),
+            bell: OnceLock::new(),
+        });
+        let store = Arc::new(Self {
+            lanes: lanes?,
+            pages: Pages {
+                remote: bits.bitmap(0),
+                stale: bits.bitmap(1),
+            },
+            inboxes: inboxes.collect(),
+            is_closed: AtomicBool::new(false),
+            hot_slab: backing.hot_slab,
+            cold_slab: backing.cold_slab,
+            counters: Counters::default(),
+        });
+        let devices = backing.devices.into_iter().enumerate();
+        let queues = devices.map(|(lane, device)| DiskQueue::new(Arc::clone(&store), lane, device));
+        let queues = queues.collect();
+        Ok((store, queues))
+    }
+
+    /// The lane that every page of an extent goes through.
+    pub fn lane_of(&self, extent: usize) -> usize {
+        extent % self.lanes.len()
+    }
+
+    /// What becomes readable when a worker is told something.
+    ///
+    /// # Errors
+    /// The system has no descriptors.
+    pub fn bell_of(&self, worker: usize) -> io::Result<&Wake> {
+        let bell = &self.inboxes[worker].bell;
+        if bell.get().is_none() {
+            // Nobody else makes it: a number has one worker at a time. A second one is dropped.
+            drop(bell.set(Wake::new()?));
+        }
+        Ok(bell.get().expect("just made"))
+    }
+
+    /// Whether a worker was told something since it last asked.
+    pub fn has_told(&self, worker: usize) -> bool {
+        self.inboxes[worker].has_rung.load(Ordering::Acquire)
+    }
+
+    /// To be called before a worker takes what it was told.
+    pub fn hear(&self, worker: usize) {
+        let inbox = &self.inboxes[worker];
+        if inbox.has_rung.swap(false, Ordering::AcqRel)
+            && let Some(bell) = inbox.bell.get()
+        {
+            bell.clear();
+        }
+    }
+
+    /// The next thing that a worker was told.
+    pub fn told(&self, worker: usize) -> Option<Told> {
+        self.inboxes[worker].told.pop()
+    }
+
+    /// A token that no other job has.
+    pub fn token(&self, worker: usize, op: u16) -> Token {
+        let sequence = self.inboxes[worker]
+            .sequence
+            .fetch_add(1, Ordering::Relaxed);
+        Token((worker as u64) << 48 | u64::from(sequence) << 16 | u64::from(op))
+    }
+
+    /// Puts a job in a lane.
+    pub fn ask(&self, number: usize, job: Job) {
+        let lane = &self.lanes[number];
+        if job.kind == Kind::Write {
+            lane.tokens[job.entry as usize].store(job.token.0, Ordering::Relaxed);
+        }
+        if lane.jobs.push(job).is_err() {
+            unreachable!("room for a job of every entry");
+        }
+        // Pairs with `end_lane`: either its last look finds the job, or this finds it ended.
+        fence(Ordering::SeqCst);
+        if lane.has_ended.load(Ordering::SeqCst) {
+            return self.refuse(number);
+        }
+        if !lane.has_rung.swap(true, Ordering::AcqRel) {
+            lane.bell.wake();
+        }
+    }
+
+    /// Has the disk queues end once everything is on the disk.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.lanes.iter().for_each(|lane| lane.bell.wake());
+    }
+
+    /// Nobody takes jobs of the lane any more.
+    fn end_lane(&self, number: usize) {
+        self.lanes[number].has_ended.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.refuse(number);
+    }
+
+    fn refuse(&self, number: usize) {
+        while let Some(job) = self.lanes[number].jobs.pop() {
+            match job.kind {
+                Kind::Read => self.end_read(number, &job, false),
+                Kind::Write => self.end_write(number, job.entry, false),
+            }
+        }
+    }
+
+    /// Writes that are not on the disk yet.
+    pub fn pending(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.writes.used()).sum()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// A read has ended.
+    fn end_read(&self, lane: usize, job: &Job, is_ok: bool) {
+        let (token, read) = (job.token, Some((lane, job.entry)));
+        self.tell(Told { token, read, is_ok });
+    }
+
+    /// A write has ended.
+    fn end_write(&self, lane: usize, entry: u32, is_ok: bool) {
+        // Once it ended the entry is another's.
+        let token = self.lanes[lane].tokens[entry as usize].load(Ordering::Relaxed);
+        if self.lanes[lane].writes.end_disk(entry, is_ok) {
+            let (token, read) = (Token(token), None);
+            self.tell(Told { token, read, is_ok });
+        }
+    }
+
+    fn tell(&self, told: Told) {
+        let inbox = &self.inboxes[told.token.worker()];
+        if inbox.told.push(told).is_err() {
+            unreachable!("room for every operation of two workers");
+        }
+        if !inbox.has_rung.swap(true, Ordering::AcqRel)
+            && let Some(bell) = inbox.bell.get()
+        {
+            bell.wake();
+        }
+    }
+
+    fn count_transfer(&self, is_read: bool, pages: u64, is_ok: bool) {
+        let Counters {
+            pages_read,
+            pages_written,
+            transfers,
+            errors,
+        } = &self.counters;
+        let moved = if is_read { pages_read } else { pages_written };
+        moved.fetch_add(pages, Ordering::Relaxed);
+        transfers.fetch_add(1, Ordering::Relaxed);
+        errors.fetch_add(u64::from(!is_ok), Ordering::Relaxed);
+    }
+}
+
+impl Lane {
+    /// Pages that are being read at a time.
+    const READS: u32 = 256;
+
+    fn new(entries: u32) -> io::Result<Self> {
+        let reads = Entries::new(Self::READS)?;
+        Ok(Self {
+            writes: Entries::new(entries)?,
+            // Every job has an entry: there is always room.
+            jobs: ArrayQueue::new(entries as usize + reads.count()),
+            tokens: (0..entries).map(|_| AtomicU64::new(0)).collect(),
+            reads,
+            bell: Wake::new()?,
+            has_rung: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        })
+    }
+
+    /// To be called before jobs are taken.
+    fn hear(&self) {
+        if self.has_rung.swap(false, Ordering::AcqRel) {
+            self.bell.clear();
+        }
+    }
+}

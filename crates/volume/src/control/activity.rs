@@ -1,0 +1,125 @@
+//! How busy each extent is: what is mapped, what is given back, and what a host under pressure is told.
+//!
+//! `A = alpha * measured + (1 - alpha) * A`, once a second, of page reads and writes per second.
+//! Without a backing store an extent is mapped by its first write; with one, when A passes HotSlab.
+//! Paper: \[infiniswap17\] 4.2 (hot slabs), 4.4 (CHECK_ACTIVITY), table of parameters.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_pool::control::{Request, SlabActivity, Window};
+
+use super::{Control, pool_window};
+use crate::directory::HostIndex;
+
+/// Smoothed activity of every extent.
+pub(super) struct Activity {
+    averages: Vec<f32>,
+    sampled: Time,
+}
+
+/// Weight of the newest second.
+const ALPHA: f32 = 0.2;
+/// Between two samples.
+const PERIOD: Duration = Duration::from_secs(1);
+
+impl Activity {
+    pub fn new(extents: usize, now: Time) -> Self {
+        Self {
+            averages: vec![0.0; extents],
+            sampled: now,
+        }
+    }
+
+    /// Page operations per second, smoothed.
+    pub fn of(&self, extent: usize) -> f32 {
+        self.averages[extent]
+    }
+}
+
+impl Control {
+    /// Of an extent; for status.
+    pub(crate) fn activity_of(&self, extent: usize) -> f32 {
+        self.activity.of(extent)
+    }
+
+    /// Takes a sample when one is due, and maps and gives back what it says.
+    pub(super) fn tend_activity(&mut self, now: Time) {
+        let since = now.since(self.activity.sampled);
+        if since < PERIOD {
+            return;
+        }
+        self.activity.sampled = now;
+        let per_second = 1.0 / since.as_secs_f32();
+        let touched = self.core.touched.iter();
+        for (average, touched) in self.activity.averages.iter_mut().zip(touched) {
+            // Most are never touched; a load is cheaper than a swap.
+            if *average == 0.0 && touched.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let measured = touched.swap(0, Ordering::Relaxed) as f32 * per_second;
+            *average = ALPHA * measured + (1.0 - ALPHA) * *average;
+        }
+        if self.core.backing.is_some() && !self.is_opening() {
+            self.map_the_hot();
+            self.drop_the_cold();
+        }
+    }
+
+    /// Maps unmapped extents that are busy, the busiest first.
+    fn map_the_hot(&mut self) {
+        let mut hot: Vec<usize> = (0..self.activity.averages.len())
+            .filter(|&extent| self.is_hot(extent))
+            .collect();
+        hot.sort_by(|&a, &b| self.activity.of(b).total_cmp(&self.activity.of(a)));
+        for extent in hot {
+            self.start_mapping(extent);
+        }
+    }
+
+    fn is_hot(&self, extent: usize) -> bool {
+        let store = self.core.backing.as_ref();
+        let activity = self.activity.of(extent);
+        activity > 0.0 && store.is_some_and(|store| activity >= store.hot_slab as f32)
+    }
+
+    fn drop_the_cold(&mut self) {
+        let Some(cold_slab) = self.core.backing.as_ref().map(|store| store.cold_slab) else {
+            return;
+        };
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            let is_cold = self.activity.of(extent) < cold_slab as f32;
+            if stripe.is_some() && is_cold && self.may_drop(extent) {
+                self.begin_drop(extent);
+            }
+        }
+    }
+
+    /// The extent has no slabs since they were dropped: takes others at once if it is busy.
+    pub(super) fn remap_if_hot(&mut self, extent: usize) {
+        if self.is_hot(extent) {
+            self.start_mapping(extent);
+        }
+    }
+
+    /// A host asks how busy some of its slabs are.
+    pub(super) fn on_check_activity(&mut self, host: HostIndex, request: u64, windows: &[Window]) {
+        let snapshot = self.core.directory.snapshot();
+        let stripes = snapshot.extents.iter().enumerate();
+        let mut slabs = Vec::with_capacity(windows.len());
+        for (extent, stripe) in stripes {
+            let members = stripe.iter().flat_map(|stripe| stripe.members.iter());
+            for member in members.flatten().filter(|m| m.session.host == host) {
+                let window = pool_window(&member.window.descriptor);
+                if windows.contains(&window) {
+                    // Saturates, and a slab in use is more than one that is not.
+                    let milli = (self.activity.of(extent) * 1000.0) as u32;
+                    slabs.push(SlabActivity { window, milli });
+                }
+            }
+        }
+        self.send(host, &Request::Activity { request, slabs });
+    }
+}

@@ -1,0 +1,87 @@
+//! Extents of a backed volume that give their slabs up: their pages are in the backing store.
+//!
+//! `UNMAPPED` (reads and writes go to the disk from then on) `-> DRAINED` (no worker is left in an
+//! epoch in which it had slabs, so nobody sets a page's bit any more) `-> ` bits cleared `-> DONE`.
+//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost.
+//!
+//! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
+//! again before its bits are clear (soundness Z1); one whose pages the disk refused is not given up.
+//! Paper: \[infiniswap17\] 4.4 (handling of EVICT), 4.5 (remote failure).
+
+use std::sync::atomic::Ordering;
+
+use super::repair::{Repair, Stage};
+use super::{Control, pool_window};
+use crate::core::Mapping;
+use crate::directory::Stripe;
+
+impl Control {
+    /// Whether an extent's slabs may go: everything is on the disk, or on its way there.
+    pub(super) fn may_drop(&self, extent: usize) -> bool {
+        let pages = self.core.pages(extent);
+        let store = self.core.backing.as_ref();
+        let holds = store.is_some_and(|store| {
+            let stale = &store.pages.stale;
+            stale.next(pages.start, pages.end, true).is_none()
+        });
+        holds && self.find_repair(extent).is_none()
+    }
+
+    /// Unmaps an extent whose pages are then those of the backing store.
+    pub(super) fn begin_drop(&mut self, extent: usize) {
+        let mut stripe = None;
+        let epoch = self.core.directory.publish(|next| {
+            stripe = next.extents[extent].take();
+            stripe.is_some()
+        });
+        let Some(stripe) = stripe else { return };
+        let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch });
+        let members = stripe.members.iter().flatten();
+        let windows = members.map(|member| {
+            let window = pool_window(&member.window.descriptor);
+            (member.session, window)
+        });
+        repair.given_up = windows.collect();
+        self.repairs.push(repair);
+    }
+
+    /// Begins to drop extents that have too few slabs left to be read.
+    pub(super) fn drop_the_lost(&mut self) {
+        let k = self.core.scheme.k();
+        let is_lost = |stripe: &Stripe| (stripe.readable().count_ones() as usize) < k;
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+            if stripe.as_deref().is_some_and(is_lost) && self.find_repair(extent).is_none() {
+                tracing::warn!(
+                    extent,
+                    "slabs lost: its pages are read from the backing store"
+                );
+                self.begin_drop(extent);
+            }
+        }
+    }
+
+    /// Nobody works with the slabs any more.
+    pub(super) fn end_drop(&mut self, at: usize) {
+        let Repair {
+            extent, given_up, ..
+        } = self.repairs.swap_remove(at);
+        let pages = self.core.pages(extent);
+        if let Some(store) = &self.core.backing {
+            store.pages.remote.clear(pages.start, pages.end);
+        }
+        self.core.mapping_ended(extent, Mapping::Idle);
+        let now = self.now();
+        for (session, window) in given_up {
+            if let Some(asked) = self.wanted.take(session.host, &window) {
+                self.core.timings.evict.note(now.since(asked));
+            }
+            self.core
+                .counters
+                .slabs_dropped
+                .fetch_add(1, Ordering::Relaxed);
+            self.give_back(session, window);
+        }
+        self.remap_if_hot(extent);
+    }
+}

@@ -1,0 +1,224 @@
+//! Pages of a volume with a backing store: which are read from the disk, and when a write is on it.
+//!
+//! A write takes an entry of its extent's lane, copies the page into the entry's buffer, and sends
+//! that one buffer to the hosts and to the disk: hosts acknowledge it. Without slabs, or when they
+//! fail under it, the disk does. What is acknowledged by the disk alone has its bit clear first.
+//!
+//! Invariants: the bit of a page is looked at and set in an epoch, so it is one of the slabs of
+//! that epoch (soundness Z1, Z4); a page's writes join the lane in the order of its claims (Z2); a
+//! write that failed at its hosts clears the bit before the disk's end counts (Z5).
+//! Paper: \[infiniswap17\] 4.2 (write and read path).
+
+use std::sync::Arc;
+
+use super::{State, Worker};
+use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
+use crate::{IoError, PAGE_BYTES};
+
+impl Worker {
+    /// Whether the page's newest bytes are to be had from hosts. In an epoch.
+    pub(super) fn is_remote(&self, op: u16) -> bool {
+        let page = self.ops[usize::from(op)].page;
+        let store = self.core.backing.as_ref();
+        store.is_none_or(|store| store.pages.remote.contains(page))
+    }
+
+    fn store(&self) -> &Arc<Store> {
+        let store = self.core.backing.as_ref();
+        store.expect("only pages of a backed volume go to the disk")
+    }
+
+    fn lane(&self, op: u16) -> usize {
+        self.store().lane_of(self.ops[usize::from(op)].extent)
+    }
+
+    /// Has the disk read the page, behind every write of it that came before.
+    pub(super) fn fetch(&mut self, op: u16) {
+        self.leave(op);
+        let lane = self.lane(op);
+        let Some(entry) = self.store().lanes[lane].reads.take() else {
+            return self.park(op);
+        };
+        let token = self.store().token(self.farewell.id, op);
+        let state = &mut self.ops[usize::from(op)];
+        (state.state, state.token) = (State::Fetching, Some(token));
+        let (kind, page) = (JobKind::Read, state.page);
+        self.at_disk += 1;
+        let job = Job {
+            kind,
+            page,
+            entry,
+            token,
+        };
+        self.store().ask(lane, job);
+    }
+
+    /// Copies the page into an entry and puts it on its way to the disk; false when none is free.
+    pub(super) fn stage(&mut self, op: u16, route: Route) -> bool {
+        let lane = self.lane(op);
+        let writes = &self.store().lanes[lane].writes;
+        let Some(entry) = writes.take() else {
+            return false;
+        };
+        // SAFETY: the page is whole, in the request's buffer or the operation's scratch; the entry's
+        // buffer is this operation's alone until it is on its way.
+        unsafe {
+            let from = self.page_buffer(op);
+            writes
+                .buffer(entry)
+                .copy_from_nonoverlapping(from, PAGE_BYTES);
+        }
+        writes.begin(entry, route);
+        let token = self.store().token(self.farewell.id, op);
+        let state = &mut self.ops[usize::from(op)];
+        let page = state.page;
+        state.token = Some(token);
+        state.entry = (route == Route::Both).then_some(entry);
+        let kind = JobKind::Write;
+        let job = Job {
+            kind,
+            page,
+            entry,
+            token,
+        };
+        self.store().ask(lane, job);
+        true
+    }
+
+    /// Writes the page to the disk alone: no slab is there to take it.
+    pub(super) fn store_alone(&mut self, op: u16) {
+        self.leave(op);
+        if self.store().hot_slab == 0.0 {
+            // Whether it is refused is for the next write: this one is the disk's.
+            self.core.want(self.ops[usize::from(op)].extent);
+        }
+        self.store()
+            .pages
+            .remote
+            .remove(self.ops[usize::from(op)].page);
+        if !self.stage(op, Route::Disk) {
+            return self.park(op);
+        }
+        self.list(op);
+        self.ops[usize::from(op)].state = State::Storing;
+        self.at_disk += 1;
+    }
+
+    /// Hosts have failed under the write: its disk part is what acknowledges it.
+    pub(super) fn await_disk(&mut self, op: u16) {
+        self.leave(op);
+        let lane = self.lane(op);
+        let state = &mut self.ops[usize::from(op)];
+        let entry = state.entry.take().expect("a write to both has an entry");
+        match self.store().lanes[lane].writes.await_disk(entry) {
+            DiskPart::Ended { is_ok } => self.end_store(op, is_ok),
+            DiskPart::Pending => {
+                self.ops[usize::from(op)].state = State::Storing;
+                self.at_disk += 1;
+            }
+        }
+    }
+
+    /// Hosts have the page: from here on it is read from them.
+    pub(super) fn mark_remote(&self, op: u16) {
+        if let Some(store) = &self.core.backing {
+            store.pages.remote.insert(self.ops[usize::from(op)].page);
+        }
+    }
+
+    /// Hosts may have part of the page.
+    pub(super) fn unmark_remote(&self, op: u16) {
+        if let Some(store) = &self.core.backing {
+            store.pages.remote.remove(self.ops[usize::from(op)].page);
+        }
+    }
+
+    /// No verb refers to the operation's entry any more.
+    pub(super) fn release_entry(&mut self, op: u16) {
+        self.ops[usize::from(op)].token = None;
+        if let Some(entry) = self.ops[usize::from(op)].entry.take() {
+            let lane = self.lane(op);
+            self.store().lanes[lane].writes.end_hosts(entry);
+        }
+    }
+
+    /// Where the operation's page is, once it is in an entry.
+    pub(super) fn entry_buffer(&self, op: u16) -> Option<*mut u8> {
+        let entry = self.ops[usize::from(op)].entry?;
+        Some(self.store().lanes[self.lane(op)].writes.buffer(entry))
+    }
+
+    /// Takes in what the disk queues have ended.
+    pub(in crate::worker) fn hear_disk(&mut self) {
+        let Some(store) = &self.core.backing else {
+            return;
+        };
+        let id = self.farewell.id;
+        if !store.has_told(id) {
+            return;
+        }
+        let store = Arc::clone(store);
+        store.hear(id);
+        while let Some(told) = store.told(id) {
+            self.on_told(&store, told);
+        }
+    }
+
+    fn on_told(&mut self, store: &Store, told: Told) {
+        let op = told.token.op();
+        if self.ops[usize::from(op)].token == Some(told.token) {
+            self.ops[usize::from(op)].token = None;
+            self.at_disk -= 1;
+            match told.read {
+                Some((lane, entry)) => {
+                    let buffer = store.lanes[lane].reads.buffer(entry);
+                    self.end_fetch(op, buffer, told.is_ok);
+                }
+                None => self.end_store(op, told.is_ok),
+            }
+        }
+        // Also of an operation of an earlier worker of this number.
+        if let Some((lane, entry)) = told.read {
+            store.lanes[lane].reads.free(entry);
+        }
+    }
+
+    /// The disk has read the page.
+    fn end_fetch(&mut self, op: u16, page: *const u8, is_ok: bool) {
+        if !is_ok {
+            return self.finish(op, Err(IoError::Disk));
+        }
+        let at = usize::from(op);
+        if self.ops[at].claimed {
+            // SAFETY: the scratch begins with a whole page, and so does the entry's buffer.
+            unsafe { self.scratch(op).copy_from_nonoverlapping(page, PAGE_BYTES) };
+            self.merge(op);
+            return self.begin_scatter(op);
+        }
+        let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
+        // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
+        unsafe {
+            self.target(op)
+                .copy_from_nonoverlapping(page.add(start), len_bytes)
+        };
+        if !self.is_unchanged(op) {
+            self.count_repeat();
+            return self.park(op);
+        }
+        self.finish(op, Ok(()));
+    }
+
+    /// The disk has written the page.
+    fn end_store(&mut self, op: u16, is_ok: bool) {
+        let result = if is_ok { Ok(()) } else { Err(IoError::Disk) };
+        self.finish(op, result);
+    }
+
+    /// Nothing of an operation that will not go on waits for the disk.
+    pub(in crate::worker) fn forget_disk(&mut self) {
+        for op in 0..self.ops.len() {
+            self.release_entry(u16::try_from(op).expect("OPS_MAX fits"));
+        }
+        self.at_disk = 0;
+    }
+}

@@ -1,0 +1,443 @@
+//! Volumes with a backing store: what hosts acknowledged is never lost with them, whatever the disk does.
+//!
+//! Infiniswap's invariants, by name: I1 a_write_waits_for_an_entry, I2 and I3 eviction_under_load,
+//! I4 (the host's) `host` tests, I5 what_hosts_acknowledged_is_read_back.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_pool::control::Drain;
+use cenote_volume::{Backing, Done, IoError, Op, Request, Volume, VolumeStatus, Worker};
+use support::disk::TestDisk;
+use support::operator::Operator;
+use support::{Cluster, Random, Transport, page, wait_until};
+
+const PAGE: usize = 4096;
+const SLAB: u64 = 1 << 20;
+const SIZE: u64 = 8 << 20;
+
+fn status(volume: &Volume) -> VolumeStatus {
+    volume.status().unwrap()
+}
+
+fn cluster(hosts: usize) -> Cluster {
+    Cluster::start(hosts, Transport::Shm, 16 << 20, SLAB)
+}
+
+fn wait_for(volume: &Volume, what: impl Fn(&VolumeStatus) -> bool) {
+    wait_until(
+        || what(&status(volume)),
+        || format!("{:#?}", status(volume)),
+    );
+}
+
+/// Has an extent mapped: by a first write.
+fn map_first(volume: &Volume, worker: &mut Worker) {
+    worker.write(0, &[1; PAGE]).unwrap();
+    wait_for(volume, |status| status.mapped_bytes > 0);
+}
+
+#[test]
+fn what_hosts_acknowledged_is_read_back_while_the_disk_is_late_and_they_are_gone() {
+    let mut cluster = cluster(1);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+
+    disk.hold_writes(true);
+    worker.write(0, &[2; PAGE]).expect("hosts acknowledge it");
+    worker.write(0, &[3; PAGE]).expect("and once more");
+    assert_eq!(disk.first_byte(0), Some(1), "the disk is late");
+    cluster.stop(0);
+    let mut bytes = [0; PAGE];
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; PAGE]);
+    assert_eq!(disk.moved().0, 0, "served from the write that waits");
+
+    disk.hold_writes(false);
+    wait_for(&volume, |status| {
+        status.backing.unwrap().pending_bytes == 0 && status.mapped_bytes == 0
+    });
+    assert_eq!(disk.first_byte(0), Some(3));
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes, disk.moved().0), ([3; PAGE], 1));
+}
+
+#[test]
+fn extents_have_no_slabs_until_they_are_busy_and_old_pages_stay_on_the_disk() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        hot_slab: 20.0,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    worker.write(0, &page(0, 1)).unwrap();
+    worker.write(SLAB, &page(1, 1)).unwrap();
+    assert_eq!(status(&volume).mapped_bytes, 0);
+    // Much more than 20 page I/Os per second on the first extent alone.
+    let hot = PAGE as u64;
+    wait_until(
+        || {
+            worker.write(hot, &page(2, 1)).unwrap();
+            status(&volume).mapped_bytes == SLAB
+        },
+        || format!("{:#?}", status(&volume)),
+    );
+    let extents = status(&volume).extents;
+    assert!(
+        extents[0].index == 0 && extents[0].activity >= 20.0,
+        "{extents:?}"
+    );
+    worker.write(hot, &page(2, 2)).unwrap();
+    assert_eq!(
+        status(&volume).backing.unwrap().remote_bytes,
+        PAGE as u64,
+        "only what was written since is with hosts"
+    );
+    let (reads, _) = disk.moved();
+    let mut bytes = vec![0; PAGE];
+    worker.read(hot, &mut bytes).unwrap();
+    assert_eq!((bytes.as_slice(), disk.moved().0), (&*page(2, 2), reads));
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(
+        (bytes.as_slice(), disk.moved().0),
+        (&*page(0, 1), reads + 1)
+    );
+    worker.read(2 * SLAB, &mut bytes).unwrap();
+    assert_eq!(
+        (bytes, disk.moved().0),
+        (vec![0; PAGE], reads + 1),
+        "never written"
+    );
+}
+
+#[test]
+fn slabs_that_cooled_down_go_back() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        cold_slab: 0.5,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+    worker.write(0, &[5; PAGE]).unwrap();
+    wait_for(&volume, |status| status.counters.slabs_dropped == 1);
+    let mut bytes = [0; PAGE];
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; PAGE]);
+}
+
+#[test]
+fn a_page_that_the_disk_refused_is_an_error_without_its_host_and_never_old() {
+    let mut cluster = cluster(1);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+    disk.fail_writes(true);
+    worker.write(0, &[2; PAGE]).expect("hosts have it");
+    wait_for(&volume, |status| status.backing.unwrap().stale_pages == 1);
+    let mut bytes = [0; PAGE];
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [2; PAGE]);
+    // Its host wants it back: the only copy is not given up.
+    Operator::of(&cluster, 0).drain(Drain::On);
+    wait_until(
+        || {
+            Operator::of(&cluster, 0)
+                .status()
+                .clients
+                .iter()
+                .any(|c| c.declined == 1)
+        },
+        || format!("{:#?}", status(&volume)),
+    );
+    cluster.stop(0);
+    assert_eq!(worker.read(0, &mut bytes), Err(IoError::Disk));
+    disk.fail_writes(false);
+    worker.write(0, &[3; PAGE]).unwrap();
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; PAGE]);
+    assert_eq!(status(&volume).backing.unwrap().stale_pages, 0);
+}
+
+#[test]
+fn without_slabs_the_disk_acknowledges_and_its_errors_are_the_requests() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        hot_slab: 1e9,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    worker.write(100, &[7; 50]).unwrap();
+    worker.write(120, &[8; 10]).unwrap();
+    let mut bytes = [9; 70];
+    worker.read(90, &mut bytes).unwrap();
+    let mut expected = [0; 70];
+    expected[10..60].fill(7);
+    expected[30..40].fill(8);
+    assert_eq!(bytes, expected);
+    disk.fail_writes(true);
+    assert_eq!(worker.write(0, &[1; PAGE]), Err(IoError::Disk));
+    assert_eq!(
+        worker.read(0, &mut bytes),
+        Err(IoError::Disk),
+        "unknown by now"
+    );
+    disk.fail_writes(false);
+    worker.write(0, &[2; PAGE]).unwrap();
+    disk.fail_reads(true);
+    assert_eq!(worker.read(0, &mut bytes), Err(IoError::Disk));
+    disk.fail_reads(false);
+    worker.discard(0, PAGE as u64).unwrap();
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 70]);
+}
+
+#[test]
+fn a_write_waits_for_an_entry_that_neither_hosts_nor_disk_refer_to() {
+    const ENTRIES: u64 = 8;
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        entries: ENTRIES as u32,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+    disk.hold_writes(true);
+    let count = 3 * ENTRIES;
+    for tag in 0..count {
+        let request = Request {
+            tag,
+            offset: tag * PAGE as u64,
+            op: Op::Write(page(tag, 1)),
+        };
+        worker.submit(request).unwrap();
+    }
+    let mut done: Vec<Done> = Vec::new();
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            done.len() as u64 == ENTRIES
+        },
+        || format!("{} done", status(&volume).counters.pages_written),
+    );
+    for _ in 0..1000 {
+        worker.poll(&mut done);
+    }
+    assert_eq!(done.len() as u64, ENTRIES, "no entry is used twice");
+    disk.hold_writes(false);
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            done.len() as u64 == count
+        },
+        || format!("{:#?}", status(&volume)),
+    );
+    assert!(done.iter().all(|done| done.result.is_ok()));
+    for index in 0..count {
+        let mut bytes = vec![0; PAGE];
+        worker.read(index * PAGE as u64, &mut bytes).unwrap();
+        assert_eq!(bytes, page(index, 1), "page {index}");
+    }
+}
+
+#[test]
+fn one_request_spans_extents_in_every_state() {
+    let mut cluster = cluster(2);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+    // Extent 0 has a slab and extent 1 has none; then neither; 16 pages of each in one request.
+    let offset = SLAB - (64 << 10);
+    let mut random = Random(5);
+    for round in 0..4 {
+        if round == 2 {
+            cluster.stop(0);
+            cluster.stop(1);
+        }
+        let bytes: Vec<u8> = (0..(128 << 10) / 8)
+            .flat_map(|_| random.next().to_le_bytes())
+            .collect();
+        worker.write(offset + 100, &bytes).unwrap();
+        let mut read = vec![0; bytes.len()];
+        worker.read(offset + 100, &mut read).unwrap();
+        assert!(read == bytes, "round {round}");
+    }
+}
+
+/// Threads that write and read pages of their own while hosts come and go under them: every read is
+/// of the newest acknowledged write.
+fn load(volume: &Volume, threads: u64, stop: &AtomicBool, operations: &AtomicU64) {
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                let mut worker = volume.worker().unwrap();
+                let pages: Vec<u64> = (thread..SIZE / PAGE as u64)
+                    .step_by(threads as usize)
+                    .collect();
+                let mut rounds = vec![0; pages.len()];
+                let mut random = Random(thread);
+                let mut bytes = vec![0; PAGE];
+                while !stop.load(Ordering::Relaxed) {
+                    let at = random.below(pages.len() as u64) as usize;
+                    let offset = pages[at] * PAGE as u64;
+                    if random.below(2) == 0 {
+                        rounds[at] += 1;
+                        worker.write(offset, &page(pages[at], rounds[at])).unwrap();
+                    } else {
+                        worker.read(offset, &mut bytes).unwrap();
+                        let expected = match rounds[at] {
+                            0 => vec![0; PAGE],
+                            round => page(pages[at], round),
+                        };
+                        assert!(bytes == expected, "page {} round {}", pages[at], rounds[at]);
+                    }
+                    operations.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn eviction_under_load_loses_and_garbles_nothing() {
+    let cluster = cluster(2);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+    let (stop, operations) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| load(&volume, 3, &stop, &operations));
+        for round in 0..6 {
+            let host = round % 2;
+            let before = status(&volume).counters.slabs_dropped;
+            wait_for(&volume, |status| {
+                let name = Some(format!("h{host:02}"));
+                status
+                    .extents
+                    .iter()
+                    .any(|extent| extent.hosts.contains(&name))
+            });
+            // The disk is late while slabs go.
+            disk.hold_writes(round % 3 == 0);
+            let mut operator = Operator::of(&cluster, host);
+            operator.drain(Drain::On);
+            wait_until(
+                || operator.status().slabs.mapped == 0,
+                || format!("{:#?}", status(&volume)),
+            );
+            disk.hold_writes(false);
+            assert!(status(&volume).counters.slabs_dropped > before);
+            operator.drain(Drain::Off);
+            let seen = operations.load(Ordering::Relaxed);
+            wait_until(
+                || operations.load(Ordering::Relaxed) > seen + 500,
+                || format!("{:#?}", status(&volume)),
+            );
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(status(&volume).eviction.count >= 6);
+    assert_eq!(status(&volume).counters.slabs_moved, 0);
+}
+
+#[test]
+fn hosts_die_and_return_under_load_and_nothing_is_lost() {
+    for transport in [Transport::Shm, Transport::Tcp] {
+        let mut cluster = Cluster::start(2, transport, 16 << 20, SLAB);
+        let disk = TestDisk::default();
+        let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+        let (stop, operations) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| load(&volume, 3, &stop, &operations));
+            for round in 0..4 {
+                wait_for(&volume, |status| status.mapped_bytes > SIZE / 4);
+                disk.hold_writes(round % 2 == 0);
+                cluster.stop(round % 2);
+                disk.hold_writes(false);
+                let seen = operations.load(Ordering::Relaxed);
+                wait_until(
+                    || operations.load(Ordering::Relaxed) > seen + 500,
+                    || format!("{transport:?} {:#?}", status(&volume)),
+                );
+                cluster.restart(round % 2);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn parities_come_first_and_the_disk_after_more_losses_than_they_survive() {
+    let mut cluster = Cluster::start(3, Transport::Shm, 16 << 20, SLAB);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("rs:2+1", SIZE, disk.backing());
+    let mut worker = volume.worker().unwrap();
+    map_first(&volume, &mut worker);
+    worker.write(0, &page(0, 2)).unwrap();
+    cluster.stop(0);
+    let mut bytes = vec![0; PAGE];
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes.as_slice(), disk.moved().0), (&*page(0, 2), 0));
+    cluster.stop(1);
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!((bytes.as_slice(), disk.moved().0), (&*page(0, 2), 1));
+    worker.write(0, &page(0, 3)).unwrap();
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, page(0, 3));
+}
+
+#[test]
+fn a_file_holds_every_page_at_its_offset() {
+    let cluster = cluster(1);
+    // Beside the build, which is on a disk: memory does no direct I/O.
+    let here = std::env::current_exe().unwrap();
+    let folder = tempfile::tempdir_in(here.parent().unwrap()).unwrap();
+    let path = folder.path().join("backing");
+    let backing = Backing {
+        hot_slab: 0.0,
+        ..Backing::open(&path, SIZE).unwrap()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    let pages: Vec<u64> = (0..SIZE / PAGE as u64).collect();
+    for round in 1..3 {
+        for &index in &pages {
+            worker
+                .write(index * PAGE as u64, &page(index, round))
+                .unwrap();
+        }
+    }
+    Operator::of(&cluster, 0).drain(Drain::On);
+    wait_for(&volume, |status| {
+        status.backing.unwrap().pending_bytes == 0 && status.mapped_bytes == 0
+    });
+    let image = std::fs::read(&path).unwrap();
+    let mut bytes = vec![0; PAGE];
+    for &index in &pages {
+        let at = index as usize * PAGE;
+        assert!(
+            image[at..at + PAGE] == page(index, 2),
+            "page {index} in the file"
+        );
+        worker.read(at as u64, &mut bytes).unwrap();
+        assert!(bytes == page(index, 2), "page {index} read");
+    }
+    let said = status(&volume).backing.unwrap();
+    assert!(
+        said.transfers < said.pages_read + said.pages_written,
+        "{said:?}"
+    );
+    assert_eq!(said.errors, 0);
+}

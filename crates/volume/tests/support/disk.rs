@@ -1,0 +1,150 @@
+//! A disk in memory that a test holds back, and has fail.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cenote_volume::{Backing, Device, Transfer};
+
+const PAGE: usize = 4096;
+
+/// What every queue of the disk shares.
+#[derive(Clone, Default)]
+pub struct TestDisk(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    pages: BTreeMap<u64, [u8; PAGE]>,
+    /// Writes end only when this is clear.
+    holds_writes: bool,
+    fails_writes: bool,
+    fails_reads: bool,
+    reads: u64,
+    writes: u64,
+}
+
+struct Queue {
+    disk: TestDisk,
+    under_way: Vec<Transfer>,
+}
+
+// SAFETY: the pointers of transfers are good on any thread until their end.
+unsafe impl Send for Queue {}
+
+impl TestDisk {
+    /// A store of two queues over it, mapped on the first write unless told otherwise.
+    pub fn backing(&self) -> Backing {
+        let queue = || {
+            let queue = Queue {
+                disk: self.clone(),
+                under_way: Vec::new(),
+            };
+            Box::new(queue) as Box<dyn Device>
+        };
+        Backing {
+            hot_slab: 0.0,
+            ..Backing::over(vec![queue(), queue()])
+        }
+    }
+
+    pub fn hold_writes(&self, holds: bool) {
+        self.0.lock().unwrap().holds_writes = holds;
+    }
+
+    pub fn fail_writes(&self, fails: bool) {
+        self.0.lock().unwrap().fails_writes = fails;
+    }
+
+    pub fn fail_reads(&self, fails: bool) {
+        self.0.lock().unwrap().fails_reads = fails;
+    }
+
+    /// Pages read and written so far.
+    pub fn moved(&self) -> (u64, u64) {
+        let state = self.0.lock().unwrap();
+        (state.reads, state.writes)
+    }
+
+    /// First byte of a page on the disk.
+    pub fn first_byte(&self, page: u64) -> Option<u8> {
+        let state = self.0.lock().unwrap();
+        state.pages.get(&page).map(|page| page[0])
+    }
+}
+
+impl Device for Queue {
+    unsafe fn start(&mut self, transfer: Transfer) {
+        self.under_way.push(transfer);
+    }
+
+    fn wait(
+        &mut self,
+        bell: RawFd,
+        may_block: bool,
+        ended: &mut Vec<(u32, io::Result<()>)>,
+    ) -> io::Result<()> {
+        /// A test may let writes go without ringing.
+        const LOOK: Duration = Duration::from_millis(1);
+        loop {
+            let mut state = self.disk.0.lock().unwrap();
+            let mut held = Vec::new();
+            // Last come, first served: a disk keeps no order.
+            while let Some(transfer) = self.under_way.pop() {
+                if transfer.is_write && state.holds_writes {
+                    held.push(transfer);
+                } else {
+                    ended.push((transfer.token, state.carry_out(&transfer)));
+                }
+            }
+            drop(state);
+            held.reverse();
+            self.under_way = held;
+            let mut fd = libc::pollfd {
+                fd: bell,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let millis = LOOK.as_millis() as i32 * i32::from(ended.is_empty() && may_block);
+            // SAFETY: `fd` is one valid entry for the call.
+            let rings = unsafe { libc::poll(&raw mut fd, 1, millis) } > 0;
+            if rings || !ended.is_empty() || !may_block {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl State {
+    fn carry_out(&mut self, transfer: &Transfer) -> io::Result<()> {
+        let fails = if transfer.is_write {
+            self.fails_writes
+        } else {
+            self.fails_reads
+        };
+        if fails {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let first = transfer.offset / PAGE as u64;
+        // SAFETY: valid until the transfer's end, which the caller tells after this.
+        let vectors =
+            unsafe { std::slice::from_raw_parts(transfer.vectors, transfer.count as usize) };
+        for (page, vector) in (first..).zip(vectors) {
+            assert_eq!(vector.iov_len, PAGE);
+            // SAFETY: as above; of a read the buffer is this transfer's alone.
+            unsafe {
+                if transfer.is_write {
+                    self.writes += 1;
+                    let bytes = *vector.iov_base.cast::<[u8; PAGE]>();
+                    self.pages.insert(page, bytes);
+                } else {
+                    self.reads += 1;
+                    let bytes = self.pages.get(&page).copied().unwrap_or([0xee; PAGE]);
+                    *vector.iov_base.cast::<[u8; PAGE]>() = bytes;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,9 +1,11 @@
 //! Opens a volume of a cluster and owns it, for the commands that serve one.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{Backing, HostConfig, Scheme, Volume, VolumeConfig, VolumeError};
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::failure::Failure;
@@ -24,9 +26,63 @@ pub struct WhichVolume {
     /// Size of a new volume; without a name it is forgotten when this command ends
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
-    /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2]
+    /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
+    #[command(flatten)]
+    pub backed: Backed,
+}
+
+/// What stands behind a new volume without a name.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Backed {
+    /// A file or block device that gets every page too, behind the hosts' acknowledgement: their memory
+    /// may all go. Made if there is none; what another has in it is not touched
+    #[arg(long, value_name = "FILE", requires = "size", conflicts_with = "volume")]
+    pub backing: Option<PathBuf>,
+    /// Page reads and writes per second from which a part of the volume gets memory of a host; 0: on
+    /// its first write [default: 20]
+    #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
+    pub hot_slab: Option<f64>,
+    /// And below which it gives that back [default: never]
+    #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
+    pub cold_slab: Option<f64>,
+}
+
+impl Backed {
+    /// The flags that say the same to another process.
+    pub fn arguments(&self) -> Result<Vec<OsString>> {
+        let mut arguments = Vec::new();
+        if let Some(path) = &self.backing {
+            let path = std::path::absolute(path).context("--backing")?;
+            arguments.extend(["--backing".into(), path.into_os_string()]);
+        }
+        let rates = [("--hot-slab", self.hot_slab), ("--cold-slab", self.cold_slab)];
+        for (flag, rate) in rates {
+            if let Some(rate) = rate {
+                arguments.extend([flag.into(), rate.to_string().into()]);
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn open(&self, size_bytes: u64) -> Result<Option<Backing>> {
+        let Some(path) = &self.backing else {
+            return Ok(None);
+        };
+        let mut backing = Backing::open(path, size_bytes)
+            .map_err(|error| Failure::new(error.to_string(), "another --backing"))?;
+        backing.hot_slab = self.hot_slab.unwrap_or(backing.hot_slab);
+        backing.cold_slab = self.cold_slab.unwrap_or(backing.cold_slab);
+        Ok(Some(backing))
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
+        _ => Err("a rate is a number from 0 on".into()),
+    }
 }
 
 /// An open volume and the right to it. Dropping it gives the volume's memory back, or leaves it to
@@ -67,10 +123,11 @@ impl Serving {
             None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
         };
         if let Some(size) = which.size {
-            let scheme = which.scheme.as_deref().unwrap_or("rs:8+2");
+            let usual = which.backed.backing.as_ref().map_or("rs:8+2", |_| "plain");
+            let scheme = which.scheme.as_deref().unwrap_or(usual);
             volumes.create(&name, &Spec::new(check_size(size)?, check_scheme(scheme)?)?)?;
         }
-        let opened = Self::open_named(loaded, volumes.clone(), &name, end);
+        let opened = Self::open_with(loaded, volumes.clone(), &name, end, &which.backed);
         if opened.is_err() && which.size.is_some() {
             // What this very command described does not outlive its failure.
             volumes.delete(&name)?;
@@ -83,6 +140,16 @@ impl Serving {
     /// # Errors
     /// As [`Serving::open`].
     pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
+        Self::open_with(loaded, volumes, name, end, &Backed::default())
+    }
+
+    fn open_with(
+        loaded: &Loaded,
+        volumes: Volumes,
+        name: &str,
+        end: End,
+        backed: &Backed,
+    ) -> Result<Self> {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
         let scheme: Scheme = spec.scheme.parse()?;
@@ -96,7 +163,9 @@ impl Serving {
             hosts: hosts(loaded)?,
         };
         let connector = Arc::new(cenote_fabric::connector(loaded.key.clone()));
-        let opened = if end == End::Forget {
+        let opened = if let Some(backing) = backed.open(size_bytes)? {
+            Volume::open_backed(config, backing, connector)
+        } else if end == End::Forget {
             Volume::open(config, connector)
         } else {
             Volume::open_kept(config, volumes.kept(name)?, connector)

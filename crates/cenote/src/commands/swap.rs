@@ -26,11 +26,15 @@ use crate::size::Size;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote swap on --cluster /tmp/well/cluster.toml --size 2G --scheme rs:8+2
+  cenote swap on --dir /tmp/well --size 8G --backing /var/lib/cenote/swap.backing
   cenote swap status --dir /tmp/well
   cenote swap off --dir /tmp/well
 
 It needs root. Keep it out of the memory limit of the programs that swap: `on` refuses that,
 and hosts on this machine whose memory is not locked, because both can deadlock.
+
+With --backing every page goes to the disk too, after the hosts' acknowledgement: then all of them may
+take their memory back, and `plain` is enough. Put it on a disk with nothing else to do.
 
 Exit code 3 of `off`: swap is off, and some pages could not be read back.")]
 pub struct Args {
@@ -131,6 +135,7 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(scheme) = &volume.scheme {
         command.args(["--scheme", scheme]);
     }
+    command.args(volume.backed.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);
     }
@@ -167,9 +172,11 @@ fn serve(on: &On) -> Result<u8> {
     let mut held = None;
     let outcome = server::run(options, Announcer::to_starter(), |say| {
         let serving = Serving::open(&loaded, &on.volume, End::GiveBack)?;
-        serving
-            .volume
-            .map_all(|mapped, wanted| say(&format!("{mapped} of {wanted} extents mapped")))?;
+        if on.volume.backed.backing.is_none() {
+            // With a disk behind it the volume takes pages at once, and memory where they are busy.
+            let mapped = |mapped, wanted| say(&format!("{mapped} of {wanted} extents mapped"));
+            serving.volume.map_all(mapped)?;
+        }
         refuse::check_hosts_locked(&host_processes(&loaded)?)?;
         let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
         held = Some(serving);

@@ -16,5 +16,6 @@ pub mod ledger;
 pub mod placement;
 #[doc(hidden)]
 pub mod planted;
+mod random;
 
 pub use cluster::{Cluster, HostEntry};

@@ -2,14 +2,21 @@
 //!
 //! Arithmetic only: the caller asks the hosts what they have left and places on the
 //! answer; a host that has meanwhile lent its last slab refuses, and the caller places
-//! again without it.
+//! again without it. [`place`] looks at all hosts; [`Policy`] at as many as its paper does.
 //!
 //! Invariant H1: no two chosen hosts share a failure domain.
+//! Paper: [infiniswap17] section 4.2.
+
+mod policy;
+
+pub use policy::Policy;
+
+use crate::random::mix;
 
 /// A host that could take a slab, as it last described itself.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The caller's index of the host; returned by [`place`].
+    /// The caller's index of the host; what is returned.
     pub host: usize,
     /// The caller's number of the host's failure domain.
     pub domain: u32,
@@ -20,7 +27,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Whether `self` has the smaller lent share; cross-multiplied, so exact.
+    /// By lent share, the smaller first; cross-multiplied, so exact.
     fn cmp_load(&self, other: &Self) -> std::cmp::Ordering {
         let lent = |c: &Self| u64::from(c.slabs_total.saturating_sub(c.slabs_free));
         let ours = lent(self) * u64::from(other.slabs_total);
@@ -53,15 +60,6 @@ pub fn place(candidates: &[Candidate], excluded: &[u32], count: usize, seed: u64
         .take(count)
         .map(|(_, c)| c.host)
         .collect()
-}
-
-/// A permutation of the 64-bit numbers whose output bits all depend on all input bits
-/// (the finaliser of `SplitMix64`).
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -38,7 +38,12 @@ pub struct WhichVolume {
 pub struct Backed {
     /// A file or block device that gets every page too, behind the hosts' acknowledgement: their memory
     /// may all go. Made if there is none; what another has in it is not touched
-    #[arg(long, value_name = "FILE", requires = "size", conflicts_with = "volume")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "size",
+        conflicts_with = "volume"
+    )]
     pub backing: Option<PathBuf>,
     /// Page reads and writes per second from which a part of the volume gets memory of a host; 0: on
     /// its first write [default: 20]
@@ -57,7 +62,10 @@ impl Backed {
             let path = std::path::absolute(path).context("--backing")?;
             arguments.extend(["--backing".into(), path.into_os_string()]);
         }
-        let rates = [("--hot-slab", self.hot_slab), ("--cold-slab", self.cold_slab)];
+        let rates = [
+            ("--hot-slab", self.hot_slab),
+            ("--cold-slab", self.cold_slab),
+        ];
         for (flag, rate) in rates {
             if let Some(rate) = rate {
                 arguments.extend([flag.into(), rate.to_string().into()]);

@@ -5,10 +5,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_pool::control::Drain;
-use cenote_volume::{Backing, Done, IoError, Op, Request, Volume, VolumeStatus, Worker};
+use cenote_volume::{
+    Backing, Done, IoError, Op, Request, Volume, VolumeConfig, VolumeStatus, Worker,
+};
 use support::disk::TestDisk;
 use support::operator::Operator;
 use support::{Cluster, Random, Transport, page, wait_until};
@@ -376,6 +379,64 @@ fn hosts_die_and_return_under_load_and_nothing_is_lost() {
             stop.store(true, Ordering::Relaxed);
         });
     }
+}
+
+#[test]
+fn clients_race_for_the_last_slabs_and_who_loses_has_the_disk() {
+    let cluster = Cluster::start(2, Transport::Shm, 4 << 20, SLAB);
+    let volumes: Vec<(Volume, TestDisk)> = (0..3)
+        .map(|id| {
+            let disk = TestDisk::default();
+            let config = VolumeConfig {
+                id,
+                ..cluster.config("plain", 4 << 20)
+            };
+            let volume = Volume::open_backed(config, disk.backing(), cluster.connector());
+            (volume.unwrap(), disk)
+        })
+        .collect();
+    let mapped = || -> u64 { volumes.iter().map(|(v, _)| status(v).mapped_bytes).sum() };
+    std::thread::scope(|scope| {
+        for (volume, _) in &volumes {
+            scope.spawn(|| {
+                let mut worker = volume.worker().unwrap();
+                for round in 1..20 {
+                    for extent in 0..4 {
+                        worker.write(extent * SLAB, &page(extent, round)).unwrap();
+                    }
+                }
+                let mut bytes = vec![0; PAGE];
+                for extent in 0..4 {
+                    worker.read(extent * SLAB, &mut bytes).unwrap();
+                    assert_eq!(bytes, page(extent, 19));
+                }
+            });
+        }
+    });
+    // Twelve are wanted, eight are there; who has none goes on asking.
+    wait_until(|| mapped() == 8 * SLAB, || format!("{} mapped", mapped()));
+    let hosts: Vec<_> = (0..2)
+        .map(|h| Operator::of(&cluster, h).status().slabs.mapped)
+        .collect();
+    assert_eq!(hosts, [4, 4]);
+}
+
+#[test]
+fn slabs_of_a_volume_are_on_as_many_hosts_as_there_are_before_one_has_two() {
+    let cluster = cluster(6);
+    let disk = TestDisk::default();
+    let volume = cluster.backed_volume("plain", SIZE, disk.backing());
+    let mut worker = volume.worker().unwrap();
+    for extent in 0..6 {
+        worker.write(extent * SLAB, &[1; PAGE]).unwrap();
+        wait_for(&volume, |status| status.mapped_bytes == (extent + 1) * SLAB);
+    }
+    let extents = status(&volume).extents;
+    let hosts: BTreeSet<_> = extents
+        .iter()
+        .map(|extent| extent.hosts[0].clone())
+        .collect();
+    assert_eq!(hosts.len(), 6, "{extents:?}");
 }
 
 #[test]

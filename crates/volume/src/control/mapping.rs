@@ -5,11 +5,12 @@
 //! none, the extent is mapped DEGRADED on at least k (completed later by `repair`), and
 //! with fewer than k everything is given back and the writers get "no space".
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
 use cenote_pool::control::{Refusal, Request, Window};
-use cenote_pool::placement::place;
+use cenote_pool::placement::Policy;
 
 use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
@@ -116,7 +117,10 @@ impl Control {
         let excluded: Vec<u32> = held.chain(asked).collect();
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| !job.tried.contains(&candidate.host));
-        let chosen = place(&candidates, &excluded, lacking.len(), self.seed(extent));
+        let old = self.hosts_in_use();
+        let is_old = |host: HostIndex| old.contains(&host);
+        let seed = self.seed(extent);
+        let chosen = (self.policy()).place(&candidates, is_old, &excluded, lacking.len(), seed);
         // All are noted before the first is asked: a host that is lost while it is asked
         // has this job pursued again, which must see what is already under way.
         if let Some(job) = self.jobs.get_mut(&extent) {
@@ -143,9 +147,31 @@ impl Control {
         self.acquires.values().any(belongs)
     }
 
-    /// Spreads ties between equally loaded hosts over extents.
+    /// How a host is chosen for a new slab. What is on one host alone is spread as its paper does;
+    /// the members of a stripe go where there is most room.
+    fn policy(&self) -> Policy {
+        match self.core.scheme.r() {
+            0 => Policy::TwoChoices,
+            _ => Policy::LeastLoaded,
+        }
+    }
+
+    /// Hosts that this volume has a slab of, or asked for one.
+    fn hosts_in_use(&self) -> BTreeSet<HostIndex> {
+        let snapshot = self.core.directory.snapshot();
+        let stripes = snapshot.extents.iter().flatten();
+        let members = stripes.flat_map(|stripe| stripe.members.iter().flatten());
+        let asked = self.acquires.values().map(|acquire| acquire.session.host);
+        members
+            .map(|member| member.session.host)
+            .chain(asked)
+            .collect()
+    }
+
+    /// Spreads ties between equally loaded hosts over extents, and draws over attempts.
     pub(super) fn seed(&self, extent: usize) -> u64 {
-        (self.volume as u64) ^ (extent as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let number = (extent as u64) << 32 ^ self.requests_made;
+        (self.volume as u64) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// Asks one host for one slab.

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
-use cenote_pool::control::HostStatus;
+use cenote_pool::control::{Drain, HostStatus};
 
 use crate::daemon::{Daemon, Heir, Outcome, Parts};
 use crate::fill::{self, Filler};
@@ -118,6 +118,13 @@ impl Stepped {
     #[must_use]
     pub fn is_filling(&self) -> bool {
         self.is_filling
+    }
+
+    /// What an operator asks of it by a message.
+    pub fn drain(&mut self, draining: bool) {
+        let how = if draining { Drain::On } else { Drain::Off };
+        self.daemon
+            .drain(Duration::from_nanos((self.clock)().0), how);
     }
 
     /// Its view of itself.

@@ -14,6 +14,7 @@
 mod ambush;
 mod client;
 pub(crate) mod dialer;
+mod disk;
 mod epoch;
 mod estate;
 mod faults;

@@ -101,6 +101,23 @@ fn mirrors_and_wide_stripes_keep_every_promise() {
     }
 }
 
+/// Every host may go at any time, be drained, or be out of reach, and the disk is late now and then.
+#[test]
+fn volumes_with_a_disk_behind_them_keep_every_promise() {
+    let fresh = RandomState::new().hash_one(0) & u64::from(u32::MAX);
+    for seed in [1, 2, 3, fresh] {
+        println!("seed: {seed}");
+        let mut options = options(seed, 3600).backed();
+        options.hosts = 6;
+        options.limit = Some(Duration::from_secs(10));
+        let report = assert_kept(&options);
+        assert!(
+            report.page_ops > 1000 && report.faults > 10,
+            "nothing happened: {report:?}"
+        );
+    }
+}
+
 /// Seeds after which a planted mistake counts as not found. Each has a cluster of its own, small
 /// and with the load and the faults that lead to it: `sim::planted`.
 const PLANTED_SEEDS: u64 = 6;

@@ -43,12 +43,18 @@ pub enum Planted {
     ForgetListed,
     /// Pages that the last owner was writing are decoded from whatever splits are there.
     MendByParity,
+    /// Bits of pages are cleared while writes that set them are under way.
+    EarlyClear,
+    /// A read of the disk does not wait for writes that come before it.
+    DiskOvertakes,
+    /// A buffer is used again while the disk refers to it.
+    FreeEarly,
     /// Slabs pass to the next owner under the generations that the last one knew.
     NoRenew,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 19] = [
+pub const ALL: [(&str, Planted); 22] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -68,6 +74,9 @@ pub const ALL: [(&str, Planted); 19] = [
     ("forget-listed", Planted::ForgetListed),
     ("mend-by-parity", Planted::MendByParity),
     ("no-renew", Planted::NoRenew),
+    ("early-clear", Planted::EarlyClear),
+    ("disk-overtakes", Planted::DiskOvertakes),
+    ("free-early", Planted::FreeEarly),
 ];
 
 /// Whether this thread's code is to make the mistake.

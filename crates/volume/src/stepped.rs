@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Generation, Time, WindowId};
 
+use crate::backing::{Backing, DiskQueue};
 use crate::control::{Control, Dialer};
 use crate::directory::MemberState;
 use crate::journal::Image;
@@ -57,6 +58,7 @@ pub enum RelocationStage {
 pub struct Stepped {
     volume: Volume,
     control: Control,
+    queues: Vec<DiskQueue>,
     opened: Option<Opened>,
 }
 
@@ -73,7 +75,23 @@ impl Stepped {
         dialer: Arc<dyn Dialer>,
         clock: fn() -> Time,
     ) -> Result<Self, VolumeError> {
-        Self::assemble(config, slab_bytes, client, dialer, clock, None)
+        Self::assemble(config, slab_bytes, client, dialer, clock, None, None)
+    }
+
+    /// As [`Volume::open_backed`].
+    ///
+    /// # Errors
+    /// As [`Volume::open_backed`], but for what hosts answer.
+    pub fn open_backed(
+        config: VolumeConfig,
+        backing: Backing,
+        slab_bytes: u64,
+        client: ClientId,
+        dialer: Arc<dyn Dialer>,
+        clock: fn() -> Time,
+    ) -> Result<Self, VolumeError> {
+        let backing = Some(backing);
+        Self::assemble(config, slab_bytes, client, dialer, clock, None, backing)
     }
 
     /// As [`Volume::open_kept`]. It is taken over in its next turns; see [`Stepped::is_open`].
@@ -90,7 +108,7 @@ impl Stepped {
     ) -> Result<Self, VolumeError> {
         let left = kept.read(&config)?;
         let kept = Some((kept, left));
-        Self::assemble(config, slab_bytes, client, dialer, clock, kept)
+        Self::assemble(config, slab_bytes, client, dialer, clock, kept, None)
     }
 
     fn assemble(
@@ -100,6 +118,7 @@ impl Stepped {
         dialer: Arc<dyn Dialer>,
         clock: fn() -> Time,
         kept: Option<(Kept, Option<Image>)>,
+        backing: Option<Backing>,
     ) -> Result<Self, VolumeError> {
         let links = Vec::new();
         let assembled = Volume::assemble(
@@ -111,12 +130,13 @@ impl Stepped {
                 dialer,
                 clock,
                 kept,
-                backing: None,
+                backing,
             },
         )?;
         Ok(Self {
             volume: assembled.volume,
             control: assembled.control,
+            queues: assembled.queues,
             opened: assembled.opened,
         })
     }
@@ -148,6 +168,11 @@ impl Stepped {
 
     /// Handles what has arrived and all else that is due; false once the volume is closed.
     pub fn turn(&mut self) -> bool {
+        for queue in &mut self.queues {
+            if let Err(error) = queue.turn(false) {
+                tracing::error!(%error, "ask the backing store's disk");
+            }
+        }
         let connected = self.control.connected();
         self.control.turn(connected)
     }

@@ -89,7 +89,7 @@ impl Daemon {
         (handover.encode(), memory.collect())
     }
 
-    pub(super) fn drain(&mut self, now: Duration, drain: Drain) {
+    pub(crate) fn drain(&mut self, now: Duration, drain: Drain) {
         tracing::info!(?drain, "an operator's order");
         self.leaving.stops = drain == Drain::Stop;
         self.leaving.is_told = false;

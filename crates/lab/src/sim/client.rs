@@ -13,6 +13,7 @@ use cenote_volume::{
 };
 
 use super::dialer::Dialing;
+use super::disk::Disk;
 use super::estate::Estate;
 use super::model::{Model, SECTOR_BYTES};
 use super::random::Random;
@@ -21,6 +22,8 @@ use super::random::Random;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub scheme: Scheme,
+    /// Whether a disk is behind the volume.
+    pub is_backed: bool,
     pub size_bytes: u64,
     pub slab_bytes: u64,
     pub worker_count: usize,
@@ -53,6 +56,7 @@ pub struct Client {
     /// The volume, whoever owns it.
     volume_id: u128,
     estate: Estate,
+    disk: Disk,
     /// Extents and members without a slab that is read, and since which step.
     missing: BTreeMap<(usize, usize), u64>,
     missing_epoch: u64,
@@ -124,6 +128,7 @@ impl Client {
             page_ops: 0,
             volume_id: 0,
             estate: Estate::new(),
+            disk: Disk::new(0),
             missing: BTreeMap::new(),
             missing_epoch: 0,
             mending: Vec::new(),
@@ -240,6 +245,7 @@ impl Client {
             }
         }
         due.min(self.dialing.due(now).unwrap_or(due))
+            .min(self.disk.due())
             .max(Time(now.0 + 1))
     }
 

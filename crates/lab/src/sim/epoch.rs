@@ -114,7 +114,11 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
     if !world.violations.is_empty() || world.clients.iter_mut().any(|client| client.has_lost()) {
         return;
     }
-    let r = options.scheme.members() - options.scheme.k();
+    let r = if options.is_backed {
+        options.hosts
+    } else {
+        options.scheme.members() - options.scheme.k()
+    };
     let mut gone = Vec::new();
     while gone.len() < r {
         let host = world.random.below(options.hosts as u64);

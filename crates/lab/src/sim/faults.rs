@@ -16,8 +16,9 @@ use super::{Options, Weights};
 /// The faults under way.
 pub struct Faults {
     weights: Weights,
-    /// Hosts that a stripe survives the loss of.
+    /// Hosts that a volume survives the loss of.
     r: usize,
+    is_backed: bool,
     /// Mean time between two faults.
     pause_ns: u64,
     impaired: Vec<usize>,
@@ -41,6 +42,7 @@ enum Kind {
     ReplaceClient,
     Delay,
     LoseAcknowledgement,
+    Drain,
     Ambush,
 }
 
@@ -55,6 +57,8 @@ enum End {
     /// One of them does.
     LoseOne(usize, usize),
     Resume(Actor),
+    /// A host lends again.
+    Undrain(usize),
 }
 
 /// A host that was away for less than the failure timeout is missed this late: until then its
@@ -69,7 +73,12 @@ impl Faults {
         let pause_ns = u64::try_from(options.fault_pause.as_nanos());
         Self {
             weights: options.weights,
-            r: options.scheme.members() - options.scheme.k(),
+            r: if options.is_backed {
+                options.hosts
+            } else {
+                options.scheme.members() - options.scheme.k()
+            },
+            is_backed: options.is_backed,
             pause_ns: pause_ns.unwrap_or(u64::MAX / 2).clamp(1, u64::MAX / 2),
             impaired: Vec::new(),
             round_ends: Time(u64::MAX),
@@ -127,7 +136,7 @@ impl Faults {
         } else {
             world.hosts.len() / 2
         };
-        let is_late = world.is_gentle && now > self.round_ends;
+        let is_late = world.is_gentle && !self.is_backed && now > self.round_ends;
         let is_full = self.impaired.len() >= bound || is_late;
         is_full.then(|| self.impaired.clone())
     }
@@ -138,7 +147,8 @@ impl Faults {
             | Heal(_, other)
             | Undelay(_, other)
             | Lose(_, other)
-            | LoseOne(_, other) => other == host,
+            | LoseOne(_, other)
+            | Undrain(other) => other == host,
             Resume(actor) => actor == Actor::Host(host),
         })
     }
@@ -173,6 +183,7 @@ impl Faults {
                     lose_one(world, c, h);
                 }
                 Resume(actor) => world.pause(actor, false),
+                Undrain(host) => drain(world, host, false),
             }
         }
     }
@@ -203,8 +214,8 @@ impl Faults {
         if self.is_busy(host) || world.sprung.contains(&host) || !world.hosts[host].is_up() {
             return;
         }
-        // A delay below the failure time impairs nobody.
-        if kind != Kind::Delay {
+        // A delay below the failure time impairs nobody, nor does a host that only asks.
+        if kind != Kind::Delay && kind != Kind::Drain {
             let may = self.may_impair(world, now);
             if may.is_some_and(|may| !may.contains(&host)) {
                 return;
@@ -216,6 +227,12 @@ impl Faults {
             Kind::Crash => self.crash(world, now, host),
             Kind::Cut => self.cut(world, now, client, host),
             Kind::Lose => self.lose(world, now, client, host),
+            Kind::Drain => {
+                let end = Time(now.0 + world.random.between(10 * MS, 10 * S));
+                world.note(format!("drain h{host:02}"));
+                drain(world, host, true);
+                self.ends.push((end, Undrain(host)));
+            }
             Kind::PauseHost => {
                 let end = Time(now.0 + world.random.between(10 * MS, 5 * S));
                 world.note(format!("pause h{host:02}"));
@@ -309,7 +326,7 @@ impl Faults {
     }
 }
 
-use End::{Heal, Lose, LoseOne, Restart, Resume, Undelay};
+use End::{Heal, Lose, LoseOne, Restart, Resume, Undelay, Undrain};
 
 impl Weights {
     fn draw(self, world: &mut World) -> Option<Kind> {
@@ -322,6 +339,7 @@ impl Weights {
             (self.replace_client, Kind::ReplaceClient),
             (self.delay, Kind::Delay),
             (self.lose_acknowledgement, Kind::LoseAcknowledgement),
+            (self.drain, Kind::Drain),
             (self.ambush, Kind::Ambush),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
@@ -333,6 +351,12 @@ impl Weights {
         });
         drawn.map(|&(_, kind)| kind)
     }
+}
+
+fn drain(world: &mut World, host: usize, draining: bool) {
+    world.hosts[host].drain(draining);
+    let node = world.hosts[host].node;
+    world.wake(node, world.net.now());
 }
 
 /// Breaks one connection between two nodes, of those that there are.

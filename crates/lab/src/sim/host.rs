@@ -75,6 +75,13 @@ impl Host {
         self.start(net, Box::new(listener));
     }
 
+    /// Wants everything back, or no longer does.
+    pub fn drain(&mut self, draining: bool) {
+        if let Some(process) = &mut self.process {
+            process.drain(draining);
+        }
+    }
+
     /// Lets its process run.
     pub fn turn(&mut self) {
         let Some(process) = &mut self.process else {

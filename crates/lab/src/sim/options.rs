@@ -24,6 +24,8 @@ pub struct Options {
     pub workers: usize,
     /// Redundancy of every volume.
     pub scheme: Scheme,
+    /// Whether a disk is behind each volume: then any host may go at any time.
+    pub is_backed: bool,
     /// Size of a slab.
     pub slab_bytes: u64,
     /// Slabs that each host lends; `None`: just enough for all volumes, the orphans of as many
@@ -55,6 +57,7 @@ impl Default for Options {
             clients: 3,
             workers: 2,
             scheme: "rs:4+2".parse().expect("a valid scheme"),
+            is_backed: false,
             slab_bytes: 64 << 10,
             slabs_per_host: None,
             volume_bytes: 1 << 20,
@@ -87,6 +90,8 @@ pub struct Weights {
     pub delay: u64,
     /// An acknowledgement is lost.
     pub lose_acknowledgement: u64,
+    /// A host wants everything back for a while.
+    pub drain: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
 }
@@ -104,12 +109,30 @@ impl Weights {
             replace_client: 5,
             delay: 12,
             lose_acknowledgement: 8,
+            drain: 0,
             ambush: 6,
         }
     }
 }
 
 impl Options {
+    /// As they are, with a disk behind every volume, which has one copy of a page elsewhere; hosts
+    /// are drained, too.
+    #[must_use]
+    pub fn backed(self) -> Self {
+        Self {
+            scheme: Scheme::PLAIN,
+            is_backed: true,
+            gentle_percent: 100,
+            weights: Weights {
+                drain: 20,
+                ambush: 0,
+                ..self.weights
+            },
+            ..self
+        }
+    }
+
     /// The papers' latencies, with stragglers: messages of one operation meet others between them.
     pub(super) fn network(&self) -> Config {
         let stragglers = Stragglers {
@@ -148,13 +171,17 @@ impl Options {
             return format!("cenote lab sim --seed {} --plant {plant}", self.seed);
         }
         format!(
-            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} --scheme {} --rate {} --fault-pause {}",
+            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {} --rate {} --fault-pause {}",
             self.seed,
             seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
             self.hosts,
             self.clients,
             self.workers,
-            self.scheme,
+            if self.is_backed {
+                "--backed".to_owned()
+            } else {
+                format!("--scheme {}", self.scheme)
+            },
             self.rate,
             self.fault_pause.as_secs_f64()
         )

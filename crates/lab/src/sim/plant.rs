@@ -109,6 +109,22 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..small
             }
         }
+        // The disk is late, and extents lose their slabs and get others.
+        "early-clear" | "disk-overtakes" | "free-early" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 256 << 10,
+            rate: 1000,
+            weights: Weights {
+                drain: 12,
+                delay: 6,
+                lose: 2,
+                crash: 1,
+                ..Weights::default()
+            },
+            ..small.backed()
+        },
         _ => small,
     }
 }

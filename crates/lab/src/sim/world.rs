@@ -79,6 +79,7 @@ impl World {
         };
         let plan = Plan {
             scheme: options.scheme,
+            is_backed: options.is_backed,
             size_bytes: options.volume_bytes,
             slab_bytes,
             worker_count: options.workers,

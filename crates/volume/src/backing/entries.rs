@@ -8,6 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use cenote_pool::planted::{Planted, is_planted};
 use crossbeam_queue::ArrayQueue;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -115,7 +116,7 @@ impl Entries {
     /// Hosts have the page, and no verb refers to the buffer any more.
     pub fn end_hosts(&self, entry: u32) {
         let before = self.words[entry as usize].fetch_and(!HOSTS, Ordering::AcqRel);
-        if before & DISK == 0 {
+        if before & DISK == 0 || is_planted(Planted::FreeEarly) {
             self.reset(entry);
         }
     }

@@ -7,6 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_pool::planted::{Planted, is_planted};
+
 use super::device::{Device, FLIGHTS_MAX, RUN_MAX, Transfer};
 use super::order::Order;
 use super::{Job, Kind, Store};
@@ -112,7 +114,7 @@ impl DiskQueue {
                         self.ready.push((job.page, job.entry));
                     }
                 }
-                Kind::Read => match self.order.newest(job.page) {
+                Kind::Read => match self.newest(job.page) {
                     Some(entry) => {
                         let (from, to) = (lane.writes.buffer(entry), lane.reads.buffer(job.entry));
                         // SAFETY: both are whole pages of their own; a queued write's bytes do not
@@ -127,6 +129,11 @@ impl DiskQueue {
                 },
             }
         }
+    }
+
+    fn newest(&self, page: u64) -> Option<u32> {
+        let newest = self.order.newest(page);
+        newest.filter(|_| !is_planted(Planted::DiskOvertakes))
     }
 
     /// Starts what may go while there is room: reads, which somebody waits for, first.

@@ -10,6 +10,8 @@
 
 use std::sync::atomic::Ordering;
 
+use cenote_pool::planted::{Planted, is_planted};
+
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
@@ -36,6 +38,9 @@ impl Control {
         });
         let Some(stripe) = stripe else { return };
         let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch });
+        if is_planted(Planted::EarlyClear) {
+            self.clear_bits(extent);
+        }
         let members = stripe.members.iter().flatten();
         let windows = members.map(|member| {
             let window = pool_window(&member.window.descriptor);
@@ -43,6 +48,13 @@ impl Control {
         });
         repair.given_up = windows.collect();
         self.repairs.push(repair);
+    }
+
+    fn clear_bits(&self, extent: usize) {
+        let pages = self.core.pages(extent);
+        if let Some(store) = &self.core.backing {
+            store.pages.remote.clear(pages.start, pages.end);
+        }
     }
 
     /// Begins to drop extents that have too few slabs left to be read.
@@ -66,9 +78,8 @@ impl Control {
         let Repair {
             extent, given_up, ..
         } = self.repairs.swap_remove(at);
-        let pages = self.core.pages(extent);
-        if let Some(store) = &self.core.backing {
-            store.pages.remote.clear(pages.start, pages.end);
+        if !is_planted(Planted::EarlyClear) {
+            self.clear_bits(extent);
         }
         self.core.mapping_ended(extent, Mapping::Idle);
         let now = self.now();

@@ -32,6 +32,9 @@ pub struct Args {
     /// Redundancy of every volume
     #[arg(long, default_value = "rs:4+2")]
     scheme: Scheme,
+    /// A disk behind every volume, of which hosts have one copy: any of them may go at any time
+    #[arg(long, conflicts_with = "scheme")]
+    backed: bool,
     /// Requests per virtual second and thread
     #[arg(long, value_name = "N", default_value_t = 200)]
     rate: u64,
@@ -73,7 +76,7 @@ fn options(args: &Args, seed: u64) -> Options {
     if let Some(plant) = &args.plant {
         return sim::planted(plant, seed);
     }
-    Options {
+    let options = Options {
         seed,
         duration: Duration::from_secs_f64((args.hours * 3600.0).clamp(1.0, 1e9)),
         limit: args.limit.map(Duration::from_secs),
@@ -84,6 +87,11 @@ fn options(args: &Args, seed: u64) -> Options {
         rate: args.rate,
         fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
         ..Options::default()
+    };
+    if args.backed {
+        options.backed()
+    } else {
+        options
     }
 }
 

@@ -8,6 +8,7 @@ use cenote_fabric::{ClientId, Connector, sim};
 use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
+use super::super::disk::Disk;
 use super::super::estate::Estate;
 use super::super::model::{Model, SECTOR_BYTES};
 use super::{Client, Kind, Trouble, to_index};
@@ -20,6 +21,7 @@ impl Client {
     pub(super) fn renew(&mut self) {
         self.volume_id = self.random.u128();
         self.estate = Estate::new();
+        self.disk = Disk::new(self.random.next());
         self.model = Model::new(self.random.next(), self.plan.size_bytes);
     }
 
@@ -36,15 +38,14 @@ impl Client {
         };
         self.id = ClientId(self.random.u128());
         let orders = self.dialing.orders();
-        let kept = self.estate.kept(&mut self.random);
-        let volume = Stepped::open_kept(
-            config,
-            kept,
-            self.plan.slab_bytes,
-            self.id,
-            orders,
-            sim::now,
-        );
+        let (slab_bytes, id) = (self.plan.slab_bytes, self.id);
+        let volume = if self.plan.is_backed {
+            let backing = self.disk.backing();
+            Stepped::open_backed(config, backing, slab_bytes, id, orders, sim::now)
+        } else {
+            let kept = self.estate.kept(&mut self.random);
+            Stepped::open_kept(config, kept, slab_bytes, id, orders, sim::now)
+        };
         self.reopen_at = None;
         self.is_opening = true;
         self.volume = match volume {
@@ -77,7 +78,8 @@ impl Client {
     pub fn restart(&mut self, connector: Arc<dyn Connector>, is_new: bool) {
         self.dialing = Dialing::new(Arc::clone(&connector));
         self.connector = connector;
-        if is_new {
+        // Nothing of a volume with a disk behind it survives its owner.
+        if is_new || self.plan.is_backed {
             self.renew();
         }
         self.is_resting = false;

@@ -109,7 +109,7 @@ impl Weights {
             replace_client: 5,
             delay: 12,
             lose_acknowledgement: 8,
-            drain: 0,
+            drain: 8,
             ambush: 6,
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use cenote_block::nbd::{Server, Stats};
-use cenote_volume::{Health, Volume, VolumeStatus};
+use cenote_volume::{BackingStatus, Health, Volume, VolumeStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
@@ -38,6 +38,10 @@ impl Collector for VolumeMetrics {
         if let Some(Ok(status)) = self.volume.upgrade().map(|volume| volume.status()) {
             gauges(&mut encoder, &volume_gauges(&status))?;
             counters(&mut encoder, &volume_counters(&status))?;
+            if let Some(backing) = &status.backing {
+                gauges(&mut encoder, &backing_gauges(backing))?;
+                counters(&mut encoder, &backing_counters(backing))?;
+            }
         }
         if let Some(server) = self.server.upgrade() {
             let stats = server.stats();
@@ -52,6 +56,57 @@ impl Collector for VolumeMetrics {
         }
         Ok(())
     }
+}
+
+fn backing_gauges(backing: &BackingStatus) -> Vec<Metric> {
+    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
+    vec![
+        bytes(
+            "cenote_backing_remote",
+            "Pages of which hosts hold the newest bytes too",
+            backing.remote_bytes,
+        ),
+        bytes(
+            "cenote_backing_pending",
+            "Pages on their way to the disk",
+            backing.pending_bytes,
+        ),
+        (
+            "cenote_backing_stale_pages",
+            "Pages that the disk refused and hosts hold",
+            None,
+            backing.stale_pages,
+        ),
+    ]
+}
+
+fn backing_counters(backing: &BackingStatus) -> Vec<Metric> {
+    vec![
+        (
+            "cenote_backing_pages_read",
+            "Pages read from the disk",
+            None,
+            backing.pages_read,
+        ),
+        (
+            "cenote_backing_pages_written",
+            "Pages written to the disk",
+            None,
+            backing.pages_written,
+        ),
+        (
+            "cenote_backing_transfers",
+            "Transfers of neighbouring pages from and to the disk",
+            None,
+            backing.transfers,
+        ),
+        (
+            "cenote_backing_errors",
+            "Transfers that the disk refused",
+            None,
+            backing.errors,
+        ),
+    ]
 }
 
 fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
@@ -165,6 +220,12 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
             "Slabs moved to another host because theirs wanted them back",
             None,
             counters.slabs_moved,
+        ),
+        (
+            "cenote_volume_slabs_dropped",
+            "Slabs given up because their pages are in the backing store",
+            None,
+            counters.slabs_dropped,
         ),
     ]
 }

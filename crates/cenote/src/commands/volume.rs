@@ -297,7 +297,17 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
         status["overhead"].as_f64().unwrap_or(0.0),
         bytes("mapped_bytes"),
     )?;
-    let mut table = Table::new(["EXTENT", "HEALTH", "STORED", "REBUILT", "HOSTS"]);
+    if let Some(backing) = status["backing"].as_object() {
+        let number = |field: &str| backing[field].as_u64().unwrap_or(0);
+        writeln!(
+            out,
+            "backing store: {} with hosts as well, {} on its way to the disk, {} pages that only hosts have",
+            Size(number("remote_bytes")).rounded(),
+            Size(number("pending_bytes")).rounded(),
+            number("stale_pages"),
+        )?;
+    }
+    let mut table = Table::new(["EXTENT", "HEALTH", "STORED", "PAGES/S", "REBUILT", "HOSTS"]);
     for extent in status["extents"].as_array().into_iter().flatten() {
         let hosts = extent["hosts"].as_array().into_iter().flatten();
         let hosts: Vec<&str> = hosts.map(|host| host.as_str().unwrap_or("-")).collect();
@@ -306,6 +316,7 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
             extent["index"].to_string(),
             extent["health"].as_str().unwrap_or("unknown").to_owned(),
             Size(extent["stored_bytes"].as_u64().unwrap_or(0)).rounded(),
+            format!("{:.0}", extent["activity"].as_f64().unwrap_or(0.0)),
             rebuilt.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
             hosts.join(" "),
         ]);
@@ -323,9 +334,10 @@ mod tests {
         let status = serde_json::json!({
             "health": "degraded", "overhead": 1.25, "stored_bytes": 4096, "lent_bytes": 10 << 20,
             "mapped_bytes": 8 << 20,
+            "backing": {"remote_bytes": 8192, "pending_bytes": 4096, "stale_pages": 1},
             "extents": [
                 {"index": 0, "health": "healthy", "stored_bytes": 4096, "hosts": ["h00", "h01"], "regenerated": null},
-                {"index": 3, "health": "degraded", "stored_bytes": 0, "hosts": ["h00", null], "regenerated": 0.5},
+                {"index": 3, "health": "degraded", "activity": 21.4, "stored_bytes": 0, "hosts": ["h00", null], "regenerated": 0.5},
             ],
         });
         assert!(!is_whole(&status));
@@ -343,7 +355,14 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.lines().last().unwrap().ends_with("50%      h00 -"),
+            text.contains("8.00 KiB with hosts as well, 4.00 KiB on its way"),
+            "{text}"
+        );
+        assert!(
+            text.lines()
+                .last()
+                .unwrap()
+                .ends_with("21       50%      h00 -"),
             "{text}"
         );
     }

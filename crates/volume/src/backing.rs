@@ -70,7 +70,10 @@ pub struct Lane {
     /// By entry of the writes: whom to tell.
     tokens: Box<[AtomicU64]>,
     bell: Wake,
+    /// Whether the queue need not be woken for a job that nobody waits for, ...
     has_rung: AtomicBool,
+    /// ... and for one that somebody does.
+    has_rung_urgently: AtomicBool,
     has_ended: AtomicBool,
 }
 
@@ -213,8 +216,8 @@ impl Store {
         Token((worker as u64) << 48 | u64::from(sequence) << 16 | u64::from(op))
     }
 
-    /// Puts a job in a lane.
-    pub fn ask(&self, number: usize, job: Job) {
+    /// Puts a job in a lane. One that nobody waits for may lie there until others end.
+    pub fn ask(&self, number: usize, job: Job, is_urgent: bool) {
         let lane = &self.lanes[number];
         if job.kind == Kind::Write {
             lane.tokens[job.entry as usize].store(job.token.0, Ordering::Relaxed);
@@ -227,9 +230,12 @@ impl Store {
         if lane.has_ended.load(Ordering::SeqCst) {
             return self.refuse(number);
         }
-        if !lane.has_rung.swap(true, Ordering::AcqRel) {
-            lane.bell.wake();
-        }
+        lane.ring(is_urgent);
+    }
+
+    /// Somebody waits for a job of the lane now.
+    pub fn hurry(&self, number: usize) {
+        self.lanes[number].ring(true);
     }
 
     /// Has the disk queues end once everything is on the disk.
@@ -319,14 +325,62 @@ impl Lane {
             reads,
             bell: Wake::new()?,
             has_rung: AtomicBool::new(false),
+            has_rung_urgently: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         })
     }
 
-    /// To be called before jobs are taken.
+    fn ring(&self, is_urgent: bool) {
+        let rung = if is_urgent {
+            &self.has_rung_urgently
+        } else {
+            &self.has_rung
+        };
+        // Most find it rung: a load is cheaper than an exchange.
+        if !rung.load(Ordering::SeqCst) && !rung.swap(true, Ordering::SeqCst) {
+            self.bell.wake();
+        }
+    }
+
+    /// To be called before jobs are taken: whoever puts one in from now on rings.
     fn hear(&self) {
-        if self.has_rung.swap(false, Ordering::AcqRel) {
+        let rung = [&self.has_rung, &self.has_rung_urgently];
+        let has_rung = rung.map(|rung| rung.swap(false, Ordering::SeqCst));
+        if has_rung.contains(&true) {
             self.bell.clear();
+        }
+        // Pairs with the fence in `ask`: a job that is not found from here on rings.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The end of a transfer will have the queue look: jobs that nobody waits for need not ring.
+    fn hush(&self) {
+        self.has_rung.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits a little for more jobs that nobody waits for, if there are no others: they are fewer
+    /// transfers then.
+    fn gather(&self) {
+        /// A hundred pages over memory; nothing beside a disk.
+        const GATHER_NS: i64 = 300_000;
+        let has_lazy = self.has_rung.load(Ordering::SeqCst) && !self.jobs.is_empty();
+        if !has_lazy || self.has_rung_urgently.load(Ordering::SeqCst) {
+            return;
+        }
+        // Readable from the first job on: only an urgent one is to be heard.
+        self.bell.clear();
+        let mut fd = libc::pollfd {
+            fd: self.bell.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let spec = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: GATHER_NS,
+        };
+        if !self.has_rung_urgently.load(Ordering::SeqCst) {
+            // SAFETY: `fd` and `spec` are valid for the call; no signal mask is given.
+            unsafe { libc::ppoll(&raw mut fd, 1, &raw const spec, std::ptr::null()) };
         }
     }
 }

@@ -24,6 +24,8 @@ pub struct DiskQueue {
     free: Vec<u32>,
     /// Writes that may go: page and entry.
     ready: Vec<(u64, u32)>,
+    /// Where the last run of them ended.
+    arm: u64,
     /// Reads that may go, oldest last.
     reads: Vec<Job>,
     ended: Vec<(u32, io::Result<()>)>,
@@ -60,6 +62,7 @@ impl DiskQueue {
             flights: (0..FLIGHTS_MAX).map(|_| empty()).collect(),
             free: (0..FLIGHTS_MAX as u32).rev().collect(),
             ready: Vec::with_capacity(entries),
+            arm: 0,
             reads: Vec::with_capacity(reads),
             ended: Vec::with_capacity(FLIGHTS_MAX),
             store,
@@ -92,9 +95,15 @@ impl DiskQueue {
     /// # Errors
     /// Those of [`Device::wait`].
     pub fn turn(&mut self, may_block: bool) -> io::Result<()> {
+        if may_block && self.free.len() == FLIGHTS_MAX {
+            self.store.lanes[self.lane].gather();
+        }
         self.take_jobs();
         self.launch();
         let lane = &self.store.lanes[self.lane];
+        if self.free.len() < FLIGHTS_MAX {
+            lane.hush();
+        }
         let waits = may_block && !(self.store.is_closed() && self.is_idle());
         self.device.wait(lane.bell.fd(), waits, &mut self.ended)?;
         while let Some((token, result)) = self.ended.pop() {
@@ -138,9 +147,10 @@ impl DiskQueue {
 
     /// Starts what may go while there is room: reads, which somebody waits for, first.
     fn launch(&mut self) {
-        while let Some(token) = self.free.last().copied() {
+        // Some are left to writes, or readers could hold them up for good.
+        while self.free.len() > FLIGHTS_MAX / 4 {
             let Some(job) = self.reads.pop() else { break };
-            self.free.pop();
+            let token = self.free.pop().expect("more than a few");
             let buffer = self.store.lanes[self.lane].reads.buffer(job.entry);
             self.load(token, 0, buffer);
             let flight = &mut self.flights[token as usize];
@@ -150,20 +160,23 @@ impl DiskQueue {
         if self.free.is_empty() || self.ready.is_empty() {
             return;
         }
-        // Descending, so that a run is taken off the end.
-        self.ready.sort_unstable_by(|a, b| b.cmp(a));
-        while let (Some(&(first, _)), Some(&token)) = (self.ready.last(), self.free.last()) {
-            self.free.pop();
-            let mut count = 0;
-            while let Some(&(page, entry)) = self.ready.last()
-                && page == first + count as u64
-                && count < RUN_MAX
-            {
-                self.ready.pop();
+        self.ready.sort_unstable();
+        while !self.ready.is_empty()
+            && let Some(token) = self.free.pop()
+        {
+            // Onwards from the last run and around, so that every page has its turn.
+            let at = self.ready.partition_point(|&(page, _)| page < self.arm);
+            let at = if at == self.ready.len() { 0 } else { at };
+            let first = self.ready[at].0;
+            let run = self.ready[at..].iter().zip(first..).take(RUN_MAX);
+            let count = run.take_while(|((page, _), next)| page == next).count();
+            for slot in 0..count {
+                let entry = self.ready[at + slot].1;
                 let buffer = self.store.lanes[self.lane].writes.buffer(entry);
-                self.load(token, count, buffer);
-                count += 1;
+                self.load(token, slot, buffer);
             }
+            self.ready.drain(at..at + count);
+            self.arm = first + count as u64;
             let flight = &mut self.flights[token as usize];
             (flight.first, flight.job) = (first, None);
             flight.count = u32::try_from(count).expect("at most RUN_MAX");

@@ -50,7 +50,7 @@ impl Worker {
             entry,
             token,
         };
-        self.store().ask(lane, job);
+        self.store().ask(lane, job, true);
     }
 
     /// Copies the page into an entry and puts it on its way to the disk; false when none is free.
@@ -81,7 +81,7 @@ impl Worker {
             entry,
             token,
         };
-        self.store().ask(lane, job);
+        self.store().ask(lane, job, route == Route::Disk);
         true
     }
 
@@ -113,6 +113,7 @@ impl Worker {
         match self.store().lanes[lane].writes.await_disk(entry) {
             DiskPart::Ended { is_ok } => self.end_store(op, is_ok),
             DiskPart::Pending => {
+                self.store().hurry(lane);
                 self.ops[usize::from(op)].state = State::Storing;
                 self.at_disk += 1;
             }

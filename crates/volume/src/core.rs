@@ -72,6 +72,14 @@ pub struct Counters {
     pub slabs_dropped: AtomicU64,
 }
 
+/// How a volume is laid out. Sizes in bytes.
+pub struct Shape {
+    pub scheme: Scheme,
+    pub slab_bytes: u64,
+    pub size_bytes: u64,
+    pub size_max: u64,
+}
+
 /// Where an extent stands with the control thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -86,15 +94,18 @@ pub enum Mapping {
 
 impl Core {
     pub fn new(
-        scheme: Scheme,
-        slab_bytes: u64,
-        size_bytes: u64,
-        size_max: u64,
+        shape: Shape,
         marks: Marks,
         backing: Option<Arc<Store>>,
         wake: Wake,
         clock: fn() -> Time,
     ) -> Self {
+        let Shape {
+            scheme,
+            slab_bytes,
+            size_bytes,
+            size_max,
+        } = shape;
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
         let pages = pages_of(scheme, slab_bytes, size_max);
         let extent_count =

@@ -10,7 +10,7 @@ use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
 
 use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
-use crate::core::{Core, Mapping, pages_of};
+use crate::core::{Core, Mapping, Shape, pages_of};
 use crate::directory::WorkerEpoch;
 use crate::journal::Image;
 use crate::kept::Kept;
@@ -241,16 +241,13 @@ impl Volume {
             }
             None => (None, Vec::new()),
         };
-        let core = Arc::new(Core::new(
+        let shape = Shape {
             scheme,
             slab_bytes,
-            config.size_bytes,
-            size_bytes_max,
-            marks,
-            store,
-            wake,
-            with.clock,
-        ));
+            size_bytes: config.size_bytes,
+            size_max: size_bytes_max,
+        };
+        let core = Arc::new(Core::new(shape, marks, store, wake, with.clock));
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);
         let is_kept = journal.is_some();

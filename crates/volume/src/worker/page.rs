@@ -18,15 +18,14 @@
 
 mod backed;
 mod bytes;
+mod epoch;
 mod verbs;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
 
-use super::{Chunk, Kind, OPS_MAX, View, Worker};
+use super::{Chunk, Kind, OPS_MAX, Worker};
 use cenote_pool::planted::{Planted, is_planted};
 
 use crate::backing::{Route, Token};
@@ -34,6 +33,7 @@ use crate::core::Mapping;
 use crate::directory::Stripe;
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
+use epoch::stripe_of;
 use verbs::{Verb, bits};
 
 /// A page operation; unused while its state is `Free`.
@@ -519,65 +519,6 @@ impl Worker {
             .reads_repeated
             .fetch_add(1, Ordering::Relaxed);
     }
-
-    /// Enters the newest epoch.
-    fn enter(&mut self, op: u16) {
-        let mut snapshot = self.epoch.enter(self.working > 0);
-        // Not again after it failed there, or it would fail for ever.
-        if is_planted(Planted::StaleSnapshot)
-            && !self.ops[usize::from(op)].failed
-            && let Some(view) = self.views.back()
-            && let Some(stripe) = &view.snapshot.extents[self.ops[usize::from(op)].extent]
-            && stripe.fence.is_empty()
-        {
-            snapshot = &view.snapshot;
-        }
-        let epoch = snapshot.epoch;
-        if self
-            .views
-            .back()
-            .is_none_or(|view| view.snapshot.epoch != epoch)
-        {
-            self.views.push_back(View {
-                snapshot: Arc::clone(snapshot),
-                count: 0,
-            });
-            // Endpoints are delivered before anything granted on their session is published.
-            self.take_mail();
-        }
-        self.views.back_mut().expect("just pushed").count += 1;
-        self.working += 1;
-        self.ops[usize::from(op)].epoch = epoch;
-    }
-
-    /// Leaves the operation's epoch and publishes the oldest that is still worked in.
-    fn leave(&mut self, op: u16) {
-        let epoch = std::mem::take(&mut self.ops[usize::from(op)].epoch);
-        if epoch == 0 {
-            return;
-        }
-        let view = self
-            .views
-            .iter_mut()
-            .find(|view| view.snapshot.epoch == epoch)
-            .expect("entered before");
-        view.count -= 1;
-        self.working -= 1;
-        while self.views.len() > 1 && self.views[0].count == 0 {
-            self.views.pop_front();
-        }
-        self.epoch
-            .leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
-    }
-}
-
-/// The stripe of the operation's extent, in the epoch that it works in.
-fn stripe_of<'a>(views: &'a VecDeque<View>, op: &PageOp) -> Option<&'a Stripe> {
-    let view = views
-        .iter()
-        .rev()
-        .find(|view| view.snapshot.epoch == op.epoch)?;
-    view.snapshot.extents[op.extent].as_deref()
 }
 
 /// Members that are the same slab in both stripes.

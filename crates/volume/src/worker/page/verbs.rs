@@ -3,7 +3,7 @@
 use cenote_fabric::{Completion, Status};
 use cenote_pool::planted::{Planted, is_planted};
 
-use super::stripe_of;
+use super::epoch::stripe_of;
 use crate::PAGE_BYTES;
 use crate::directory::Session;
 use crate::worker::Worker;

@@ -14,6 +14,10 @@ use super::{Folder, cenote, signal};
 /// Hosts and a server of one volume on them.
 pub struct Lab {
     pub server: Child,
+    /// Of the volume.
+    name: String,
+    /// On a disk: what is behind the volume, if anything is.
+    disk: Option<tempfile::TempDir>,
     pub folder: Folder,
 }
 
@@ -29,6 +33,10 @@ impl Lab {
 
     /// As many hosts of a local cluster.
     pub fn with_hosts(count: u32, transport: &str, scheme: &str) -> Self {
+        Self::served(Self::cluster(count, transport), scheme, cenote())
+    }
+
+    fn cluster(count: u32, transport: &str) -> Folder {
         let folder = Folder::new();
         let count = count.to_string();
         let hosts = [
@@ -41,7 +49,38 @@ impl Lab {
             transport,
         ];
         folder.run(&hosts).expect(0);
-        Self::served(folder, scheme, cenote())
+        folder
+    }
+
+    /// As many hosts, and a volume with a disk behind it: mapped on its first writes.
+    pub fn backed(count: u32, transport: &str) -> Self {
+        let folder = Self::cluster(count, transport);
+        // Where builds go: a temporary folder may be memory, which does no direct I/O.
+        let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let server = cenote()
+            .args(["nbd", "--size", "256M", "--hot-slab", "0", "--backing"])
+            .arg(disk.path().join("backing"))
+            .arg("--cluster")
+            .arg(folder.path().join("cluster.toml"))
+            .arg("--socket")
+            .arg(folder.path().join("nbd"))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let lab = Self {
+            name: format!("unnamed-{}", server.id()),
+            disk: Some(disk),
+            server,
+            folder,
+        };
+        lab.wait_served();
+        lab
+    }
+
+    /// What is behind a volume that has a disk.
+    pub fn backing(&self) -> PathBuf {
+        let disk = self.disk.as_ref();
+        disk.expect("a volume with a disk").path().join("backing")
     }
 
     /// A volume on the hosts of the folder's cluster file, served by `program`, which is the
@@ -53,7 +92,12 @@ impl Lab {
             ])
             .expect(0);
         let server = Self::serve(&folder, program);
-        let lab = Self { server, folder };
+        let lab = Self {
+            name: VOLUME.to_owned(),
+            disk: None,
+            server,
+            folder,
+        };
         lab.wait_served();
         lab
     }
@@ -181,7 +225,7 @@ impl Lab {
     }
 
     pub fn status(&self) -> Value {
-        let ended = self.folder.run(&["volume", "status", VOLUME, "--json"]);
+        let ended = self.folder.run(&["volume", "status", &self.name, "--json"]);
         assert!([0, 3].contains(&ended.code), "{ended:#?}");
         ended.json()["status"].take()
     }

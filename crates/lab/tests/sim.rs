@@ -105,10 +105,11 @@ fn mirrors_and_wide_stripes_keep_every_promise() {
 #[test]
 fn volumes_with_a_disk_behind_them_keep_every_promise() {
     let fresh = RandomState::new().hash_one(0) & u64::from(u32::MAX);
-    for seed in [1, 2, 3, fresh] {
+    for seed in [1, 2, fresh] {
         println!("seed: {seed}");
         let mut options = options(seed, 3600).backed();
         options.hosts = 6;
+        options.epoch = Duration::from_secs(15);
         options.limit = Some(Duration::from_secs(10));
         let report = assert_kept(&options);
         assert!(

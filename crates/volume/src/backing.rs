@@ -37,7 +37,7 @@ use crate::wake::Wake;
 use crate::worker::OPS_MAX;
 pub use device::{Device, FLIGHTS_MAX, Transfer};
 pub use entries::{DiskPart, Entries, Route};
-pub use open::{Backing, BackingError};
+pub use open::{Backing, BackingError, backing_works};
 pub use queue::DiskQueue;
 
 /// What workers, the control thread and the disk queues share.

@@ -30,7 +30,7 @@ mod volume;
 mod wake;
 mod worker;
 
-pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer};
+pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer, backing_works};
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use error::VolumeError;
 pub use journal::{JournalError, JournalFile, Log};

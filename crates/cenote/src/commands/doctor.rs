@@ -133,6 +133,8 @@ fn examine() -> Vec<Finding> {
         huge_pages_reserved(),
         swappiness(),
         cgroup(),
+        io_uring(),
+        ublk(),
     ];
     findings.extend(capability_findings(capabilities));
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -296,6 +298,29 @@ fn cgroup() -> Finding {
         subject,
         "none mounted: a program's memory cannot be limited",
         "mount -t cgroup2 none /sys/fs/cgroup",
+    )
+}
+
+fn io_uring() -> Finding {
+    let subject = "io_uring";
+    match cenote_volume::backing_works() {
+        Ok(()) => Finding::ok(subject, "a volume can have a --backing store"),
+        Err(error) => Finding::warning(
+            subject,
+            format!("{error}: no --backing store, no cenote ublk"),
+            "echo 0 > /proc/sys/kernel/io_uring_disabled; allow io_uring_setup in the sandbox",
+        ),
+    }
+}
+
+fn ublk() -> Finding {
+    if Path::new("/dev/ublk-control").exists() {
+        return Finding::ok("ublk", "/dev/ublk-control");
+    }
+    Finding::warning(
+        "ublk",
+        "no /dev/ublk-control: cenote ublk cannot work; cenote nbd can",
+        "modprobe ublk_drv, on Linux 6.4 or newer",
     )
 }
 

@@ -124,6 +124,14 @@ impl Backing {
     }
 }
 
+/// Whether this system lets a volume have a backing store at all.
+///
+/// # Errors
+/// It allows no `io_uring`.
+pub fn backing_works() -> io::Result<()> {
+    io_uring::IoUring::new(1).map(drop)
+}
+
 fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {
     let os = |what| {
         move |source| BackingError::Os {

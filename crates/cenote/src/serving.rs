@@ -82,6 +82,10 @@ impl Backed {
             .map_err(|error| Failure::new(error.to_string(), "another --backing"))?;
         backing.hot_slab = self.hot_slab.unwrap_or(backing.hot_slab);
         backing.cold_slab = self.cold_slab.unwrap_or(backing.cold_slab);
+        if backing.hot_slab > 0.0 && backing.cold_slab > backing.hot_slab {
+            let what = "a --cold-slab above --hot-slab would give back what was just taken";
+            return Err(Failure::usage(what, "a lower --cold-slab").into());
+        }
         Ok(Some(backing))
     }
 }

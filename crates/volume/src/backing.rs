@@ -74,6 +74,8 @@ pub struct Lane {
     has_rung: AtomicBool,
     /// ... and for one that somebody does.
     has_rung_urgently: AtomicBool,
+    /// Whether somebody waits now for a write that nobody waited for.
+    hurries: AtomicBool,
     has_ended: AtomicBool,
 }
 
@@ -123,6 +125,8 @@ struct Inbox {
     told: ArrayQueue<Told>,
     sequence: AtomicU32,
     has_rung: AtomicBool,
+    /// Whether a worker takes what is in it.
+    is_owned: AtomicBool,
     /// Made when the first worker of this number is.
     bell: OnceLock<Wake>,
 }
@@ -146,10 +150,11 @@ impl Store {
         let lanes: io::Result<Box<[Lane]>> = lanes.collect();
         let bits = PageBits::anonymous(page_count)?;
         let inboxes = (0..WORKERS_MAX).map(|_| Inbox {
-            // An operation waits for one job at a time; twice that for a worker that came after another.
+            // An operation waits for one job at a time; twice that while one worker follows another.
             told: ArrayQueue::new(OPS_MAX * 2),
             sequence: AtomicU32::new(0),
             has_rung: AtomicBool::new(false),
+            is_owned: AtomicBool::new(false),
             bell: OnceLock::new(),
         });
         let store = Arc::new(Self {
@@ -196,10 +201,30 @@ impl Store {
     /// To be called before a worker takes what it was told.
     pub fn hear(&self, worker: usize) {
         let inbox = &self.inboxes[worker];
-        if inbox.has_rung.swap(false, Ordering::AcqRel)
-            && let Some(bell) = inbox.bell.get()
-        {
+        // In this order: what rings from here on is heard the next time.
+        if let Some(bell) = inbox.bell.get() {
             bell.clear();
+        }
+        inbox.has_rung.swap(false, Ordering::SeqCst);
+    }
+
+    /// A worker of this number begins, or ends: nobody else takes what it was told, nor frees what
+    /// it read.
+    pub fn set_owned(&self, worker: usize, is_owned: bool) {
+        self.inboxes[worker]
+            .is_owned
+            .store(is_owned, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !is_owned {
+            self.drain(worker);
+        }
+    }
+
+    fn drain(&self, worker: usize) {
+        while let Some(told) = self.told(worker) {
+            if let Some((lane, entry)) = told.read {
+                self.lanes[lane].reads.free(entry);
+            }
         }
     }
 
@@ -235,6 +260,7 @@ impl Store {
 
     /// Somebody waits for a job of the lane now.
     pub fn hurry(&self, number: usize) {
+        self.lanes[number].hurries.store(true, Ordering::SeqCst);
         self.lanes[number].ring(true);
     }
 
@@ -288,9 +314,16 @@ impl Store {
     fn tell(&self, told: Told) {
         let inbox = &self.inboxes[told.token.worker()];
         if inbox.told.push(told).is_err() {
-            unreachable!("room for every operation of two workers");
+            // Only what a worker left can fill it, and that is of no use to the next.
+            self.drain(told.token.worker());
+            return self.tell(told);
         }
-        if !inbox.has_rung.swap(true, Ordering::AcqRel)
+        // Pairs with the fence in `set_owned`: one of both finds it.
+        fence(Ordering::SeqCst);
+        if !inbox.is_owned.load(Ordering::SeqCst) {
+            return self.drain(told.token.worker());
+        }
+        if !inbox.has_rung.swap(true, Ordering::SeqCst)
             && let Some(bell) = inbox.bell.get()
         {
             bell.wake();
@@ -326,6 +359,7 @@ impl Lane {
             bell: Wake::new()?,
             has_rung: AtomicBool::new(false),
             has_rung_urgently: AtomicBool::new(false),
+            hurries: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         })
     }
@@ -344,11 +378,10 @@ impl Lane {
 
     /// To be called before jobs are taken: whoever puts one in from now on rings.
     fn hear(&self) {
-        let rung = [&self.has_rung, &self.has_rung_urgently];
-        let has_rung = rung.map(|rung| rung.swap(false, Ordering::SeqCst));
-        if has_rung.contains(&true) {
-            self.bell.clear();
-        }
+        // In this order, and always: what rings from here on is heard the next time.
+        self.bell.clear();
+        self.has_rung.store(false, Ordering::SeqCst);
+        self.has_rung_urgently.store(false, Ordering::SeqCst);
         // Pairs with the fence in `ask`: a job that is not found from here on rings.
         fence(Ordering::SeqCst);
     }

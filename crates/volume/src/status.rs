@@ -54,7 +54,7 @@ pub struct BackingStatus {
     pub remote_bytes: u64,
     /// Pages that are not on the disk yet, in bytes.
     pub pending_bytes: u64,
-    /// Pages that the disk refused: only hosts have them.
+    /// Pages whose newest bytes the disk refused: only hosts have them, or nobody.
     pub stale_pages: u64,
     /// Pages read from the disk so far.
     pub pages_read: u64,
@@ -198,11 +198,12 @@ impl Control {
             .size_bytes
             .load(Ordering::Relaxed)
             .div_ceil(PAGE_BYTES as u64);
+        let is_written = |&page: &u64| core.marks.written.contains(page);
         let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         BackingStatus {
             remote_bytes: store.pages.remote.count(0, pages) * PAGE_BYTES as u64,
             pending_bytes: (store.pending() * PAGE_BYTES) as u64,
-            stale_pages: store.pages.stale.count(0, pages),
+            stale_pages: store.pages.stale.range(0..pages).filter(is_written).count() as u64,
             pages_read: value(&store.counters.pages_read),
             pages_written: value(&store.counters.pages_written),
             transfers: value(&store.counters.transfers),
@@ -219,7 +220,9 @@ impl Control {
         let filling = splits
             .flatten()
             .any(|member| member.state != MemberState::Live);
-        let health = if readable < core.scheme.k() {
+        let health = if readable < core.scheme.k() && core.backing.is_some() {
+            Health::Degraded
+        } else if readable < core.scheme.k() {
             Health::Lost
         } else if readable == core.scheme.members() {
             Health::Healthy

@@ -141,8 +141,8 @@ impl Worker {
         };
         if let Some(store) = &worker.core.backing {
             worker.lanes.watch_disk(store.bell_of(id)?.fd());
+            store.set_owned(id, true);
         }
-        worker.hear_disk();
         worker.take_mail();
         Ok(worker)
     }
@@ -431,6 +431,9 @@ impl Worker {
             if !is_planted(Planted::LateBit) {
                 self.core.marks.written.remove(page);
                 self.core.marks.heal(page);
+                if let Some(store) = &self.core.backing {
+                    store.pages.remote.remove(page);
+                }
             }
             self.core.claims.release(page);
             self.core.discarded.store(true, Ordering::Release);

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use cenote_pool::control::Drain;
 use cenote_volume::{
@@ -134,6 +135,141 @@ fn slabs_that_cooled_down_go_back() {
     let mut bytes = [0; PAGE];
     worker.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [5; PAGE]);
+    // Two more samples: what was given back stays there, and a read asks for nothing.
+    std::thread::sleep(Duration::from_millis(2500));
+    let now = status(&volume);
+    assert_eq!((now.counters.slabs_dropped, now.mapped_bytes), (1, 0));
+}
+
+#[test]
+fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        entries: 256,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    // A page of an extent of the same lane, and without a slab by now.
+    worker.write(4 * SLAB, &page(1, 1)).unwrap();
+    map_first(&volume, &mut worker);
+    Operator::of(&cluster, 0).drain(Drain::On);
+    wait_for(&volume, |status| status.mapped_bytes == 0);
+    Operator::of(&cluster, 0).drain(Drain::Off);
+    wait_for(&volume, |status| status.backing.unwrap().pending_bytes == 0);
+    wait_until(
+        || {
+            worker.write(0, &[1; PAGE]).unwrap();
+            status(&volume).mapped_bytes == SLAB
+        },
+        || format!("{:#?}", status(&volume)),
+    );
+    disk.slow_down();
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut worker = volume.worker().unwrap();
+            let mut random = Random(1);
+            while !stop.load(Ordering::Relaxed) {
+                let page = random.below(SLAB / PAGE as u64);
+                worker.write(page * PAGE as u64, &[2; PAGE]).unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let seen = || written.load(Ordering::Relaxed);
+        wait_until(|| seen() > 2000, || format!("{} written", seen()));
+        // Every place of the queue is taken, and newcomers never end.
+        let before = seen();
+        let mut bytes = vec![0; PAGE];
+        worker.read(4 * SLAB, &mut bytes).unwrap();
+        let during = seen() - before;
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(bytes, page(1, 1));
+        assert!(during < 20_000, "{during} writes passed the read");
+    });
+}
+
+#[test]
+fn one_bad_page_of_a_run_is_the_only_one_that_fails() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        hot_slab: 1e9,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    map_to_disk(&volume, &mut worker);
+    disk.break_page(Some(7));
+    let mut done: Vec<Done> = Vec::new();
+    for tag in 0..16 {
+        let request = Request {
+            tag,
+            offset: tag * PAGE as u64,
+            op: Op::Write(page(tag, 1)),
+        };
+        worker.submit(request).unwrap();
+    }
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            done.len() == 16
+        },
+        || format!("{:#?}", status(&volume)),
+    );
+    for done in &done {
+        let expected = if done.tag == 7 {
+            Err(IoError::Disk)
+        } else {
+            Ok(())
+        };
+        assert_eq!(done.result, expected, "page {}", done.tag);
+    }
+    assert_eq!(status(&volume).backing.unwrap().stale_pages, 1);
+}
+
+/// Has pages hold data, on the disk alone.
+fn map_to_disk(volume: &Volume, worker: &mut Worker) {
+    for index in 0..16 {
+        worker.write(index * PAGE as u64, &page(index, 0)).unwrap();
+    }
+    assert_eq!(status(volume).mapped_bytes, 0);
+}
+
+#[test]
+fn workers_that_go_while_the_disk_is_late_hold_nobody_up() {
+    let cluster = cluster(1);
+    let disk = TestDisk::default();
+    let backing = Backing {
+        hot_slab: 1e9,
+        ..disk.backing()
+    };
+    let volume = cluster.backed_volume("plain", SIZE, backing);
+    let mut worker = volume.worker().unwrap();
+    map_to_disk(&volume, &mut worker);
+    disk.hold_writes(true);
+    for round in 0..5 {
+        let mut late = volume.worker().unwrap();
+        for tag in 0..4 {
+            let offset = tag * PAGE as u64;
+            let op = if tag % 2 == round % 2 {
+                Op::Write(page(tag, 2))
+            } else {
+                Op::Read(vec![0; PAGE])
+            };
+            late.submit(Request { tag, offset, op }).unwrap();
+        }
+        late.abandon();
+    }
+    disk.hold_writes(false);
+    for index in 0..8 {
+        let mut bytes = vec![0; PAGE];
+        worker.write(index * PAGE as u64, &page(index, 3)).unwrap();
+        worker.read(index * PAGE as u64, &mut bytes).unwrap();
+        assert_eq!(bytes, page(index, 3), "page {index}");
+    }
+    wait_for(&volume, |status| status.backing.unwrap().pending_bytes == 0);
 }
 
 #[test]
@@ -489,7 +625,7 @@ fn a_file_holds_every_page_at_its_offset() {
     for &index in &pages {
         let at = index as usize * PAGE;
         assert!(
-            image[at..at + PAGE] == page(index, 2),
+            image[PAGE + at..][..PAGE] == page(index, 2),
             "page {index} in the file"
         );
         worker.read(at as u64, &mut bytes).unwrap();

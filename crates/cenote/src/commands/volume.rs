@@ -301,7 +301,7 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
         let number = |field: &str| backing[field].as_u64().unwrap_or(0);
         writeln!(
             out,
-            "backing store: {} with hosts as well, {} on its way to the disk, {} pages that only hosts have",
+            "backing store: {} with hosts as well, {} on its way to the disk, {} pages that the disk refused",
             Size(number("remote_bytes")).rounded(),
             Size(number("pending_bytes")).rounded(),
             number("stale_pages"),

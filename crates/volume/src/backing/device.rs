@@ -15,7 +15,7 @@ pub struct Transfer {
     pub token: u32,
     /// To the disk, or from it.
     pub is_write: bool,
-    /// First byte on the disk, a multiple of the page.
+    /// First byte of the volume, a multiple of the page.
     pub offset: u64,
     /// One page each.
     pub vectors: *const libc::iovec,
@@ -68,6 +68,9 @@ pub struct Uring {
     is_armed: bool,
 }
 
+/// In front of the volume's first page: whose it is.
+pub const HEADER_BYTES: u64 = crate::PAGE_BYTES as u64;
+
 /// Token of the wait for the bell.
 const BELL: u64 = u64::MAX;
 
@@ -104,11 +107,11 @@ impl Device for Uring {
         let Transfer { vectors, count, .. } = transfer;
         let entry = if transfer.is_write {
             opcode::Writev::new(fd, vectors, count)
-                .offset(transfer.offset)
+                .offset(HEADER_BYTES + transfer.offset)
                 .build()
         } else {
             opcode::Readv::new(fd, vectors, count)
-                .offset(transfer.offset)
+                .offset(HEADER_BYTES + transfer.offset)
                 .build()
         };
         self.wanted[transfer.token as usize] = transfer.len_bytes();
@@ -126,11 +129,7 @@ impl Device for Uring {
             self.push(&entry.user_data(BELL));
             self.is_armed = true;
         }
-        match self.ring.submit_and_wait(usize::from(may_block)) {
-            Ok(_) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) => return Err(error),
-        }
+        let waited = self.ring.submit_and_wait(usize::from(may_block));
         for completion in self.ring.completion() {
             if completion.user_data() == BELL {
                 self.is_armed = false;
@@ -140,11 +139,17 @@ impl Device for Uring {
             let result = match completion.result() {
                 error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
                 moved if u64::from(moved.unsigned_abs()) == self.wanted[token as usize] => Ok(()),
-                // Past the end of what was allocated, or of the device.
+                // Part of it: the queue tries page by page.
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
             };
             ended.push((token, result));
         }
-        Ok(())
+        match waited {
+            // What ended comes first: it may be what the system waits for.
+            Err(error) if ended.is_empty() && error.raw_os_error() != Some(libc::EINTR) => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -83,6 +83,16 @@ impl Entries {
         self.words.len() - self.free.len()
     }
 
+    /// Whether none is free.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Whether an operation waits for the disk's part.
+    pub fn is_awaited(&self, entry: u32) -> bool {
+        self.words[entry as usize].load(Ordering::Acquire) & AWAITED != 0
+    }
+
     /// A free entry, now the caller's.
     pub fn take(&self) -> Option<u32> {
         self.free.pop()

@@ -1,15 +1,15 @@
 //! Opening what is behind a volume: a file that is made, or a device that is blank or was ours.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::io::{self, ErrorKind, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::MmapOptions;
 
-use super::device::{Device, Uring};
+use super::device::{Device, HEADER_BYTES, Uring};
 use crate::PAGE_BYTES;
 
 /// A disk behind a volume, and how the volume's extents are mapped with it.
@@ -88,10 +88,10 @@ const ENTRIES: u32 = 4096;
 const HOT_SLAB: f64 = 20.0;
 /// One queue keeps a disk busy; a second one lets reads of one extent pass the writes of another.
 const QUEUES: usize = 2;
-/// In the page after the volume's last: whose it is.
+/// In its first page: whose it is.
 const SIGNATURE: &[u8; 16] = b"cenote backing 1";
-/// What must be zero in front of a device that does not have the signature.
-const BLANK_BYTES: usize = 1 << 16;
+/// What must be zero at both ends of a device that does not have the signature.
+const BLANK_BYTES: u64 = 4 << 20;
 
 impl Backing {
     /// A file, made if there is none, or a block device, for a volume of `size_bytes`. Its content
@@ -140,7 +140,7 @@ fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {
             source,
         }
     };
-    let needed_bytes = size_bytes + PAGE_BYTES as u64;
+    let needed_bytes = HEADER_BYTES + size_bytes;
     let is_device = match path.metadata() {
         Ok(meta) if meta.file_type().is_block_device() => true,
         Ok(meta) if meta.is_file() => false,
@@ -150,7 +150,7 @@ fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {
     };
     // Of a device, O_EXCL refuses one that is mounted or swapped to.
     let exclusive = if is_device { libc::O_EXCL } else { 0 };
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(!is_device)
@@ -165,11 +165,11 @@ fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {
             }
             _ => os("open it")(error),
         })?;
-    // SAFETY: the descriptor is open for the call.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-        return Err(BackingError::InUse { path: path.into() });
-    }
-    let has_bytes = file.seek(SeekFrom::End(0)).map_err(os("measure it"))?;
+    lock(&file).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => BackingError::InUse { path: path.into() },
+        _ => os("lock it")(error),
+    })?;
+    let has_bytes = (&file).seek(SeekFrom::End(0)).map_err(os("measure it"))?;
     if is_device && has_bytes < needed_bytes {
         let path = path.to_owned();
         return Err(BackingError::Small {
@@ -178,50 +178,61 @@ fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {
             needed_bytes,
         });
     }
-    if !(is_blank(&mut file, has_bytes, is_device).map_err(os("read it"))?
-        || is_ours(&file, has_bytes, is_device, size_bytes).map_err(os("read it"))?)
-    {
+    let is_ours = has_bytes >= HEADER_BYTES && is_signed(&file).map_err(os("read it"))?;
+    let is_blank = if is_device {
+        has_blank_ends(&file, has_bytes)
+    } else {
+        has_no_data(&file, has_bytes)
+    };
+    if !is_ours && !is_blank.map_err(os("read it"))? {
         return Err(BackingError::Foreign { path: path.into() });
     }
+    // First: what fails after it is known again.
+    let mut page = buffer(PAGE_BYTES).map_err(os("get memory"))?;
+    page[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
+    file.write_all_at(&page, 0).map_err(os("write to it"))?;
     if !is_device {
         reserve(&file, needed_bytes).map_err(os("reserve room for it"))?;
     }
-    let mut page = buffer(PAGE_BYTES).map_err(os("get memory"))?;
-    page[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
-    file.write_all_at(&page, size_bytes)
-        .map_err(os("write to it"))?;
     Ok(file)
 }
 
-/// Whether nothing is in it: a file that takes no room, or a device that begins with zeros.
-fn is_blank(file: &mut File, has_bytes: u64, is_device: bool) -> io::Result<bool> {
-    if !is_device {
-        return Ok(file.metadata()?.blocks() == 0);
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    let len = has_bytes.min(BLANK_BYTES as u64);
-    let len = usize::try_from(len)
-        .expect("small")
-        .next_multiple_of(PAGE_BYTES);
-    let mut head = buffer(len.max(PAGE_BYTES))?;
-    file.seek(SeekFrom::Start(0))?;
-    let read = file.read(&mut head[..len])?;
-    Ok(head[..read].iter().all(|&byte| byte == 0))
 }
 
-/// Whether the signature is where a volume of this size, or the file's own end, has it.
-fn is_ours(file: &File, has_bytes: u64, is_device: bool, size_bytes: u64) -> io::Result<bool> {
-    let page_bytes = PAGE_BYTES as u64;
-    let at = if is_device {
-        size_bytes
-    } else {
-        match has_bytes.checked_sub(page_bytes) {
-            Some(at) if at.is_multiple_of(page_bytes) => at,
-            _ => return Ok(false),
-        }
-    };
+fn is_signed(file: &File) -> io::Result<bool> {
     let mut page = buffer(PAGE_BYTES)?;
-    file.read_exact_at(&mut page, at)?;
+    file.read_exact_at(&mut page, 0)?;
     Ok(page.starts_with(SIGNATURE))
+}
+
+/// Whether a device is zero where file systems, volume managers and partition tables begin, and
+/// where they end.
+fn has_blank_ends(file: &File, has_bytes: u64) -> io::Result<bool> {
+    let len = has_bytes.min(BLANK_BYTES) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    let mut bytes = buffer(usize::try_from(len).expect("small"))?;
+    for at in [0, (has_bytes - len) / PAGE_BYTES as u64 * PAGE_BYTES as u64] {
+        file.read_exact_at(&mut bytes, at)?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a file is empty, or a hole from its beginning to its end.
+fn has_no_data(file: &File, has_bytes: u64) -> io::Result<bool> {
+    if has_bytes == 0 {
+        return Ok(true);
+    }
+    // SAFETY: the descriptor is open for the call.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_DATA) };
+    Ok(found < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO))
 }
 
 /// The size, with room on the disk for all of it: a disk that is full later cannot refuse a page.
@@ -274,10 +285,59 @@ mod tests {
             Err(BackingError::Foreign { .. })
         ));
         assert_eq!(std::fs::read(&path).unwrap(), text);
+        // Zeros in front, as of a file system whose first bytes are nobody's.
+        let mut late = vec![0; 128 << 10];
+        late[(64 << 10) + 64..][..8].copy_from_slice(b"_BHRfS_M");
+        std::fs::write(&path, &late).unwrap();
+        assert!(matches!(
+            open(&path, SIZE),
+            Err(BackingError::Foreign { .. })
+        ));
+        assert_eq!(std::fs::read(&path).unwrap(), late);
         assert!(matches!(
             open(folder.path(), SIZE),
             Err(BackingError::Kind { .. })
         ));
+    }
+
+    #[test]
+    fn the_ends_of_a_device_are_looked_at() {
+        let folder = folder();
+        let path = folder.path().join("device");
+        let len = 3 * BLANK_BYTES;
+        let file = || {
+            File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+                .unwrap()
+        };
+        file().set_len(len).unwrap();
+        assert!(has_blank_ends(&file(), len).unwrap());
+        for at in [(64 << 10) + 64, len - 512] {
+            file().write_all_at(b"something", at).unwrap();
+            assert!(!has_blank_ends(&file(), len).unwrap(), "at {at}");
+            file().write_all_at(&[0; 9], at).unwrap();
+        }
+        assert!(has_blank_ends(&file(), len).unwrap());
+    }
+
+    #[test]
+    fn a_hole_is_blank_and_what_was_begun_is_ours() {
+        let folder = folder();
+        let path = folder.path().join("backing");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        drop(open(&path, SIZE).unwrap());
+        // As if it had ended before there was room for all of it.
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(HEADER_BYTES)
+            .unwrap();
+        drop(open(&path, 2 * SIZE).unwrap());
     }
 
     #[test]

@@ -66,6 +66,11 @@ impl Order {
         false
     }
 
+    /// The entry of the page's write that is at the disk.
+    pub fn flying(&self, page: u64) -> u32 {
+        self.lines[&page].flying
+    }
+
     /// The entry with the page's newest bytes, when they may not be on the disk yet.
     pub fn newest(&self, page: u64) -> Option<u32> {
         let line = self.lines.get(&page)?;

@@ -3,8 +3,10 @@
 //! Neighbouring pages that are ready together go in one transfer: a swap area is written in runs.
 //! Concurrency: everything here belongs to one thread; what it shares is the [`Lane`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_pool::planted::{Planted, is_planted};
@@ -22,14 +24,24 @@ pub struct DiskQueue {
     order: Order,
     flights: Box<[Flight]>,
     free: Vec<u32>,
-    /// Writes that may go: page and entry.
+    /// Writes that may go, page and entry: those that somebody waits for, ...
+    urgent: VecDeque<(u64, u32)>,
+    /// ... those whose turn it is, the last page first, ...
+    batch: Vec<(u64, u32)>,
+    /// ... and those that come after them.
     ready: Vec<(u64, u32)>,
-    /// Where the last run of them ended.
-    arm: u64,
-    /// Reads that may go, oldest last.
-    reads: Vec<Job>,
+    /// Entries of the run that is being started.
+    run: [u32; RUN_MAX],
+    /// Reads that may go.
+    reads: VecDeque<Job>,
+    /// Flights under way.
+    reading: usize,
+    writing: usize,
     ended: Vec<(u32, io::Result<()>)>,
 }
+
+/// Most flights that are reads, and most that are writes.
+const SHARE_MAX: usize = FLIGHTS_MAX * 3 / 4;
 
 /// A transfer under way.
 struct Flight {
@@ -61,9 +73,13 @@ impl DiskQueue {
             order: Order::new(entries),
             flights: (0..FLIGHTS_MAX).map(|_| empty()).collect(),
             free: (0..FLIGHTS_MAX as u32).rev().collect(),
+            urgent: VecDeque::with_capacity(entries),
+            batch: Vec::with_capacity(entries),
             ready: Vec::with_capacity(entries),
-            arm: 0,
-            reads: Vec::with_capacity(reads),
+            run: [0; RUN_MAX],
+            reads: VecDeque::with_capacity(reads),
+            reading: 0,
+            writing: 0,
             ended: Vec::with_capacity(FLIGHTS_MAX),
             store,
             lane,
@@ -81,7 +97,6 @@ impl DiskQueue {
                 std::thread::sleep(PAUSE);
             }
         }
-        self.store.end_lane(self.lane);
     }
 
     fn is_idle(&self) -> bool {
@@ -120,7 +135,7 @@ impl DiskQueue {
             match job.kind {
                 Kind::Write => {
                     if self.order.write(job.page, job.entry) {
-                        self.ready.push((job.page, job.entry));
+                        self.make_ready(job.page, job.entry);
                     }
                 }
                 Kind::Read => match self.newest(job.page) {
@@ -134,7 +149,7 @@ impl DiskQueue {
                     None if store.pages.stale.contains(job.page) => {
                         store.end_read(self.lane, &job, false)
                     }
-                    None => self.reads.insert(0, job),
+                    None => self.reads.push_back(job),
                 },
             }
         }
@@ -145,42 +160,92 @@ impl DiskQueue {
         newest.filter(|_| !is_planted(Planted::DiskOvertakes))
     }
 
-    /// Starts what may go while there is room: reads, which somebody waits for, first.
+    /// Starts what may go while there is room. Some flights are left to reads and some to writes,
+    /// so that neither holds up the other.
     fn launch(&mut self) {
-        // Some are left to writes, or readers could hold them up for good.
-        while self.free.len() > FLIGHTS_MAX / 4 {
-            let Some(job) = self.reads.pop() else { break };
-            let token = self.free.pop().expect("more than a few");
+        while self.reading < SHARE_MAX
+            && !self.free.is_empty()
+            && let Some(job) = self.reads.pop_front()
+        {
+            let token = self.free.pop().expect("just looked");
+            self.reading += 1;
             let buffer = self.store.lanes[self.lane].reads.buffer(job.entry);
             self.load(token, 0, buffer);
             let flight = &mut self.flights[token as usize];
             (flight.first, flight.count, flight.job) = (job.page, 1, Some(job));
             self.start(token, false);
         }
-        if self.free.is_empty() || self.ready.is_empty() {
-            return;
-        }
-        self.ready.sort_unstable();
-        while !self.ready.is_empty()
-            && let Some(token) = self.free.pop()
+        if self.store.lanes[self.lane]
+            .hurries
+            .swap(false, Ordering::SeqCst)
         {
-            // Onwards from the last run and around, so that every page has its turn.
-            let at = self.ready.partition_point(|&(page, _)| page < self.arm);
-            let at = if at == self.ready.len() { 0 } else { at };
-            let first = self.ready[at].0;
-            let run = self.ready[at..].iter().zip(first..).take(RUN_MAX);
-            let count = run.take_while(|((page, _), next)| page == next).count();
+            self.prefer_awaited();
+        }
+        while self.writing < SHARE_MAX
+            && !self.free.is_empty()
+            && let Some((first, count)) = self.next_run()
+        {
+            let token = self.free.pop().expect("just looked");
+            self.writing += 1;
             for slot in 0..count {
-                let entry = self.ready[at + slot].1;
+                let entry = self.run[slot];
                 let buffer = self.store.lanes[self.lane].writes.buffer(entry);
                 self.load(token, slot, buffer);
             }
-            self.ready.drain(at..at + count);
-            self.arm = first + count as u64;
             let flight = &mut self.flights[token as usize];
             (flight.first, flight.job) = (first, None);
             flight.count = u32::try_from(count).expect("at most RUN_MAX");
             self.start(token, true);
+        }
+    }
+
+    /// Puts the entries of the next neighbouring pages in `run`: first page and how many. What
+    /// somebody waits for comes first. The rest goes batch by batch, each in the order of its pages;
+    /// who comes later is in the next, so every page has its turn.
+    fn next_run(&mut self) -> Option<(u64, usize)> {
+        if let Some((page, entry)) = self.urgent.pop_front() {
+            self.run[0] = entry;
+            return Some((page, 1));
+        }
+        if self.batch.is_empty() {
+            std::mem::swap(&mut self.batch, &mut self.ready);
+            // Descending, so that runs are taken off the end.
+            self.batch.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        let &(first, _) = self.batch.last()?;
+        let mut count = 0;
+        while let Some(&(page, entry)) = self.batch.last()
+            && page == first + count as u64
+            && count < RUN_MAX
+        {
+            self.batch.pop();
+            self.run[count] = entry;
+            count += 1;
+        }
+        Some((first, count))
+    }
+
+    /// A write may go now.
+    fn make_ready(&mut self, page: u64, entry: u32) {
+        let writes = &self.store.lanes[self.lane].writes;
+        if writes.is_awaited(entry) {
+            self.urgent.push_back((page, entry));
+        } else {
+            self.ready.push((page, entry));
+        }
+    }
+
+    /// Somebody waits for a write that nobody waited for when it came.
+    fn prefer_awaited(&mut self) {
+        let writes = &self.store.lanes[self.lane].writes;
+        for waiting in [&mut self.batch, &mut self.ready] {
+            waiting.retain(|&(page, entry)| {
+                let is_awaited = writes.is_awaited(entry);
+                if is_awaited {
+                    self.urgent.push_back((page, entry));
+                }
+                !is_awaited
+            });
         }
     }
 
@@ -208,6 +273,18 @@ impl DiskQueue {
         let flight = &mut self.flights[token as usize];
         let (first, count, job) = (flight.first, u64::from(flight.count), flight.job.take());
         let is_ok = result.is_ok();
+        if job.is_some() {
+            self.reading -= 1;
+        } else {
+            self.writing -= 1;
+        }
+        if !is_ok && count > 1 {
+            // One page of the run may be all that is wrong: each is tried by itself.
+            let pages = first..first + count;
+            self.urgent
+                .extend(pages.map(|page| (page, self.order.flying(page))));
+            return;
+        }
         if let Err(error) = result {
             let (what, page) = (if job.is_some() { "read" } else { "write" }, first);
             tracing::error!(%error, what, page, count, "the backing store's disk failed");
@@ -231,7 +308,14 @@ impl DiskQueue {
             .order
             .end(page, |entry| store.end_write(self.lane, entry, is_ok));
         if let Some(entry) = next {
-            self.ready.push((page, entry));
+            self.make_ready(page, entry);
         }
+    }
+}
+
+impl Drop for DiskQueue {
+    /// Nobody waits for a queue that is gone, however it went.
+    fn drop(&mut self) {
+        self.store.end_lane(self.lane);
     }
 }

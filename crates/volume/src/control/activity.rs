@@ -71,6 +71,7 @@ impl Control {
     fn map_the_hot(&mut self) {
         let mut hot: Vec<usize> = (0..self.activity.averages.len())
             .filter(|&extent| self.is_hot(extent))
+            .filter(|&extent| self.refused.iter().all(|&(refused, _)| refused != extent))
             .collect();
         hot.sort_by(|&a, &b| self.activity.of(b).total_cmp(&self.activity.of(a)));
         for extent in hot {
@@ -78,19 +79,26 @@ impl Control {
         }
     }
 
+    /// Whether it is to have slabs by what it does. With a HotSlab of 0 its next write says so.
     fn is_hot(&self, extent: usize) -> bool {
+        let activity = f64::from(self.activity.of(extent));
         let store = self.core.backing.as_ref();
-        let activity = self.activity.of(extent);
-        activity > 0.0 && store.is_some_and(|store| activity >= store.hot_slab as f32)
+        store.is_some_and(|store| {
+            store.hot_slab > 0.0 && activity > store.hot_slab.max(store.cold_slab)
+        })
     }
 
     fn drop_the_cold(&mut self) {
-        let Some(cold_slab) = self.core.backing.as_ref().map(|store| store.cold_slab) else {
+        let store = self.core.backing.as_ref();
+        let Some(cold_slab) = store
+            .map(|store| store.cold_slab)
+            .filter(|&cold| cold > 0.0)
+        else {
             return;
         };
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            let is_cold = self.activity.of(extent) < cold_slab as f32;
+            let is_cold = f64::from(self.activity.of(extent)) < cold_slab;
             if stripe.is_some() && is_cold && self.may_drop(extent) {
                 self.begin_drop(extent);
             }

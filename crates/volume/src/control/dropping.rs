@@ -5,7 +5,8 @@
 //! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost.
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
-//! again before its bits are clear (soundness Z1); one whose pages the disk refused is not given up.
+//! again before its bits are clear (soundness Z1); one with a page that the disk has refused and only
+//! its slabs hold is not given up. What the disk refuses later is an error.
 //! Paper: \[infiniswap17\] 4.4 (handling of EVICT), 4.5 (remote failure).
 
 use std::sync::atomic::Ordering;
@@ -23,8 +24,14 @@ impl Control {
         let pages = self.core.pages(extent);
         let store = self.core.backing.as_ref();
         let holds = store.is_some_and(|store| {
-            let stale = &store.pages.stale;
-            stale.next(pages.start, pages.end, true).is_none()
+            let is_only_there = |page: &u64| {
+                store.pages.remote.contains(*page) && self.core.marks.written.contains(*page)
+            };
+            !store
+                .pages
+                .stale
+                .range(pages)
+                .any(|page| is_only_there(&page))
         });
         holds && self.find_repair(extent).is_none()
     }
@@ -50,7 +57,7 @@ impl Control {
         self.repairs.push(repair);
     }
 
-    fn clear_bits(&self, extent: usize) {
+    pub(super) fn clear_bits(&self, extent: usize) {
         let pages = self.core.pages(extent);
         if let Some(store) = &self.core.backing {
             store.pages.remote.clear(pages.start, pages.end);
@@ -63,7 +70,12 @@ impl Control {
         let is_lost = |stripe: &Stripe| (stripe.readable().count_ones() as usize) < k;
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            if stripe.as_deref().is_some_and(is_lost) && self.find_repair(extent).is_none() {
+            if !stripe.as_deref().is_some_and(is_lost) {
+                continue;
+            }
+            // A slab that is still to come is of no use any more; it goes back when it does.
+            self.repair_refused(extent);
+            if self.find_repair(extent).is_none() {
                 tracing::warn!(
                     extent,
                     "slabs lost: its pages are read from the backing store"

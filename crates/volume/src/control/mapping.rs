@@ -384,12 +384,15 @@ impl Control {
             for member in members.into_iter().flatten() {
                 self.give_back(member.session, pool_window(&member.window.descriptor));
             }
-            tracing::warn!(
-                extent,
-                live,
-                needed = all_data,
-                "no space: too few hosts have memory left"
-            );
+            // With a disk behind it the volume does without, and asks again while it is busy.
+            if self.core.backing.is_none() {
+                tracing::warn!(
+                    extent,
+                    live,
+                    needed = all_data,
+                    "no space: too few hosts have memory left"
+                );
+            }
             self.core.mapping_ended(extent, Mapping::Refused);
             let until = self.now().after(REFUSED_FOR);
             self.refused.push((extent, until));

@@ -107,7 +107,7 @@ impl Control {
                 self.begin_drop(extent);
                 continue;
             }
-            if self.repairs.len() >= REPAIRS_MAX {
+            if self.rebuilding() >= REPAIRS_MAX {
                 return;
             }
             let Some(target) = self.place_of_copy(extent, split, stripe, now) else {

@@ -61,6 +61,9 @@ impl Control {
             }
             true
         });
+        if is_empty {
+            self.clear_bits(extent);
+        }
         self.core.mapping_ended(extent, Mapping::Idle);
         // Before their hosts free them.
         self.record();

@@ -217,11 +217,17 @@ impl Control {
             .position(|repair| repair.extent == extent)
     }
 
+    /// Repairs that fill slabs, or wait for them.
+    pub(super) fn rebuilding(&self) -> usize {
+        let drops = |repair: &&Repair| !matches!(repair.stage, Stage::Dropping { .. });
+        self.repairs.iter().filter(drops).count()
+    }
+
     /// Looks for stripes with a missing member and starts on the first few.
     fn start_repairs(&mut self, now: Time) {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            if self.repairs.len() >= REPAIRS_MAX {
+            if self.rebuilding() >= REPAIRS_MAX {
                 self.repair_retry = Time(0);
                 return;
             }

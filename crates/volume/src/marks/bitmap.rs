@@ -1,5 +1,6 @@
 //! One bit per page, in words that three bitmaps share block by block, so that all grow at the end.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Words;
@@ -85,9 +86,14 @@ impl Bitmap {
 
     /// Every page below `end` with its bit set.
     pub fn all(&self, end: u64) -> impl Iterator<Item = u64> {
-        let mut next = 0;
+        self.range(0..end)
+    }
+
+    /// Every page of a range with its bit set.
+    pub fn range(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let mut next = pages.start;
         std::iter::from_fn(move || {
-            let page = self.next(next, end, true)?;
+            let page = self.next(next, pages.end, true)?;
             next = page + 1;
             Some(page)
         })

@@ -21,6 +21,8 @@ pub(super) struct Lanes {
     flushed: Vec<HostIndex>,
     swept: Time,
     waits: u64,
+    // What rings when a disk queue has ended something.
+    disk: Option<RawFd>,
     // Every endpoint so far completes its verbs when they are posted.
     all_at_once: bool,
     // Whether endpoints with a descriptor to wait for were adopted, and others.
@@ -63,6 +65,7 @@ impl Lanes {
             flushed: Vec::with_capacity(FLUSHED_MAX),
             swept: Time(0),
             waits: 0,
+            disk: None,
             all_at_once: true,
             some_watched: false,
             some_unwatched: false,
@@ -83,6 +86,15 @@ impl Lanes {
         // SAFETY: both descriptors are open and `event` is valid for the call.
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, bell, &raw mut event) };
         self.some_watched = true;
+        self.disk = Some(bell);
+    }
+
+    /// What rang is looked at in every turn: here only the bell is silenced.
+    fn hush_disk(&self) {
+        let Some(bell) = self.disk else { return };
+        let mut count = 0_u64;
+        // SAFETY: `count` is valid for 8 bytes; the bell is the volume's, which outlives its workers.
+        unsafe { libc::read(bell, (&raw mut count).cast(), 8) };
     }
 
     /// Takes over a new session's endpoint. An older one goes when it owes nothing more: every
@@ -239,8 +251,11 @@ impl Lanes {
         let ready =
             unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), EVENTS_MAX as i32, millis) };
         let now = clock();
-        let ready = &events[..usize::try_from(ready).unwrap_or(0)];
-        for event in ready.iter().filter(|event| { event.u64 } != DISK) {
+        for event in &events[..usize::try_from(ready).unwrap_or(0)] {
+            if event.u64 == DISK {
+                self.hush_disk();
+                continue;
+            }
             let host = usize::try_from(event.u64).expect("a host index went in");
             self.poll_lane(host, now, queue, &mut dead);
         }

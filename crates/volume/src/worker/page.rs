@@ -128,11 +128,14 @@ impl Worker {
         self.parked.retain(has_begun);
     }
 
-    /// Gives back the pages of operations that will not go on: those that changed nothing, and
-    /// those that every member has acknowledged.
+    /// Gives back the pages of operations that will not go on: those that changed nothing, those
+    /// that every member has acknowledged, and those that are in the order of a disk queue.
     pub(super) fn unclaim_all(&mut self) {
         for op in &mut self.ops {
-            let is_whole = matches!(op.state, State::Merging | State::Settling);
+            let is_whole = matches!(
+                op.state,
+                State::Merging | State::Settling | State::Fetching | State::Storing
+            );
             if is_whole && std::mem::take(&mut op.claimed) {
                 self.core.claims.release(op.page);
             }

@@ -21,6 +21,10 @@ struct State {
     holds_writes: bool,
     fails_writes: bool,
     fails_reads: bool,
+    /// Writes of this page fail, alone or with others.
+    bad_page: Option<u64>,
+    /// One transfer ends at a time, in the order in which they began.
+    is_slow: bool,
     reads: u64,
     writes: u64,
 }
@@ -61,6 +65,15 @@ impl TestDisk {
         self.0.lock().unwrap().fails_reads = fails;
     }
 
+    pub fn break_page(&self, page: Option<u64>) {
+        self.0.lock().unwrap().bad_page = page;
+    }
+
+    /// Ends one transfer at a time.
+    pub fn slow_down(&self) {
+        self.0.lock().unwrap().is_slow = true;
+    }
+
     /// Pages read and written so far.
     pub fn moved(&self) -> (u64, u64) {
         let state = self.0.lock().unwrap();
@@ -90,6 +103,12 @@ impl Device for Queue {
         loop {
             let mut state = self.disk.0.lock().unwrap();
             let mut held = Vec::new();
+            if state.is_slow && !self.under_way.is_empty() {
+                // First come, first served, and no more than one.
+                let transfer = self.under_way.remove(0);
+                ended.push((transfer.token, state.carry_out(&transfer)));
+                return Ok(());
+            }
             // Last come, first served: a disk keeps no order.
             while let Some(transfer) = self.under_way.pop() {
                 if transfer.is_write && state.holds_writes {
@@ -127,6 +146,10 @@ impl State {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         let first = transfer.offset / PAGE as u64;
+        let pages = first..first + u64::from(transfer.count);
+        if transfer.is_write && self.bad_page.is_some_and(|bad| pages.contains(&bad)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         // SAFETY: valid until the transfer's end, which the caller tells after this.
         let vectors =
             unsafe { std::slice::from_raw_parts(transfer.vectors, transfer.count as usize) };

@@ -10,6 +10,7 @@
 //! Paper: \[infiniswap17\] 4.2 (write and read path).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{State, Worker};
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
@@ -36,7 +37,12 @@ impl Worker {
     pub(super) fn fetch(&mut self, op: u16) {
         self.leave(op);
         let lane = self.lane(op);
-        let Some(entry) = self.store().lanes[lane].reads.take() else {
+        let entries = &self.store().lanes[lane];
+        // A write of part of the page goes on with an entry of its own: it does not read for nothing.
+        if self.ops[usize::from(op)].claimed && entries.writes.is_full() {
+            return self.park(op);
+        }
+        let Some(entry) = entries.reads.take() else {
             return self.park(op);
         };
         let token = self.store().token(self.farewell.id, op);
@@ -187,7 +193,7 @@ impl Worker {
     /// The disk has read the page.
     fn end_fetch(&mut self, op: u16, page: *const u8, is_ok: bool) {
         if !is_ok {
-            return self.finish(op, Err(IoError::Disk));
+            return self.finish(op, Err(self.disk_error()));
         }
         let at = usize::from(op);
         if self.ops[at].claimed {
@@ -211,8 +217,20 @@ impl Worker {
 
     /// The disk has written the page.
     fn end_store(&mut self, op: u16, is_ok: bool) {
-        let result = if is_ok { Ok(()) } else { Err(IoError::Disk) };
+        let result = if is_ok {
+            Ok(())
+        } else {
+            Err(self.disk_error())
+        };
         self.finish(op, result);
+    }
+
+    /// A disk queue that has ended refuses everything.
+    fn disk_error(&self) -> IoError {
+        match self.core.closed.load(Ordering::Acquire) {
+            true => IoError::Closed,
+            false => IoError::Disk,
+        }
     }
 
     /// Nothing of an operation that will not go on waits for the disk.
@@ -221,5 +239,8 @@ impl Worker {
             self.release_entry(u16::try_from(op).expect("OPS_MAX fits"));
         }
         self.at_disk = 0;
+        if let Some(store) = &self.core.backing {
+            store.set_owned(self.farewell.id, false);
+        }
     }
 }

@@ -6,16 +6,20 @@
 //! - [`control`]: the messages between a client and a host.
 //! - [`ledger`]: a host's truth about its slabs, and the leases on them.
 //! - [`placement`]: which hosts the members of a stripe go to.
+//! - [`pressure`]: how many slabs a host has room for beside its machine's own programs.
+//! - [`eviction`]: which slabs go when that becomes less.
 //! - [`cluster`]: the file that names the hosts of a cluster.
 
 #![forbid(unsafe_code)]
 
 pub mod cluster;
 pub mod control;
+pub mod eviction;
 pub mod ledger;
 pub mod placement;
 #[doc(hidden)]
 pub mod planted;
+pub mod pressure;
 mod random;
 
 pub use cluster::{Cluster, HostEntry};

@@ -16,10 +16,11 @@
 //! so that a client that comes back finds its slabs as they were (decision 8).
 //!
 //! Invariants: a window is granted at most once in its life; only its client's request,
-//! or an expired lease together with a want of memory or [`Limits::orphan_life`], takes
-//! it back; a request that waits has a slab on the way to it.
+//! an expired lease together with a want of memory or [`Limits::orphan_life`], or a machine
+//! below its floor takes it back; a request that waits has a slab on the way to it.
 
 mod drain;
+mod evicting;
 mod handover;
 mod leases;
 mod owners;
@@ -31,6 +32,9 @@ use std::time::Duration;
 
 use crate::control::{Refusal, Reply, SlabCounts, Window};
 use crate::planted::{Planted, is_planted};
+use crate::pressure::Room;
+pub use evicting::EvictionCounts;
+use evicting::{Asked, Evicting};
 pub use handover::{HandedClient, HandedSlab, Handover};
 use leases::Leases;
 pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
@@ -51,6 +55,8 @@ pub struct Limits {
     pub lease: Duration,
     /// An orphaned slab is taken after this long even when nobody needs it.
     pub orphan_life: Duration,
+    /// What the machine has room for until [`Ledger::handle_room`] says otherwise.
+    pub room: Room,
 }
 
 /// Number of a slab, below [`Limits::slabs_total`].
@@ -121,6 +127,8 @@ pub struct Grant {
     pub birth: u64,
     /// It was an earlier owner's, and its client has not asked for it yet.
     is_left: bool,
+    /// Set while it is asked back for want of memory.
+    asked: Option<Asked>,
     /// Grants are numbered in order.
     sequence: u64,
 }
@@ -163,6 +171,8 @@ pub struct Ledger {
     /// Nothing is lent, and all is asked back.
     draining: bool,
     orphans_taken: u64,
+    room: Room,
+    evicting: Evicting,
     actions: VecDeque<Action>,
 }
 
@@ -190,6 +200,8 @@ impl Ledger {
             shutting_down: false,
             draining: false,
             orphans_taken: 0,
+            room: limits.room,
+            evicting: Evicting::default(),
             actions: VecDeque::new(),
         }
     }
@@ -245,7 +257,10 @@ impl Ledger {
     /// A client gives a slab back. A window that is not its own is only acknowledged.
     pub fn handle_unmap(&mut self, now: Duration, client: u128, window: Window) {
         match self.find(client, window) {
-            Some(slab) => self.retire(slab, Some(client)),
+            Some(slab) => {
+                self.note_given_back(now, slab);
+                self.retire(slab, Some(client));
+            }
             None if self.is_leaving(client, window) => {} // The first request's answer serves for both.
             None => self.send(client, Reply::Unmapped { window }),
         }
@@ -265,9 +280,7 @@ impl Ledger {
         );
         *state = Slab::Prepared { window };
         self.serve();
-        if self.draining {
-            self.retire_prepared();
-        }
+        self.retire_surplus();
         self.prepare_ahead(now);
     }
 
@@ -375,8 +388,9 @@ impl Ledger {
         if self.draining {
             return 0;
         }
-        let waiting = u32::try_from(self.waiting.len()).expect("bounded by the slabs");
-        self.counts().available().saturating_sub(waiting)
+        let counts = self.counts();
+        let left = counts.available().saturating_sub(self.awaited());
+        left.min(self.room.slabs_max.saturating_sub(self.claimed(&counts)))
     }
 
     /// Slabs that a client may ask for: those that are free, and orphans, which it would be given.
@@ -385,8 +399,10 @@ impl Ledger {
         if self.draining {
             return 0;
         }
-        let orphans = u32::try_from(self.orphans().count()).expect("bounded by the slabs");
-        self.slabs_free() + orphans
+        let counts = self.counts();
+        let left = (counts.available() + counts.orphaned).saturating_sub(self.awaited());
+        let claimed = self.claimed(&counts) - counts.orphaned;
+        left.min(self.room.slabs_max.saturating_sub(claimed))
     }
 
     /// Every slab in a client's hands.
@@ -427,8 +443,10 @@ impl Ledger {
         let former = self.held_at(client, place);
         let orphan = if former.is_some() || self.slabs_free() > 0 {
             None
-        } else {
+        } else if self.slabs_lendable() > 0 {
             Some(self.orphans().min().ok_or(Refusal::NoMemory)?)
+        } else {
+            return Err(Refusal::NoMemory);
         };
         let held = self.leases.slabs(client) - u32::from(former.is_some());
         let wanted = self.waiting.iter().filter(|w| w.client == client).count();
@@ -437,6 +455,9 @@ impl Ledger {
         }
         if let Some(slab) = former {
             self.retire(slab, None);
+            if self.slabs_free() == 0 {
+                return Err(Refusal::NoMemory);
+            }
         }
         if let Some((_, _, slab)) = orphan {
             self.take_orphan(slab);
@@ -480,6 +501,7 @@ impl Ledger {
                 declined: false,
                 birth: window.generation,
                 is_left: false,
+                asked: None,
                 sequence: self.grants,
             });
             self.leases.add_slab(client);
@@ -493,13 +515,14 @@ impl Ledger {
             return;
         }
         let counts = self.counts();
-        let waiting = u32::try_from(self.waiting.len()).expect("bounded by the slabs");
-        let stock = if now < self.starved_until {
+        let stock = if now < self.starved_until || !self.room.stocks {
             0
         } else {
-            self.limits.stock
+            let room = self.room.slabs_max.saturating_sub(self.claimed(&counts));
+            self.limits.stock.min(room)
         };
-        let missing = (waiting + stock).saturating_sub(counts.preparing + counts.prepared);
+        let wanted = self.awaited() + stock;
+        let missing = wanted.saturating_sub(counts.preparing + counts.prepared);
         let mut free = (0..)
             .zip(&mut self.slabs)
             .filter(|(_, slab)| matches!(slab, Slab::Free));
@@ -539,6 +562,16 @@ impl Ledger {
             let since = self.leases.orphaned_since(grant.client)?;
             Some((since, grant.sequence, slab))
         })
+    }
+
+    /// Requests that wait for a slab.
+    fn awaited(&self) -> u32 {
+        u32::try_from(self.waiting.len()).expect("bounded by the slabs")
+    }
+
+    /// Slabs that clients hold or are about to.
+    fn claimed(&self, counts: &SlabCounts) -> u32 {
+        counts.mapped + counts.orphaned + self.awaited()
     }
 
     /// Whether the window is on its way back at the client's own request.

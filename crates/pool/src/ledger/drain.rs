@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::control::{Refusal, Reply, Window};
 
-use super::{Action, Ledger, Slab};
+use super::{Grant, Ledger, Slab};
 
 impl Ledger {
     /// An operator wants the host drained, or lending again.
@@ -17,11 +17,12 @@ impl Ledger {
         for slab in &mut self.slabs {
             if let Slab::Mapped(grant) = slab {
                 grant.declined = false;
+                grant.asked = None;
             }
         }
         if draining {
             self.refuse_waiting(Refusal::ShuttingDown);
-            self.retire_prepared();
+            self.retire_surplus();
         }
         self.prepare_ahead(now);
     }
@@ -29,11 +30,11 @@ impl Ledger {
     /// A client has nowhere to put the bytes of a slab. It may find a place later, and is asked
     /// again; until then an operator can see who is in the way.
     pub fn handle_declined(&mut self, client: u128, window: Window) {
-        let Some(at) = self.find(client, window).filter(|_| self.draining) else {
+        let Some(at) = self.find(client, window) else {
             return;
         };
         if let Slab::Mapped(grant) = &mut self.slabs[at as usize] {
-            grant.declined = true;
+            grant.declined |= self.draining || grant.asked.is_some();
         }
     }
 
@@ -53,10 +54,10 @@ impl Ledger {
     /// that it declined.
     #[must_use]
     pub fn wanted_back(&self, client: u128, count: usize) -> Vec<Window> {
-        if !self.draining {
-            return Vec::new();
-        }
-        let held = self.grants().filter(|(_, grant)| grant.client == client);
+        let wanted = |grant: &Grant| self.draining || grant.asked.is_some();
+        let held = self
+            .grants()
+            .filter(|(_, grant)| grant.client == client && wanted(grant));
         let mut wanted: Vec<_> = held
             .map(|(_, grant)| (grant.declined, grant.sequence, grant.window))
             .collect();
@@ -72,23 +73,6 @@ impl Ledger {
             .grants()
             .filter(|(_, grant)| grant.client == client && grant.declined);
         u32::try_from(declined.count()).expect("bounded by the slabs")
-    }
-
-    /// Memory that nobody was given goes back at once.
-    pub(super) fn retire_prepared(&mut self) {
-        for (index, slab) in (0..).zip(&mut self.slabs) {
-            if let Slab::Prepared { window } = *slab {
-                *slab = Slab::Retired {
-                    window,
-                    unmapped_by: None,
-                };
-                let action = Action::Retire {
-                    slab: index,
-                    window,
-                };
-                self.actions.push_back(action);
-            }
-        }
     }
 
     pub(super) fn refuse_waiting(&mut self, reason: Refusal) {

@@ -132,6 +132,7 @@ impl Ledger {
                 birth: slab.birth,
                 is_left: slab.is_left,
                 declined: false,
+                asked: None,
                 sequence: ledger.grants,
             });
             ledger.leases.add_slab(slab.client);

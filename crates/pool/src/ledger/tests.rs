@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod evicting;
 mod leaving;
 
 const CLIENTS: u8 = 4;
@@ -20,6 +21,7 @@ fn limits() -> Limits {
         stock: 1,
         lease: LEASE,
         orphan_life: LIFE,
+        room: crate::pressure::Room::fixed(SLABS),
     }
 }
 

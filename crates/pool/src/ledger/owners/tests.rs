@@ -24,6 +24,7 @@ impl Bench {
             stock: 0,
             lease: LEASE,
             orphan_life: ORPHAN_LIFE,
+            room: crate::pressure::Room::fixed(8),
         };
         let now = Duration::from_secs(1);
         let mut bench = Self {

@@ -98,7 +98,17 @@ impl House {
                     Reply::Unmapped { .. } => {}
                     reply => self.inbox.push((client, reply)),
                 },
-                Action::Renew { .. } | Action::CutOff { .. } => panic!("nobody takes over"),
+                Action::Renew { slab, window } => {
+                    self.generation += 1;
+                    let generation = self.generation;
+                    let renewed = Window {
+                        generation,
+                        ..window
+                    };
+                    self.lent.retain(|(_, lent)| *lent != window);
+                    self.ledger.handle_renewed(slab, renewed);
+                }
+                Action::CutOff { .. } => panic!("nobody is cut off"),
             }
         }
     }
@@ -120,7 +130,7 @@ impl House {
         self.settle();
     }
 
-    /// Clients say that a window is as active as its generation.
+    /// Clients say that a window is the less active the younger it is.
     fn answer_questions(&mut self) -> u32 {
         let mut asked = 0;
         for (client, reply) in std::mem::take(&mut self.inbox) {
@@ -129,7 +139,7 @@ impl House {
                     asked += windows.len() as u32;
                     let said = windows.into_iter().map(|window| SlabActivity {
                         window,
-                        milli: u32::try_from(window.generation).unwrap(),
+                        milli: 1000 - u32::try_from(window.generation).unwrap(),
                     });
                     let said: Vec<_> = said.collect();
                     self.ledger
@@ -215,9 +225,9 @@ fn of_a_few_more_than_must_go_the_least_active_are_asked_for() {
     assert_eq!(house.answer_questions(), 5, "three, and two more");
     let mut evicted: Vec<u64> = house.evicted().iter().map(|(_, w)| w.generation).collect();
     evicted.sort_unstable();
-    let mut least: Vec<u64> = looked_at.iter().map(|w| w.generation).collect();
-    least.sort_unstable();
-    assert_eq!(evicted, least[..3]);
+    let mut youngest: Vec<u64> = looked_at.iter().map(|w| w.generation).collect();
+    youngest.sort_unstable();
+    assert_eq!(evicted, youngest[2..]);
     assert_eq!((house.taken.len(), house.ledger.evictions().asked), (0, 3));
 }
 
@@ -383,7 +393,7 @@ fn a_silent_client_keeps_its_slabs_until_the_floor_and_then_loses_one_at_a_time(
     assert_eq!(house.taken, [], "above the floor nothing is taken");
     house.slabs_floor = 4;
     house.tick(&[0]);
-    asked.sort_by_key(|(_, window)| window.generation);
+    asked.sort_by_key(|(_, window)| std::cmp::Reverse(window.generation));
     assert_eq!(house.taken, [asked[0].1], "the least active");
     house.tick(&[0]);
     assert_eq!(house.taken, [asked[0].1, asked[1].1]);
@@ -430,6 +440,47 @@ fn a_client_that_never_gives_back_does_not_hold_up_the_rest() {
         (house.ledger.counts().mapped, house.ledger.asked_back()),
         (6, 0)
     );
+}
+
+#[test]
+fn a_slab_that_its_new_owner_may_still_ask_for_is_left_alone() {
+    let mut house = House::new(20, &[3, 3]);
+    house.ledger.handle_disconnected(house.now, 0);
+    assert!(house.ledger.handle_connected(house.now, 2, "next owner"));
+    house.ledger.handle_own(house.now, 2, 1, 0, 1);
+    house.settle();
+    house.inbox.clear();
+    house.slabs_max = 0;
+    house.tick(&[1, 2]);
+    assert_eq!(house.answer_questions(), 3, "those of client 1");
+    assert!(house.evicted().iter().all(|(client, _)| *client == 1));
+}
+
+#[test]
+fn who_waits_for_a_slab_is_refused_when_there_is_no_room_for_it_any_more() {
+    let mut house = House::new(8, &[4]);
+    // Three requests; the two prepared slabs serve two of them, the third waits for its memory.
+    for extent in 10..13 {
+        let place = Place {
+            volume: 0,
+            extent,
+            member: 0,
+        };
+        let request = extent.into();
+        house.ledger.handle_map(house.now, 0, request, place);
+    }
+    let room = Room {
+        slabs_max: 6,
+        ..Room::fixed(8)
+    };
+    house.ledger.handle_room(house.now, room, 2, 0);
+    house.settle();
+    let refused = Reply::Refused {
+        request: 12,
+        reason: Refusal::NoMemory,
+    };
+    assert_eq!((house.lent.len(), &house.inbox), (6, &vec![(0, refused)]));
+    assert_eq!(house.ledger.counts().prepared, 0, "its memory goes back");
 }
 
 #[derive(Clone, Debug)]

@@ -1,10 +1,13 @@
 //! What a host is told: checked once, at the start.
 
+mod headroom;
+
 use cenote_fabric::{Address, ClusterKey};
 use cenote_pool::control::NAME_BYTES_MAX;
 
 use crate::machine::Machine;
 use crate::{Error, Result};
+pub use headroom::{Headroom, Share};
 
 /// Settings of one host.
 #[derive(Clone, Debug)]
@@ -15,7 +18,7 @@ pub struct Config {
     pub domain: String,
     /// Where to listen; at least one.
     pub addresses: Vec<Address>,
-    /// Memory to lend, rounded down to whole slabs.
+    /// Memory to lend, rounded down to whole slabs; with a headroom, at most.
     pub memory_bytes: u64,
     /// Size of a slab: a multiple of 4096, at most `memory_bytes`. See [`slab_bytes_default`].
     pub slab_bytes: u64,
@@ -27,6 +30,8 @@ pub struct Config {
     pub lock_memory: LockMemory,
     /// Most clients, connected or holding slabs.
     pub clients_max: u32,
+    /// What it leaves to the rest of its machine; `None`: it lends its memory whatever happens.
+    pub headroom: Option<Headroom>,
 }
 
 /// Whether lent memory is locked into RAM, so that it is never itself swapped out.
@@ -90,7 +95,8 @@ impl Config {
         if self.clients_max == 0 {
             return wrong("clients at most", "0".into(), "must be at least 1");
         }
-        if self.memory_bytes > machine.available_bytes {
+        // With a headroom it lends what there is room for, which may grow.
+        if self.headroom.is_none() && self.memory_bytes > machine.available_bytes {
             return Err(Error::OutOfMemory {
                 asked_bytes: self.memory_bytes,
                 available_bytes: machine.available_bytes,
@@ -146,6 +152,7 @@ mod tests {
             huge_pages: false,
             lock_memory: LockMemory::Auto,
             clients_max: 8,
+            headroom: None,
         }
     }
 
@@ -185,11 +192,36 @@ mod tests {
         assert!(message(|c| c.slab_bytes = 1000).contains("multiple of 4096"));
         assert!(message(|c| c.slab_bytes = 1 << 30).contains("hold 1 to"));
         assert!(message(|c| c.clients_max = 0).contains("at least 1"));
+        let mut flexible = config();
+        flexible.memory_bytes = 2 << 30;
+        flexible.headroom = Some(Headroom::infiniswap());
+        flexible.check(&machine()).unwrap();
         let greedy = message(|c| c.memory_bytes = (1 << 30) + (1 << 20));
         assert!(
             greedy.contains("1074790400") && greedy.contains("only 1073741824"),
             "{greedy}"
         );
+    }
+
+    #[test]
+    fn a_headroom_is_a_share_of_the_machine_and_leaves_room_for_a_slab() {
+        let mut headroom = Headroom::infiniswap();
+        let paper = headroom.settings(&config(), 64 << 30).unwrap();
+        assert_eq!(
+            (paper.headroom_bytes, paper.floor_bytes, paper.slabs_total),
+            (8 << 30, 2 << 30, 64)
+        );
+        let message = |headroom: &Headroom| {
+            let wrong = headroom.settings(&config(), 1 << 30);
+            wrong.unwrap_err().to_string()
+        };
+        headroom.keep = Share::Bytes(1 << 30);
+        assert!(message(&headroom).starts_with("headroom 1073741824"));
+        headroom.keep = Share::Bytes(1 << 20);
+        headroom.floor = Some(Share::PerMille(1));
+        assert!(message(&headroom).starts_with("floor 1073741"));
+        headroom.floor = Some(Share::Bytes(1 << 20));
+        headroom.settings(&config(), 1 << 30).unwrap();
     }
 
     #[test]

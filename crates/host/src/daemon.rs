@@ -9,6 +9,7 @@
 
 mod leaving;
 mod service;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +25,11 @@ use cenote_pool::control::{
     ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, Window,
 };
 use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
+use cenote_pool::pressure::Room;
 pub(crate) use leaving::Heir;
 use leaving::Leaving;
 pub use leaving::{End, Inheritance};
+pub(crate) use watch::Watch;
 
 use crate::machine::{Machine, volunteer_for_oom_killer};
 use crate::side_thread::SideThread;
@@ -56,6 +59,8 @@ pub struct Daemon {
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
     leaving: Leaving,
+    /// `None` on a host that lends its memory whatever happens.
+    watch: Option<Watch>,
     /// Counts ticks, for whoever watches that this thread lives.
     beats: Arc<AtomicU64>,
 }
@@ -70,6 +75,7 @@ pub(crate) struct Parts {
     pub locked: bool,
     pub incarnation: u64,
     pub clock: fn() -> Time,
+    pub watch: Option<Watch>,
 }
 
 /// A slab's memory and the window on it.
@@ -136,6 +142,7 @@ impl Daemon {
         heir.adjust(&mut config, &mut machine);
         config.check(&machine)?;
         let locked = config.decide_lock(&machine)?;
+        let watch = Watch::open(&config, None, Duration::from_nanos(Time::now().0))?;
         let options = RegionOptions {
             huge: config.huge_pages,
             lock: locked,
@@ -162,6 +169,7 @@ impl Daemon {
                 locked,
                 incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
                 clock: Time::now,
+                watch,
             },
         ))
     }
@@ -177,6 +185,10 @@ impl Daemon {
             stock: (slabs_total / SLABS_PER_STOCK).clamp(1, STOCK_MAX),
             lease: LEASE,
             orphan_life: ORPHAN_LIFE,
+            room: match parts.watch {
+                Some(_) => Room::unknown(slabs_total),
+                None => Room::fixed(slabs_total),
+            },
         };
         let start = Duration::from_nanos(now.0);
         let ledger = Ledger::inherit(limits, start, &parts.heir.handover);
@@ -199,6 +211,7 @@ impl Daemon {
             filler: parts.filler,
             is_short: false,
             leaving: Leaving::default(),
+            watch: parts.watch,
             beats: Arc::default(),
             config,
         }
@@ -253,6 +266,7 @@ impl Daemon {
 
     /// Does what is to be done before the first turn.
     pub(crate) fn begin(&mut self) {
+        self.make_room();
         self.carry_out();
     }
 
@@ -319,6 +333,7 @@ impl Daemon {
             clients,
             draining: self.ledger.is_draining(),
             program: env!("CARGO_PKG_VERSION").into(),
+            pressure: self.pressure_status(),
         }
     }
 
@@ -345,6 +360,7 @@ impl Daemon {
         }
         self.ticked = (self.clock)();
         self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
+        self.make_room();
         self.carry_out();
         self.ask_back();
         self.beats.fetch_add(1, Ordering::Relaxed);
@@ -414,6 +430,7 @@ mod tests {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 8,
+            headroom: None,
         };
         // Its loop does not run: the stock of two is being prepared until the test says more.
         let mut daemon = Daemon::start(config).unwrap();

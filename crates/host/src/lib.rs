@@ -13,12 +13,14 @@ mod config;
 mod daemon;
 mod error;
 mod fill;
+mod gauge;
 mod keeper;
 mod machine;
 mod side_thread;
 mod stepped;
 
-pub use config::{Config, LockMemory, slab_bytes_default};
+pub use config::{Config, Headroom, LockMemory, Share, slab_bytes_default};
 pub use daemon::{Daemon, End, Inheritance};
 pub use error::{Error, Result};
+pub use gauge::{Gauge, Reading};
 pub use stepped::Stepped;

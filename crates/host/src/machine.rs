@@ -1,6 +1,10 @@
 //! What the machine has and allows, read from `/proc` and the control group.
 
+mod group;
+
 use std::fs;
+
+pub(crate) use group::Group;
 
 use crate::{Error, Result};
 
@@ -38,7 +42,8 @@ impl Machine {
 /// Memory that can be had now; `u64::MAX` where the system does not say.
 pub(crate) fn available_bytes() -> u64 {
     let system = meminfo_bytes(&read("/proc/meminfo"), "MemAvailable:").unwrap_or(u64::MAX);
-    system.min(group_headroom_bytes().unwrap_or(u64::MAX))
+    let group = Group::of_this_process().and_then(|group| group.left_bytes());
+    system.min(group.unwrap_or(u64::MAX))
 }
 
 /// Lets the system's out-of-memory killer prefer this process: what it lends is spare
@@ -71,38 +76,11 @@ pub(crate) fn random_u128() -> Result<u128> {
     Ok(u128::from_le_bytes(bytes))
 }
 
-fn meminfo_bytes(text: &str, label: &str) -> Option<u64> {
+/// A line of `/proc/meminfo`, or of a file like it.
+pub(crate) fn meminfo_bytes(text: &str, label: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(label))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     kib.checked_mul(1024)
-}
-
-/// What the control group of this process still allows; `None` without a limit.
-fn group_headroom_bytes() -> Option<u64> {
-    let groups = read("/proc/self/cgroup");
-    groups
-        .lines()
-        .filter_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            let (limit, used) = match controllers {
-                "" => (
-                    format!("/sys/fs/cgroup{path}/memory.max"),
-                    format!("/sys/fs/cgroup{path}/memory.current"),
-                ),
-                list if list.split(',').any(|c| c == "memory") => {
-                    let folder = format!("/sys/fs/cgroup/memory{path}");
-                    (
-                        format!("{folder}/memory.limit_in_bytes"),
-                        format!("{folder}/memory.usage_in_bytes"),
-                    )
-                }
-                _ => return None,
-            };
-            // Version 2 says "max" where there is no limit, which is no number.
-            let number = |path: String| read(&path).trim().parse::<u64>().ok();
-            Some(number(limit)?.saturating_sub(number(used)?))
-        })
-        .min()
 }
 
 fn lockable_bytes() -> u64 {
@@ -138,7 +116,7 @@ fn raise_lock_limit() -> u64 {
 }
 
 /// A file of the system, empty where it cannot be read.
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
 use cenote_pool::control::{Drain, HostStatus};
 
-use crate::daemon::{Daemon, Heir, Outcome, Parts};
+use crate::daemon::{Daemon, Heir, Outcome, Parts, Watch};
 use crate::fill::{self, Filler};
 use crate::keeper;
 use crate::machine::Machine;
 use crate::side_thread::SideThread;
-use crate::{Config, Result};
+use crate::{Config, Gauge, Result};
 
 /// A host that its caller runs step by step.
 pub struct Stepped {
@@ -32,7 +32,8 @@ pub struct Stepped {
 impl Stepped {
     /// A host that clients reach through `listener`, and that reaches other hosts through
     /// `connector` as `client`. Of `config`, addresses and key are not used; memory is neither
-    /// locked nor checked against the machine's.
+    /// locked nor checked against the machine's. A host with a headroom measures with `gauge`, or
+    /// with the machine's own.
     ///
     /// # Errors
     /// `Config`.
@@ -41,8 +42,10 @@ impl Stepped {
         listener: Box<dyn Listen>,
         (connector, client): (Box<dyn Connector>, ClientId),
         clock: fn() -> Time,
+        gauge: Option<Gauge>,
     ) -> Result<Self> {
         config.check(&Machine::boundless())?;
+        let watch = Watch::open(&config, gauge, Duration::from_nanos(clock().0))?;
         let (outcome_sender, outcomes) = channel();
         let (keeper, keeper_inbox) = SideThread::done_elsewhere("keeper");
         let (filler, filler_inbox) = SideThread::done_elsewhere("filler");
@@ -59,6 +62,7 @@ impl Stepped {
                 locked: false,
                 incarnation: clock().0,
                 clock,
+                watch,
             },
         );
         daemon.begin();

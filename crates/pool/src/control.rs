@@ -17,7 +17,9 @@ pub(crate) mod wire;
 
 pub use reply::{FillResult, HeldSlab, Refusal, Reply};
 pub use request::{Drain, Request, SlabActivity, Source};
-pub use status::{ClientStatus, Counters, HostStatus, STATUS_CLIENTS_MAX, SlabCounts};
+pub use status::{
+    ClientStatus, Counters, HostStatus, PressureStatus, STATUS_CLIENTS_MAX, SlabCounts,
+};
 use wire::Reader;
 
 /// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte

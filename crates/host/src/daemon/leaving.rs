@@ -100,15 +100,14 @@ impl Daemon {
 
     /// Asks every client that is there for the slabs that are wanted back.
     pub(super) fn ask_back(&mut self) {
-        if !self.ledger.is_draining() {
+        if !self.ledger.is_draining() && self.ledger.asked_back() == 0 {
             return;
         }
         let clients: Vec<u128> = self.peers.keys().copied().collect();
         for client in clients {
             let windows = self.ledger.wanted_back(client, EVICT_WINDOWS_MAX);
             let evict = Reply::Evict { windows };
-            let asks = matches!(&evict, Reply::Evict { windows } if !windows.is_empty());
-            if asks && self.version(client) >= evict.since() {
+            if matches!(&evict, Reply::Evict { windows } if !windows.is_empty()) {
                 self.send(client, &evict);
             }
         }

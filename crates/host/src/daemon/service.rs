@@ -247,8 +247,9 @@ impl Daemon {
                 self.drain(now, drain);
                 self.tell_status(client);
             }
-            // Nobody has asked.
-            Request::Activity { .. } => {}
+            Request::Activity { request, slabs } => {
+                self.ledger.handle_activity(now, client, request, &slabs);
+            }
             Request::Decline { window } => self.ledger.handle_declined(client, window),
             Request::Held { skip } => {
                 let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);
@@ -362,6 +363,13 @@ impl Daemon {
         let mut bytes = Vec::with_capacity(64);
         // An answer to an earlier session may reach one that has said nothing yet.
         let version = self.version(client).max(VERSION_OLDEST);
+        if version < reply.since() {
+            // A question of the host's own: whom it cannot ask counts as one that does not answer.
+            return tracing::debug!(
+                version,
+                "a client is not asked: it speaks an earlier version"
+            );
+        }
         reply.encode_as(version, &mut bytes);
         if self.listener.send(peer, &bytes).is_err() {
             self.cut_off(self.elapsed(), peer, "an answer cannot be sent");

@@ -18,7 +18,7 @@ use cenote_pool::control::{HostStatus, Refusal, Reply, Request, Window};
 /// Slabs of the tests' hosts.
 pub const SLAB_BYTES: u64 = 1 << 20;
 /// Far longer than anything here takes; a wait that passes it says what it waited for.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Which fabric a test runs over.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,7 @@ impl Lab {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 16,
+            headroom: None,
         }
     }
 
@@ -284,7 +285,7 @@ impl Client {
     }
 
     /// Asks for the status until it is as wanted.
-    pub fn status_when(&mut self, wanted: impl Fn(&HostStatus) -> bool) -> HostStatus {
+    pub fn status_when(&mut self, mut wanted: impl FnMut(&HostStatus) -> bool) -> HostStatus {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let status = self.status();
@@ -292,8 +293,14 @@ impl Client {
                 return status;
             }
             assert!(Instant::now() < deadline, "status stays {status:?}");
-            std::thread::yield_now();
+            self.rest();
         }
+    }
+
+    /// Lets the host work until it says something, or for a moment.
+    pub fn rest(&self) {
+        let fds = self.session.fd();
+        wait(fds.as_slice(), Some(Duration::from_millis(5))).unwrap();
     }
 
     fn finish(&mut self) -> Status {

@@ -34,6 +34,7 @@ impl Host {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 256,
+            headroom: None,
         };
         let mut host = Self {
             name,
@@ -56,6 +57,7 @@ impl Host {
             Box::new(watched),
             (Box::new(outward), identity),
             sim::now,
+            None,
         );
         self.process = Some(process.expect("the simulated configuration is sound"));
     }

@@ -39,6 +39,37 @@ pub struct HostStatus {
     pub draining: bool,
     /// Version of its program, as text. Version 1 does not say: empty.
     pub program: String,
+    /// What it makes of the memory around it. Versions 1 and 2 do not say: zeros.
+    pub pressure: PressureStatus,
+}
+
+/// What a host leaves to the rest of its machine, and what that costs its clients.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct PressureStatus {
+    /// Whether it looks at its machine's memory at all; when not, the rest says nothing.
+    pub watched: bool,
+    /// Whether programs waited for memory when it last looked.
+    pub stalled: bool,
+    /// Memory of the machine, or that the host's control group may use.
+    pub total_bytes: u64,
+    /// What all but the host's slabs uses, on average.
+    pub used_bytes: u64,
+    /// What is left besides both.
+    pub free_bytes: u64,
+    /// What is to be left.
+    pub headroom_bytes: u64,
+    /// Below this much left, a slab may be taken from a client that does not answer.
+    pub floor_bytes: u64,
+    /// Most slabs that it may have memory for now.
+    pub slabs_max: u32,
+    /// Slabs that clients are asked to give back now.
+    pub asked_back: u32,
+    /// Slabs that clients were asked to give back so far, ...
+    pub evictions_asked: u64,
+    /// ... that they then gave back, ...
+    pub evictions_done: u64,
+    /// ... and that were taken from a client that did not answer: this host's failures.
+    pub slabs_taken: u64,
 }
 
 /// Slabs of a host by state; they add up to what it lends in all.
@@ -122,6 +153,20 @@ fn as_hex<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 impl HostStatus {
+    /// Slabs that a client could get without another one losing any.
+    #[must_use]
+    pub fn slabs_free(&self) -> u32 {
+        if self.draining {
+            return 0;
+        }
+        let available = self.slabs.available();
+        if !self.pressure.watched {
+            return available;
+        }
+        let held = self.slabs.mapped + self.slabs.orphaned;
+        available.min(self.pressure.slabs_max.saturating_sub(held))
+    }
+
     pub(super) fn write(&self, version: u8, out: &mut Writer<'_>) {
         out.text(&self.name, NAME_BYTES_MAX);
         out.text(&self.domain, NAME_BYTES_MAX);
@@ -169,6 +214,9 @@ impl HostStatus {
             out.u8(u8::from(self.draining));
             out.text(&self.program, NAME_BYTES_MAX);
         }
+        if version >= 3 {
+            self.pressure.write(out);
+        }
     }
 
     pub(super) fn read(version: u8, input: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -194,6 +242,7 @@ impl HostStatus {
             clients: Vec::new(),
             draining: false,
             program: String::new(),
+            pressure: PressureStatus::default(),
         };
         let slabs = status.slabs;
         let all = [
@@ -230,7 +279,48 @@ impl HostStatus {
             status.draining = input.bool()?;
             status.program = input.text(NAME_BYTES_MAX)?;
         }
+        if version >= 3 {
+            status.pressure = PressureStatus::read(input)?;
+        }
         Ok(status)
+    }
+}
+
+impl PressureStatus {
+    fn write(&self, out: &mut Writer<'_>) {
+        out.u8(u8::from(self.watched));
+        out.u8(u8::from(self.stalled));
+        for value in [
+            self.total_bytes,
+            self.used_bytes,
+            self.free_bytes,
+            self.headroom_bytes,
+            self.floor_bytes,
+        ] {
+            out.u64(value);
+        }
+        out.u32(self.slabs_max);
+        out.u32(self.asked_back);
+        for value in [self.evictions_asked, self.evictions_done, self.slabs_taken] {
+            out.u64(value);
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            watched: input.bool()?,
+            stalled: input.bool()?,
+            total_bytes: input.u64()?,
+            used_bytes: input.u64()?,
+            free_bytes: input.u64()?,
+            headroom_bytes: input.u64()?,
+            floor_bytes: input.u64()?,
+            slabs_max: input.u32()?,
+            asked_back: input.u32()?,
+            evictions_asked: input.u64()?,
+            evictions_done: input.u64()?,
+            slabs_taken: input.u64()?,
+        })
     }
 }
 

@@ -121,6 +121,21 @@ fn status() -> impl Strategy<Value = HostStatus> {
         retired: s[5].into(),
     });
     let numbers = any::<([u64; 5], bool, u32, bool)>();
+    let pressure =
+        any::<([bool; 2], [u64; 8], [u32; 2])>().prop_map(|(is, n, slabs)| PressureStatus {
+            watched: is[0],
+            stalled: is[1],
+            total_bytes: n[0],
+            used_bytes: n[1],
+            free_bytes: n[2],
+            headroom_bytes: n[3],
+            floor_bytes: n[4],
+            slabs_max: slabs[0],
+            asked_back: slabs[1],
+            evictions_asked: n[5],
+            evictions_done: n[6],
+            slabs_taken: n[7],
+        });
     let names = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
     (
         names,
@@ -128,10 +143,19 @@ fn status() -> impl Strategy<Value = HostStatus> {
         slabs,
         counters,
         vec(client, 0..=STATUS_CLIENTS_MAX),
+        pressure,
     )
         .prop_map(
-            |((name, domain), (n, locked, clients_total, draining), slabs, counters, clients)| {
+            |(
+                (name, domain),
+                (n, locked, clients_total, draining),
+                slabs,
+                counters,
+                clients,
+                pressure,
+            )| {
                 HostStatus {
+                    pressure,
                     draining,
                     program: domain.clone(),
                     name,
@@ -417,7 +441,7 @@ fn the_versions_before_are_read_and_written_as_they_were() {
         ..HostStatus::default()
     };
     bytes.clear();
-    Reply::Status(Box::new(status)).encode_as(1, &mut bytes);
+    Reply::Status(Box::new(status.clone())).encode_as(1, &mut bytes);
     // Name, domain, 5 x u64, locked, 6 x u32, 10 x u64, clients in all, clients listed, one client.
     let fields = 2 + 2 + 1 + 5 * 8 + 1 + 6 * 4 + 10 * 8 + 4 + 2 + (2 + 16 + 4 + 8 + 1);
     assert_eq!(bytes.len(), fields);
@@ -433,6 +457,21 @@ fn the_versions_before_are_read_and_written_as_they_were() {
     for kind in 7..=10 {
         assert!(Request::decode(&[1, kind, 0]).is_err(), "request {kind}");
     }
+    // Version 2 had no word of pressure: two truth values, 8 x u64 and 2 x u32 less.
+    let mut pressed = status.clone();
+    pressed.pressure.watched = true;
+    pressed.pressure.slabs_max = 7;
+    let written = |version| {
+        let mut bytes = Vec::new();
+        Reply::Status(Box::new(pressed.clone())).encode_as(version, &mut bytes);
+        bytes
+    };
+    assert_eq!(written(3).len() - written(2).len(), 2 + 8 * 8 + 2 * 4);
+    match Reply::decode(&written(2)) {
+        Ok(Reply::Status(read)) => assert_eq!(*read, status),
+        other => panic!("{other:?}"),
+    }
+
     bytes.clear();
     Request::Activity {
         request: 0,

@@ -76,6 +76,7 @@ impl Cluster {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 64,
+            headroom: None,
         };
         let stop = Arc::new(AtomicBool::new(false));
         let mut daemon = Daemon::start(config).unwrap();

@@ -1,0 +1,90 @@
+//! What a host leaves to the rest of its machine, as it is told.
+
+use std::path::PathBuf;
+
+use cenote_pool::eviction;
+use cenote_pool::pressure::Settings;
+
+use super::Config;
+use crate::{Error, Result};
+
+/// Free memory to keep on the machine, and how to get it back from clients.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Headroom {
+    /// Free memory to keep.
+    pub keep: Share,
+    /// Free memory below which a slab is taken from a client that does not answer: a quarter of
+    /// what is to be kept, where none is given.
+    pub floor: Option<Share>,
+    /// Slabs that are looked at beyond those that must go, at most as many as those.
+    pub evict_extra: u32,
+    /// A file like `/proc/meminfo` that stands for the machine. What it says is in use is others'
+    /// use: this host's slabs are not in it.
+    pub meminfo: Option<PathBuf>,
+}
+
+/// A part of the machine's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Share {
+    /// So much of it, whatever it has.
+    Bytes(u64),
+    /// Of each thousand bytes.
+    PerMille(u16),
+}
+
+impl Headroom {
+    /// As the paper has it: 8 GiB of 64.
+    #[must_use]
+    pub fn infiniswap() -> Self {
+        Self {
+            keep: Share::PerMille(125),
+            floor: None,
+            evict_extra: u32::try_from(eviction::EXTRA).expect("a small number"),
+            meminfo: None,
+        }
+    }
+
+    /// As the pool's decisions take it, on a machine that has `total_bytes`.
+    ///
+    /// # Errors
+    /// `Config`: nothing would ever be lent, or the floor is above what is kept.
+    pub(crate) fn settings(&self, config: &Config, total_bytes: u64) -> Result<Settings> {
+        let headroom_bytes = self.keep.of(total_bytes);
+        let floor = self.floor.map(|floor| floor.of(total_bytes));
+        let floor_bytes = floor.unwrap_or(headroom_bytes / 4);
+        let wrong = |what, value: u64, rule| {
+            Err(Error::Config {
+                what,
+                value: value.to_string(),
+                rule,
+            })
+        };
+        if headroom_bytes.saturating_add(config.slab_bytes) > total_bytes {
+            let rule = "must leave the machine's memory room for a slab";
+            return wrong("headroom", headroom_bytes, rule);
+        }
+        if floor_bytes > headroom_bytes {
+            return wrong("floor", floor_bytes, "must be at most the headroom");
+        }
+        Ok(Settings {
+            slab_bytes: config.slab_bytes,
+            slabs_total: config.slabs_total(),
+            headroom_bytes,
+            floor_bytes,
+        })
+    }
+}
+
+impl Share {
+    /// In bytes, of a machine that has `total_bytes`.
+    #[must_use]
+    pub fn of(self, total_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::PerMille(share) => {
+                let bytes = u128::from(total_bytes) * u128::from(share) / 1000;
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}

@@ -16,6 +16,7 @@ mod process;
 mod progress;
 mod service;
 mod serving;
+mod share;
 mod signals;
 mod size;
 mod succession;

@@ -6,6 +6,7 @@
 //! DIR/lock                       held by `up` and `down` while they work
 //! DIR/hosts/NAME/{pid,started}   which process the host is
 //! DIR/hosts/NAME/{log,socket}    what it says, where it listens (shm)
+//! DIR/hosts/NAME/meminfo         the memory of the machine that it believes to be on (--headroom)
 //! DIR/volumes/NAME.toml          a volume's size and scheme
 //! DIR/volumes/NAME.{lock,sock}   held by its one owner; where the owner answers
 //! DIR/volumes/NAME.journal       what an owner leaves to the next: which slabs are current,

@@ -5,6 +5,7 @@
 
 mod drain;
 mod metrics;
+pub mod room;
 mod settings;
 mod target;
 mod upgrade;
@@ -34,10 +35,12 @@ use settings::Settings;
   cenote host --name h00 --listen shm:/run/cenote/h00 --listen tcp:127.0.0.1:7000 \\
       --memory 512M --key cluster.key --metrics 127.0.0.1:9100
   cenote host --config /etc/cenote/host.toml
+  cenote host --config /etc/cenote/host.toml --headroom 25%
   cenote host drain h00 --cluster /etc/cenote/cluster.toml
 
 It runs until SIGTERM or SIGINT. Clients lose the memory it lends: they rebuild it elsewhere,
-unless the host is drained first. SIGHUP puts the program that is installed now in its place,
+unless the host is drained first. With --headroom it asks for slabs back while others on the machine
+need the memory, those that are used least. SIGHUP puts the program that is installed now in its place,
 and lent memory stays as it is. On several machines: docs/deploy.md."
 )]
 pub struct Args {
@@ -193,7 +196,7 @@ fn announce(line: &str) -> std::io::Result<()> {
 }
 
 fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Result<Daemon> {
-    let config = settings.host_config(key);
+    let config = settings.host_config(key)?;
     Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
 }
 

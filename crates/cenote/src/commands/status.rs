@@ -140,10 +140,62 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
 }
 
 fn free_bytes(status: &HostStatus) -> u64 {
-    if status.draining {
-        return 0;
+    u64::from(status.slabs_free()) * status.slab_bytes
+}
+
+/// How short of memory a host's machine is.
+fn pressure(status: &HostStatus) -> &'static str {
+    let pressure = &status.pressure;
+    if pressure.free_bytes < pressure.floor_bytes {
+        "below the floor"
+    } else if pressure.free_bytes < pressure.headroom_bytes {
+        "short"
+    } else if pressure.stalled {
+        "stalled"
+    } else {
+        "none"
     }
-    u64::from(status.slabs.available()) * status.slab_bytes
+}
+
+/// Of the hosts that give way to the programs of their machine.
+fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
+    let mut table = Table::new([
+        "HOST",
+        "PRESSURE",
+        "OTHERS USE",
+        "LEFT",
+        "HEADROOM",
+        "FLOOR",
+        "MAY LEND",
+        "ASKED BACK",
+        "EVICTED",
+        "TAKEN",
+    ]);
+    let mut any = false;
+    for host in &report.hosts {
+        let Some(status) = host.status.as_ref().filter(|s| s.pressure.watched) else {
+            continue;
+        };
+        any = true;
+        let seen = &status.pressure;
+        table.row(vec![
+            host.name.clone(),
+            pressure(status).to_owned(),
+            Size(seen.used_bytes).rounded(),
+            Size(seen.free_bytes).rounded(),
+            Size(seen.headroom_bytes).rounded(),
+            Size(seen.floor_bytes).rounded(),
+            Size(u64::from(seen.slabs_max) * status.slab_bytes).rounded(),
+            format!("{} slabs", seen.asked_back),
+            format!("{} of {}", seen.evictions_done, seen.evictions_asked),
+            seen.slabs_taken.to_string(),
+        ]);
+    }
+    if any {
+        writeln!(out)?;
+        table.write(out)?;
+    }
+    Ok(())
 }
 
 fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
@@ -227,6 +279,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
             writeln!(out, "{}: {error}", host.name)?;
         }
     }
+    print_pressure(out, report)?;
     if !report.volumes.is_empty() {
         let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "HEALTH"]);
         for volume in &report.volumes {

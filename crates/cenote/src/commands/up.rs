@@ -4,6 +4,8 @@
 //! the host does: readiness and early death are both seen at once. What was started
 //! is stopped again unless every host answers.
 
+mod own_machine;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,11 +18,13 @@ use cenote_fabric::ClusterKey;
 use cenote_fabric::rdma::{self, Support};
 use cenote_pool::{Cluster, HostEntry};
 
+use super::host::room;
 use crate::failure::{DONE, Failure};
 use crate::place::{ClusterDir, KEY_FILE, create_private, read_cluster};
 use crate::process::{self, Identity};
 use crate::size::Size;
 use crate::{ask, available, progress, signals};
+use own_machine::OwnMachine;
 
 /// How long a host may take to announce itself: locking and huge pages take seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -36,8 +40,13 @@ const TAIL_LINES: usize = 20;
 #[command(after_help = "Examples:
   cenote up --hosts 12 --memory 512M --dir /tmp/well
   cenote up --hosts 3 --memory 64M --transport tcp --dir /tmp/well
+  cenote up --hosts 6 --memory 256M --headroom 25% --dir /tmp/well
   cenote status --dir /tmp/well
-  cenote down --dir /tmp/well")]
+  cenote down --dir /tmp/well
+
+With --headroom each host has a machine of its own: hosts/NAME/meminfo in the folder says how much
+memory that has and how much of it is available, and may be rewritten to put the host under
+pressure. Percentages are of --memory.")]
 pub struct Args {
     /// How many hosts
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -51,6 +60,8 @@ pub struct Args {
     /// How clients reach the hosts
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
+    #[command(flatten)]
+    room: room::Lending,
     /// Folder for the cluster's files; made where there is none
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
@@ -187,6 +198,8 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
     let key = ClusterKey::load(&dir.key_file())?;
     let first = ask::one(&cluster.hosts[0].address, &key, ANSWER_LIMIT)
         .with_context(|| format!("host {}", cluster.hosts[0].name))?;
+    let own = OwnMachine::of(args)?;
+    let headroom_bytes = own.map_or(0, |own| own.headroom_bytes);
     let transport = match cluster.hosts[0].address.split_once(':') {
         Some(("tcp", _)) => Transport::Tcp,
         Some(("rdma", _)) => Transport::Rdma,
@@ -195,6 +208,8 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
     let same = total == args.hosts as usize
         && transport == args.transport
         && first.memory_bytes == args.memory.bytes()
+        && first.pressure.watched == own.is_some()
+        && first.pressure.headroom_bytes == headroom_bytes
         && args
             .slab
             .is_none_or(|slab| slab.bytes() == first.slab_bytes);
@@ -309,6 +324,11 @@ impl Started {
             .stderr(log_file);
         if let Some(slab) = args.slab {
             command.args(["--slab", &slab.to_string()]);
+        }
+        if let Some(own) = OwnMachine::of(args)? {
+            let file = folder.join(own_machine::FILE);
+            write_whole(&file, &own.meminfo())?;
+            command.args(own.flags(args)).arg("--meminfo").arg(file);
         }
         let mut child = process::detach(&mut command)
             .spawn()

@@ -127,7 +127,7 @@ fn check_room(target: &target::Target, lent: u32) -> Result<()> {
         .iter()
         .flatten()
         .filter(|status| !status.draining)
-        .map(|status| u64::from(status.slabs.available() + status.slabs.orphaned))
+        .map(|status| u64::from(status.slabs_free() + status.slabs.orphaned))
         .sum();
     if free >= u64::from(lent) {
         return Ok(());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cenote_fabric::ClusterKey;
-use cenote_pool::control::HostStatus;
+use cenote_pool::control::{HostStatus, PressureStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
@@ -39,6 +39,10 @@ impl Collector for HostMetrics {
         };
         metrics::gauges(&mut encoder, &gauges(&status))?;
         metrics::counters(&mut encoder, &counters(&status))?;
+        if status.pressure.watched {
+            metrics::gauges(&mut encoder, &pressure_gauges(&status.pressure))?;
+            metrics::counters(&mut encoder, &pressure_counters(&status.pressure))?;
+        }
         Ok(())
     }
 }
@@ -163,6 +167,75 @@ fn counters(status: &HostStatus) -> Vec<Metric> {
             "cenote_host_orphans_taken",
             "Orphaned slabs taken from their client",
             counters.orphans_taken,
+        ),
+    ]
+}
+
+/// Of a host that gives way to the programs of its machine.
+fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
+    let bytes = |name, help, bytes: u64| (name, help, Some(Unit::Bytes), bytes);
+    let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
+    vec![
+        bytes(
+            "cenote_host_machine_memory",
+            "Memory of the machine, or that the control group may use",
+            pressure.total_bytes,
+        ),
+        bytes(
+            "cenote_host_machine_used",
+            "What all but the host's slabs uses, on average",
+            pressure.used_bytes,
+        ),
+        bytes(
+            "cenote_host_machine_left",
+            "Memory that is left besides both",
+            pressure.free_bytes,
+        ),
+        bytes(
+            "cenote_host_headroom",
+            "Memory that the host leaves free",
+            pressure.headroom_bytes,
+        ),
+        bytes(
+            "cenote_host_floor",
+            "Memory left below which a slab is taken from a client that does not answer",
+            pressure.floor_bytes,
+        ),
+        slabs(
+            "cenote_host_slabs_room",
+            "Most slabs that may have memory now",
+            pressure.slabs_max,
+        ),
+        slabs(
+            "cenote_host_slabs_asked_back",
+            "Slabs that clients are asked to give back now",
+            pressure.asked_back,
+        ),
+        slabs(
+            "cenote_host_stalled",
+            "1 while programs of the machine wait for memory",
+            u32::from(pressure.stalled),
+        ),
+    ]
+}
+
+fn pressure_counters(pressure: &PressureStatus) -> Vec<Metric> {
+    let events = |name, help, count: u64| (name, help, None, count);
+    vec![
+        events(
+            "cenote_host_evictions_asked",
+            "Slabs that clients were asked to give back",
+            pressure.evictions_asked,
+        ),
+        events(
+            "cenote_host_evictions_done",
+            "Slabs that clients were asked for and gave back",
+            pressure.evictions_done,
+        ),
+        events(
+            "cenote_host_slabs_taken",
+            "Slabs taken from a client that did not answer",
+            pressure.slabs_taken,
         ),
     ]
 }

@@ -2,13 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use cenote_fabric::{Address, ClusterKey};
 use cenote_host::{Config, LockMemory, slab_bytes_default};
 use serde::{Deserialize, Deserializer};
 
+use super::room;
 use crate::failure::Failure;
+use crate::share::Share;
 use crate::size::Size;
 
 /// What a host is told on the command line. All of it may stand in the file instead.
@@ -50,6 +53,11 @@ pub struct Given {
     /// On SIGTERM leave lent memory with systemd, for the next start of the service
     #[arg(long)]
     keep_slabs: bool,
+    #[command(flatten)]
+    room: room::Lending,
+    /// A file like /proc/meminfo that stands for the machine, without this host's slabs
+    #[arg(long, value_name = "FILE")]
+    meminfo: Option<PathBuf>,
 }
 
 /// Whether lent memory is locked into RAM, so that it is never itself swapped out.
@@ -73,9 +81,9 @@ struct FileSettings {
     domain: Option<String>,
     #[serde(default, deserialize_with = "addresses")]
     listen: Vec<Address>,
-    #[serde(default, deserialize_with = "size")]
+    #[serde(default, deserialize_with = "parsed")]
     memory: Option<Size>,
-    #[serde(default, deserialize_with = "size")]
+    #[serde(default, deserialize_with = "parsed")]
     slab: Option<Size>,
     key: Option<PathBuf>,
     metrics: Option<SocketAddr>,
@@ -83,6 +91,13 @@ struct FileSettings {
     clients_max: Option<u32>,
     lock: Option<Lock>,
     keep_slabs: Option<bool>,
+    profile: Option<room::Profile>,
+    #[serde(default, deserialize_with = "parsed")]
+    headroom: Option<Share>,
+    #[serde(default, deserialize_with = "parsed")]
+    floor: Option<Share>,
+    evict_extra: Option<u32>,
+    meminfo: Option<PathBuf>,
 }
 
 /// Everything that a host needs to know.
@@ -101,6 +116,8 @@ pub struct Settings {
     lock: Lock,
     /// Whether lent memory outlives the process, in systemd's hands.
     pub keep_slabs: bool,
+    room: room::Lending,
+    meminfo: Option<PathBuf>,
 }
 
 const CLIENTS_MAX_DEFAULT: u32 = 256;
@@ -159,6 +176,13 @@ impl Given {
                 .unwrap_or(CLIENTS_MAX_DEFAULT),
             lock: self.lock.or(file.lock).unwrap_or_default(),
             keep_slabs: self.keep_slabs || file.keep_slabs.unwrap_or(false),
+            room: self.room.clone().or(room::Lending {
+                profile: file.profile,
+                headroom: file.headroom,
+                floor: file.floor,
+                evict_extra: file.evict_extra,
+            }),
+            meminfo: self.meminfo.clone().or(file.meminfo),
             name,
         })
     }
@@ -183,15 +207,19 @@ impl FileSettings {
             .with_context(|| format!("settings of the host, {}", path.display()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         file.key = file.key.map(|key| folder.join(key));
+        file.meminfo = file.meminfo.map(|path| folder.join(path));
         Ok(file)
     }
 }
 
 impl Settings {
     /// As the daemon takes them.
-    pub fn host_config(&self, key: &ClusterKey) -> Config {
+    ///
+    /// # Errors
+    /// They contradict each other.
+    pub fn host_config(&self, key: &ClusterKey) -> Result<Config> {
         let memory_bytes = self.memory.bytes();
-        Config {
+        Ok(Config {
             name: self.name.clone(),
             domain: self.domain.clone(),
             addresses: self.listen.clone(),
@@ -207,11 +235,16 @@ impl Settings {
                 Lock::Never => LockMemory::Never,
             },
             clients_max: self.clients_max,
-        }
+            headroom: self.room.headroom(self.meminfo.clone())?,
+        })
     }
 }
 
-fn size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Size>, D::Error> {
+fn parsed<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: std::fmt::Display>,
+{
     let text = String::deserialize(input)?;
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
@@ -248,6 +281,8 @@ mod tests {
         clients_max = 9
         lock = "always"
         keep_slabs = true
+        headroom = "25%"
+        evict_extra = 3
     "#;
 
     #[test]
@@ -255,7 +290,7 @@ mod tests {
         let (folder, mut args) = written(WHOLE);
         let settings = args.settings().unwrap();
         let key = ClusterKey::generate().unwrap();
-        let config = settings.host_config(&key);
+        let config = settings.host_config(&key).unwrap();
         assert_eq!(
             (config.name.as_str(), config.domain.as_str()),
             ("h03", "rack2")
@@ -271,11 +306,14 @@ mod tests {
         );
         assert_eq!(settings.key, folder.path().join("cluster.key"));
         assert!(settings.keep_slabs && !settings.allow_remote);
+        let headroom = config.headroom.unwrap();
+        assert_eq!(headroom.keep, cenote_host::Share::PerMille(250));
+        assert_eq!((headroom.evict_extra, headroom.floor), (3, None));
 
         args.memory = Some(Size(1 << 20));
         args.listen = vec!["tcp:127.0.0.1:0".parse().unwrap()];
         args.name = Some("other".into());
-        let config = args.settings().unwrap().host_config(&key);
+        let config = args.settings().unwrap().host_config(&key).unwrap();
         assert_eq!(
             (config.memory_bytes, config.slab_bytes),
             (1 << 20, 64 << 20)

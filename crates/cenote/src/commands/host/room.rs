@@ -1,0 +1,109 @@
+//! What a host leaves to the rest of its machine: flags that `host` and `up` share.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_host::Headroom;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::share::Share;
+
+/// Whether and how a host gives way to the programs of its machine.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Lending {
+    /// Whether the host gives way to its machine's own programs [default: fixed, and infiniswap
+    /// where one of the next three is given]
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
+    /// Memory to leave free, 25% or 8G; slabs are asked back to keep it so [default: 12.5%]
+    #[arg(long, value_name = "SHARE")]
+    pub headroom: Option<Share>,
+    /// Free memory below which a slab is taken from a client that does not answer [default: a
+    /// quarter of the headroom]
+    #[arg(long, value_name = "SHARE")]
+    pub floor: Option<Share>,
+    /// Slabs that are looked at beyond those that must go, to find the least active [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
+    pub evict_extra: Option<u32>,
+}
+
+/// How a host lends.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// The memory that it is told to lend, whatever happens around it
+    Fixed,
+    /// At most that, less when others need the memory: as the paper has it
+    Infiniswap,
+}
+
+impl Lending {
+    /// As the host takes it; `None`: it lends whatever happens.
+    ///
+    /// # Errors
+    /// A fixed host with a headroom.
+    pub fn headroom(&self, meminfo: Option<PathBuf>) -> Result<Option<Headroom>> {
+        let says_more =
+            self.headroom.is_some() || self.floor.is_some() || self.evict_extra.is_some();
+        match self.profile {
+            Some(Profile::Fixed) if says_more || meminfo.is_some() => Err(Failure::usage(
+                "a host that lends a fixed amount keeps no headroom",
+                "--profile infiniswap, or neither of --headroom, --floor, --evict-extra and --meminfo",
+            )
+            .into()),
+            Some(Profile::Fixed) => Ok(None),
+            None if !says_more && meminfo.is_none() => Ok(None),
+            _ => {
+                let paper = Headroom::infiniswap();
+                Ok(Some(Headroom {
+                    keep: self.headroom.map_or(paper.keep, Into::into),
+                    floor: self.floor.map(Into::into),
+                    evict_extra: self.evict_extra.unwrap_or(paper.evict_extra),
+                    meminfo,
+                }))
+            }
+        }
+    }
+
+    /// What is said here, and what is not as `other` has it.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            profile: self.profile.or(other.profile),
+            headroom: self.headroom.or(other.headroom),
+            floor: self.floor.or(other.floor),
+            evict_extra: self.evict_extra.or(other.evict_extra),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::Size;
+
+    #[test]
+    fn a_headroom_makes_a_host_give_way_and_a_fixed_one_has_none() {
+        let given = Lending::default();
+        assert_eq!(given.headroom(None).unwrap(), None);
+        let paper = Lending {
+            profile: Some(Profile::Infiniswap),
+            ..Lending::default()
+        };
+        assert_eq!(paper.headroom(None).unwrap(), Some(Headroom::infiniswap()));
+        let mut own = Lending {
+            headroom: Some(Share::Size(Size(1 << 30))),
+            evict_extra: Some(5),
+            ..Lending::default()
+        };
+        let headroom = own.headroom(Some("/m".into())).unwrap().unwrap();
+        assert_eq!(headroom.keep, cenote_host::Share::Bytes(1 << 30));
+        assert_eq!(
+            (headroom.floor, headroom.evict_extra, headroom.meminfo),
+            (None, 5, Some("/m".into()))
+        );
+        own.profile = Some(Profile::Fixed);
+        let error = format!("{:#}", own.headroom(None).unwrap_err());
+        assert!(error.contains("fixed"), "{error}");
+    }
+}

@@ -33,28 +33,26 @@ impl Lab {
 
     /// As many hosts of a local cluster.
     pub fn with_hosts(count: u32, transport: &str, scheme: &str) -> Self {
-        Self::served(Self::cluster(count, transport), scheme, cenote())
+        Self::with_cluster(count, scheme, &["--transport", transport])
     }
 
-    fn cluster(count: u32, transport: &str) -> Folder {
+    /// As many hosts of a local cluster that are told `more`.
+    pub fn with_cluster(count: u32, scheme: &str, more: &[&str]) -> Self {
+        Self::served(Self::cluster(count, more), scheme, cenote())
+    }
+
+    fn cluster(count: u32, more: &[&str]) -> Folder {
         let folder = Folder::new();
         let count = count.to_string();
-        let hosts = [
-            "up",
-            "--hosts",
-            &count,
-            "--memory",
-            "96M",
-            "--transport",
-            transport,
-        ];
+        let mut hosts = vec!["up", "--hosts", &count, "--memory", "96M"];
+        hosts.extend(more);
         folder.run(&hosts).expect(0);
         folder
     }
 
     /// As many hosts, and a volume with a disk behind it: mapped on its first writes.
     pub fn backed(count: u32, transport: &str) -> Self {
-        let folder = Self::cluster(count, transport);
+        let folder = Self::cluster(count, &["--transport", transport]);
         // Where builds go: a temporary folder may be memory, which does no direct I/O.
         let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let server = cenote()
@@ -352,6 +350,10 @@ impl Drop for PatientClient {
 pub struct Load(Child);
 
 impl Load {
+    pub fn is_over(&mut self) -> bool {
+        self.0.try_wait().expect("a child of ours").is_some()
+    }
+
     /// Waits for its end; it must have seen no error and no wrong byte.
     pub fn expect_clean(self) {
         let Output {

@@ -33,6 +33,8 @@ pub enum Planted {
     NoZero,
     /// A host takes back slabs that its clients use.
     EvictUnasked,
+    /// A slab that is asked back goes before its client is done with it.
+    FreeBeforeDone,
     /// A slab whose client lost its lease is freed before its window is closed.
     DoubleFree,
     /// A write is acknowledged before the journal says which slabs it is on.
@@ -54,7 +56,7 @@ pub enum Planted {
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 22] = [
+pub const ALL: [(&str, Planted); 23] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -68,6 +70,7 @@ pub const ALL: [(&str, Planted); 22] = [
     ("late-bit", Planted::LateBit),
     ("no-zero", Planted::NoZero),
     ("evict-unasked", Planted::EvictUnasked),
+    ("free-before-done", Planted::FreeBeforeDone),
     ("double-free", Planted::DoubleFree),
     ("journal-late", Planted::JournalLate),
     ("keep-stale", Planted::KeepStale),

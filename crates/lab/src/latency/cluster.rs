@@ -50,7 +50,7 @@ impl Cluster {
         let count = HOSTS.max(scheme.members() + FLOW_HOSTS);
         let slabs = u32::try_from(PAGES)?;
         let hosts: Vec<Host> = (0..count)
-            .map(|index| Host::new(&net, index, slabs, SLAB_BYTES, &seen))
+            .map(|index| Host::new(&net, index, (slabs, SLAB_BYTES, false), &seen))
             .collect();
         let connector = net.client("client");
         let dialing = Dialing::new(Arc::new(connector.clone()));

@@ -43,6 +43,7 @@ enum Kind {
     Delay,
     LoseAcknowledgement,
     Drain,
+    Squeeze,
     Ambush,
 }
 
@@ -59,6 +60,8 @@ enum End {
     Resume(Actor),
     /// A host lends again.
     Undrain(usize),
+    /// Its machine's programs end.
+    Relieve(usize),
 }
 
 /// A host that was away for less than the failure timeout is missed this late: until then its
@@ -148,7 +151,8 @@ impl Faults {
             | Undelay(_, other)
             | Lose(_, other)
             | LoseOne(_, other)
-            | Undrain(other) => other == host,
+            | Undrain(other)
+            | Relieve(other) => other == host,
             Resume(actor) => actor == Actor::Host(host),
         })
     }
@@ -184,6 +188,7 @@ impl Faults {
                 }
                 Resume(actor) => world.pause(actor, false),
                 Undrain(host) => drain(world, host, false),
+                Relieve(host) => world.hosts[host].squeeze(0),
             }
         }
     }
@@ -215,7 +220,7 @@ impl Faults {
             return;
         }
         // A delay below the failure time impairs nobody, nor does a host that only asks.
-        if kind != Kind::Delay && kind != Kind::Drain {
+        if !matches!(kind, Kind::Delay | Kind::Drain | Kind::Squeeze) {
             let may = self.may_impair(world, now);
             if may.is_some_and(|may| !may.contains(&host)) {
                 return;
@@ -232,6 +237,13 @@ impl Faults {
                 world.note(format!("drain h{host:02}"));
                 drain(world, host, true);
                 self.ends.push((end, Undrain(host)));
+            }
+            Kind::Squeeze => {
+                let percent = world.random.between(20, 100);
+                let end = Time(now.0 + world.random.between(S, 20 * S));
+                world.note(format!("squeeze h{host:02} by {percent}%"));
+                world.hosts[host].squeeze(percent);
+                self.ends.push((end, Relieve(host)));
             }
             Kind::PauseHost => {
                 let end = Time(now.0 + world.random.between(10 * MS, 5 * S));
@@ -326,7 +338,7 @@ impl Faults {
     }
 }
 
-use End::{Heal, Lose, LoseOne, Restart, Resume, Undelay, Undrain};
+use End::{Heal, Lose, LoseOne, Relieve, Restart, Resume, Undelay, Undrain};
 
 impl Weights {
     fn draw(self, world: &mut World) -> Option<Kind> {
@@ -340,6 +352,7 @@ impl Weights {
             (self.delay, Kind::Delay),
             (self.lose_acknowledgement, Kind::LoseAcknowledgement),
             (self.drain, Kind::Drain),
+            (self.squeeze, Kind::Squeeze),
             (self.ambush, Kind::Ambush),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();

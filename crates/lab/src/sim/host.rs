@@ -1,11 +1,12 @@
 //! One host: the daemon's real parts behind a listener that is watched.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::sim::{self, Net, NodeId};
 use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Time};
-use cenote_host::{Config, LockMemory, Stepped};
+use cenote_host::{Config, Gauge, Headroom, LockMemory, Reading, Share, Stepped};
 
 use super::watched::{Sightings, Watched, complain};
 
@@ -16,10 +17,18 @@ pub struct Host {
     config: Config,
     process: Option<Stepped>,
     seen: Sightings,
+    /// What the programs of its machine use, in bytes: at most as much as it lends.
+    others: Arc<AtomicU64>,
 }
 
 impl Host {
-    pub fn new(net: &Net, index: usize, slabs: u32, slab_bytes: u64, seen: &Sightings) -> Self {
+    /// Slabs that it lends, their size, and whether it gives way to the programs of its machine.
+    pub fn new(
+        net: &Net,
+        index: usize,
+        (slabs, slab_bytes, gives_way): (u32, u64, bool),
+        seen: &Sightings,
+    ) -> Self {
         let name = format!("h{index:02}");
         let address: Address = address_of(index);
         let listener = net.host(address.clone(), &name);
@@ -34,7 +43,12 @@ impl Host {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 256,
-            headroom: None,
+            // The machine is never below the floor: nothing is taken from a live client.
+            headroom: gives_way.then(|| Headroom {
+                keep: Share::Bytes(u64::from(slabs) * slab_bytes),
+                floor: Some(Share::Bytes(0)),
+                ..Headroom::infiniswap()
+            }),
         };
         let mut host = Self {
             name,
@@ -42,6 +56,7 @@ impl Host {
             config,
             process: None,
             seen: Arc::clone(seen),
+            others: Arc::default(),
         };
         host.start(net, Box::new(listener));
         host
@@ -57,9 +72,30 @@ impl Host {
             Box::new(watched),
             (Box::new(outward), identity),
             sim::now,
-            None,
+            Some(self.gauge()),
         );
         self.process = Some(process.expect("the simulated configuration is sound"));
+    }
+
+    /// Its machine holds what the host lends, as much that stays free, and a little more.
+    fn gauge(&self) -> Gauge {
+        let others = Arc::clone(&self.others);
+        let (lent_bytes, slab_bytes) = (self.config.memory_bytes, self.config.slab_bytes);
+        let total_bytes = 2 * lent_bytes + lent_bytes / 8 + 2 * slab_bytes;
+        Box::new(move |_| {
+            Some(Reading {
+                total_bytes,
+                available_bytes: total_bytes - others.load(Ordering::Relaxed),
+                has_own: false,
+                is_stalled: false,
+            })
+        })
+    }
+
+    /// The programs of its machine use as many percent of what it lends.
+    pub fn squeeze(&mut self, percent: u64) {
+        let used_bytes = self.config.memory_bytes * percent / 100;
+        self.others.store(used_bytes, Ordering::Relaxed);
     }
 
     /// Its process ends.

@@ -92,6 +92,8 @@ pub struct Weights {
     pub lose_acknowledgement: u64,
     /// A host wants everything back for a while.
     pub drain: u64,
+    /// The programs of a host's machine need its memory for a while.
+    pub squeeze: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
 }
@@ -110,6 +112,7 @@ impl Weights {
             delay: 12,
             lose_acknowledgement: 8,
             drain: 8,
+            squeeze: 8,
             ambush: 6,
         }
     }

@@ -109,6 +109,14 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..small
             }
         }
+        // Machines need their memory, and hosts ask for slabs back.
+        "free-before-done" => Options {
+            weights: Weights {
+                squeeze: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
         // The disk is late, and extents lose their slabs and get others.
         "early-clear" | "disk-overtakes" | "free-early" => Options {
             clients: 1,

@@ -68,8 +68,10 @@ impl World {
         let net = Net::new(options.seed, options.network());
         let seen = Sightings::default();
         let slab_bytes = options.slab_bytes;
+        let gives_way = options.weights.squeeze > 0;
+        let lends = (options.slabs_per_host(), slab_bytes, gives_way);
         let hosts: Vec<Host> = (0..options.hosts)
-            .map(|index| Host::new(&net, index, options.slabs_per_host(), slab_bytes, &seen))
+            .map(|index| Host::new(&net, index, lends, &seen))
             .collect();
         let mut random = Random::new(options.seed);
         let known = |(index, host): (usize, &Host)| HostConfig {

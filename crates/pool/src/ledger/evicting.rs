@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use crate::control::{Refusal, Reply, SlabActivity, Window};
 use crate::eviction;
+use crate::planted::{Planted, is_planted};
 use crate::pressure::Room;
 
 use super::{Action, Grant, Ledger, Slab, SlabIndex};
@@ -330,6 +331,12 @@ impl Ledger {
             grant.declined = false;
             windows.push((grant.client, grant.window));
             self.evicting.counts.asked += 1;
+        }
+        if is_planted(Planted::FreeBeforeDone) {
+            for (client, window) in &windows {
+                let slab = self.find(*client, *window).expect("it is asked back");
+                self.retire(slab, None);
+            }
         }
         for (client, windows) in by_client(windows) {
             self.send(client, Reply::Evict { windows });

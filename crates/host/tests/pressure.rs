@@ -201,3 +201,36 @@ fn a_silent_client_loses_slabs_only_below_the_floor_and_keeps_the_rest_readable(
     }
     assert_eq!(lost, 2);
 }
+
+#[test]
+fn a_client_of_the_version_before_is_asked_for_slabs_and_not_for_its_activity() {
+    let lab = Lab::new(Fabric::Tcp);
+    let (machine, host) = Machine::host(&lab, 17);
+    let mut earlier = lab.client(&host, 1);
+    let send = |client: &mut Client, request: &Request| {
+        let mut bytes = Vec::new();
+        request.encode_as(2, &mut bytes);
+        client.session.send(&bytes).unwrap();
+    };
+    for extent in 0..11 {
+        let request = Request::Map {
+            request: 1,
+            volume: 7,
+            extent,
+            member: 0,
+        };
+        send(&mut earlier, &request);
+        assert_eq!(earlier.raw_reply()[..2], [2, 2], "mapped");
+    }
+    machine.others_use(2 * MACHINE_SLABS);
+    let first = earlier.raw_reply();
+    assert_eq!(first[..2], [2, 8], "no question before");
+    let Ok(Reply::Evict { windows }) = Reply::decode(&first) else {
+        panic!("{first:?}");
+    };
+    for window in windows {
+        send(&mut earlier, &Request::Unmap { window });
+    }
+    let mut operator = lab.client(&host, 2);
+    operator.status_when(|status| status.pressure.evictions_done > 0);
+}

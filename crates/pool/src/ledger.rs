@@ -19,6 +19,7 @@
 //! an expired lease together with a want of memory or [`Limits::orphan_life`], or a machine
 //! below its floor takes it back; a request that waits has a slab on the way to it.
 
+mod counts;
 mod drain;
 mod evicting;
 mod handover;
@@ -30,7 +31,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::control::{Refusal, Reply, SlabCounts, Window};
+use crate::control::{Refusal, Reply, Window};
 use crate::planted::{Planted, is_planted};
 use crate::pressure::Room;
 pub use evicting::EvictionCounts;
@@ -363,48 +364,6 @@ impl Ledger {
         index(self.slabs.iter().position(held))
     }
 
-    /// Slabs by state.
-    #[must_use]
-    pub fn counts(&self) -> SlabCounts {
-        let mut counts = SlabCounts::default();
-        for slab in &self.slabs {
-            *match slab {
-                Slab::Free => &mut counts.free,
-                Slab::Preparing => &mut counts.preparing,
-                Slab::Prepared { .. } => &mut counts.prepared,
-                Slab::Mapped(grant) if self.leases.is_orphaned(grant.client) => {
-                    &mut counts.orphaned
-                }
-                Slab::Mapped(_) => &mut counts.mapped,
-                Slab::Retired { .. } => &mut counts.retired,
-            } += 1;
-        }
-        counts
-    }
-
-    /// Slabs that could still be lent without taking one from a client.
-    #[must_use]
-    pub fn slabs_free(&self) -> u32 {
-        if self.draining {
-            return 0;
-        }
-        let counts = self.counts();
-        let left = counts.available().saturating_sub(self.awaited());
-        left.min(self.room.slabs_max.saturating_sub(self.claimed(&counts)))
-    }
-
-    /// Slabs that a client may ask for: those that are free, and orphans, which it would be given.
-    #[must_use]
-    pub fn slabs_lendable(&self) -> u32 {
-        if self.draining {
-            return 0;
-        }
-        let counts = self.counts();
-        let left = (counts.available() + counts.orphaned).saturating_sub(self.awaited());
-        let claimed = self.claimed(&counts) - counts.orphaned;
-        left.min(self.room.slabs_max.saturating_sub(claimed))
-    }
-
     /// Every slab in a client's hands.
     pub fn grants(&self) -> impl Iterator<Item = (SlabIndex, &Grant)> {
         (0..)
@@ -562,16 +521,6 @@ impl Ledger {
             let since = self.leases.orphaned_since(grant.client)?;
             Some((since, grant.sequence, slab))
         })
-    }
-
-    /// Requests that wait for a slab.
-    fn awaited(&self) -> u32 {
-        u32::try_from(self.waiting.len()).expect("bounded by the slabs")
-    }
-
-    /// Slabs that clients hold or are about to.
-    fn claimed(&self, counts: &SlabCounts) -> u32 {
-        counts.mapped + counts.orphaned + self.awaited()
     }
 
     /// Whether the window is on its way back at the client's own request.

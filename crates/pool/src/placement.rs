@@ -5,7 +5,7 @@
 //! again without it. [`place`] looks at all hosts; [`Policy`] at as many as its paper does.
 //!
 //! Invariant H1: no two chosen hosts share a failure domain.
-//! Paper: [infiniswap17] section 4.2.
+//! Paper: \[infiniswap17\] section 4.2.
 
 mod policy;
 

@@ -1,9 +1,9 @@
 //! What a client asks of a host, and its bytes.
 
-#[cfg(doc)]
-use super::Reply;
 use super::wire::{Reader, Writer};
 use super::{ADDRESS_BYTES_MAX, EVICT_WINDOWS_MAX, K_MAX, Malformed, VERSION, Window, open};
+#[cfg(doc)]
+use super::{FILL_BYTES_MAX, R_MAX, Reply};
 
 /// Where a fill reads one split.
 #[derive(Clone, Debug, Eq, PartialEq)]

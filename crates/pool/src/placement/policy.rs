@@ -1,7 +1,7 @@
 //! Placement that looks at few hosts: two choices, and what they are measured against.
 //!
 //! Cost: a handful of draws, however many candidates there are; one pass over them when hosts
-//! that qualify are rare, and never a sort. Paper: [infiniswap17] section 4.2.
+//! that qualify are rare, and never a sort. Paper: \[infiniswap17\] section 4.2.
 
 use std::cmp::Ordering;
 

@@ -7,5 +7,6 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
+pub mod infiniswap;
 pub mod latency;
 pub mod sim;

@@ -1,5 +1,6 @@
 //! `cenote lab`: experiments that need no cluster, one file each.
 
+mod infiniswap;
 mod latency;
 mod sim;
 
@@ -35,11 +36,19 @@ One page at a time over a network of the papers' figures: a one-sided READ of 51
 10 us or more); with flows of others through two of the hosts; with both. The code of volumes and
 hosts is the real one. Processors cost nothing but for encoding, which is charged in full.")]
     Latency(latency::Args),
+    /// Infiniswap's placement, eviction and cost, beside the paper's figures
+    #[command(after_help = "Example:
+  cenote lab infiniswap cost
+
+Each experiment has --help of its own. Placement, pressure and eviction are the code that hosts
+and clients run; machines and programs are models.")]
+    Infiniswap(infiniswap::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.lab {
         Lab::Sim(args) => sim::run(args),
         Lab::Latency(args) => latency::run(args),
+        Lab::Infiniswap(args) => infiniswap::run(args),
     }
 }

@@ -8,3 +8,5 @@
 pub mod cost;
 pub mod eviction;
 pub mod figure;
+pub mod placement;
+pub mod spread;

@@ -2,6 +2,7 @@
 
 mod cost;
 mod output;
+mod placement;
 
 use anyhow::Result;
 
@@ -31,11 +32,23 @@ The gain is the price of the memory that is sold a second time, less what the ne
 percent of the machine's price. The paper gives no prices, so there are no defaults. CSV and SVG
 show the gain by the share.")]
     Revenue(cost::Revenue),
+    /// How evenly slabs lie on hosts, by placement policy and number of machines
+    #[command(after_help = "Examples:
+  cenote lab infiniswap placement
+  cenote lab infiniswap placement --machines 32..100000 --svg placement.svg
+  cenote lab infiniswap placement --machines 1000 --slabs 8 --runs 20 --json
+
+A range goes from size to size in half powers of ten. Every machine maps as many slabs on others;
+hosts are alike, and no host is ever full. Policies: two-choices is the paper's, hosts without a
+slab of the client first; single is the same with one draw; random is one draw from all hosts;
+least-loaded looks at all.")]
+    Placement(placement::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.experiment {
         Experiment::Cost(args) => cost::cost(args),
         Experiment::Revenue(args) => cost::revenue(args),
+        Experiment::Placement(args) => placement::run(args),
     }
 }

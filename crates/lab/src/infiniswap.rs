@@ -5,6 +5,7 @@
 //! the same options give the same figures on every machine. What the paper leaves open and what
 //! is assumed in its place: decision 19. Paper: \[infiniswap17\] 4.2, 4.4, 7.4, appendix C.
 
+pub mod cluster;
 pub mod cost;
 pub mod eviction;
 pub mod figure;

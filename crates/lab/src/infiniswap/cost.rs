@@ -8,7 +8,7 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use super::figure::{Csv, Line, Plot, Scale};
+use super::figure::{Csv, Legend, Line, Plot, Scale};
 
 /// Parameters of what a machine's part of the network costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -135,12 +135,10 @@ pub fn cost_csv(rows: &[(u32, Cost)]) -> Csv {
 /// The same as a picture.
 #[must_use]
 pub fn cost_plot(rows: &[(u32, Cost)]) -> Plot {
-    let line = |name: &str, value: fn(&Cost) -> f64| Line {
-        name: name.to_owned(),
-        points: rows
-            .iter()
-            .map(|(ports, cost)| (f64::from(*ports), value(cost)))
-            .collect(),
+    let line = |name: &str, value: fn(&Cost) -> f64| {
+        let points = rows.iter();
+        let points = points.map(|(ports, cost)| (f64::from(*ports), value(cost)));
+        Line::new(name, points.collect())
     };
     Plot {
         title: "Cost of the network for a machine and month".to_owned(),
@@ -154,6 +152,7 @@ pub fn cost_plot(rows: &[(u32, Cost)]) -> Plot {
             line("energy", |cost| cost.energy_usd),
             line("building", |cost| cost.datacenter_usd),
         ],
+        legend: Legend::UpperRight,
     }
 }
 
@@ -230,13 +229,13 @@ pub fn revenue_plot(rows: &[(f64, Revenue)]) -> Plot {
         x: 0.0..0.5,
         x_scale: Scale::Linear,
         y: low..high,
-        lines: vec![Line {
-            name: "gain".to_owned(),
-            points: rows
-                .iter()
+        lines: vec![Line::new(
+            "gain",
+            rows.iter()
                 .map(|(share, revenue)| (*share, revenue.gain_percent))
                 .collect(),
-        }],
+        )],
+        legend: Legend::UpperLeft,
     }
 }
 

@@ -6,6 +6,150 @@
 //!
 //! Paper: \[infiniswap17\] 4.4, figure 8.
 
+use anyhow::{Result, ensure};
+use cenote_pool::eviction::{draw, least_active};
+use serde::Serialize;
+
+use super::figure::{Csv, Legend, Line, Plot, Scale};
+use crate::sim::random::Random;
+
+/// A batch, and how often it is tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Slabs that go: E.
+    pub evict: u32,
+    /// Slabs that are asked for beside them: E', at most E.
+    pub extra: u32,
+    /// Share of slabs that are busy, 0 to 1.
+    pub busy: f64,
+    /// Batches.
+    pub runs: u32,
+    /// Decides everything that chance decides.
+    pub seed: u64,
+}
+
+/// How often no victim was busy. The JSON has exactly these keys, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// By the formula.
+    pub analytic: f64,
+    /// By the evictor.
+    pub simulated: f64,
+}
+
+/// A cell of figure 8. Its JSON line has exactly these keys, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// E.
+    pub evict: u32,
+    /// E'.
+    pub extra: u32,
+    /// Share of slabs that are busy.
+    pub busy: f64,
+    /// By the formula.
+    pub analytic: f64,
+    /// By the evictor.
+    pub simulated: f64,
+}
+
+/// Most slabs of a batch. Arbitrary.
+pub const EVICT_MAX: u32 = 1000;
+/// Slabs of the host for each that is asked for: the draw is a choice, too.
+const SLABS_FOR_EACH: u32 = 4;
+/// Page I/Os per second, in thousandths, from which on a slab is busy here: the paper's HotSlab.
+/// Idle ones have any activity below it.
+const BUSY_MILLI: u64 = 20_000;
+/// The busiest have this.
+const BUSIEST_MILLI: u64 = 10_000_000;
+
+/// Both figures of one batch size.
+///
+/// # Errors
+/// Options that make no sense.
+pub fn run(options: &Options) -> Result<Figure> {
+    let &Options {
+        evict,
+        extra,
+        busy,
+        runs,
+        seed,
+    } = options;
+    ensure!(runs > 0, "no runs: nothing to simulate");
+    ensure!(
+        (1..=EVICT_MAX).contains(&evict),
+        "a batch has 1 to {EVICT_MAX} slabs"
+    );
+    ensure!(
+        extra <= evict,
+        "E' is at most E: {extra} of {evict}, and the evictor asks for no more"
+    );
+    let mut random = Random::new(seed);
+    let slabs: Vec<u32> = (0..(evict + extra) * SLABS_FOR_EACH).collect();
+    let spared = (0..runs)
+        .filter(|_| spares_the_busy(&slabs, options, &mut random))
+        .count();
+    Ok(Figure {
+        analytic: analytic(evict, extra, busy),
+        simulated: spared as f64 / f64::from(runs),
+    })
+}
+
+/// One batch: whether none of its victims was busy.
+fn spares_the_busy(slabs: &[u32], options: &Options, random: &mut Random) -> bool {
+    let (evict, extra) = (options.evict as usize, options.extra as usize);
+    let asked: Vec<(u64, Option<u32>)> = draw(slabs, evict, extra, random.next())
+        .into_iter()
+        .map(|_| {
+            let milli = if random.unit() < options.busy {
+                random.between(BUSY_MILLI, BUSIEST_MILLI)
+            } else {
+                random.below(BUSY_MILLI)
+            };
+            let activity = u32::try_from(milli).expect("BUSIEST_MILLI fits 32 bits");
+            (milli, Some(activity))
+        })
+        .collect();
+    let victims = least_active(&asked, evict);
+    victims.len() == evict && victims.iter().all(|&milli| milli < BUSY_MILLI)
+}
+
+/// Every E' up to `extra_max`, for every share in `busy`.
+///
+/// # Errors
+/// As [`run`].
+pub fn sweep(evict: u32, extra_max: u32, busy: &[f64], runs: u32, seed: u64) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &busy in busy {
+        for extra in 0..=extra_max {
+            let options = Options {
+                evict,
+                extra,
+                busy,
+                runs,
+                seed: seed.wrapping_add(rows.len() as u64),
+            };
+            let Figure {
+                analytic,
+                simulated,
+            } = run(&options)?;
+            rows.push(Row {
+                evict,
+                extra,
+                busy,
+                analytic,
+                simulated,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Shares of figure 8: 0.05 to 0.6.
+#[must_use]
+pub fn figure_8_shares() -> Vec<f64> {
+    (1..=12_u32).map(|step| f64::from(step) / 20.0).collect()
+}
+
 /// The paper's formula: at least E of E + E' slabs are idle, each busy with probability `busy`.
 ///
 /// Sums in logarithms, so that large batches neither overflow nor vanish.
@@ -34,6 +178,72 @@ pub fn analytic(evict: u32, extra: u32, busy: f64) -> f64 {
         }
     }
     sum.min(1.0)
+}
+
+/// One row for each cell.
+#[must_use]
+pub fn csv(rows: &[Row]) -> Csv {
+    let mut csv = Csv::new(&["evict", "extra", "busy", "analytic", "simulated"]);
+    for row in rows {
+        csv.row(&[
+            &row.evict,
+            &row.extra,
+            &row.busy,
+            &row.analytic,
+            &row.simulated,
+        ]);
+    }
+    csv
+}
+
+/// A line for each of some E' over the shares of busy slabs, as in figure 8; over E' where there
+/// is one share. The evictor's figures are circles.
+#[must_use]
+pub fn plot(rows: &[Row]) -> Plot {
+    let (first, last) = (rows.first(), rows.last());
+    let evict = first.map_or(0, |row| row.evict);
+    let (x, lines) = match (first, last) {
+        (Some(first), Some(last)) if first.busy < last.busy => {
+            let shown = DRAWN.into_iter().filter(|extra| *extra <= last.extra);
+            let line = |extra: u32| {
+                let of_extra = rows.iter().filter(|row| row.extra == extra);
+                let cells = of_extra.map(|row| (row.busy, row.analytic, row.simulated));
+                line(&format!("E' = {extra}"), cells.collect())
+            };
+            (0.0..last.busy + 0.05, shown.map(line).collect())
+        }
+        _ => {
+            let cells = rows.iter();
+            let cells = cells.map(|row| (f64::from(row.extra), row.analytic, row.simulated));
+            let name = format!("p = {}", first.map_or(0.0, |row| row.busy));
+            let most = last.map_or(1.0, |row| f64::from(row.extra.max(1)));
+            (0.0..most, vec![line(&name, cells.collect())])
+        }
+    };
+    Plot {
+        title: format!("No busy slab among {evict} evicted: formula, and evictor (circles)"),
+        x_label: if lines.len() > 1 {
+            "share of slabs that are busy"
+        } else {
+            "E', slabs asked for beside those that go"
+        },
+        y_label: "probability",
+        x,
+        x_scale: Scale::Linear,
+        y: 0.0..1.02,
+        lines,
+        legend: Legend::UpperRight,
+    }
+}
+
+/// E' that are drawn; all would be too many lines.
+const DRAWN: [u32; 7] = [0, 1, 2, 3, 5, 7, 10];
+
+fn line(name: &str, cells: Vec<(f64, f64, f64)>) -> Line {
+    Line {
+        marks: cells.iter().map(|&(x, _, marked)| (x, marked)).collect(),
+        ..Line::new(name, cells.iter().map(|&(x, y, _)| (x, y)).collect())
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +283,88 @@ mod tests {
             assert!(analytic(10, extra, 1.0) < 1e-300);
             assert!((analytic(0, extra, 0.3) - 1.0).abs() < 1e-12);
         }
+    }
+
+    /// Four standard deviations, of a share that is neither 0 nor 1 for sure.
+    fn agrees(row: &Row, runs: u32) -> bool {
+        let variance = row.analytic * (1.0 - row.analytic) / f64::from(runs);
+        (row.simulated - row.analytic).abs() <= 4.0 * variance.sqrt() + 0.5 / f64::from(runs)
+    }
+
+    #[test]
+    fn the_evictor_is_as_good_as_the_formula_says() {
+        const RUNS: u32 = 2000;
+        let rows = sweep(10, 10, &figure_8_shares(), RUNS, 1).unwrap();
+        assert_eq!(rows.len(), 12 * 11);
+        for row in &rows {
+            assert!(agrees(row, RUNS), "{row:?}");
+        }
+        // A thousandth of the cells may lie outside; of 132 none does. The bound does tell:
+        let wrong = Row {
+            extra: 3,
+            ..rows[7 * 11 + 2]
+        };
+        let wrong = Row {
+            analytic: analytic(wrong.evict, wrong.extra, wrong.busy),
+            ..wrong
+        };
+        assert!(!agrees(&wrong, RUNS), "E' of 3 is told from 2: {wrong:?}");
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let with = |seed| {
+            let options = Options {
+                evict: 10,
+                extra: 2,
+                busy: 0.3,
+                runs: 500,
+                seed,
+            };
+            run(&options).unwrap()
+        };
+        assert_eq!(with(1), with(1));
+        assert_ne!(with(1).simulated, with(2).simulated);
+        assert_eq!(with(1).analytic, with(2).analytic);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let fine = Options {
+            evict: 10,
+            extra: 10,
+            busy: 0.3,
+            runs: 10,
+            seed: 1,
+        };
+        assert!(run(&fine).is_ok());
+        for wrong in [
+            Options { runs: 0, ..fine },
+            Options {
+                evict: 0,
+                extra: 0,
+                ..fine
+            },
+            Options { extra: 11, ..fine },
+            Options {
+                evict: EVICT_MAX + 1,
+                ..fine
+            },
+        ] {
+            assert!(run(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn rows_make_a_table_and_a_picture() {
+        let rows = sweep(10, 10, &[0.1, 0.2], 10, 1).unwrap();
+        assert_eq!(csv(&rows).text().lines().count(), 1 + 2 * 11);
+        let svg = plot(&rows).svg().unwrap();
+        assert_eq!(svg.matches(" = ").count(), DRAWN.len(), "{svg}");
+        let one = sweep(10, 2, &[0.3], 10, 1).unwrap();
+        assert!(plot(&one).svg().unwrap().contains("p = 0.3"));
+        let single = sweep(10, 0, &[0.3], 10, 1).unwrap();
+        assert!(plot(&single).svg().is_ok());
     }
 
     proptest! {

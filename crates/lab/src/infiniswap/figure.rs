@@ -51,6 +51,27 @@ pub enum Scale {
     Logarithmic,
 }
 
+/// Where the names of the lines are, so that they cover none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Legend {
+    /// At the left, above.
+    UpperLeft,
+    /// At the right, above.
+    UpperRight,
+    /// At the right, half way down.
+    MiddleRight,
+}
+
+impl Legend {
+    fn position(self) -> SeriesLabelPosition {
+        match self {
+            Self::UpperLeft => SeriesLabelPosition::UpperLeft,
+            Self::UpperRight => SeriesLabelPosition::UpperRight,
+            Self::MiddleRight => SeriesLabelPosition::MiddleRight,
+        }
+    }
+}
+
 /// Lines over one pair of axes.
 #[derive(Clone, Debug)]
 pub struct Plot {
@@ -68,6 +89,8 @@ pub struct Plot {
     pub y: Range<f64>,
     /// One colour each.
     pub lines: Vec<Line>,
+    /// Where their names are.
+    pub legend: Legend,
 }
 
 /// A named line.
@@ -77,7 +100,32 @@ pub struct Line {
     pub name: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
+    /// Circles of the same colour.
+    pub marks: Vec<(f64, f64)>,
 }
+
+impl Line {
+    /// Without circles.
+    #[must_use]
+    pub fn new(name: &str, points: Vec<(f64, f64)>) -> Self {
+        Self {
+            name: name.to_owned(),
+            points,
+            marks: Vec::new(),
+        }
+    }
+}
+
+/// Of lines, in order; then from the first on. All are told apart on white.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0xd6, 0x27, 0x28),
+    RGBColor(0x2c, 0xa0, 0x2c),
+    RGBColor(0xff, 0x7f, 0x0e),
+    RGBColor(0x94, 0x67, 0xbd),
+    RGBColor(0x17, 0xbe, 0xcf),
+    RGBColor(0x8c, 0x56, 0x4b),
+];
 
 /// Pixels of a picture, wide and high.
 const SIZE: (u32, u32) = (760, 460);
@@ -118,6 +166,7 @@ impl Plot {
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 18))
             .margin(12)
+            .margin_right(36)
             .x_label_area_size(42)
             .y_label_area_size(56)
             .build_cartesian_2d(x, self.y.clone())
@@ -126,24 +175,36 @@ impl Plot {
             .configure_mesh()
             .x_desc(self.x_label)
             .y_desc(self.y_label)
+            .x_label_formatter(&|x| shortest(*x))
+            .y_label_formatter(&|y| shortest(*y))
             .light_line_style(WHITE)
             .draw()
             .map_err(drawing)?;
         for (index, line) in self.lines.iter().enumerate() {
-            let colour = Palette99::pick(index).stroke_width(2);
+            let colour = COLOURS[index % COLOURS.len()].stroke_width(2);
             chart
                 .draw_series(LineSeries::new(line.points.iter().copied(), colour))
                 .map_err(drawing)?
                 .label(&line.name)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
+            let marks = line.marks.iter();
+            chart
+                .draw_series(marks.map(|&at| Circle::new(at, 3, colour)))
+                .map_err(drawing)?;
         }
         chart
             .configure_series_labels()
+            .position(self.legend.position())
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()
             .map_err(drawing)
     }
+}
+
+/// A number at an axis, without the noise of its last digits.
+fn shortest(number: f64) -> String {
+    format!("{}", (number * 1e6).round() / 1e6)
 }
 
 /// The library's errors borrow what they are of.
@@ -177,26 +238,24 @@ mod tests {
             y: 0.0..2.0,
             lines: ["one", "two"]
                 .map(|name| Line {
-                    name: name.to_owned(),
-                    points: vec![(10.0, 0.5), (100.0, 1.5), (1000.0, 1.0)],
+                    marks: vec![(10.0, 0.6)],
+                    ..Line::new(name, vec![(10.0, 0.5), (100.0, 1.5), (1000.0, 1.0)])
                 })
                 .to_vec(),
+            legend: Legend::UpperLeft,
         };
         let svg = plot.svg().unwrap();
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-        for text in ["Loads", "machines", "load", "one", "two"] {
+        for text in ["Loads", "machines", "load", "one", "two", "100", "1.8"] {
             assert!(
                 svg.lines().any(|line| line.trim() == text),
                 "{text} in {svg}"
             );
         }
-        let colours = [0, 1].map(|index| {
-            let (r, g, b) = Palette99::pick(index).to_rgba().rgb();
-            format!("stroke=\"#{r:02X}{g:02X}{b:02X}\"")
-        });
+        let colours = ["stroke=\"#1F77B4\"", "stroke=\"#D62728\""];
         for colour in colours {
-            // The line and its sign in the legend.
-            assert_eq!(svg.matches(&colour).count(), 2, "{colour} in {svg}");
+            // The line, its mark and its sign in the legend.
+            assert_eq!(svg.matches(colour).count(), 3, "{colour} in {svg}");
         }
         assert_eq!(plot.svg().unwrap(), svg, "the same picture each time");
 

@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use cenote_pool::placement::{Candidate, Policy, place};
 use serde::Serialize;
 
-use super::figure::{Csv, Line, Plot, Scale};
+use super::figure::{Csv, Legend, Line, Plot, Scale};
 use super::spread::{Imbalance, Spread};
 use crate::sim::random::Random;
 
@@ -179,13 +179,10 @@ pub fn csv(rows: &[Row]) -> Csv {
 /// The fullest host by the median one, over the machines of the cluster.
 #[must_use]
 pub fn plot(rows: &[Row]) -> Plot {
-    let line = |&(_, name): &(Policy, &str)| Line {
-        name: name.to_owned(),
-        points: rows
-            .iter()
-            .filter(|row| row.policy == name)
-            .map(|row| (row.machines as f64, row.max_to_median.median))
-            .collect(),
+    let line = |&(_, name): &(Policy, &str)| {
+        let of_policy = rows.iter().filter(|row| row.policy == name);
+        let points = of_policy.map(|row| (row.machines as f64, row.max_to_median.median));
+        Line::new(name, points.collect())
     };
     let sizes = rows.iter().map(|row| row.machines as f64);
     let (low, high) = sizes.fold((f64::MAX, 1.0_f64), |(low, high), size| {
@@ -204,6 +201,7 @@ pub fn plot(rows: &[Row]) -> Plot {
         x_scale: Scale::Logarithmic,
         y: 0.9..most * 1.1,
         lines: POLICIES.iter().map(line).collect(),
+        legend: Legend::MiddleRight,
     }
 }
 

@@ -25,6 +25,12 @@ impl Random {
         low + self.below(high - low)
     }
 
+    /// From 0 to 1, exclusive.
+    pub fn unit(&mut self) -> f64 {
+        // As many bits as a number of 64 bits has before its exponent.
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// True `percent` times of a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent

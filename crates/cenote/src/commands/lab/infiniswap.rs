@@ -1,6 +1,8 @@
 //! `cenote lab infiniswap`: algorithms and money of Infiniswap's paper, computed again.
 
+mod cluster;
 mod cost;
+mod eviction;
 mod output;
 mod placement;
 
@@ -15,6 +17,28 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
+    /// The paper's cluster of 32 machines and 90 containers, with and without remote memory
+    #[command(after_help = "Examples:
+  cenote lab infiniswap cluster
+  cenote lab infiniswap cluster --runs 200 --seed 7 --json
+  cenote lab infiniswap cluster --csv cluster.csv --svg cluster.svg
+
+Simulated: placer, pressure and evictor are the code that hosts and clients run, memory and page
+I/Os of the containers are a model. Two variants, since the paper does not say how much of a
+program that does not fit has a place in swap space: overflow, what does not fit at a time; whole,
+every page of it. The network's share follows from --touches, which is arbitrary. The picture
+shows the first run.")]
+    Cluster(cluster::Args),
+    /// How often a batch of evicted slabs spares every busy one: the paper's figure 8
+    #[command(after_help = "Examples:
+  cenote lab infiniswap eviction
+  cenote lab infiniswap eviction --evict 10 --extra 2 --busy 0.3 --json
+  cenote lab infiniswap eviction --csv figure8.csv --svg figure8.svg
+
+A host asks for E + E' slabs at random and gives up the E least active. Analytic is the paper's
+formula; simulated is the evictor that hosts run, on slabs that are busy each on its own. Without
+--busy: all shares from 0.05 to 0.6, and E' from 0 to --extra, or to E.")]
+    Eviction(eviction::Args),
     /// What the network of remote memory costs a machine in a month
     #[command(after_help = "Examples:
   cenote lab infiniswap cost
@@ -47,6 +71,8 @@ least-loaded looks at all.")]
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.experiment {
+        Experiment::Eviction(args) => eviction::run(args),
+        Experiment::Cluster(args) => cluster::run(args),
         Experiment::Cost(args) => cost::cost(args),
         Experiment::Revenue(args) => cost::revenue(args),
         Experiment::Placement(args) => placement::run(args),

@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Most machines of a cluster. Arbitrary; a million took seconds.
+/// Most machines of a cluster. Arbitrary; a run of a million takes a minute.
 pub const MACHINES_MAX: usize = 1_000_000;
 
 /// Slabs on each host when every machine has mapped `slabs`.

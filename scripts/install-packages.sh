@@ -19,6 +19,7 @@ nbdkit|test bench|its nbd plugin as a client of ours, its memory plugin as the p
 qemu-utils|test|qemu-img and qemu-io against our NBD server
 mount|test demo|losetup, swapon and mounting what mkfs made
 util-linux|test demo|mkswap
+bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
 iproute2|test|hosts in network namespaces whose links are cut
 e2fsprogs|test|ext4 on our device

@@ -29,8 +29,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, ublk, up,
-    volume,
+    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, top, ublk,
+    up, volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -68,6 +68,8 @@ enum Command {
     Down(down::Args),
     /// Show hosts, lent and free memory, volumes and health
     Status(status::Args),
+    /// Watch hosts and volumes in the terminal
+    Top(top::Args),
     /// Lend memory of this machine, in the foreground
     Host(host::Args),
     /// Create, list, show, resize and delete volumes
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(args),
         Command::Status(args) => status::run(args),
+        Command::Top(args) => top::run(args),
         Command::Host(args) => host::run(args),
         Command::Volume(args) => volume::run(args),
         Command::Nbd(args) => nbd::run(args),

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "up",
     "down",
     "status",
+    "top",
     "host",
     "volume",
     "nbd",

@@ -13,6 +13,7 @@ pub mod lab;
 pub mod nbd;
 pub mod status;
 pub mod swap;
+pub mod top;
 pub mod ublk;
 pub mod up;
 pub mod volume;

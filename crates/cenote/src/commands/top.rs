@@ -1,0 +1,175 @@
+//! `cenote top`: hosts, slabs and volumes as they change, in the terminal.
+//!
+//! One thread asks the hosts, one the owners of volumes, one reads keys; each sends what it has
+//! to the main thread, which alone draws. A host or an owner that does not answer holds up its
+//! own kind for `--timeout-ms`, and never the keys.
+
+mod frame;
+mod rows;
+mod sample;
+mod screen;
+mod table;
+mod view;
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use crossterm::event::{self, Event};
+
+use self::sample::{Hosts, Sampler, Volumes};
+use self::screen::Screen;
+use self::view::{After, View};
+use crate::failure::{DONE, Failure};
+use crate::place::Which;
+use crate::signals;
+
+/// `top` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote top --dir /tmp/well
+  cenote top --cluster /var/lib/cenote/cluster.toml --interval-ms 5000
+  cenote top --dir /tmp/well --once
+
+Keys: q ends it; tab goes from hosts to volumes and back; up and down choose a line, which is told in
+full below; left and right choose the column to sort by, r turns the order round.
+
+Rates are of the last interval. EVICTED counts slabs that clients gave back because their host
+asked. Volumes are those of this cluster folder: other machines see their own.")]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// How often to ask
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
+    interval_ms: u64,
+    /// How long a host may take to answer
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    timeout_ms: u64,
+    /// Print one frame as text after one interval, and end; needs no terminal
+    #[arg(long)]
+    once: bool,
+}
+
+/// What the main thread is told.
+enum News {
+    Hosts(Hosts),
+    Volumes(Volumes),
+    Terminal(Event),
+    Stop,
+    /// A thread cannot go on.
+    Failed(anyhow::Error),
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let sampler = Sampler::new(args.which.load()?, Duration::from_millis(args.timeout_ms));
+    let interval = Duration::from_millis(args.interval_ms);
+    if args.once {
+        return once(&sampler, interval);
+    }
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Failure::new(
+            "top draws on a terminal, and this is none",
+            "cenote status, or cenote top --once",
+        )
+        .into());
+    }
+    watch(sampler, interval)
+}
+
+fn once(sampler: &Sampler, interval: Duration) -> Result<u8> {
+    let mut view = View::new(sampler.cluster());
+    view.handle_volumes(sampler.volumes()?);
+    std::thread::sleep(interval);
+    view.handle_hosts(sampler.hosts()?);
+    view.handle_volumes(sampler.volumes()?);
+    let mut out = std::io::stdout().lock();
+    for line in frame::whole(&view) {
+        writeln!(out, "{}", line.text().trim_end())?;
+    }
+    Ok(DONE)
+}
+
+fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
+    let (news, told) = mpsc::channel();
+    let at_stop = news.clone();
+    // A closed channel means that the main thread is past caring.
+    signals::on_stop(move || drop(at_stop.send(News::Stop)))?;
+    let mut view = View::new(sampler.cluster());
+    let mut screen = Screen::enter()?;
+    let sampler = Arc::new(sampler);
+    start(&sampler, &news, interval, "top-hosts", |sampler| {
+        sampler.hosts().map(News::Hosts)
+    })?;
+    start(&sampler, &news, interval, "top-volumes", |sampler| {
+        sampler.volumes().map(News::Volumes)
+    })?;
+    std::thread::Builder::new()
+        .name("top-keys".to_owned())
+        .spawn(move || read_keys(&news))
+        .context("start the thread that reads keys")?;
+    let ended = draw(&mut view, &mut screen, &told);
+    screen.leave()?;
+    ended?;
+    Ok(DONE)
+}
+
+/// Starts a thread that asks again and again.
+fn start(
+    sampler: &Arc<Sampler>,
+    news: &Sender<News>,
+    interval: Duration,
+    name: &str,
+    mut ask: impl FnMut(&Sampler) -> Result<News> + Send + 'static,
+) -> Result<()> {
+    let (sampler, news) = (Arc::clone(sampler), news.clone());
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            // Ends with the channel: nobody looks any more.
+            while news
+                .send(ask(&sampler).unwrap_or_else(News::Failed))
+                .is_ok()
+            {
+                std::thread::sleep(interval);
+            }
+        })
+        .with_context(|| format!("start the thread {name}"))?;
+    Ok(())
+}
+
+fn read_keys(news: &Sender<News>) {
+    loop {
+        let (told, is_last) = match event::read() {
+            Ok(event) => (News::Terminal(event), false),
+            Err(error) => (
+                News::Failed(anyhow::Error::new(error).context("read the terminal")),
+                true,
+            ),
+        };
+        if news.send(told).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn draw(view: &mut View, screen: &mut Screen, told: &Receiver<News>) -> Result<()> {
+    loop {
+        let size = screen.size()?;
+        screen.show(&frame::fitted(view, size))?;
+        match told.recv().context("every thread of top has ended")? {
+            News::Hosts(hosts) => view.handle_hosts(hosts),
+            News::Volumes(volumes) => view.handle_volumes(volumes),
+            News::Terminal(Event::Key(key)) => {
+                if view.handle_key(&key) == After::End {
+                    return Ok(());
+                }
+            }
+            // Another size is seen when the next frame is made.
+            News::Terminal(_) => {}
+            News::Stop => return Ok(()),
+            News::Failed(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The terminal: taken over, drawn on, and given back as it was, also by a panic.
+
+use std::io::{self, Stdout, Write};
+use std::sync::Once;
+
+use anyhow::{Context, Result};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor};
+use crossterm::terminal::{
+    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen,
+    LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+
+use super::frame::Line;
+use super::table::Look;
+
+/// Columns and lines of a terminal that does not say.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+
+/// The terminal while it is ours.
+pub struct Screen {
+    out: Stdout,
+    colours: bool,
+}
+
+impl Screen {
+    /// Takes it over. Whatever is written to it meanwhile is gone with it.
+    ///
+    /// # Errors
+    /// It is no terminal that can be drawn on.
+    pub fn enter() -> Result<Self> {
+        give_back_on_panic();
+        terminal::enable_raw_mode().context("take over the terminal")?;
+        // From here on dropping it gives the terminal back.
+        let mut screen = Self {
+            out: io::stdout(),
+            colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        };
+        execute!(screen.out, EnterAlternateScreen, Hide, DisableLineWrap)
+            .context("take over the terminal")?;
+        Ok(screen)
+    }
+
+    /// Columns and lines.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn size(&self) -> Result<(u16, u16)> {
+        match terminal::size().context("size of the terminal")? {
+            (0, _) | (_, 0) => Ok(USUAL_SIZE),
+            size => Ok(size),
+        }
+    }
+
+    /// Draws a frame over the one before.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn show(&mut self, lines: &[Line]) -> Result<()> {
+        self.draw(lines).context("draw on the terminal")
+    }
+
+    fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
+        let out = &mut self.out;
+        queue!(out, MoveTo(0, 0))?;
+        for (index, line) in lines.iter().enumerate() {
+            if index > 0 {
+                queue!(out, Print("\r\n"))?;
+            }
+            for (text, look) in line.pieces() {
+                set(out, *look, self.colours)?;
+                queue!(out, Print(text))?;
+                queue!(out, SetAttribute(Attribute::Reset), ResetColor)?;
+            }
+            queue!(out, Clear(ClearType::UntilNewLine))?;
+        }
+        queue!(out, Clear(ClearType::FromCursorDown))?;
+        out.flush()
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn leave(self) -> Result<()> {
+        give_back().context("give the terminal back")
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // After `leave` this changes nothing; on the way of an error that error is what is told.
+        drop(give_back());
+    }
+}
+
+fn set(out: &mut Stdout, look: Look, colours: bool) -> io::Result<()> {
+    let colour = match look {
+        Look::Warning => Some(Color::Yellow),
+        Look::Bad => Some(Color::Red),
+        _ => None,
+    };
+    if let Some(colour) = colour.filter(|_| colours) {
+        queue!(out, SetForegroundColor(colour))?;
+    }
+    let attribute = match look {
+        Look::Plain => return Ok(()),
+        Look::Faint => Attribute::Dim,
+        Look::Chosen => Attribute::Reverse,
+        Look::Strong | Look::Warning | Look::Bad => Attribute::Bold,
+    };
+    queue!(out, SetAttribute(attribute))
+}
+
+fn give_back() -> io::Result<()> {
+    execute!(io::stdout(), EnableLineWrap, Show, LeaveAlternateScreen)?;
+    terminal::disable_raw_mode()
+}
+
+/// What a panic says is written before the stack is unwound: the terminal must be back by then.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // There is nowhere left to say that this failed.
+            drop(give_back());
+            before(panic);
+        }));
+    });
+}

@@ -93,6 +93,89 @@ fn systemd_takes_the_units_and_finds_them_hardened() {
     );
 }
 
+/// It needs root and devices, so it is rated apart: as much is shut as may be.
+#[test]
+fn systemd_takes_the_unit_of_swap() {
+    let folder = Folder::new();
+    let unit = folder.path().join("cenote-swap.service");
+    let text = read("cenote-swap.service");
+    fs::write(
+        &unit,
+        text.replace("/usr/bin/cenote", env!("CARGO_BIN_EXE_cenote")),
+    )
+    .expect("a file");
+    let analyze = |arguments: &[&str]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(arguments).arg(&unit).output()
+    };
+    let Ok(verified) = analyze(&["verify", "--man=no", "--recursive-errors=no"]) else {
+        println!(
+            "skipped: systemd-analyze is not installed (scripts/install-packages.sh installs it)"
+        );
+        return;
+    };
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && said.is_empty(), "{said}");
+    let rated = analyze(&["security", "--offline=true", "--no-pager", "--threshold=60"]);
+    let rated = rated.expect("it ran a moment ago");
+    let said = String::from_utf8_lossy(&rated.stdout);
+    assert!(rated.status.success(), "{said}");
+    // Under a limit it refuses to start; killed, it loses pages; without devices it has no swap.
+    for line in [
+        "Type=forking",
+        "Restart=no",
+        "SendSIGKILL=no",
+        "Slice=-.slice",
+        "LimitMEMLOCK=infinity",
+        "OOMScoreAdjust=-1000",
+        "StateDirectory=cenote-swap",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}");
+    }
+    for hides_devices in [
+        "PrivateDevices=",
+        "ProtectClock=",
+        "DevicePolicy=",
+        "MemoryMax=",
+    ] {
+        assert!(
+            !text.lines().any(|line| line.starts_with(hides_devices)),
+            "{hides_devices}"
+        );
+    }
+}
+
+/// What stands in the unit is what the program understands.
+#[test]
+fn the_unit_of_swap_says_what_the_program_understands() {
+    let text = read("cenote-swap.service");
+    let value = |key: &str| {
+        let mut lines = text.lines();
+        let found = lines.find_map(|line| line.strip_prefix(key));
+        found
+            .unwrap_or_else(|| panic!("{key}"))
+            .trim_matches('"')
+            .to_owned()
+    };
+    let options = value("Environment=\"SWAP=");
+    let folder = Folder::new();
+    let nowhere = folder.path().join("cluster.toml");
+    for key in ["ExecStart=/usr/bin/cenote ", "ExecStop=/usr/bin/cenote "] {
+        let line = value(key).replace("$SWAP", &options).replace(
+            "/var/lib/cenote-swap/cluster.toml",
+            nowhere.to_str().expect("UTF-8"),
+        );
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // 2 would be wrong usage.
+        let ended = run(&words).expect(1);
+        let names = [nowhere.to_str().expect("UTF-8"), "no swap"];
+        assert!(
+            names.iter().any(|name| ended.stderr.contains(name)),
+            "{line}: {ended:#?}"
+        );
+    }
+}
+
 /// What the program relies on: a unit that lost one of these would start, and fail later.
 #[test]
 fn the_units_say_what_the_program_relies_on() {

@@ -205,10 +205,11 @@ fn extents(status: &Value) -> &[Value] {
 
 /// Page reads and writes per second, smoothed, of all extents.
 fn activity(status: &Value) -> Cell {
-    let all = extents(status)
+    let known = extents(status)
         .iter()
         .map(|extent| extent["activity"].as_f64());
-    let sum: Option<f64> = all.sum();
+    // `sum` of no floating-point number is -0.
+    let sum = known.fold(Some(0.0), |sum, activity| Some(sum? + activity?));
     sum.map_or(Cell::unknown(), |sum| {
         Cell::number(format!("{sum:.0}"), sum)
     })

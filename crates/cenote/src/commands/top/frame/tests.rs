@@ -282,6 +282,22 @@ fn q_escape_and_control_c_end_it_and_nothing_else() {
 }
 
 #[test]
+fn a_volume_without_extents_has_no_activity_and_one_that_does_not_tell_an_unknown_one() {
+    let mut view = view();
+    let activity = |view: &mut View, extents: serde_json::Value| {
+        let mut sample = volumes(Instant::now(), 0);
+        if let Some(Ok(status)) = &mut sample.volumes[1].status {
+            status["extents"] = extents;
+        }
+        view.handle_volumes(sample);
+        view.rows(Focus::Volumes)[1].cells[6].text.clone()
+    };
+    assert_eq!(activity(&mut view, json!([])), "0");
+    let silent = json!([{"health": "healthy"}]);
+    assert_eq!(activity(&mut view, silent), "-");
+}
+
+#[test]
 fn a_rate_is_of_one_owner() {
     let mut view = view();
     let rate = |view: &View| view.rows(Focus::Volumes)[1].cells[7].text.clone();

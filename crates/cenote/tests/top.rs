@@ -52,6 +52,53 @@ fn one_frame_is_text_with_every_host_and_volume() {
     );
 }
 
+/// Words of a host's line in a frame.
+fn words(frame: &str, host: &str) -> Vec<String> {
+    let words = line_of(frame, host).split_whitespace();
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn what_a_hosts_machine_needs_is_seen() {
+    let folder = Folder::new();
+    let up = ["up", "--hosts", "2", "--memory", "32M", "--slab", "1M"];
+    folder
+        .run(&[&up[..], &["--headroom", "16M", "--floor", "1M"]].concat())
+        .expect(0);
+    let frame = || {
+        let once = ["top", "--once", "--interval-ms", "100"];
+        folder.run(&once).expect(0).stdout
+    };
+    // NAME up 0 B 32.0 MiB FREE MiB PERCENT % LEFT MiB HEADROOM MiB EVICTED CLIENTS
+    let is_watched = || {
+        words(&frame(), "h00")
+            .get(9)
+            .is_some_and(|word| word == "%")
+    };
+    wait_until("the host has looked", is_watched, frame);
+    let calm = words(&frame(), "h00");
+    assert_eq!(calm[8..10], ["0", "%"], "{calm:?}");
+    assert_eq!(calm[12..14], ["16.0", "MiB"], "{calm:?}");
+
+    // All of its machine but 4 MiB is used by others.
+    let file = folder.host("h00").join("meminfo");
+    let machine = std::fs::read_to_string(&file).expect("the host's machine");
+    let total = machine.split_whitespace().nth(1).expect("a number");
+    let next = file.with_extension("next");
+    let squeezed = format!("MemTotal: {total} kB\nMemAvailable: 4096 kB\n");
+    std::fs::write(&next, squeezed).expect("a file");
+    std::fs::rename(&next, &file).expect("a file");
+    let number = |word: &str| word.parse::<f64>().expect("a number");
+    let is_squeezed = || {
+        let squeezed = words(&frame(), "h00");
+        // By the average, which follows within some seconds.
+        number(&squeezed[8]) > 85.0 && number(&squeezed[10]) < 16.0 && squeezed[6] == "0"
+    };
+    wait_until("the others' memory is seen", is_squeezed, frame);
+    let other = words(&frame(), "h01");
+    assert_eq!(other[8..10], ["0", "%"], "{other:?}");
+}
+
 #[test]
 fn without_a_terminal_it_says_what_to_use() {
     let folder = cluster();

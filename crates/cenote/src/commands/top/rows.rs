@@ -91,10 +91,7 @@ fn answering(host: &Host, status: &HostStatus) -> Row {
 
 /// What it could lend without anybody losing any.
 pub fn free_bytes(status: &HostStatus) -> u64 {
-    if status.draining {
-        return 0;
-    }
-    u64::from(status.slabs.available()) * status.slab_bytes
+    u64::from(status.slabs_free()) * status.slab_bytes
 }
 
 /// Share of the machine's memory that all others use.
@@ -205,11 +202,11 @@ fn extents(status: &Value) -> &[Value] {
 
 /// Page reads and writes per second, smoothed, of all extents.
 fn activity(status: &Value) -> Cell {
-    let known = extents(status)
+    let mut known = extents(status)
         .iter()
         .map(|extent| extent["activity"].as_f64());
     // `sum` of no floating-point number is -0.
-    let sum = known.fold(Some(0.0), |sum, activity| Some(sum? + activity?));
+    let sum = known.try_fold(0.0, |sum, activity| Some(sum + activity?));
     sum.map_or(Cell::unknown(), |sum| {
         Cell::number(format!("{sum:.0}"), sum)
     })

@@ -130,3 +130,46 @@ fn give_back_on_panic() {
         }));
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a terminal; a_panic_gives_the_terminal_back_before_it_is_told runs it in one"]
+    #[should_panic(expected = "on purpose")]
+    fn a_panic_with_the_screen_taken_over() {
+        let mut screen = Screen::enter().expect("a terminal");
+        screen.show(&[]).expect("a terminal");
+        panic!("on purpose");
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        let module = module_path!().split_once("::").expect("inside a crate").1;
+        let command = format!(
+            "{} --exact {module}::a_panic_with_the_screen_taken_over --ignored --nocapture; stty -a",
+            std::env::current_exe().expect("this test").display()
+        );
+        let mut script = Command::new("script");
+        let run = script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        let Ok(output) = run.env("TERM", "xterm").output() else {
+            println!("skipped: script is not installed (Debian: bsdutils)");
+            return;
+        };
+        let written = String::from_utf8_lossy(&output.stdout).into_owned();
+        let at = |text: &str| {
+            let found = written.find(text);
+            found.unwrap_or_else(|| panic!("{text:?} in {written:?}"))
+        };
+        let (taken, given_back) = (at("\x1b[?1049h"), at("\x1b[?1049l"));
+        assert!(taken < given_back, "{written:?}");
+        assert!(given_back < at("on purpose"), "{written:?}");
+        assert!(
+            at("test result: ok. 1 passed") < at(" icanon"),
+            "{written:?}"
+        );
+    }
+}

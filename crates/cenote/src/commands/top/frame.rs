@@ -1,4 +1,7 @@
 //! A view as lines of text, as many and as long as there is room for. No terminal is needed.
+//!
+//! Lines are laid out here because two tables need little, and the library that is usual for it
+//! brings a licence that `deny.toml` does not know.
 
 use std::ops::Range;
 

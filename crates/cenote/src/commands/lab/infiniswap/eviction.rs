@@ -14,8 +14,8 @@ pub struct Args {
     /// Slabs that go: E
     #[arg(long, value_name = "E", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(EVICT_MAX)))]
     evict: u32,
-    /// Slabs that are asked for beside them: E', at most E [default: as hosts do; of a sweep: E]
-    #[arg(long, value_name = "E'")]
+    /// Slabs that are asked for beside them: E' [default: as hosts do; of a sweep: E]
+    #[arg(long, value_name = "E'", value_parser = clap::value_parser!(u32).range(..=i64::from(EVICT_MAX)))]
     extra: Option<u32>,
     /// Share of slabs that are busy
     #[arg(long, value_name = "P", value_parser = share)]

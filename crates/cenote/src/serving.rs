@@ -45,8 +45,8 @@ pub struct Backed {
         conflicts_with = "volume"
     )]
     pub backing: Option<PathBuf>,
-    /// Page reads and writes per second from which a part of the volume gets memory of a host; 0: on
-    /// its first write [default: 20]
+    /// Page reads and writes per second above which a part of the volume gets memory of a host; 0: with
+    /// its next write [default: 20]
     #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
     pub hot_slab: Option<f64>,
     /// And below which it gives that back [default: never]

@@ -18,8 +18,8 @@ pub struct Backing {
     pub devices: Vec<Box<dyn Device>>,
     /// Pages that each queue has on their way to the disk at most; a write that finds none free waits.
     pub entries: u32,
-    /// An extent is mapped when its page I/Os per second, smoothed, pass this (`HotSlab`); with 0, on
-    /// its first write.
+    /// An extent is mapped when its page I/Os per second, smoothed, pass this (`HotSlab`); with 0, with
+    /// its next write.
     pub hot_slab: f64,
     /// And given back when they fall below this (`ColdSlab`); with 0, never.
     pub cold_slab: f64,

@@ -3,6 +3,7 @@
 //! It is started and stopped by the program's own `up` and `down`, so that what is measured
 //! is what a user runs. Dropping it stops the hosts and removes its folder.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -27,6 +28,20 @@ impl LocalCluster {
     pub fn start(hosts: usize, memory_mib: u64, transport: &str) -> anyhow::Result<Self> {
         let name = format!("cenote-bench-{}-{transport}", std::process::id());
         let folder = std::env::temp_dir().join(name);
+        Self::start_in(&folder, hosts, memory_mib, transport, &[])
+    }
+
+    /// As [`start`](Self::start), in a folder of the caller's, with further arguments of `up`.
+    ///
+    /// # Errors
+    /// When `up` fails; its own words are in the error.
+    pub fn start_in(
+        folder: &Path,
+        hosts: usize,
+        memory_mib: u64,
+        transport: &str,
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
         let output = Command::new(&program)
             .args([
@@ -37,8 +52,11 @@ impl LocalCluster {
                 &format!("{memory_mib}M"),
             ])
             .args(["--transport", transport, "--dir"])
-            .arg(&folder)
+            .arg(folder)
+            .args(more)
             .stdin(Stdio::null())
+            // Ctrl-C is for this process: half a cluster would be left to nobody.
+            .process_group(0)
             .output()
             .context("start a local cluster")?;
         if !output.status.success() {
@@ -47,10 +65,9 @@ impl LocalCluster {
                 String::from_utf8_lossy(&output.stderr).trim()
             );
         }
-        let file = folder.join("cluster.toml");
-        let (hosts, connector) = open_cluster(&file)?;
+        let (hosts, connector) = open_cluster(&folder.join("cluster.toml"))?;
         Ok(Self {
-            folder,
+            folder: folder.to_owned(),
             hosts,
             connector,
         })
@@ -83,6 +100,38 @@ impl LocalCluster {
     #[must_use]
     pub fn address(&self, index: usize) -> &Address {
         &self.hosts[index].address
+    }
+
+    /// How many hosts were started.
+    #[must_use]
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Name of a host, by its place in the cluster file.
+    #[must_use]
+    pub fn name(&self, index: usize) -> &str {
+        &self.hosts[index].name
+    }
+
+    /// Kills a host as a machine that loses power ends it: with SIGKILL.
+    ///
+    /// # Errors
+    /// When it has no process any more.
+    pub fn kill(&self, index: usize) -> anyhow::Result<()> {
+        let pid = self.pid(index).context("the host has no process")?;
+        let pid = libc::pid_t::try_from(pid).context("a pid")?;
+        // SAFETY: a host that this run started, by the id that it wrote down; no memory.
+        if unsafe { libc::kill(pid, libc::SIGKILL) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("kill a host");
+        }
+        Ok(())
+    }
+
+    /// The folder it lives in, as `--dir` of this program's commands.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.folder
     }
 
     /// CPU time that the host processes have used, in ns.
@@ -163,7 +212,7 @@ pub fn open_cluster(file: &Path) -> anyhow::Result<(Vec<HostConfig>, Arc<dyn Con
 }
 
 /// CPU time of all threads of a process, in ns; 0 when it is gone.
-fn process_cpu_ns(pid: u32) -> u64 {
+pub(crate) fn process_cpu_ns(pid: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;
     };

@@ -7,11 +7,9 @@
 //! Elsewhere: where progress and the report are printed.
 
 mod cluster;
-mod interrupt;
 mod load;
 mod memcached;
 mod report;
-mod swap_file;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -22,12 +20,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use cenote_block::swap::cgroup::MemoryCgroup;
 
-use cluster::{Cluster, SwapDevice};
-use interrupt::Interrupt;
+use crate::cluster::LocalCluster;
+use crate::swapping::interrupt::Interrupt;
+use crate::swapping::memcached::Memcached;
+use crate::swapping::squeeze::squeeze;
+use crate::swapping::swap_file::SwapFile;
+use crate::swapping::{Folder, is_installed, is_root};
+use cluster::SwapDevice;
 use load::{Load, Part};
-use memcached::Memcached;
 pub use report::{Disk, Latency, Period, Phase, Rebuild, Report};
-use swap_file::SwapFile;
 use values::Values;
 
 /// Sizes and times of a run. [`Default`] is what `make demo` shows.
@@ -85,7 +86,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> anyhow::Result<
     check(options)?;
     let interrupt = Interrupt::catch()?;
     let started = Instant::now();
-    let _dir = Dir::make(options.dir.clone())?;
+    let _folder = Folder::make(options.dir.clone())?;
     let values = Values::new(options.seed, options.values_mib << 20);
     progress(&format!(
         "{} values of 1 to 3 KiB, {} MiB together",
@@ -118,7 +119,13 @@ fn on_cluster(
         "starting {} hosts of {} MiB ({})",
         options.host_count, options.host_mib, options.transport
     ));
-    let cluster = Cluster::start(options)?;
+    let cluster = LocalCluster::start_in(
+        &options.dir.join("cluster"),
+        options.host_count,
+        options.host_mib,
+        &options.transport,
+        &[],
+    )?;
     interrupt.check()?;
     progress(&format!(
         "swap on: {} MiB of {} on their memory",
@@ -133,7 +140,7 @@ fn on_cluster(
     progress("reading and writing");
     let rebuild = load.drive(values, |driver| {
         driver.run_for(options.load_time / 2, interrupt)?;
-        let victims = cluster.kill(options.kill_count)?;
+        let victims = cluster::kill(&cluster, options.kill_count)?;
         let killed = Instant::now();
         driver.enter(Part::During);
         progress(&format!("killed {} with SIGKILL", victims.join(" and ")));
@@ -209,9 +216,6 @@ impl Server {
     }
 
     /// Limits memcached to half of the memory that it has taken, and returns the limit.
-    ///
-    /// After the filling and in steps, because a cgroup at its limit whose pages are all being
-    /// swapped out is not waited for: the kernel kills the program that asks for more.
     fn squeeze(
         &self,
         interrupt: &Interrupt,
@@ -222,19 +226,7 @@ impl Server {
             .usage_bytes()
             .context("read the cgroup's usage")?;
         let target = working_set / 2;
-        let mut limit = working_set;
-        let patience = Instant::now() + SQUEEZE_TIMEOUT;
-        while limit > target {
-            let next = limit.saturating_sub(SQUEEZE_STEP_BYTES).max(target);
-            match self.group.set_limit(next) {
-                Ok(()) => limit = next,
-                Err(error) if Instant::now() > patience => {
-                    return Err(error).context("limit the memory of memcached");
-                }
-                Err(_) => interrupt.sleep(Duration::from_millis(20))?,
-            }
-            interrupt.check()?;
-        }
+        squeeze(&self.group, target, interrupt)?;
         // Not every kernel accounts swap by cgroup.
         let swapped = self.group.swapped_bytes().unwrap_or(0);
         progress(&format!(
@@ -249,12 +241,10 @@ impl Server {
 
 /// What would fail late is refused early.
 fn check(options: &Options) -> anyhow::Result<()> {
-    // SAFETY: no arguments, no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         bail!("the demonstration turns swap on and limits memory: run it as root");
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path).any(|dir| dir.join("memcached").exists()) {
+    if !is_installed("memcached") {
         bail!("memcached is not installed: apt-get install memcached");
     }
     if options.swap_mib < options.values_mib {
@@ -267,27 +257,5 @@ fn check(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run's folder, removed with what is in it.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn make(path: PathBuf) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("remove {}: {error}", self.0.display());
-        }
-    }
-}
-
-/// How long memcached's memory may take to be swapped out; arbitrary.
-const SQUEEZE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Arbitrary: small beside the limit.
-const SQUEEZE_STEP_BYTES: u64 = 4 << 20;
 /// The least time that the load goes on for once the slabs are whole; arbitrary.
 const AFTER_TIME_MIN: Duration = Duration::from_secs(5);

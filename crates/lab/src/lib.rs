@@ -10,3 +10,4 @@ pub mod demo;
 pub mod infiniswap;
 pub mod latency;
 pub mod sim;
+mod swapping;

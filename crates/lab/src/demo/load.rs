@@ -13,10 +13,12 @@ use hdrhistogram::Histogram;
 use memcache::MemcacheError;
 
 use super::Options;
-use super::interrupt::Interrupt;
-use super::memcached::{Client, Memcached};
+use super::memcached::Client;
 use super::report::{Latency, Period, Phase};
-use super::values::{STEP, Values, mix};
+use super::values::Values;
+use crate::swapping::interrupt::Interrupt;
+use crate::swapping::memcached::Memcached;
+use crate::swapping::random::{STEP, mix};
 
 /// Where a run stands. Without a kill all of it is `Before`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -277,7 +279,7 @@ impl Connection {
     ) -> anyhow::Result<Self> {
         let histogram = || Histogram::new_with_bounds(100, 60_000_000_000, 3);
         Ok(Self {
-            client: server.connect()?,
+            client: Client::open(server)?,
             index,
             stride,
             writes: vec![0; values.count().saturating_sub(index).div_ceil(stride)],

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::memcached::Client;
 use super::*;
 
 /// Not smaller: a cgroup of a few MiB whose pages are all in flight is killed, not waited for.
@@ -18,11 +19,11 @@ fn small(dir: &std::path::Path) -> Options {
 
 /// A folder of this test, and the interruption guard; `None`, with the reason, when the machine
 /// lacks something.
-fn prepare(what: &str) -> Option<(Dir, Interrupt, MutexGuard<'static, ()>)> {
+fn prepare(what: &str) -> Option<(Folder, Interrupt, MutexGuard<'static, ()>)> {
     // One at a time: swap areas are the machine's, and signals the process's.
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = Dir::make(PathBuf::from(format!(
+    let dir = Folder::make(PathBuf::from(format!(
         "/var/tmp/cenote-demo-test-{}-{what}",
         std::process::id()
     )));
@@ -84,7 +85,7 @@ fn wrong_values_are_counted() {
     let socket = dir.0.join("memcached.sock");
     let memcached = Memcached::start(&socket, 256, &group).unwrap();
     let load = Load::fill(&memcached, &values, &options, &interrupt, &mut |_| ()).unwrap();
-    let other = memcached.connect().unwrap();
+    let other = Client::open(&memcached).unwrap();
     other.set(3, b"not what key 3 has").unwrap();
     other.set(8, b"nor key 8").unwrap();
 

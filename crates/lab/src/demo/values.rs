@@ -2,6 +2,8 @@
 //!
 //! A value's bytes follow from the seed, its key's number and how often the key was written.
 
+use crate::swapping::random::{STEP, mix};
+
 /// The keys of a run, numbered from 0.
 pub(super) struct Values {
     seed: u64,
@@ -47,16 +49,6 @@ impl Values {
     }
 }
 
-/// splitmix64's output function: pages of such words do not compress and none is like another.
-pub(super) fn mix(seed: u64) -> u64 {
-    let mut word = seed.wrapping_add(STEP);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
-
-/// splitmix64's increment.
-pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Shortest value in bytes, and how many lengths there are: arbitrary, below a page, so that an
 /// operation is about one page's paging.
 const LEN_MIN: u16 = 1024;

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use cenote_block::swap::{Discard, area};
+use cenote_block::swap::area;
 use hdrhistogram::Histogram;
 
-use super::report::Disk;
-use super::values::mix;
+use super::area::Area;
+use super::random::mix;
+use crate::demo::Disk;
 
 /// A file in the form of a swap area; removed when dropped.
-pub(super) struct SwapFile {
+pub(crate) struct SwapFile {
     path: PathBuf,
     file: File,
     size_bytes: u64,
@@ -22,7 +23,7 @@ pub(super) struct SwapFile {
 impl SwapFile {
     /// Writes every block of it, past the page cache: a hole is no swap area, and a block that
     /// was never written is not read from the disk.
-    pub(super) fn make(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
+    pub(crate) fn make(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -53,7 +54,7 @@ impl SwapFile {
     }
 
     /// Times random direct reads of 4 KiB, one at a time.
-    pub(super) fn read_latency(&self, seed: u64) -> anyhow::Result<Disk> {
+    pub(crate) fn read_latency(&self, seed: u64) -> anyhow::Result<Disk> {
         let mut page = Aligned::new(area::PAGE_BYTES);
         let mut times: Histogram<u64> = Histogram::new_with_bounds(100, READ_NS_MAX, 3)?;
         let page_count = self.size_bytes / area::PAGE_BYTES as u64;
@@ -71,11 +72,9 @@ impl SwapFile {
         })
     }
 
-    /// Turns swap on until the area is dropped.
-    pub(super) fn on(self) -> anyhow::Result<Area> {
-        area::on(&self.path, Some(area_priority()), Discard::None)
-            .with_context(|| format!("swapon {}", self.path.display()))?;
-        Ok(Area { file: self })
+    /// Turns swap on until the area is dropped, which must be before the file is.
+    pub(crate) fn on(&self) -> anyhow::Result<Area> {
+        Area::on(&self.path)
     }
 }
 
@@ -85,24 +84,6 @@ impl Drop for SwapFile {
             eprintln!("remove {}: {error}", self.path.display());
         }
     }
-}
-
-/// A swap file that is on.
-pub(super) struct Area {
-    file: SwapFile,
-}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        if let Err(error) = area::off(&self.file.path, |_| ()) {
-            eprintln!("swapoff {}: {error}", self.file.path.display());
-        }
-    }
-}
-
-/// Above any other swap of this machine, or the program would page to that.
-pub(super) const fn area_priority() -> u16 {
-    32767
 }
 
 /// Memory that direct I/O takes: page-aligned.

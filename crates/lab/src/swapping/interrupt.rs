@@ -8,12 +8,12 @@ use anyhow::{Context as _, bail};
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// While it lives the two signals only set the flag.
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     old: [libc::sighandler_t; 2],
 }
 
 impl Interrupt {
-    pub(super) fn catch() -> anyhow::Result<Self> {
+    pub(crate) fn catch() -> anyhow::Result<Self> {
         INTERRUPTED.store(false, Ordering::Relaxed);
         let mut old = [libc::SIG_DFL; 2];
         for (old, signal) in old.iter_mut().zip(SIGNALS) {
@@ -26,7 +26,7 @@ impl Interrupt {
         Ok(Self { old })
     }
 
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         if INTERRUPTED.load(Ordering::Relaxed) {
             bail!("interrupted");
         }
@@ -34,7 +34,7 @@ impl Interrupt {
     }
 
     /// Sleeps, but not through an interruption.
-    pub(super) fn sleep(&self, time: Duration) -> anyhow::Result<()> {
+    pub(crate) fn sleep(&self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
             self.check()?;

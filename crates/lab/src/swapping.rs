@@ -1,0 +1,49 @@
+//! An unmodified program in a memory cgroup over one kind of swap: the parts that the
+//! demonstration and the benchmarks of programs share.
+//!
+//! Every part that changes the machine (a process, a swap area, a device) is a guard, dropped in
+//! the reverse order of its start, also on an error, an interruption or a panic.
+//! Elsewhere: what is measured, and in which order.
+
+pub(crate) mod area;
+pub(crate) mod confined;
+pub(crate) mod interrupt;
+pub(crate) mod memcached;
+pub(crate) mod our_swap;
+pub(crate) mod random;
+pub(crate) mod squeeze;
+pub(crate) mod swap_file;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+/// A run's folder, removed with what is in it.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn make(path: PathBuf) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Whether `program` is on the PATH.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+/// Turning swap on and limiting memory takes root.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::geteuid() == 0 }
+}

@@ -1,5 +1,7 @@
 //! `cenote bench`: ours beside a peer, in one run.
 
+mod apps;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
 use std::path::PathBuf;
@@ -19,7 +21,8 @@ use crate::failure::DONE;
   cenote bench nbd --rounds 5 --save nbd.jsonl
 
 A JSON line has the keys bench, case, metric, unit, ours, peer, theirs and ratio, which is
-ours / theirs. Rounds of ours and of the peer alternate; the figure is the median.")]
+ours / theirs; of apps and reclaim also ratio_min, ratio_max and verdict. Rounds of ours and
+of the peer alternate; the figure is the median.")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
@@ -58,6 +61,11 @@ enum Bench {
     },
     /// fio over NBD, against nbdkit's memory plugin
     Nbd,
+    /// Unmodified programs that swap to ours, against nbdkit, a swap file and zram
+    Apps(apps::Args),
+    /// The process whose PageRank `apps` measures
+    #[command(hide = true)]
+    AppsWorker(apps::Worker),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration,
 }
@@ -83,6 +91,11 @@ pub fn run(args: &Args) -> Result<u8> {
             page::run(&options)?
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
+        Bench::Apps(args) => apps::run(args, rounds)?,
+        Bench::AppsWorker(job) => {
+            apps::work(job)?;
+            return Ok(DONE);
+        }
         Bench::Regeneration => {
             let mut options = regeneration::Options::default();
             options.rounds = rounds.unwrap_or(options.rounds);

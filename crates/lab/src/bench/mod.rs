@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+pub mod apps;
 pub mod codec;
 pub mod fabric;
 pub mod nbd;
@@ -16,10 +17,11 @@ pub mod regeneration;
 
 /// One figure of ours beside the same figure of a peer.
 ///
-/// The JSON line of a row has exactly these keys, in this order.
+/// The JSON line of a row has exactly these keys, in this order; those of [`Spread`] only where a
+/// benchmark says how its rounds differed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The benchmark, as on the command line: `codec`, `fabric`, `page`, `nbd`, `regeneration`.
+    /// The benchmark, as on the command line: `codec`, `fabric`, `apps`, ...
     pub bench: &'static str,
     /// What was done: operation, size, depth, scheme, transport.
     pub case: String,
@@ -35,6 +37,67 @@ pub struct Row {
     pub theirs: f64,
     /// `ours / theirs`; whether more is better is the metric's affair.
     pub ratio: f64,
+    /// How much the ratio differed from round to round.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+}
+
+/// The ratio of each round of ours to the same round of the peer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The least.
+    pub ratio_min: f64,
+    /// The largest.
+    pub ratio_max: f64,
+    /// What that comes to.
+    pub verdict: Verdict,
+}
+
+/// A difference that not every round shows counts as none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Ours was better in every round.
+    Better,
+    /// Ours was worse in every round.
+    Worse,
+    /// Neither.
+    None,
+}
+
+impl Verdict {
+    /// As in the last column of a table.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::None => "no different",
+        }
+    }
+}
+
+impl Spread {
+    /// Of the rounds' ratios; `None` of fewer than two, which show nothing but themselves.
+    #[must_use]
+    pub fn of(ratios: &[f64], more_is_better: bool) -> Option<Self> {
+        if ratios.len() < 2 {
+            return None;
+        }
+        let ratio_min = ratios.iter().copied().reduce(f64::min)?;
+        let ratio_max = ratios.iter().copied().reduce(f64::max)?;
+        let verdict = match (ratio_min > 1.0, ratio_max < 1.0) {
+            (true, _) if more_is_better => Verdict::Better,
+            (true, _) => Verdict::Worse,
+            (_, true) if more_is_better => Verdict::Worse,
+            (_, true) => Verdict::Better,
+            _ => Verdict::None,
+        };
+        Some(Self {
+            ratio_min,
+            ratio_max,
+            verdict,
+        })
+    }
 }
 
 impl Row {
@@ -63,6 +126,7 @@ impl Row {
             peer: peer.into(),
             theirs,
             ratio,
+            spread: None,
         }
     }
 }
@@ -84,10 +148,14 @@ pub fn write_json(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
 /// # Errors
 /// Those of the writer.
 pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
-    let header = ["case", "metric", "unit", "ours", "peer", "theirs", "ratio"];
-    let mut cells: Vec<[String; 7]> = vec![header.map(str::to_owned)];
+    let has_spread = rows.iter().any(|row| row.spread.is_some());
+    let mut header = vec!["case", "metric", "unit", "ours", "peer", "theirs", "ratio"];
+    if has_spread {
+        header.extend(["of rounds", "ours is"]);
+    }
+    let mut cells = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     cells.extend(rows.iter().map(|row| {
-        [
+        let mut line = vec![
             row.case.clone(),
             row.metric.to_owned(),
             row.unit.to_owned(),
@@ -95,9 +163,14 @@ pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
             row.peer.clone(),
             figure(row.theirs),
             figure(row.ratio),
-        ]
+        ];
+        if let Some(spread) = &row.spread {
+            let (min, max) = (figure(spread.ratio_min), figure(spread.ratio_max));
+            line.extend([format!("{min}..{max}"), spread.verdict.word().to_owned()]);
+        }
+        line
     }));
-    let mut widths = [0; 7];
+    let mut widths = vec![0; cells[0].len()];
     for line in &cells {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = cell.len().max(*width);
@@ -105,7 +178,7 @@ pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     }
     for line in &cells {
         let mut text = String::new();
-        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
             let numeric = matches!(column, 3 | 5 | 6);
             if numeric {
                 text.push_str(&format!("{cell:>width$}  "));
@@ -161,6 +234,34 @@ mod tests {
         );
         assert!(lines.next().unwrap().ends_with(r#""ratio":null}"#));
         assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn a_difference_that_not_every_round_shows_is_none() {
+        let verdict = |ratios: &[f64], more| Spread::of(ratios, more).map(|one| one.verdict);
+        assert_eq!(verdict(&[1.1, 1.3], true), Some(Verdict::Better));
+        assert_eq!(verdict(&[1.1, 1.3], false), Some(Verdict::Worse));
+        assert_eq!(verdict(&[0.8, 0.9], false), Some(Verdict::Better));
+        assert_eq!(verdict(&[0.8, 1.9], true), Some(Verdict::None));
+        assert_eq!(verdict(&[2.0], true), None);
+    }
+
+    #[test]
+    fn a_spread_is_three_more_keys_and_two_more_columns() {
+        let mut rows = rows();
+        rows[0].spread = Spread::of(&[0.4, 0.6], false);
+        let mut out = Vec::new();
+        write_json(&mut out, &rows[..1]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let end = r#""ratio":0.5,"ratio_min":0.4,"ratio_max":0.6,"verdict":"better"}"#;
+        assert!(text.trim_end().ends_with(end), "{text}");
+        let mut out = Vec::new();
+        write_table(&mut out, &rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with("ours is"));
+        assert!(lines[1].ends_with("0.400..0.600  better"), "{}", lines[1]);
+        assert!(lines[2].ends_with('-'), "{}", lines[2]);
     }
 
     #[test]

@@ -202,7 +202,8 @@ fn median(mut figures: Vec<f64>) -> f64 {
 }
 
 /// The peer, on a socket of its own, ended with this value.
-struct Nbdkit {
+/// A peer's server on a unix socket; ended when dropped.
+pub(crate) struct Nbdkit {
     process: Child,
     directory: PathBuf,
     uri: String,
@@ -214,8 +215,8 @@ struct Nbdkit {
 const PEER_START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Nbdkit {
-    fn start(size_bytes: u64) -> Result<Self> {
-        let directory = std::env::temp_dir().join(format!("cenote-bench-{}", std::process::id()));
+    pub(crate) fn start(size_bytes: u64) -> Result<Self> {
+        let directory = std::env::temp_dir().join(format!("cenote-nbdkit-{}", std::process::id()));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("make {}", directory.display()))?;
         let socket = directory.join("nbdkit.sock");
@@ -235,6 +236,20 @@ impl Nbdkit {
         };
         peer.wait_until_ready(&socket)?;
         Ok(peer)
+    }
+
+    /// Where it is reached.
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// With its version.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     fn wait_until_ready(&mut self, socket: &Path) -> Result<()> {

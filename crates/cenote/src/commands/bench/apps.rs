@@ -1,0 +1,145 @@
+//! The arguments of `cenote bench apps` and of the process that it runs for PageRank.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_lab::bench::Row;
+use cenote_lab::bench::apps::{self, App, Options, Slot, pagerank};
+
+/// `bench apps` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench apps --quick
+  cenote bench apps --only etc --only sys --limits 50 --rounds 5
+  cenote bench apps --slots rs --slots nbdkit --save apps.jsonl
+
+Each program works in memory, then in 75% and in 50% of its peak over each kind of swap. A row
+says as well within which bounds the ratio of the rounds was; where these contain 1, ours is no
+different. It needs root, no other swap, and the Debian packages that
+scripts/install-packages.sh lists for bench. It cleans up after itself.")]
+pub struct Args {
+    /// Only this program; may be given again [default: all but memaslap]
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    only: Vec<Program>,
+    /// Only this kind of swap; may be given again [default: all]
+    #[arg(long, value_enum, value_name = "SLOT")]
+    slots: Vec<SwapKind>,
+    /// Memory that a program may keep, in per cent of its peak, the largest first
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [75_u8, 50])]
+    limits: Vec<u8>,
+    /// About what a program takes, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
+    memory: Option<u64>,
+    /// How long a server is measured each time
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
+    seconds: Option<u16>,
+    /// Smaller programs, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Folder for its files, made and removed; on a real disk, for the swap file
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// [`App`] as words of the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Program {
+    /// memcached, 5% SETs of small values
+    Etc,
+    /// memcached, 25% SETs of larger values
+    Sys,
+    /// redis-server under redis-benchmark
+    Redis,
+    /// PostgreSQL under pgbench
+    Postgres,
+    /// PageRank over a generated graph
+    Pagerank,
+    /// coreutils sort
+    Sort,
+    /// memcached under memaslap: a second opinion
+    Memaslap,
+}
+
+impl From<Program> for App {
+    fn from(program: Program) -> Self {
+        match program {
+            Program::Etc => Self::Etc,
+            Program::Sys => Self::Sys,
+            Program::Redis => Self::Redis,
+            Program::Postgres => Self::Postgres,
+            Program::Pagerank => Self::Pagerank,
+            Program::Sort => Self::Sort,
+            Program::Memaslap => Self::Memaslap,
+        }
+    }
+}
+
+/// [`Slot`] as words of the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SwapKind {
+    /// Ours without redundancy, with a backing file
+    Plain,
+    /// Ours, rs:8+2
+    Rs,
+    /// nbdkit's memory plugin
+    Nbdkit,
+    /// A swap file on disk
+    File,
+    /// Compressed memory
+    Zram,
+}
+
+impl From<SwapKind> for Slot {
+    fn from(kind: SwapKind) -> Self {
+        match kind {
+            SwapKind::Plain => Self::Plain,
+            SwapKind::Rs => Self::Coded,
+            SwapKind::Nbdkit => Self::Nbdkit,
+            SwapKind::File => Self::File,
+            SwapKind::Zram => Self::Zram,
+        }
+    }
+}
+
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
+    }
+    if !args.only.is_empty() {
+        options.apps = args.only.iter().map(|one| App::from(*one)).collect();
+    }
+    if !args.slots.is_empty() {
+        options.slots = args.slots.iter().map(|one| Slot::from(*one)).collect();
+    }
+    options.limits.clone_from(&args.limits);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    options.program_mib = args.memory.unwrap_or(options.program_mib);
+    options.seconds = args.seconds.map_or(options.seconds, f64::from);
+    if let Some(dir) = &args.dir {
+        options.dir.clone_from(dir);
+    }
+    apps::run(&options)
+}
+
+/// `bench apps-worker`.
+#[derive(clap::Args, Debug)]
+pub struct Worker {
+    /// The graph has two to the power of this many vertices
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=31))]
+    scale: u32,
+    /// Edges of the graph
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=4_000_000_000))]
+    edges: u64,
+    /// Seed of the graph
+    #[arg(long)]
+    seed: u64,
+}
+
+pub fn work(args: &Worker) -> Result<()> {
+    pagerank::work(pagerank::Job {
+        scale: args.scale,
+        edges: args.edges,
+        seed: args.seed,
+    })
+}

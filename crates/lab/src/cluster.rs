@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
-use cenote_volume::{HostConfig, Scheme, Volume, VolumeConfig};
+use cenote_volume::{Backing, HostConfig, Scheme, Volume, VolumeConfig};
 
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {
@@ -78,16 +78,34 @@ impl LocalCluster {
     /// # Errors
     /// As [`Volume::open`].
     pub fn volume(&self, scheme: Scheme, size_bytes: u64) -> anyhow::Result<Arc<Volume>> {
-        let id = u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0);
-        let config = VolumeConfig {
+        let config = self.volume_config(scheme, size_bytes);
+        Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
+    /// Opens a fresh volume with a backing store on it.
+    ///
+    /// # Errors
+    /// As [`Volume::open_backed`].
+    pub fn backed_volume(
+        &self,
+        scheme: Scheme,
+        size_bytes: u64,
+        backing: Backing,
+    ) -> anyhow::Result<Arc<Volume>> {
+        let config = self.volume_config(scheme, size_bytes);
+        let connector = Arc::clone(&self.connector);
+        Ok(Arc::new(Volume::open_backed(config, backing, connector)?))
+    }
+
+    fn volume_config(&self, scheme: Scheme, size_bytes: u64) -> VolumeConfig {
+        VolumeConfig {
             name: format!("bench {scheme}"),
-            id,
+            id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
             scheme,
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: self.hosts.clone(),
-        };
-        Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+        }
     }
 
     /// What connects to the hosts.

@@ -1,6 +1,7 @@
 //! `cenote bench`: ours beside a peer, in one run.
 
 mod apps;
+mod reclaim;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
@@ -66,6 +67,8 @@ enum Bench {
     /// The process whose PageRank `apps` measures
     #[command(hide = true)]
     AppsWorker(apps::Worker),
+    /// Hosts that die or want their memory back under a program; times to get and give a slab
+    Reclaim(reclaim::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration,
 }
@@ -92,6 +95,7 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
         Bench::Apps(args) => apps::run(args, rounds)?,
+        Bench::Reclaim(args) => reclaim::run(args, rounds)?,
         Bench::AppsWorker(job) => {
             apps::work(job)?;
             return Ok(DONE);

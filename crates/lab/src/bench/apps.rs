@@ -8,7 +8,7 @@
 //! Elsewhere: how a figure becomes a row (`figures`), what a program does (a file each).
 //! Paper: [infiniswap17] section 7.2.
 
-mod figures;
+pub(crate) mod figures;
 mod graph;
 mod memaslap;
 mod memcached;

@@ -13,6 +13,7 @@ pub mod codec;
 pub mod fabric;
 pub mod nbd;
 pub mod page;
+pub mod reclaim;
 pub mod regeneration;
 
 /// One figure of ours beside the same figure of a peer.

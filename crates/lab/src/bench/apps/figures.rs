@@ -100,7 +100,7 @@ impl Figures {
 }
 
 /// A row of medians, with the spread of the ratio over the rounds.
-pub(super) fn row(
+pub(crate) fn row(
     case: &str,
     metric: (&'static str, &'static str),
     more_is_better: Option<bool>,
@@ -120,7 +120,7 @@ pub(super) fn row(
 }
 
 /// Of at least one figure.
-pub(super) fn median(mut figures: Vec<f64>) -> f64 {
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
     if figures.len().is_multiple_of(2) {

@@ -92,13 +92,16 @@ impl Slots {
         if wanted.iter().any(|slot| slot.is_ours()) {
             // Ten splits to eight of data, and half as much again for slabs that do not fit.
             let host_mib = (size_bytes >> 20) * 10 / 8 * 3 / 2 / HOST_COUNT as u64;
-            eprintln!("{HOST_COUNT} hosts of {host_mib} MiB over shared memory");
+            let host_mib = host_mib.next_multiple_of(SLAB_MIB);
+            eprintln!(
+                "{HOST_COUNT} hosts of {host_mib} MiB in slabs of {SLAB_MIB} MiB over shared memory"
+            );
             slots.cluster = Some(LocalCluster::start_in(
                 &dir.join("cluster"),
                 HOST_COUNT,
                 host_mib,
                 "shm",
-                &[],
+                &["--slab", &format!("{SLAB_MIB}M")],
             )?);
         }
         if wanted.contains(&Slot::Nbdkit) {
@@ -272,6 +275,8 @@ fn chosen(algorithms: &str) -> String {
 
 /// As the demonstration: rs:8+2 and two to spare.
 const HOST_COUNT: usize = 12;
+/// So large that the slabs of a program that pages are busy enough to be mapped.
+const SLAB_MIB: u64 = 16;
 const ZRAM: &str = "/dev/zram0";
 const ZRAM_SETTINGS: &str = "/sys/block/zram0";
 

@@ -3,8 +3,10 @@
 CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 BENCHES = codec fabric page nbd regeneration
+# Programs that swap: a quarter of an hour and more, as root.
+LONG_BENCHES = apps reclaim
 
-.PHONY: help build demo test test-rdma bench bench-rdma ci fmt shell clippy doc deny clean
+.PHONY: help build demo test test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny clean
 
 help: ## This list
 	@echo "Targets:"
@@ -31,11 +33,17 @@ bench-rdma: ## Our verbs beside perftest on soft-RoCE, in a guest
 	@sh scripts/install-packages.sh build test rdma
 	@sh scripts/test-rdma.sh bench
 
-bench: ## Every benchmark beside its peer; JSON lines under target/bench
+bench: ## Every short benchmark beside its peer; JSON lines under target/bench
 	@sh scripts/install-packages.sh build bench
 	@sh scripts/build-for-bench.sh
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(BENCHES)
+
+bench-apps: ## Unmodified programs that swap to us, and hosts that go under them; half an hour, root
+	@sh scripts/install-packages.sh build bench apps
+	$(CARGO) build --release --locked -p cenote
+	@mkdir -p target/bench
+	@sh scripts/bench.sh $(LONG_BENCHES)
 
 ci: fmt shell clippy doc test deny ## What must pass before a change lands
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that the named groups need, only those that are missing.
 #
-#   scripts/install-packages.sh GROUP...     groups: build test rdma demo bench lint
+#   scripts/install-packages.sh GROUP...     groups: build test rdma demo bench apps lint
 #   scripts/install-packages.sh --list       every package, its groups and why
 #
 # Without root, or on another system, it says what is missing and what will be left
@@ -14,10 +14,10 @@ make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
 fio|test rdma bench|checks every byte over NBD; the load of the benchmarks
-libnbd-bin|test demo|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root
-nbdkit|test bench|its nbd plugin as a client of ours, its memory plugin as the peer
+libnbd-bin|test demo apps|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root; nbdfuse
+nbdkit|test bench apps|its nbd plugin as a client of ours, its memory plugin as the peer
 qemu-utils|test|qemu-img and qemu-io against our NBD server
-mount|test demo|losetup, swapon and mounting what mkfs made
+mount|test demo apps|losetup, swapon and mounting what mkfs made
 util-linux|test demo|mkswap
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
@@ -29,7 +29,11 @@ qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
 nbd-client|test|attaches nbd of the kernel, beside which ublk is measured
 busybox-static|test rdma|the shell of that guest
 cpio|test rdma|packs the files of that guest
-memcached|test demo|the unmodified program whose memory does not fit
+memcached|test demo apps|the unmodified program whose memory does not fit
+redis-server|apps|another one
+redis-tools|apps|redis-benchmark, its load
+postgresql|apps|a third one, with pgbench
+libmemcached-tools|apps|memaslap, a second opinion on the load of memcached
 shellcheck|lint|checks the scripts
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L

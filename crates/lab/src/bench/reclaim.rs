@@ -1,10 +1,12 @@
 //! Memory that goes away under a program, and what giving and taking it costs: figures beside
 //! those that the paper has for the same, of other machines and another program.
 //!
-//! Elsewhere: how long a slab takes (`slabs`), hosts that are killed (`loss`).
+//! Elsewhere: how long a slab takes (`slabs`), hosts that are killed (`loss`), hosts that want their
+//! memory back (`pressure`).
 //! Paper: [infiniswap17] section 7.3.
 
 mod loss;
+mod pressure;
 mod slabs;
 
 use std::path::PathBuf;
@@ -22,11 +24,13 @@ pub enum Part {
     Slabs,
     /// A host of six is killed under a program.
     Loss,
+    /// Hosts take slabs back because their own programs need the memory.
+    Pressure,
 }
 
 impl Part {
     /// Every part.
-    pub const ALL: [Self; 2] = [Self::Slabs, Self::Loss];
+    pub const ALL: [Self; 3] = [Self::Slabs, Self::Loss, Self::Pressure];
 }
 
 /// What to measure.
@@ -80,6 +84,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
         rows.extend(match part {
             Part::Slabs => slabs::run(options, &interrupt)?,
             Part::Loss => loss::run(options, &interrupt)?,
+            Part::Pressure => pressure::run(options, &interrupt)?,
         });
     }
     Ok(rows)

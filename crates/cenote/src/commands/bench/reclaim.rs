@@ -35,6 +35,8 @@ enum What {
     Slabs,
     /// A host of six is killed under memcached
     Loss,
+    /// Hosts take slabs back: under a program that pages, and beside one that does not
+    Pressure,
 }
 
 impl From<What> for Part {
@@ -42,6 +44,7 @@ impl From<What> for Part {
         match what {
             What::Slabs => Self::Slabs,
             What::Loss => Self::Loss,
+            What::Pressure => Self::Pressure,
         }
     }
 }

@@ -202,7 +202,7 @@ fn busiest(status: &Value) -> Option<String> {
 const HOST_COUNT: usize = 6;
 const SLAB_MIB: u64 = 16;
 /// Until busy extents are mapped and pages are where they will be; arbitrary.
-const SETTLE_S: u64 = 3;
+const SETTLE_S: u64 = 5;
 const BEFORE_S: u64 = 4;
 const AFTER_S: u64 = 10;
 /// Larger than any machine: no limit.

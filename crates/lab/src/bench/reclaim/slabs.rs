@@ -170,8 +170,9 @@ fn wait_for(
 
 const HOST_COUNT: usize = 6;
 const SLAB_MIB: u64 = 64;
-const SLABS_PER_HOST: u64 = 6;
-/// Two thirds of all slabs, so that half of the hosts can be drained.
+/// So many that a host keeps one prepared: it does for each sixteen.
+const SLABS_PER_HOST: u64 = 16;
+/// One GiB; few beside all slabs, so that half of the hosts can be drained.
 const EXTENT_COUNT: u64 = 16;
 /// Pages in an extent that is given back; arbitrary.
 const PAGES_WRITTEN: u64 = 64;

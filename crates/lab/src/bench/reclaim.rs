@@ -10,8 +10,10 @@ mod pressure;
 mod slabs;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use cenote_volume::{Volume, VolumeStatus};
 
 use super::Row;
 use crate::swapping::interrupt::Interrupt;
@@ -89,3 +91,27 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     }
     Ok(rows)
 }
+
+/// Waits until a volume says so.
+fn wait_for(
+    volume: &Volume,
+    interrupt: &Interrupt,
+    what: &str,
+    is_so: impl Fn(&VolumeStatus) -> bool,
+) -> anyhow::Result<()> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let status = volume.status()?;
+        if is_so(&status) {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < patience,
+            "waited in vain: {what}: {status:?}"
+        );
+        interrupt.sleep(Duration::from_millis(10))?;
+    }
+}
+
+/// How long a volume may take; arbitrary.
+const PATIENCE: Duration = Duration::from_secs(30);

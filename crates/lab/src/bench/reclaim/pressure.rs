@@ -14,7 +14,7 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use cenote_pool::pressure::BETA;
 use cenote_volume::{Backing, PAGE_BYTES, Volume};
 
-use super::Options;
+use super::{Options, wait_for};
 use crate::bench::Row;
 use crate::bench::apps::figures;
 use crate::bench::apps::memcached_load::{MemcachedLoad, Stretch};
@@ -164,12 +164,19 @@ fn retreat(
     let size_bytes = (LENT_MIB - 2 * SLAB_MIB) << 20;
     let path: PathBuf = options.dir.join("retreat-backing");
     let backing = Backing {
-        hot_slab: 0.0,
+        hot_slab: HOT,
         ..Backing::open(&path, size_bytes)?
     };
     let volume = cluster.backed_volume("plain".parse()?, size_bytes, backing)?;
-    lend(&volume)?;
-    let mapped = volume.status()?.mapped_bytes;
+    touch(&volume)?;
+    wait_for(&volume, interrupt, "every slab is lent", |status| {
+        status.mapped_bytes == size_bytes
+    })?;
+    // Slabs that are taken back are not asked for anew by then.
+    wait_for(&volume, interrupt, "no slab is busy", |status| {
+        let mut activities = status.extents.iter().map(|extent| extent.activity);
+        activities.all(|activity| f64::from(activity) < HOT)
+    })?;
     let machine = &mut machines[0];
     let stretch = load.run(RETREAT, |began, _| {
         // All of it within half of the time: the host follows an average.
@@ -182,18 +189,20 @@ fn retreat(
         interrupt.sleep(RETREAT.saturating_sub(began.elapsed()))
     })?;
     let slabs = volume.status()?.counters.slabs_dropped;
-    ensure!(slabs > 0, "the host gave no slab up of {mapped} bytes");
+    ensure!(slabs > 0, "the host gave no slab up");
     volume.close();
     drop(volume);
     fs::remove_file(&path).context("remove the backing file")?;
     Ok((stretch, slabs))
 }
 
-/// Has every extent mapped, by a page in each.
-fn lend(volume: &Volume) -> anyhow::Result<()> {
+/// Makes every extent so busy that it is mapped with the next sample.
+fn touch(volume: &Volume) -> anyhow::Result<()> {
     let mut worker = volume.worker()?;
     for offset in (0..volume.size_bytes()).step_by(volume.extent_bytes() as usize) {
-        worker.write(offset, &[1; PAGE_BYTES])?;
+        for page in 0..TOUCHES {
+            worker.write(offset + page * PAGE_BYTES as u64, &[1; PAGE_BYTES])?;
+        }
     }
     Ok(())
 }
@@ -303,6 +312,10 @@ const SLAB_MIB: u64 = 16;
 const HEADROOM_BYTES: u64 = 8 << 30;
 /// What the host beside a local program lends.
 const LENT_MIB: u64 = 512;
+/// Page writes per second, smoothed, from which an extent of the local program's host is mapped,
+/// and writes that make it so: a fifth of them is in the first sample.
+const HOT: f64 = 5.0;
+const TOUCHES: u64 = 64;
 const SETTLE: Duration = Duration::from_secs(5);
 const BEFORE: Duration = Duration::from_secs(4);
 const AFTER: Duration = Duration::from_secs(10);

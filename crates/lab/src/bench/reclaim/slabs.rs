@@ -8,9 +8,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use cenote_volume::{Backing, PAGE_BYTES, Volume, VolumeStatus};
+use cenote_volume::{Backing, PAGE_BYTES};
 
-use super::Options;
+use super::{Options, wait_for};
 use crate::bench::Row;
 use crate::bench::apps::figures;
 use crate::cluster::LocalCluster;
@@ -148,26 +148,6 @@ fn evict(
     })
 }
 
-fn wait_for(
-    volume: &Volume,
-    interrupt: &Interrupt,
-    what: &str,
-    is_so: impl Fn(&VolumeStatus) -> bool,
-) -> anyhow::Result<()> {
-    let patience = Instant::now() + PATIENCE;
-    loop {
-        let status = volume.status()?;
-        if is_so(&status) {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < patience,
-            "waited in vain: {what}: {status:?}"
-        );
-        interrupt.sleep(Duration::from_millis(10))?;
-    }
-}
-
 const HOST_COUNT: usize = 6;
 const SLAB_MIB: u64 = 64;
 /// So many that a host keeps one prepared: it does for each sixteen.
@@ -178,7 +158,6 @@ const EXTENT_COUNT: u64 = 16;
 const PAGES_WRITTEN: u64 = 64;
 /// What a host gets to prepare the next slab: far more than 64 MiB take.
 const PREPARE_TIME: Duration = Duration::from_millis(200);
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Medians of the paper.
 const PAPER_MAP_US: f64 = 54_250.0;
 const PAPER_EVICT_US: f64 = 363.0;

@@ -50,7 +50,7 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
         let swap_mib = options.program_mib * 2;
         // Three times what is needed: what one takes back, another has room for.
         let host_mib = (swap_mib * 3 / HOST_COUNT as u64).next_multiple_of(SLAB_MIB);
-        let cluster = start(options, HOST_COUNT, host_mib)?;
+        let cluster = start(options, HOST_COUNT, host_mib, HEADROOM_BYTES)?;
         let mut machines = machines(&cluster)?;
         let size = format!("{swap_mib}M");
         let backing = options.dir.join("pressure-backing").display().to_string();
@@ -117,10 +117,17 @@ fn beside(kind: Mix, options: &Options, interrupt: &Interrupt) -> anyhow::Result
     let server = Memcached::start(&socket, options.program_mib * 4, &group)?;
     let mut load = MemcachedLoad::new(kind, options.seed, (options.program_mib << 20) / 10 * 9);
     load.fill(server.socket(), options.seed, interrupt)?;
+    load.run_for(SETTLE, interrupt)?;
     let mut figures = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..options.rounds {
-        let alone = load.run_for(RETREAT, interrupt)?;
-        let (with, slabs) = retreat(&mut load, options, interrupt)?;
+        // Whoever goes first changes from round to round.
+        let (alone, (with, slabs)) = if round % 2 == 0 {
+            let alone = load.run_for(RETREAT, interrupt)?;
+            (alone, retreat(&mut load, options, interrupt)?)
+        } else {
+            let retreat = retreat(&mut load, options, interrupt)?;
+            (load.run_for(RETREAT, interrupt)?, retreat)
+        };
         let of = |stretch: &Stretch| {
             [
                 stretch.rate(),
@@ -159,8 +166,8 @@ fn retreat(
     options: &Options,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Stretch, u64)> {
-    let cluster = start(options, 1, LENT_MIB)?;
-    let mut machines = machines(&cluster)?;
+    let cluster = start(options, 1, LENT_MIB, SMALL_HEADROOM_BYTES)?;
+    let machines = machines(&cluster)?;
     let size_bytes = (LENT_MIB - 2 * SLAB_MIB) << 20;
     let path: PathBuf = options.dir.join("retreat-backing");
     let backing = Backing {
@@ -177,15 +184,9 @@ fn retreat(
         let mut activities = status.extents.iter().map(|extent| extent.activity);
         activities.all(|activity| f64::from(activity) < HOT)
     })?;
-    let machine = &mut machines[0];
     let stretch = load.run(RETREAT, |began, _| {
-        // All of it within half of the time: the host follows an average.
-        let half = RETREAT.as_secs() / 2;
-        for second in 1..=half {
-            machine.write((machine.total_bytes - HEADROOM_BYTES) * second / half)?;
-            let next = began + Duration::from_secs(second);
-            interrupt.sleep(next.saturating_duration_since(Instant::now()))?;
-        }
+        // All that the machine has, at once: the host follows its average, some slabs a second.
+        machines[0].write(machines[0].total_bytes)?;
         interrupt.sleep(RETREAT.saturating_sub(began.elapsed()))
     })?;
     let slabs = volume.status()?.counters.slabs_dropped;
@@ -226,11 +227,18 @@ fn push(
     let Some(index) = most.filter(|index| counts[*index] > 0) else {
         return Ok(None);
     };
-    machines[index].push(counts[index])?;
+    // Half a slab less than it holds.
+    let held_bytes = counts[index] * (SLAB_MIB << 20);
+    machines[index].leave_room_for(held_bytes - (SLAB_MIB << 19))?;
     Ok(Some(index))
 }
 
-fn start(options: &Options, host_count: usize, host_mib: u64) -> anyhow::Result<LocalCluster> {
+fn start(
+    options: &Options,
+    host_count: usize,
+    host_mib: u64,
+    headroom_bytes: u64,
+) -> anyhow::Result<LocalCluster> {
     LocalCluster::start_in(
         &options.dir.join("pressure"),
         host_count,
@@ -240,7 +248,7 @@ fn start(options: &Options, host_count: usize, host_mib: u64) -> anyhow::Result<
             "--slab",
             &format!("{SLAB_MIB}M"),
             "--headroom",
-            &HEADROOM_BYTES.to_string(),
+            &headroom_bytes.to_string(),
         ],
     )
 }
@@ -276,15 +284,16 @@ fn total_kib(meminfo: &str) -> Option<u64> {
 }
 
 impl Machine {
-    /// Programs use so much for a second that the average leaves room for half a slab less than
-    /// `held`.
-    fn push(&mut self, held: u64) -> anyhow::Result<()> {
-        let slab_bytes = SLAB_MIB << 20;
-        let room = held * slab_bytes - slab_bytes / 2;
-        let average = self.total_bytes.saturating_sub(HEADROOM_BYTES + room);
-        let step = average.saturating_sub(self.used_bytes) as f64 / BETA;
+    /// Programs use so much for a second that the average leaves room for so much of slabs, if it
+    /// left more before.
+    fn leave_room_for(&mut self, slab_bytes: u64) -> anyhow::Result<()> {
+        let average = self
+            .total_bytes
+            .saturating_sub(HEADROOM_BYTES + slab_bytes)
+            .max(self.used_bytes);
+        let step = (average - self.used_bytes) as f64 / BETA;
         let used = (self.used_bytes + step as u64).min(self.total_bytes);
-        self.used_bytes = average.max(self.used_bytes);
+        self.used_bytes = average;
         self.write(used)
     }
 
@@ -310,6 +319,8 @@ const SLAB_MIB: u64 = 16;
 /// Memory that the machines of the hosts have beside what is lent, of which nothing is real: so
 /// much that one second is enough to bring the average where it is wanted.
 const HEADROOM_BYTES: u64 = 8 << 30;
+/// That of the host beside a local program: what is beyond it is soon used up.
+const SMALL_HEADROOM_BYTES: u64 = 64 << 20;
 /// What the host beside a local program lends.
 const LENT_MIB: u64 = 512;
 /// Page writes per second, smoothed, from which an extent of the local program's host is mapped,
@@ -338,7 +349,9 @@ mod tests {
             total_bytes: HEADROOM_BYTES + 20 * slab_bytes,
             used_bytes: 0,
         };
-        machine.push(5).unwrap();
+        machine
+            .leave_room_for(5 * slab_bytes - slab_bytes / 2)
+            .unwrap();
         let text = fs::read_to_string(&machine.path).unwrap();
         assert_eq!(total_kib(&text), Some(machine.total_bytes / 1024));
         let available: u64 = text

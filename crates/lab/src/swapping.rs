@@ -47,3 +47,11 @@ pub(crate) fn is_root() -> bool {
     // SAFETY: no arguments, no memory.
     unsafe { libc::geteuid() == 0 }
 }
+
+/// One test at a time: swap areas are the machine's, and signals the process's.
+#[cfg(test)]
+pub(crate) fn turn() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

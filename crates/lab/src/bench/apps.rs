@@ -8,6 +8,7 @@
 //! Elsewhere: how a figure becomes a row (`figures`), what a program does (a file each).
 //! Paper: [infiniswap17] section 7.2.
 
+mod app;
 pub(crate) mod figures;
 mod graph;
 mod memaslap;
@@ -21,6 +22,8 @@ mod program;
 mod redis;
 mod slot;
 mod sort;
+#[cfg(test)]
+mod tests;
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,86 +34,13 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 
 use super::Row;
 use crate::swapping::interrupt::Interrupt;
-use crate::swapping::squeeze::squeeze;
+use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 use crate::swapping::{Folder, area, is_installed, is_root};
+pub use app::App;
 use figures::{Figure, Figures, MEMORY, Place};
-use mix::Mix;
 use program::{Program, Sizes};
 pub use slot::Slot;
 use slot::{On, Slots};
-
-/// A program under test.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum App {
-    /// memcached, 5% SETs.
-    Etc,
-    /// memcached, 25% SETs of larger values.
-    Sys,
-    /// redis-server under redis-benchmark.
-    Redis,
-    /// PostgreSQL under pgbench.
-    Postgres,
-    /// PageRank over a generated graph.
-    Pagerank,
-    /// coreutils sort.
-    Sort,
-    /// memcached under memaslap, as the paper had it.
-    Memaslap,
-}
-
-impl App {
-    /// What is run unless a choice is made: all but the second opinion on one of them.
-    pub const USUAL: [Self; 6] = [
-        Self::Etc,
-        Self::Sys,
-        Self::Redis,
-        Self::Postgres,
-        Self::Pagerank,
-        Self::Sort,
-    ];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Etc => "memcached ETC",
-            Self::Sys => "memcached SYS",
-            Self::Redis => "redis GET",
-            Self::Postgres => "postgres",
-            Self::Pagerank => "pagerank",
-            Self::Sort => "sort",
-            Self::Memaslap => "memcached memaslap",
-        }
-    }
-
-    /// Programs it takes, and the Debian package of each.
-    fn needs(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Etc | Self::Sys => &[("memcached", "memcached")],
-            Self::Redis => &[
-                ("redis-server", "redis-server"),
-                ("redis-benchmark", "redis-tools"),
-            ],
-            Self::Postgres => &[("pgbench", "postgresql")],
-            Self::Pagerank => &[],
-            Self::Sort => &[("sort", "coreutils")],
-            Self::Memaslap => &[
-                ("memcached", "memcached"),
-                ("memcaslap", "libmemcached-tools"),
-            ],
-        }
-    }
-
-    fn make(self, sizes: &Sizes) -> anyhow::Result<Box<dyn Program>> {
-        Ok(match self {
-            Self::Etc => Box::new(memcached::MemcachedMix::new(Mix::Etc, sizes)),
-            Self::Sys => Box::new(memcached::MemcachedMix::new(Mix::Sys, sizes)),
-            Self::Redis => Box::new(redis::Redis::new(sizes)),
-            Self::Postgres => Box::new(postgres::Postgres::new(sizes)?),
-            Self::Pagerank => Box::new(pagerank::Ranking::new(sizes)),
-            Self::Sort => Box::new(sort::Sort::new(sizes)),
-            Self::Memaslap => Box::new(memaslap::Memaslap::new(sizes)),
-        })
-    }
-}
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -274,11 +204,12 @@ impl Bench<'_> {
         program: &mut dyn Program,
     ) -> anyhow::Result<()> {
         let on = self.slots.on(slot)?;
+        let limited = LiftOnDrop(group);
         let limits = &self.options.limits;
         for limit in limits {
             self.interrupt.check()?;
             if program.is_spent() {
-                group.set_limit(UNLIMITED_BYTES).context("lift the limit")?;
+                limited.lift()?;
                 program.load(group, self.interrupt)?;
             }
             squeeze(group, peak / 100 * u64::from(*limit), self.interrupt)?;
@@ -294,11 +225,11 @@ impl Bench<'_> {
                     self.app.label(),
                     slot.label()
                 );
-                group.set_limit(UNLIMITED_BYTES).context("lift the limit")?;
+                limited.lift()?;
                 program.load(group, self.interrupt)?;
             }
         }
-        group.set_limit(UNLIMITED_BYTES).context("lift the limit")?;
+        limited.lift()?;
         on.off()
     }
 
@@ -421,33 +352,5 @@ fn swapped_in(stat: &str) -> Option<u64> {
     Some(count("pswpin ")? + count("pswpout ")?)
 }
 
-/// Larger than any machine: no limit.
-const UNLIMITED_BYTES: u64 = 1 << 46;
 /// How long a server may take to listen; arbitrary.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn swapped_pages_are_those_in_and_out() {
-        let stat = "pgpgin 9\npswpin 12\npswpout 30\npswpin_zero 5\n";
-        assert_eq!(swapped_in(stat), Some(42));
-        assert_eq!(swapped_in("pswpin 12\n"), None);
-    }
-
-    #[test]
-    fn limits_that_do_not_fall_are_refused() {
-        if !is_root() {
-            println!("skipped: not root");
-            return;
-        }
-        let options = Options {
-            limits: vec![50, 75],
-            ..Options::default()
-        };
-        let error = run(&options).unwrap_err().to_string();
-        assert!(error.contains("the largest first"), "{error}");
-    }
-}

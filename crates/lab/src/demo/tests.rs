@@ -1,10 +1,11 @@
 //! The parts that need no cluster, small: memcached in its cgroup over a swap file, and the count
 //! of wrong values.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::memcached::Client;
 use super::*;
+use crate::swapping::turn;
 
 /// Not smaller: a cgroup of a few MiB whose pages are all in flight is killed, not waited for.
 fn small(dir: &std::path::Path) -> Options {
@@ -20,9 +21,7 @@ fn small(dir: &std::path::Path) -> Options {
 /// A folder of this test, and the interruption guard; `None`, with the reason, when the machine
 /// lacks something.
 fn prepare(what: &str) -> Option<(Folder, Interrupt, MutexGuard<'static, ()>)> {
-    // One at a time: swap areas are the machine's, and signals the process's.
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = turn();
     let dir = Folder::make(PathBuf::from(format!(
         "/var/tmp/cenote-demo-test-{}-{what}",
         std::process::id()

@@ -33,6 +33,26 @@ pub(crate) fn squeeze(
     }
 }
 
+/// Lifts the limit when dropped. Held after whatever turns swap off: pages that come back do not
+/// fit under the limit that pushed them out.
+pub(crate) struct LiftOnDrop<'a>(pub(crate) &'a MemoryCgroup);
+
+impl LiftOnDrop<'_> {
+    pub(crate) fn lift(&self) -> anyhow::Result<()> {
+        self.0.set_limit(UNLIMITED_BYTES).context("lift the limit")
+    }
+}
+
+impl Drop for LiftOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.lift() {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// Larger than any machine: no limit.
+pub(crate) const UNLIMITED_BYTES: u64 = 1 << 46;
 /// How long the memory may take to be swapped out; arbitrary.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Arbitrary: small beside the limit.

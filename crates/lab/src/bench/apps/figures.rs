@@ -33,6 +33,14 @@ impl Figures {
         self.0.push(figure);
     }
 
+    /// One figure, if it was measured.
+    pub(super) fn of(&self, place: Place, round: usize, metric: &str) -> Option<f64> {
+        let found = self.0.iter().find(|figure| {
+            figure.place == place && figure.round == round && figure.metric == metric
+        });
+        found.map(|figure| figure.value)
+    }
+
     /// Rows of our slots beside all others, and beside memory alone, at each limit.
     pub(super) fn rows(&self, program: &str, name: &dyn Fn(Slot) -> String) -> Vec<Row> {
         let mut rows = Vec::new();
@@ -86,15 +94,12 @@ impl Figures {
 
     /// Both figures of each round that has both.
     fn pairs(&self, metric: &str, mine: Place, theirs: Place) -> Vec<(f64, f64)> {
-        let of = |place: Place, round: usize| {
-            let found = self.0.iter().find(|figure| {
-                figure.place == place && figure.round == round && figure.metric == metric
-            });
-            found.map(|figure| figure.value)
-        };
         let rounds = self.0.iter().map(|figure| figure.round).max();
         (0..rounds.map_or(0, |last| last + 1))
-            .filter_map(|round| Some((of(mine, round)?, of(theirs, round)?)))
+            .filter_map(|round| {
+                let ours = self.of(mine, round, metric)?;
+                Some((ours, self.of(theirs, round, metric)?))
+            })
             .collect()
     }
 }

@@ -21,7 +21,7 @@ use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
 use crate::swapping::our_swap::OurSwap;
 use crate::swapping::random::Random;
-use crate::swapping::squeeze::squeeze;
+use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 
 /// Who is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -141,6 +141,7 @@ impl Scene<'_> {
             args.extend(["--backing", &backing]);
         }
         let (swap, _) = OurSwap::on(cluster.dir(), &args)?;
+        let limited = LiftOnDrop(self.group);
         squeeze(self.group, self.limit, self.interrupt)?;
         let killed = Duration::from_secs(SETTLE_S + BEFORE_S);
         let end = killed + Duration::from_secs(AFTER_S);
@@ -152,9 +153,7 @@ impl Scene<'_> {
             self.interrupt
                 .sleep(end.saturating_sub(Instant::now() - began))
         })?;
-        self.group
-            .set_limit(UNLIMITED_BYTES)
-            .context("lift the limit")?;
+        limited.lift()?;
         // Fails when a page was lost, which neither scheme may.
         swap.off()?;
         Ok((
@@ -205,8 +204,6 @@ const SLAB_MIB: u64 = 16;
 const SETTLE_S: u64 = 5;
 const BEFORE_S: u64 = 4;
 const AFTER_S: u64 = 10;
-/// Larger than any machine: no limit.
-const UNLIMITED_BYTES: u64 = 1 << 46;
 
 #[cfg(test)]
 mod tests {

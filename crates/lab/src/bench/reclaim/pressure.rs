@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use cenote_block::swap::cgroup::MemoryCgroup;
-use cenote_pool::pressure::BETA;
+
 use cenote_volume::{Backing, PAGE_BYTES, Volume};
 
 use super::{Options, wait_for};
@@ -23,7 +23,7 @@ use crate::cluster::LocalCluster;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
 use crate::swapping::our_swap::OurSwap;
-use crate::swapping::squeeze::squeeze;
+use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 
 pub(super) fn run(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Row>> {
     let mut rows = taken_from(options, interrupt)?;
@@ -56,6 +56,7 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
         let backing = options.dir.join("pressure-backing").display().to_string();
         let args = ["--size", &size, "--scheme", "plain", "--backing", &backing];
         let (swap, _) = OurSwap::on(cluster.dir(), &args)?;
+        let limited = LiftOnDrop(&group);
         squeeze(&group, peak / 4 * 3, interrupt)?;
         let pressed = SETTLE + BEFORE;
         let end = pressed + AFTER;
@@ -74,7 +75,7 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
             Ok(())
         })?;
         evictions[1] = dropped(&swap)?;
-        group.set_limit(UNLIMITED_BYTES).context("lift the limit")?;
+        limited.lift()?;
         swap.off()?;
         let before = stretch.rate_between(SETTLE, pressed);
         let after = stretch.rate_between(pressed, end);
@@ -314,6 +315,8 @@ impl Machine {
     }
 }
 
+/// Weight of the newest second in a host's average, as in `pool`.
+const BETA: f64 = 0.2;
 const HOST_COUNT: usize = 6;
 const SLAB_MIB: u64 = 16;
 /// Memory that the machines of the hosts have beside what is lent, of which nothing is real: so
@@ -331,8 +334,6 @@ const SETTLE: Duration = Duration::from_secs(5);
 const BEFORE: Duration = Duration::from_secs(4);
 const AFTER: Duration = Duration::from_secs(10);
 const RETREAT: Duration = Duration::from_secs(10);
-/// Larger than any machine: no limit.
-const UNLIMITED_BYTES: u64 = 1 << 46;
 /// What an eviction cost the paper's program, in per cent of its throughput.
 const PAPER_LOSS_PERCENT: f64 = 2.3;
 

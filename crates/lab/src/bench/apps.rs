@@ -105,10 +105,6 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     );
     let slots = Slots::prepare(&options.slots, &folder.0, swap_bytes, options.seed)?;
     let mut rows = Vec::new();
-    if let Some(disk) = slots.disk {
-        let own = (disk.read_us_p50, disk.read_us_p99);
-        eprintln!("the disk itself: p50 {:.0} us, p99 {:.0} us", own.0, own.1);
-    }
     for app in &options.apps {
         interrupt.check()?;
         let mut bench = Bench {

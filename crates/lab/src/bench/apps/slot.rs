@@ -69,8 +69,8 @@ pub(super) struct Slots {
     zram: Option<Zram>,
     dir: PathBuf,
     size_bytes: u64,
-    /// The disk's own direct reads.
-    pub(super) disk: Option<Disk>,
+    /// The own direct reads of the swap file's disk.
+    disk: Option<Disk>,
 }
 
 impl Slots {
@@ -149,13 +149,20 @@ impl Slots {
         })
     }
 
-    /// Peer name of a slot, with its version where it has one.
+    /// Peer name of a slot, with its version where it has one, and a disk with its own latency.
     pub(super) fn name(&self, slot: Slot) -> String {
-        match (slot, &self.nbdkit, &self.zram) {
-            (Slot::Nbdkit, Some(nbdkit), _) => nbdkit.name().to_owned(),
-            (Slot::Zram, _, Some(zram)) => format!("zram {}", zram.algorithm),
-            _ => slot.label().to_owned(),
-        }
+        let known = match slot {
+            Slot::Nbdkit => self.nbdkit.as_ref().map(|one| one.name().to_owned()),
+            Slot::Zram => self
+                .zram
+                .as_ref()
+                .map(|one| format!("zram {}", one.algorithm)),
+            Slot::File => self
+                .disk
+                .map(|disk| format!("swap file, disk {:.0} us", disk.read_us_p50)),
+            Slot::Plain | Slot::Coded => None,
+        };
+        known.unwrap_or_else(|| slot.label().to_owned())
     }
 }
 

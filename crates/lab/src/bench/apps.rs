@@ -6,7 +6,7 @@
 //! So all of them serve the same process with the same data, round after round, and a ratio is
 //! one of figures of the same round. A difference that not every round shows counts as none.
 //! Elsewhere: how a figure becomes a row (`figures`), what a program does (a file each).
-//! Paper: [infiniswap17] section 7.2.
+//! Paper: \[infiniswap17\] section 7.2.
 
 mod app;
 pub(crate) mod figures;

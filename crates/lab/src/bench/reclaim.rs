@@ -3,7 +3,7 @@
 //!
 //! Elsewhere: how long a slab takes (`slabs`), hosts that are killed (`loss`), hosts that want their
 //! memory back (`pressure`).
-//! Paper: [infiniswap17] section 7.3.
+//! Paper: \[infiniswap17\] section 7.3.
 
 mod loss;
 mod pressure;

@@ -3,7 +3,7 @@
 //! The paper's way: one call that only SETs, then one with ETC's mix. A call reads what it has
 //! set itself, never what an earlier one did (seen: not one miss, and as many new items as SETs),
 //! so the second pages much less than ETC over all items does.
-//! Paper: [infiniswap17] section 7.2.2. Debian names the program memcaslap.
+//! Paper: \[infiniswap17\] section 7.2.2. Debian names the program memcaslap.
 
 use std::process::{Command, Stdio};
 

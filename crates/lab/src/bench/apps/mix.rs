@@ -5,7 +5,7 @@
 //! the tenth of ETC's values beyond 512 bytes has 513 to 4096, a key's value keeps its size, and
 //! popularity is Zipf's law with the exponent 1.2, by which the less popular half of some 10^5
 //! keys gets 1 to 2% of the requests; that half of ETC's keys gets 1% is in those measurements.
-//! Paper: [infiniswap17] section 7.2.2.
+//! Paper: \[infiniswap17\] section 7.2.2.
 
 use crate::swapping::random::{Random, STEP, mix};
 

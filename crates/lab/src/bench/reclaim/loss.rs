@@ -3,7 +3,7 @@
 //! The load runs without a pause; what it did in the ten seconds from the kill on stands beside
 //! the seconds before it. Each kill has a cluster of its own, and memcached goes on from one to
 //! the next. The same without a kill shows what the load alone varies by.
-//! Paper: [infiniswap17] section 7.3.1, Figure 13; there VoltDB.
+//! Paper: \[infiniswap17\] section 7.3.1, Figure 13; there VoltDB.
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //! Two sides of it: what a program that pages to them loses while slabs are taken back, about one
 //! a second, and what a program on the host's own machine loses while the host gives way. Hosts
 //! are told of their machine's memory by a file each, which is rewritten here.
-//! Paper: [infiniswap17] section 7.3.1 (evictions), 7.3.2 and Table 1 (the local program).
+//! Paper: \[infiniswap17\] section 7.3.1 (evictions), 7.3.2 and Table 1 (the local program).
 
 use std::fs;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! The client is this process, by the public interface of `volume`; hosts are processes of their
 //! own over shared memory. Slabs of 64 MiB lie on 2 MiB pages where the machine allows it, and
 //! hosts prepare them ahead, as the paper's do. Time for that is left between two of them.
-//! Paper: [infiniswap17] section 7.3, times to map and to evict a slab.
+//! Paper: \[infiniswap17\] section 7.3, times to map and to evict a slab.
 
 use std::time::{Duration, Instant};
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use cenote_block::swap::cgroup::MemoryCgroup;
 
+use cenote_pool::pressure::BETA;
 use cenote_volume::{Backing, PAGE_BYTES, Volume};
 
 use super::{Options, wait_for};
@@ -315,8 +316,6 @@ impl Machine {
     }
 }
 
-/// Weight of the newest second in a host's average, as in `pool`.
-const BETA: f64 = 0.2;
 const HOST_COUNT: usize = 6;
 const SLAB_MIB: u64 = 16;
 /// Memory that the machines of the hosts have beside what is lent, of which nothing is real: so

@@ -1,7 +1,7 @@
 //! One disk queue: a thread, or a step at a time, that takes jobs in order and moves pages.
 //!
 //! Neighbouring pages that are ready together go in one transfer: a swap area is written in runs.
-//! Concurrency: everything here belongs to one thread; what it shares is the [`Lane`].
+//! Concurrency: everything here belongs to one thread; what it shares is its lane of the store.
 
 use std::collections::VecDeque;
 use std::io;

@@ -35,6 +35,7 @@ pub(crate) fn start(
     waker: Waker,
 ) -> Result<SideThread<Job>> {
     SideThread::start("keeper", move |inbox| {
+        machine::step_back();
         run(&inbox, slab_bytes, options, &outcomes, &waker);
     })
 }

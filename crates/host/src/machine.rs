@@ -59,6 +59,21 @@ pub(crate) fn volunteer_for_oom_killer() {
     }
 }
 
+/// Has this thread run when others do not want to: zeroing a slab takes a core for milliseconds, just
+/// when the client that got the one before is attaching it.
+#[allow(
+    unsafe_code,
+    reason = "priorities of threads have no safe wrapper in std"
+)]
+pub(crate) fn step_back() {
+    const NICE: i32 = 10;
+    // SAFETY: no pointers. Of Linux, process 0 is the calling thread.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) } != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(%error, "lower the priority of the thread that makes slabs");
+    }
+}
+
 /// Beside a program of the owner that uses 20% of the machine more, a host goes first.
 /// Arbitrary between 0 (no preference) and 1000 (always first).
 const OOM_SCORE_ADJ: i32 = 200;

@@ -9,6 +9,7 @@
 //! its slabs hold is not given up. What the disk refuses later is an error.
 //! Paper: \[infiniswap17\] 4.4 (handling of EVICT), 4.5 (remote failure).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cenote_pool::planted::{Planted, is_planted};
@@ -82,6 +83,16 @@ impl Control {
                 );
                 self.begin_drop(extent);
             }
+        }
+    }
+
+    /// Ends the drops that nobody is in the way of: mostly at once, for workers leave an epoch within
+    /// microseconds.
+    pub(super) fn step_drops(&mut self) {
+        let directory = Arc::clone(&self.core.directory);
+        let is_over = |repair: &Repair| matches!(repair.stage, Stage::Dropping { epoch } if directory.is_settled(epoch));
+        while let Some(at) = self.repairs.iter().position(is_over) {
+            self.end_drop(at);
         }
     }
 

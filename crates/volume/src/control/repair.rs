@@ -167,6 +167,7 @@ impl Control {
             }
             self.start_repairs(now);
             self.start_moves(now);
+            self.step_drops();
         }
     }
 

@@ -95,6 +95,12 @@ fn backing_counters(backing: &BackingStatus) -> Vec<Metric> {
             backing.pages_written,
         ),
         (
+            "cenote_backing_pages_promoted",
+            "Pages read from the disk that hosts got as well",
+            None,
+            backing.pages_promoted,
+        ),
+        (
             "cenote_backing_transfers",
             "Transfers of neighbouring pages from and to the disk",
             None,

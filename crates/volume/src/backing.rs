@@ -136,6 +136,8 @@ struct Inbox {
 pub struct Counters {
     pub pages_read: AtomicU64,
     pub pages_written: AtomicU64,
+    /// Pages that were read from the disk and given to hosts.
+    pub pages_promoted: AtomicU64,
     pub transfers: AtomicU64,
     pub errors: AtomicU64,
 }
@@ -336,6 +338,7 @@ impl Store {
             pages_written,
             transfers,
             errors,
+            ..
         } = &self.counters;
         let moved = if is_read { pages_read } else { pages_written };
         moved.fetch_add(pages, Ordering::Relaxed);

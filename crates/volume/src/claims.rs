@@ -48,6 +48,18 @@ impl Claims {
         taken
     }
 
+    /// Takes the page for writing if nobody has written it since `version` was taken.
+    pub fn try_claim_at(&self, page: u64, version: u64) -> bool {
+        let taken = self
+            .word(page)
+            .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+        if taken {
+            fence(Ordering::Release);
+        }
+        taken
+    }
+
     /// Gives the page back; every byte written under the claim is visible before this.
     pub fn release(&self, page: u64) {
         let word = self.word(page);

@@ -60,6 +60,8 @@ pub struct BackingStatus {
     pub pages_read: u64,
     /// Pages written to it so far.
     pub pages_written: u64,
+    /// Pages read from it that hosts got as well.
+    pub pages_promoted: u64,
     /// Transfers that they took.
     pub transfers: u64,
     /// Transfers that failed.
@@ -206,6 +208,7 @@ impl Control {
             stale_pages: store.pages.stale.range(0..pages).filter(is_written).count() as u64,
             pages_read: value(&store.counters.pages_read),
             pages_written: value(&store.counters.pages_written),
+            pages_promoted: value(&store.counters.pages_promoted),
             transfers: value(&store.counters.transfers),
             errors: value(&store.counters.errors),
             hot_slab: store.hot_slab,

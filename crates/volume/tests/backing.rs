@@ -70,7 +70,7 @@ fn what_hosts_acknowledged_is_read_back_while_the_disk_is_late_and_they_are_gone
 }
 
 #[test]
-fn extents_have_no_slabs_until_they_are_busy_and_old_pages_stay_on_the_disk() {
+fn extents_have_no_slabs_until_they_are_busy_and_old_pages_come_when_they_are_read() {
     let cluster = cluster(1);
     let disk = TestDisk::default();
     let backing = Backing {
@@ -111,6 +111,13 @@ fn extents_have_no_slabs_until_they_are_busy_and_old_pages_stay_on_the_disk() {
         (bytes.as_slice(), disk.moved().0),
         (&*page(0, 1), reads + 1)
     );
+    worker.read(0, &mut bytes).unwrap();
+    assert_eq!(
+        (bytes.as_slice(), disk.moved().0),
+        (&*page(0, 1), reads + 1),
+        "from its host by now"
+    );
+    assert_eq!(status(&volume).backing.unwrap().pages_promoted, 1);
     worker.read(2 * SLAB, &mut bytes).unwrap();
     assert_eq!(
         (bytes, disk.moved().0),

@@ -79,6 +79,8 @@ enum State {
     Settling,
     /// The disk reads its page.
     Fetching,
+    /// Its page was read from the disk, and goes to hosts as well.
+    Promoting,
     /// The disk writes its page, and nobody else does.
     Storing,
 }
@@ -134,7 +136,11 @@ impl Worker {
         for op in &mut self.ops {
             let is_whole = matches!(
                 op.state,
-                State::Merging | State::Settling | State::Fetching | State::Storing
+                State::Merging
+                    | State::Settling
+                    | State::Fetching
+                    | State::Promoting
+                    | State::Storing
             );
             if is_whole && std::mem::take(&mut op.claimed) {
                 self.core.claims.release(op.page);
@@ -326,6 +332,7 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Merging => self.end_merge(op),
             State::Writing => self.end_write(op),
+            State::Promoting => self.end_promotion(op),
             State::Free
             | State::Parked
             | State::Holding

@@ -4,6 +4,9 @@
 //! that one buffer to the hosts and to the disk: hosts acknowledge it. Without slabs, or when they
 //! fail under it, the disk does. What is acknowledged by the disk alone has its bit clear first.
 //!
+//! A page that is read from the disk while its extent has slabs is given to them, under its claim:
+//! the paper waits for its next write.
+//!
 //! Invariants: the bit of a page is looked at and set in an epoch, so it is one of the slabs of
 //! that epoch (soundness Z1, Z4); a page's writes join the lane in the order of its claims (Z2); a
 //! write that failed at its hosts clears the bit before the disk's end counts (Z5).
@@ -12,7 +15,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{State, Worker};
+use cenote_fabric::order_stores;
+
+use super::epoch::stripe_of;
+use super::{State, Worker, required};
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
 use crate::{IoError, PAGE_BYTES};
 
@@ -211,6 +217,50 @@ impl Worker {
         if !self.is_unchanged(op) {
             self.count_repeat();
             return self.park(op);
+        }
+        if !self.begin_promotion(op) {
+            self.finish(op, Ok(()));
+        }
+    }
+
+    /// Gives hosts a page that was read from the disk, if its extent has slabs by now: what is read
+    /// and never written again would be read from the disk for good. False when it does not go.
+    fn begin_promotion(&mut self, op: u16) -> bool {
+        let at = usize::from(op);
+        let (page, version, index) = (self.ops[at].page, self.ops[at].version, self.ops[at].index);
+        let is_whole = self.ops[at].len_bytes == PAGE_BYTES;
+        if !is_whole || !self.core.claims.try_claim_at(page, version) {
+            return false;
+        }
+        self.ops[at].claimed = true;
+        self.enter(op);
+        let k = self.core.scheme.k();
+        let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
+            let is_there = stripe.readable().count_ones() as usize >= k;
+            is_there && !stripe.fence.contains(&index) && !stripe.has_stranded()
+        });
+        let Some(members) = stripe.map(|stripe| required(stripe, index, k)) else {
+            return false;
+        };
+        let state = &mut self.ops[at];
+        (state.state, state.acked, state.failed) = (State::Promoting, 0, false);
+        self.scatter(op, members);
+        true
+    }
+
+    /// Hosts have the page too, or it stays the disk's: the read has succeeded either way.
+    pub(super) fn end_promotion(&mut self, op: u16) {
+        // Before the bit, which readers look at.
+        order_stores();
+        let op_state = &self.ops[usize::from(op)];
+        let stripe = stripe_of(&self.views, op_state).expect("it works in a mapped extent");
+        // A slab that was skipped must be out of everybody's sight.
+        if !op_state.failed && self.core.directory.is_settled(stripe.changed_in) {
+            self.mark_remote(op);
+            self.store()
+                .counters
+                .pages_promoted
+                .fetch_add(1, Ordering::Relaxed);
         }
         self.finish(op, Ok(()));
     }

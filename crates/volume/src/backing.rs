@@ -257,7 +257,7 @@ impl Store {
         if lane.has_ended.load(Ordering::SeqCst) {
             return self.refuse(number);
         }
-        lane.ring(is_urgent);
+        lane.ring(is_urgent || lane.jobs.len() == Lane::CROWD);
     }
 
     /// Somebody waits for a job of the lane now.
@@ -350,6 +350,8 @@ impl Store {
 impl Lane {
     /// Pages that are being read at a time.
     const READS: u32 = 256;
+    /// Jobs for which a queue that gathers waits no longer.
+    const CROWD: usize = 128;
 
     fn new(entries: u32) -> io::Result<Self> {
         let reads = Entries::new(Self::READS)?;
@@ -397,8 +399,9 @@ impl Lane {
     /// Waits a little for more jobs that nobody waits for, if there are no others: they are fewer
     /// transfers then.
     fn gather(&self) {
-        /// A hundred pages over memory; nothing beside a disk.
-        const GATHER_NS: i64 = 300_000;
+        /// Long beside a request to a disk, which costs a processor as much for one page as for
+        /// many; what hosts have acknowledged may take it.
+        const GATHER_NS: i64 = 5_000_000;
         let has_lazy = self.has_rung.load(Ordering::SeqCst) && !self.jobs.is_empty();
         if !has_lazy || self.has_rung_urgently.load(Ordering::SeqCst) {
             return;

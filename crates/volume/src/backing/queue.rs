@@ -181,9 +181,13 @@ impl DiskQueue {
         {
             self.prefer_awaited();
         }
+        // What nobody waits for goes many at a time: starting them costs as much as one. Unless the
+        // disk is what writers are about to wait for.
+        let writes = &self.store.lanes[self.lane].writes;
+        let takes_all = self.writing == 0 || writes.used() * 2 > writes.count();
         while self.writing < SHARE_MAX
             && !self.free.is_empty()
-            && let Some((first, count)) = self.next_run()
+            && let Some((first, count)) = self.next_run(takes_all)
         {
             let token = self.free.pop().expect("just looked");
             self.writing += 1;
@@ -202,10 +206,13 @@ impl DiskQueue {
     /// Puts the entries of the next neighbouring pages in `run`: first page and how many. What
     /// somebody waits for comes first. The rest goes batch by batch, each in the order of its pages;
     /// who comes later is in the next, so every page has its turn.
-    fn next_run(&mut self) -> Option<(u64, usize)> {
+    fn next_run(&mut self, takes_all: bool) -> Option<(u64, usize)> {
         if let Some((page, entry)) = self.urgent.pop_front() {
             self.run[0] = entry;
             return Some((page, 1));
+        }
+        if !takes_all {
+            return None;
         }
         if self.batch.is_empty() {
             std::mem::swap(&mut self.batch, &mut self.ready);

@@ -42,6 +42,8 @@ pub struct Watched {
 #[derive(Default)]
 struct Book {
     peers: BTreeMap<PeerId, Peer>,
+    /// Those that went since the last look: the host may still answer what they had asked before.
+    gone: BTreeMap<PeerId, Peer>,
     clients: BTreeMap<ClientId, Heard>,
     /// By window: its generation and its memory.
     standing: BTreeMap<WindowId, (Generation, Arc<Region>)>,
@@ -115,7 +117,7 @@ impl Watched {
                 };
                 book.peers.insert(*peer, peer_book);
             }
-            Event::Disconnected { peer } => drop(book.peers.remove(peer)),
+            Event::Disconnected { peer } => book.forget(*peer),
             Event::Message { peer, bytes } => {
                 let Some(client) = book.peers.get(peer).map(|peer| peer.client) else {
                     return;
@@ -275,7 +277,8 @@ impl Book {
         if !self.granted.insert(generation) {
             return Err(format!("window {} is granted twice", window.id));
         }
-        let Some(peer) = self.peers.get_mut(&peer) else {
+        let peers = [&mut self.peers, &mut self.gone];
+        let Some(peer) = peers.into_iter().find_map(|peers| peers.get_mut(&peer)) else {
             return Ok(());
         };
         let Some(place) = peer.places.remove(&request) else {
@@ -291,6 +294,12 @@ impl Book {
             },
         );
         Ok(())
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if let Some(gone) = self.peers.remove(&peer) {
+            self.gone.insert(peer, gone);
+        }
     }
 
     /// A slab has a new name, and with it a new client.
@@ -429,12 +438,13 @@ impl Listen for Watched {
     }
 
     fn close(&mut self, peer: PeerId) {
-        self.book().peers.remove(&peer);
+        self.book().forget(peer);
         self.listener.close(peer);
     }
 
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
         let old = events.len();
+        self.book().gone.clear();
         self.listener.poll(timeout, events)?;
         for event in &events[old..] {
             self.look_at(event);

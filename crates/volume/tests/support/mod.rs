@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod backed;
 pub mod disk;
 pub mod guarded;
 pub mod operator;

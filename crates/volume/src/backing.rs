@@ -100,6 +100,12 @@ impl Token {
         self.0 as u16
     }
 
+    /// Whether it was made before the token of a sequence number, which wraps.
+    fn is_before(self, sequence: u32) -> bool {
+        let ours = (self.0 >> 16) as u32;
+        ours.wrapping_sub(sequence) > u32::MAX / 2
+    }
+
     fn worker(self) -> usize {
         usize::try_from(self.0 >> 48).expect("16 bits")
     }
@@ -125,8 +131,8 @@ struct Inbox {
     told: ArrayQueue<Told>,
     sequence: AtomicU32,
     has_rung: AtomicBool,
-    /// Whether a worker takes what is in it.
-    is_owned: AtomicBool,
+    /// First of the sequence that the worker of now asked for.
+    owned_from: AtomicU32,
     /// Made when the first worker of this number is.
     bell: OnceLock<Wake>,
 }
@@ -152,11 +158,12 @@ impl Store {
         let lanes: io::Result<Box<[Lane]>> = lanes.collect();
         let bits = PageBits::anonymous(page_count)?;
         let inboxes = (0..WORKERS_MAX).map(|_| Inbox {
-            // An operation waits for one job at a time; twice that while one worker follows another.
+            // An operation waits for one job at a time; as much again for what was told while one
+            // worker followed another.
             told: ArrayQueue::new(OPS_MAX * 2),
             sequence: AtomicU32::new(0),
             has_rung: AtomicBool::new(false),
-            is_owned: AtomicBool::new(false),
+            owned_from: AtomicU32::new(0),
             bell: OnceLock::new(),
         });
         let store = Arc::new(Self {
@@ -207,26 +214,25 @@ impl Store {
         if let Some(bell) = inbox.bell.get() {
             bell.clear();
         }
-        inbox.has_rung.swap(false, Ordering::SeqCst);
+        inbox.has_rung.store(false, Ordering::SeqCst);
+        // Pairs with the exchange in `tell`: what is not found from here on rings.
+        fence(Ordering::SeqCst);
     }
 
-    /// A worker of this number begins, or ends: nobody else takes what it was told, nor frees what
-    /// it read.
-    pub fn set_owned(&self, worker: usize, is_owned: bool) {
-        self.inboxes[worker]
-            .is_owned
-            .store(is_owned, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if !is_owned {
-            self.drain(worker);
+    /// A worker of this number begins or ends: what was asked under it so far is nobody's. Its ends
+    /// are dropped, and what it read is free.
+    pub fn disown(&self, worker: usize) {
+        let inbox = &self.inboxes[worker];
+        let sequence = inbox.sequence.load(Ordering::SeqCst);
+        inbox.owned_from.store(sequence, Ordering::SeqCst);
+        while let Some(told) = self.told(worker) {
+            self.drop_told(&told);
         }
     }
 
-    fn drain(&self, worker: usize) {
-        while let Some(told) = self.told(worker) {
-            if let Some((lane, entry)) = told.read {
-                self.lanes[lane].reads.free(entry);
-            }
+    fn drop_told(&self, told: &Told) {
+        if let Some((lane, entry)) = told.read {
+            self.lanes[lane].reads.free(entry);
         }
     }
 
@@ -315,15 +321,13 @@ impl Store {
 
     fn tell(&self, told: Told) {
         let inbox = &self.inboxes[told.token.worker()];
-        if inbox.told.push(told).is_err() {
-            // Only what a worker left can fill it, and that is of no use to the next.
-            self.drain(told.token.worker());
-            return self.tell(told);
+        let owned_from = inbox.owned_from.load(Ordering::SeqCst);
+        if told.token.is_before(owned_from) {
+            return self.drop_told(&told);
         }
-        // Pairs with the fence in `set_owned`: one of both finds it.
-        fence(Ordering::SeqCst);
-        if !inbox.is_owned.load(Ordering::SeqCst) {
-            return self.drain(told.token.worker());
+        // One that a worker leaves just now is found, and dropped, by the next of its number.
+        if inbox.told.push(told).is_err() {
+            unreachable!("room for every operation of two workers");
         }
         if !inbox.has_rung.swap(true, Ordering::SeqCst)
             && let Some(bell) = inbox.bell.get()

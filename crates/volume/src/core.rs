@@ -182,6 +182,11 @@ impl Core {
         }
     }
 
+    /// Whether too few hosts had memory for an extent a moment ago.
+    pub fn is_refused(&self, extent: usize) -> bool {
+        self.mapping[extent].load(Ordering::Acquire) == Mapping::Refused as u8
+    }
+
     /// Says how mapping an extent ended.
     pub fn mapping_ended(&self, extent: usize, state: Mapping) {
         self.mapping[extent].store(state as u8, Ordering::Release);

@@ -141,7 +141,7 @@ impl Worker {
         };
         if let Some(store) = &worker.core.backing {
             worker.lanes.watch_disk(store.bell_of(id)?.fd());
-            store.set_owned(id, true);
+            store.disown(id);
         }
         worker.take_mail();
         Ok(worker)

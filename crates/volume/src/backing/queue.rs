@@ -34,14 +34,23 @@ pub struct DiskQueue {
     run: [u32; RUN_MAX],
     /// Reads that may go.
     reads: VecDeque<Job>,
-    /// Flights under way.
+    /// Flights under way: reads, writes, and those of the writes that nobody waits for.
     reading: usize,
     writing: usize,
+    trailing: usize,
     ended: Vec<(u32, io::Result<()>)>,
 }
 
 /// Most flights that are reads, and most that are writes.
 const SHARE_MAX: usize = FLIGHTS_MAX * 3 / 4;
+
+/// Neighbouring pages that go in one transfer.
+struct Run {
+    first: u64,
+    count: usize,
+    /// Whether nobody waits for them.
+    trails: bool,
+}
 
 /// A transfer under way.
 struct Flight {
@@ -51,6 +60,8 @@ struct Flight {
     count: u32,
     /// Of a read.
     job: Option<Job>,
+    /// Of a write that nobody waits for.
+    trails: bool,
 }
 
 // SAFETY: the vectors point into the store's entries, which it keeps alive; nothing is tied to a thread.
@@ -68,6 +79,7 @@ impl DiskQueue {
             first: 0,
             count: 0,
             job: None,
+            trails: false,
         };
         Self {
             order: Order::new(entries),
@@ -80,6 +92,7 @@ impl DiskQueue {
             reads: VecDeque::with_capacity(reads),
             reading: 0,
             writing: 0,
+            trailing: 0,
             ended: Vec::with_capacity(FLIGHTS_MAX),
             store,
             lane,
@@ -184,10 +197,14 @@ impl DiskQueue {
         // What nobody waits for goes many at a time: starting them costs as much as one. Unless the
         // disk is what writers are about to wait for.
         let writes = &self.store.lanes[self.lane].writes;
-        let takes_all = self.writing == 0 || writes.used() * 2 > writes.count();
+        let takes_all = self.trailing == 0 || writes.used() * 2 > writes.count();
         while self.writing < SHARE_MAX
             && !self.free.is_empty()
-            && let Some((first, count)) = self.next_run(takes_all)
+            && let Some(Run {
+                first,
+                count,
+                trails,
+            }) = self.next_run(takes_all)
         {
             let token = self.free.pop().expect("just looked");
             self.writing += 1;
@@ -197,19 +214,23 @@ impl DiskQueue {
                 self.load(token, slot, buffer);
             }
             let flight = &mut self.flights[token as usize];
-            (flight.first, flight.job) = (first, None);
+            (flight.first, flight.job, flight.trails) = (first, None, trails);
+            self.trailing += usize::from(trails);
             flight.count = u32::try_from(count).expect("at most RUN_MAX");
             self.start(token, true);
         }
     }
 
-    /// Puts the entries of the next neighbouring pages in `run`: first page and how many. What
-    /// somebody waits for comes first. The rest goes batch by batch, each in the order of its pages;
+    /// Puts the entries of the next neighbouring pages in `run`. What somebody waits for comes first. The rest goes batch by batch, each in the order of its pages;
     /// who comes later is in the next, so every page has its turn.
-    fn next_run(&mut self, takes_all: bool) -> Option<(u64, usize)> {
+    fn next_run(&mut self, takes_all: bool) -> Option<Run> {
         if let Some((page, entry)) = self.urgent.pop_front() {
             self.run[0] = entry;
-            return Some((page, 1));
+            return Some(Run {
+                first: page,
+                count: 1,
+                trails: false,
+            });
         }
         if !takes_all {
             return None;
@@ -229,7 +250,11 @@ impl DiskQueue {
             self.run[count] = entry;
             count += 1;
         }
-        Some((first, count))
+        Some(Run {
+            first,
+            count,
+            trails: true,
+        })
     }
 
     /// A write may go now.
@@ -284,6 +309,7 @@ impl DiskQueue {
             self.reading -= 1;
         } else {
             self.writing -= 1;
+            self.trailing -= usize::from(std::mem::take(&mut flight.trails));
         }
         if !is_ok && count > 1 {
             // One page of the run may be all that is wrong: each is tried by itself.

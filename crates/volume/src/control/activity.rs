@@ -71,7 +71,7 @@ impl Control {
     fn map_the_hot(&mut self) {
         let mut hot: Vec<usize> = (0..self.activity.averages.len())
             .filter(|&extent| self.is_hot(extent))
-            .filter(|&extent| self.refused.iter().all(|&(refused, _)| refused != extent))
+            .filter(|&extent| !self.core.is_refused(extent))
             .collect();
         hot.sort_by(|&a, &b| self.activity.of(b).total_cmp(&self.activity.of(a)));
         for extent in hot {

@@ -5,7 +5,6 @@
 //! none, the extent is mapped DEGRADED on at least k (completed later by `repair`), and
 //! with fewer than k everything is given back and the writers get "no space".
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
@@ -118,7 +117,7 @@ impl Control {
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| !job.tried.contains(&candidate.host));
         let old = self.hosts_in_use();
-        let is_old = |host: HostIndex| old.contains(&host);
+        let is_old = |host: HostIndex| old[host];
         let seed = self.seed(extent);
         let chosen = (self.policy()).place(&candidates, is_old, &excluded, lacking.len(), seed);
         // All are noted before the first is asked: a host that is lost while it is asked
@@ -156,16 +155,23 @@ impl Control {
         }
     }
 
-    /// Hosts that this volume has a slab of, or asked for one.
-    fn hosts_in_use(&self) -> BTreeSet<HostIndex> {
+    /// By host: whether this volume has a slab of it, or asked for one. Looks no further than
+    /// until every host is known: a volume may have a million extents.
+    fn hosts_in_use(&self) -> Vec<bool> {
         let snapshot = self.core.directory.snapshot();
         let stripes = snapshot.extents.iter().flatten();
         let members = stripes.flat_map(|stripe| stripe.members.iter().flatten());
+        let held = members.map(|member| member.session.host);
         let asked = self.acquires.values().map(|acquire| acquire.session.host);
-        members
-            .map(|member| member.session.host)
-            .chain(asked)
-            .collect()
+        let mut in_use = vec![false; self.hosts.len()];
+        let mut left = in_use.len();
+        for host in asked.chain(held) {
+            left -= usize::from(!std::mem::replace(&mut in_use[host], true));
+            if left == 0 {
+                break;
+            }
+        }
+        in_use
     }
 
     /// Spreads ties between equally loaded hosts over extents, and draws over attempts.

@@ -256,6 +256,8 @@ impl Worker {
         let stripe = stripe_of(&self.views, op_state).expect("it works in a mapped extent");
         // A slab that was skipped must be out of everybody's sight.
         if !op_state.failed && self.core.directory.is_settled(stripe.changed_in) {
+            // Whatever a write of it that ended unknown had left with them is gone.
+            self.core.marks.heal(op_state.page);
             self.mark_remote(op);
             self.store()
                 .counters
@@ -290,7 +292,7 @@ impl Worker {
         }
         self.at_disk = 0;
         if let Some(store) = &self.core.backing {
-            store.set_owned(self.farewell.id, false);
+            store.disown(self.farewell.id);
         }
     }
 }

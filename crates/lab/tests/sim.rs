@@ -50,9 +50,7 @@ const SEEDS: [u64; 4] = [1, 2, 3, 4];
 #[test]
 fn known_seeds_keep_every_promise() {
     for seed in SEEDS {
-        let mut options = options(seed, 3600);
-        options.limit = Some(Duration::from_secs(15));
-        let report = assert_kept(&options);
+        let report = assert_kept(&options(seed, 120));
         assert!(
             report.page_ops > 1000 && report.faults > 10,
             "nothing happened: {report:?}"
@@ -107,13 +105,12 @@ fn volumes_with_a_disk_behind_them_keep_every_promise() {
     let fresh = RandomState::new().hash_one(0) & u64::from(u32::MAX);
     for seed in [1, 2, fresh] {
         println!("seed: {seed}");
-        let mut options = options(seed, 3600).backed();
+        let mut options = options(seed, 30).backed();
         options.hosts = 6;
         options.epoch = Duration::from_secs(15);
-        options.limit = Some(Duration::from_secs(10));
         let report = assert_kept(&options);
         assert!(
-            report.page_ops > 1000 && report.faults > 10,
+            report.page_ops > 1000 && report.faults > 0,
             "nothing happened: {report:?}"
         );
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{Backing, HostConfig, Scheme, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{Backing, HostConfig, Resilience, Scheme, Volume, VolumeConfig, VolumeError};
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::failure::Failure;
@@ -169,7 +169,7 @@ impl Serving {
         let config = VolumeConfig {
             name: name.to_owned(),
             id: spec.id()?,
-            scheme,
+            resilience: Resilience::of(scheme),
             size_bytes,
             size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
             hosts: hosts(loaded)?,

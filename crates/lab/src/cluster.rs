@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
-use cenote_volume::{Backing, HostConfig, Scheme, Volume, VolumeConfig};
+use cenote_volume::{Backing, HostConfig, Resilience, Scheme, Volume, VolumeConfig};
 
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {
@@ -101,7 +101,7 @@ impl LocalCluster {
         VolumeConfig {
             name: format!("bench {scheme}"),
             id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
-            scheme,
+            resilience: Resilience::of(scheme),
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: self.hosts.clone(),

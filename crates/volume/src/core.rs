@@ -13,11 +13,13 @@ use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::marks::Marks;
 use crate::timings::Timings;
 use crate::wake::Wake;
-use crate::{PAGE_BYTES, Scheme};
+use crate::{PAGE_BYTES, Resilience, Scheme};
 
 /// Shared state of one volume.
 pub struct Core {
     pub scheme: Scheme,
+    /// How many splits its pages' operations send and wait for.
+    pub resilience: Resilience,
     pub code: Option<Code>,
     /// Pages in one extent: slab bytes / split bytes.
     pub extent_pages: u64,
@@ -74,7 +76,7 @@ pub struct Counters {
 
 /// How a volume is laid out. Sizes in bytes.
 pub struct Shape {
-    pub scheme: Scheme,
+    pub resilience: Resilience,
     pub slab_bytes: u64,
     pub size_bytes: u64,
     pub size_max: u64,
@@ -101,17 +103,19 @@ impl Core {
         clock: fn() -> Time,
     ) -> Self {
         let Shape {
-            scheme,
+            resilience,
             slab_bytes,
             size_bytes,
             size_max,
         } = shape;
+        let scheme = resilience.scheme();
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
         let pages = pages_of(scheme, slab_bytes, size_max);
         let extent_count =
             usize::try_from(pages / extent_pages).expect("volume sizes fit the address space");
         Self {
             scheme,
+            resilience,
             code: scheme.code(),
             extent_pages,
             size_bytes: AtomicU64::new(size_bytes),

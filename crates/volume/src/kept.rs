@@ -86,7 +86,7 @@ impl Kept {
         let Some(image) = Journal::load(&mut *self.journal)? else {
             return Ok(None);
         };
-        let scheme = config.scheme;
+        let scheme = config.resilience.scheme();
         let is_same = image.identity.volume == config.id
             && usize::from(image.identity.k) == scheme.k()
             && usize::from(image.identity.r) == scheme.r();
@@ -116,8 +116,8 @@ impl Kept {
         let identity = Identity {
             volume: config.id,
             slab_bytes,
-            k: u8::try_from(config.scheme.k()).expect("at most 32"),
-            r: u8::try_from(config.scheme.r()).expect("at most 8"),
+            k: u8::try_from(config.resilience.scheme().k()).expect("at most 32"),
+            r: u8::try_from(config.resilience.scheme().r()).expect("at most 8"),
         };
         let image = left.unwrap_or(Image {
             identity,

@@ -18,7 +18,7 @@ use crate::marks::{Marks, MarksError};
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
-use crate::{PAGE_BYTES, Scheme, VolumeError};
+use crate::{PAGE_BYTES, Resilience, Scheme, VolumeError};
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub struct VolumeConfig {
     pub name: String,
     /// Identity; hosts lend to one live owner of it at a time.
     pub id: u128,
-    /// Redundancy.
-    pub scheme: Scheme,
+    /// Redundancy, and what is done about slow, lost and wrong hosts.
+    pub resilience: Resilience,
     /// Size in bytes, a multiple of the page.
     pub size_bytes: u64,
     /// Size that it may grow to by [`Volume::resize`]; its tables are laid out for this much.
@@ -130,13 +130,13 @@ impl Volume {
             .collect();
         domains.sort_unstable();
         domains.dedup();
-        if domains.len() < config.scheme.k() && !has_data {
-            let (needed, answered) = (config.scheme.members(), domains.len());
+        if domains.len() < config.resilience.scheme().k() && !has_data {
+            let (needed, answered) = (config.resilience.scheme().members(), domains.len());
             let complaint = complaint
                 .map(|text| format!(" ({text})"))
                 .unwrap_or_default();
             return Err(VolumeError::TooFewHosts {
-                scheme: config.scheme,
+                scheme: config.resilience.scheme(),
                 needed,
                 answered,
                 complaint,
@@ -211,7 +211,7 @@ impl Volume {
 
     /// A volume and what its control thread runs.
     pub(crate) fn assemble(config: VolumeConfig, with: Assembly) -> Result<Assembled, VolumeError> {
-        let (scheme, slab_bytes) = (config.scheme, with.slab_bytes);
+        let (scheme, slab_bytes) = (config.resilience.scheme(), with.slab_bytes);
         let size_bytes_max = config.size_bytes_max();
         check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
         let extent_bytes = slab_bytes.saturating_mul(scheme.k() as u64);
@@ -242,7 +242,7 @@ impl Volume {
             None => (None, Vec::new()),
         };
         let shape = Shape {
-            scheme,
+            resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,
             size_max: size_bytes_max,

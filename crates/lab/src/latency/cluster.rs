@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use cenote_fabric::sim::{Config, Net, SimConnector};
 use cenote_fabric::{ClientId, Time, sim};
-use cenote_volume::{HostConfig, Op, PAGE_BYTES, Request, Scheme, Stepped, VolumeConfig, Worker};
+use cenote_volume::{
+    HostConfig, Op, PAGE_BYTES, Request, Resilience, Scheme, Stepped, VolumeConfig, Worker,
+};
 
 use super::{FLOW_HOSTS, Network, Operation};
 use crate::sim::dialer::Dialing;
@@ -63,7 +65,7 @@ impl Cluster {
         let config = VolumeConfig {
             name: "latency".into(),
             id: random.u128(),
-            scheme,
+            resilience: Resilience::of(scheme),
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: hosts.iter().enumerate().map(known).collect(),

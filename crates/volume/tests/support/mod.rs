@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
-use cenote_volume::{Backing, Health, HostConfig, Kept, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{
+    Backing, Health, HostConfig, Kept, Resilience, Volume, VolumeConfig, VolumeError,
+};
 use guarded::{Guard, Guarded};
 
 /// A running cluster; dropping it stops the hosts.
@@ -135,7 +137,7 @@ impl Cluster {
         VolumeConfig {
             name: "test".into(),
             id: 7,
-            scheme: scheme.parse().unwrap(),
+            resilience: Resilience::of(scheme.parse().unwrap()),
             size_bytes,
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),

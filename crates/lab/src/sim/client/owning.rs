@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
@@ -31,7 +31,7 @@ impl Client {
         let config = VolumeConfig {
             name: self.name.clone(),
             id: self.volume_id,
-            scheme: self.plan.scheme,
+            resilience: Resilience::of(self.plan.scheme),
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),

@@ -1,6 +1,7 @@
 //! `cenote bench`: ours beside a peer, in one run.
 
 mod apps;
+mod events;
 mod reclaim;
 
 use std::fs::File;
@@ -69,6 +70,8 @@ enum Bench {
     AppsWorker(apps::Worker),
     /// Hosts that die or want their memory back under a program; times to get and give a slab
     Reclaim(reclaim::Args),
+    /// A host that dies, flows of others, a burst: throughput of a program over time, coded or copied
+    Events(events::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration,
 }
@@ -96,6 +99,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
         Bench::Apps(args) => apps::run(args, rounds)?,
         Bench::Reclaim(args) => reclaim::run(args, rounds)?,
+        Bench::Events(args) => events::run(args, rounds)?,
         Bench::AppsWorker(job) => {
             apps::work(job)?;
             return Ok(DONE);

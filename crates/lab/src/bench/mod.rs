@@ -10,6 +10,7 @@ use serde::Serialize;
 
 pub mod apps;
 pub mod codec;
+pub mod events;
 pub mod fabric;
 pub mod nbd;
 pub mod page;

@@ -81,6 +81,8 @@ enum SwapKind {
     Plain,
     /// Ours, rs:8+2
     Rs,
+    /// Two copies on the same hosts
+    Mirror,
     /// nbdkit's memory plugin
     Nbdkit,
     /// A swap file on disk
@@ -94,6 +96,7 @@ impl From<SwapKind> for Slot {
         match kind {
             SwapKind::Plain => Self::Plain,
             SwapKind::Rs => Self::Coded,
+            SwapKind::Mirror => Self::Mirrored,
             SwapKind::Nbdkit => Self::Nbdkit,
             SwapKind::File => Self::File,
             SwapKind::Zram => Self::Zram,

@@ -7,7 +7,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -107,19 +107,20 @@ impl MemcachedLoad {
         time: Duration,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Stretch> {
-        self.run(time, |_, _| interrupt.sleep(time))
+        self.run(time, |_| interrupt.sleep(time))
     }
 
-    /// Reads and writes in the background for as long as `lead` takes, which is given the start
-    /// and the operations done so far; at most `time_max` is told apart by period.
+    /// Reads and writes in the background for as long as `lead` takes, which may steer it; at most
+    /// `time_max` is told apart by period.
     pub(crate) fn run(
         &mut self,
         time_max: Duration,
-        lead: impl FnOnce(Instant, &AtomicU64) -> anyhow::Result<()>,
+        lead: impl FnOnce(&Steering<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Stretch> {
         let (items, popularity, kind) = (&self.items, &self.popularity, self.kind);
         let period_count = (time_max.as_nanos() / PERIOD.as_nanos()) as usize + 1;
-        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
+        let active = AtomicUsize::new(CONNECTION_COUNT);
         let began = Instant::now();
         let run = Run {
             items,
@@ -127,19 +128,23 @@ impl MemcachedLoad {
             kind,
             began,
             stop: &stop,
-            done: &done,
+            active: &active,
         };
         let (led, ended, time) = std::thread::scope(|scope| {
             let guard = StopOnDrop(&stop);
             let threads: Vec<_> = self
                 .connections
                 .iter_mut()
-                .map(|connection| {
+                .enumerate()
+                .map(|(index, connection)| {
                     let run = &run;
-                    scope.spawn(move || connection.drive(run, period_count))
+                    scope.spawn(move || connection.drive(run, index, period_count))
                 })
                 .collect();
-            let led = lead(began, &done);
+            let led = lead(&Steering {
+                began,
+                active: &active,
+            });
             drop(guard);
             let time = began.elapsed();
             let ended: Vec<_> = threads
@@ -166,6 +171,19 @@ impl MemcachedLoad {
     }
 }
 
+/// A load that is running.
+pub(crate) struct Steering<'a> {
+    pub(crate) began: Instant,
+    active: &'a AtomicUsize,
+}
+
+impl Steering<'_> {
+    /// Has so many connections go on, and the others rest; all do at first.
+    pub(crate) fn set_active(&self, count: usize) {
+        self.active.store(count, Ordering::Relaxed);
+    }
+}
+
 /// What the threads of a run share.
 struct Run<'a> {
     items: &'a Items,
@@ -173,7 +191,7 @@ struct Run<'a> {
     kind: Mix,
     began: Instant,
     stop: &'a AtomicBool,
-    done: &'a AtomicU64,
+    active: &'a AtomicUsize,
 }
 
 struct StopOnDrop<'a>(&'a AtomicBool);
@@ -233,11 +251,16 @@ impl Connection {
     fn drive(
         &mut self,
         run: &Run<'_>,
+        index: usize,
         period_count: usize,
     ) -> anyhow::Result<(Histogram<u64>, Vec<u64>)> {
         let mut times = histogram()?;
         let mut periods = vec![0; period_count];
         while !run.stop.load(Ordering::Relaxed) {
+            if index >= run.active.load(Ordering::Relaxed) {
+                std::thread::sleep(REST);
+                continue;
+            }
             let slot = run.popularity.draw(&mut self.random);
             let is_set = self.random.below(100) < run.kind.set_percent();
             self.out.clear();
@@ -258,7 +281,6 @@ impl Connection {
             }
             let now = Instant::now();
             times.saturating_record((now - began).as_nanos() as u64);
-            run.done.fetch_add(1, Ordering::Relaxed);
             let period = ((now - run.began).as_nanos() / PERIOD.as_nanos()) as usize;
             if let Some(count) = periods.get_mut(period) {
                 *count += 1;
@@ -332,7 +354,9 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
 }
 
 /// As many as the demonstration has.
-const CONNECTION_COUNT: usize = 4;
+pub(crate) const CONNECTION_COUNT: usize = 4;
+/// How often a connection that rests looks whether it is to go on; a small part of a period.
+const REST: Duration = Duration::from_millis(1);
 /// SETs under way at a time while filling; arbitrary, some tens of KiB.
 const FILL_BATCH: usize = 32;
 /// Resolution of throughput over time.

@@ -24,6 +24,8 @@ pub enum Slot {
     Plain,
     /// A volume rs:8+2 on the hosts.
     Coded,
+    /// A volume of two copies on the hosts.
+    Mirrored,
     /// nbdkit's memory plugin.
     Nbdkit,
     /// A swap file on disk.
@@ -34,9 +36,10 @@ pub enum Slot {
 
 impl Slot {
     /// Every kind, ours first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Plain,
         Self::Coded,
+        Self::Mirrored,
         Self::Nbdkit,
         Self::File,
         Self::Zram,
@@ -48,16 +51,22 @@ impl Slot {
         match self {
             Self::Plain => "plain+backing",
             Self::Coded => "rs:8+2",
+            Self::Mirrored => "mirror:2",
             Self::Nbdkit => "nbdkit memory",
             Self::File => "swap file",
             Self::Zram => "zram",
         }
     }
 
-    /// Whether it is ours.
+    /// Whether a row is ours. Copies are on our hosts too, and what coding is compared with.
     #[must_use]
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Plain | Self::Coded)
+    }
+
+    /// Whether our hosts have its pages.
+    fn is_on_hosts(self) -> bool {
+        self.is_ours() || self == Self::Mirrored
     }
 }
 
@@ -89,9 +98,15 @@ impl Slots {
             size_bytes,
             disk: None,
         };
-        if wanted.iter().any(|slot| slot.is_ours()) {
-            // Ten splits to eight of data, and half as much again for slabs that do not fit.
-            let host_mib = (size_bytes >> 20) * 10 / 8 * 3 / 2 / HOST_COUNT as u64;
+        if wanted.iter().any(|slot| slot.is_on_hosts()) {
+            // Ten splits to eight of data, or two copies; and half as much again for slabs that do
+            // not fit.
+            let size_mib = size_bytes >> 20;
+            let stored_mib = match wanted.contains(&Slot::Mirrored) {
+                true => size_mib * 2,
+                false => size_mib * 10 / 8,
+            };
+            let host_mib = stored_mib * 3 / 2 / HOST_COUNT as u64;
             let host_mib = host_mib.next_multiple_of(SLAB_MIB);
             eprintln!(
                 "{HOST_COUNT} hosts of {host_mib} MiB in slabs of {SLAB_MIB} MiB over shared memory"
@@ -126,7 +141,7 @@ impl Slots {
     /// Turns one on.
     pub(super) fn on(&self, slot: Slot) -> anyhow::Result<On<'_>> {
         let area = match slot {
-            Slot::Plain | Slot::Coded => {
+            Slot::Plain | Slot::Coded | Slot::Mirrored => {
                 let cluster = self.cluster.as_ref().context("no cluster was prepared")?;
                 let size = self.size_bytes.to_string();
                 let backing = self.dir.join("backing");
@@ -134,7 +149,7 @@ impl Slots {
                 let backing = backing.display().to_string();
                 let more: &[&str] = match slot {
                     Slot::Plain => &["plain", "--backing", &backing],
-                    _ => &["rs:8+2"],
+                    _ => &[slot.label()],
                 };
                 Held::Ours(OurSwap::on(cluster.dir(), &[&scheme[..], more].concat())?.0)
             }
@@ -160,7 +175,7 @@ impl Slots {
             Slot::File => self
                 .disk
                 .map(|disk| format!("swap file, disk {:.0} us", disk.read_us_p50)),
-            Slot::Plain | Slot::Coded => None,
+            Slot::Plain | Slot::Coded | Slot::Mirrored => None,
         };
         known.unwrap_or_else(|| slot.label().to_owned())
     }

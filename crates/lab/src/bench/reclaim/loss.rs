@@ -5,7 +5,7 @@
 //! the next. The same without a kill shows what the load alone varies by.
 //! Paper: \[infiniswap17\] section 7.3.1, Figure 13; there VoltDB.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cenote_block::swap::cgroup::MemoryCgroup;
@@ -145,13 +145,13 @@ impl Scene<'_> {
         squeeze(self.group, self.limit, self.interrupt)?;
         let killed = Duration::from_secs(SETTLE_S + BEFORE_S);
         let end = killed + Duration::from_secs(AFTER_S);
-        let stretch = load.run(end, |began, _| {
+        let stretch = load.run(end, |run| {
             self.interrupt.sleep(killed)?;
             if let Some(index) = choose(victim, &cluster, &swap, random)? {
                 cluster.kill(index)?;
             }
             self.interrupt
-                .sleep(end.saturating_sub(Instant::now() - began))
+                .sleep(end.saturating_sub(run.began.elapsed()))
         })?;
         limited.lift()?;
         // Fails when a page was lost, which neither scheme may.

@@ -62,12 +62,12 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
         let pressed = SETTLE + BEFORE;
         let end = pressed + AFTER;
         let mut evictions = [0, 0];
-        let stretch = load.run(end, |began, _| {
+        let stretch = load.run(end, |run| {
             interrupt.sleep(pressed)?;
             evictions[0] = dropped(&swap)?;
             for second in 1..=AFTER.as_secs() as u32 {
                 let pushed = push(&mut machines, &cluster, &swap)?;
-                let next = began + pressed + Duration::from_secs(1) * second;
+                let next = run.began + pressed + Duration::from_secs(1) * second;
                 interrupt.sleep(next.saturating_duration_since(Instant::now()))?;
                 if let Some(index) = pushed {
                     machines[index].settle()?;
@@ -186,10 +186,10 @@ fn retreat(
         let mut activities = status.extents.iter().map(|extent| extent.activity);
         activities.all(|activity| f64::from(activity) < HOT)
     })?;
-    let stretch = load.run(RETREAT, |began, _| {
+    let stretch = load.run(RETREAT, |run| {
         // All that the machine has, at once: the host follows its average, some slabs a second.
         machines[0].write(machines[0].total_bytes)?;
-        interrupt.sleep(RETREAT.saturating_sub(began.elapsed()))
+        interrupt.sleep(RETREAT.saturating_sub(run.began.elapsed()))
     })?;
     // As the volume has it in the end; that of a host that broke the connection counts as well.
     let slabs = (size_bytes - volume.status()?.mapped_bytes) / volume.extent_bytes();

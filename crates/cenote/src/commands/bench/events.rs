@@ -1,0 +1,110 @@
+//! The arguments of `cenote bench events`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_lab::bench::Row;
+use cenote_lab::bench::events::{self, Kind, Options, Trouble};
+
+use crate::commands::up::Transport;
+
+/// `bench events` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench events
+  cenote bench events --only death --rounds 5 --plots curves
+  cenote bench events --transport tcp --volumes rs --volumes mirror
+
+memcached runs in half of its peak over each volume in turn; its throughput while something
+happens stands beside that of the other volumes in the same round. A dip is time with less than
+half of the throughput before. It needs root, no other swap, and memcached. It cleans up after
+itself.")]
+pub struct Args {
+    /// Only this event; may be given again [default: all]
+    #[arg(long, value_enum, value_name = "EVENT")]
+    only: Vec<Event>,
+    /// Volumes, ours first; may be given again [default: rs, mirror, plain]
+    #[arg(long, value_enum, value_name = "VOLUME")]
+    volumes: Vec<VolumeKind>,
+    /// How the hosts are reached
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// Memory that memcached may keep, in per cent of its peak
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(10..=99))]
+    limit: u8,
+    /// About what memcached takes, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
+    memory: Option<u64>,
+    /// Leave a curve (SVG) and a table (CSV) of each event in this folder
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Folder for its files, made and removed; on a real disk
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// [`Trouble`] as words of the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Event {
+    /// Nothing: what the load varies by itself
+    Nothing,
+    /// One host is killed
+    Death,
+    /// Another client moves all that it can
+    Flows,
+    /// Twice as many connections ask
+    Burst,
+}
+
+impl From<Event> for Trouble {
+    fn from(event: Event) -> Self {
+        match event {
+            Event::Nothing => Self::Nothing,
+            Event::Death => Self::Death,
+            Event::Flows => Self::Flows,
+            Event::Burst => Self::Burst,
+        }
+    }
+}
+
+/// [`Kind`] as words of the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum VolumeKind {
+    /// rs:8+2
+    Rs,
+    /// Two copies
+    Mirror,
+    /// One copy, and a disk behind it
+    Plain,
+}
+
+impl From<VolumeKind> for Kind {
+    fn from(kind: VolumeKind) -> Self {
+        match kind {
+            VolumeKind::Rs => Self::Coded,
+            VolumeKind::Mirror => Self::Copied,
+            VolumeKind::Plain => Self::Backed,
+        }
+    }
+}
+
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options {
+        transport: args.transport.to_string(),
+        limit: args.limit,
+        plots: args.plots.clone(),
+        ..Options::default()
+    };
+    if !args.only.is_empty() {
+        options.troubles = args.only.iter().map(|one| Trouble::from(*one)).collect();
+    }
+    if !args.volumes.is_empty() {
+        options.volumes = args.volumes.iter().map(|one| Kind::from(*one)).collect();
+    }
+    options.rounds = rounds.unwrap_or(options.rounds);
+    options.program_mib = args.memory.unwrap_or(options.program_mib);
+    if let Some(dir) = &args.dir {
+        options.dir.clone_from(dir);
+    }
+    events::run(&options)
+}

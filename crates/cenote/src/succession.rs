@@ -119,12 +119,13 @@ pub fn store(daemon: &Daemon) -> Result<usize> {
     Ok(memory.len())
 }
 
-/// Has a program say whether it understands the state, before this one is gone.
+/// Has a program say whether it understands the state and would start with these arguments, before
+/// this one is gone.
 fn ask_first(program: &Path, state: &[u8]) -> Result<()> {
     let mut file = tempfile::NamedTempFile::new().context("write the state for a look at it")?;
     file.write_all(state)?;
     let mut child = Command::new(program)
-        .arg("host")
+        .args(std::env::args_os().skip(1))
         .env(PROBE, file.path())
         .env_remove(VARIABLE)
         .stdin(Stdio::null())

@@ -131,7 +131,13 @@ impl Volumes {
             else {
                 continue;
             };
-            found.push((name.to_owned(), self.load(name)?));
+            // Another command may be making it or deleting it.
+            let is_there = fs::metadata(self.file(name, "toml")).is_ok_and(|file| file.len() > 0);
+            match self.load(name) {
+                Ok(spec) => found.push((name.to_owned(), spec)),
+                Err(_) if !is_there => {}
+                Err(error) => return Err(error),
+            }
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(found)

@@ -168,12 +168,14 @@ fn start_again(folder: &Folder, name: &str, program: &Path) -> Killed {
     let mut hosts = cluster["host"].as_array().expect("hosts").iter();
     let host = hosts.find(|host| host["name"].as_str() == Some(name));
     let address = host.expect("a host")["address"].as_str().expect("text");
+    let key = folder.path().join("host.key");
+    fs::copy(folder.path().join("cluster.key"), &key).expect("a copy");
     let mut child = Command::new(program)
         .args([
             "host", "--name", name, "--memory", "96M", "--listen", address,
         ])
         .arg("--key")
-        .arg(folder.path().join("cluster.key"))
+        .arg(key)
         .stdout(Stdio::piped())
         .spawn()
         .expect("the host starts");
@@ -281,6 +283,13 @@ fn a_program_that_does_not_take_over_leaves_the_host_as_it_was() {
     upgrade().expect(1);
     folder.run(&["status"]).expect(0);
     install(&whole);
+    // The next process would not start, and what is lent would be gone with this one.
+    let key = folder.path().join("host.key");
+    let aside = folder.path().join("aside.key");
+    fs::rename(&key, &aside).expect("on one file system");
+    upgrade().expect(1);
+    folder.run(&["status"]).expect(0);
+    fs::rename(&aside, &key).expect("on one file system");
     let upgraded = upgrade().expect(0);
     assert!(upgraded.stdout.contains("slabs kept"), "{upgraded:#?}");
     assert!(runs(process));

@@ -26,8 +26,10 @@ pub(crate) use view::View;
 /// How a region's memory is made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RegionOptions {
-    /// On 2 MiB pages where the machine has them; otherwise silently on small ones.
+    /// On 2 MiB pages where the kernel has them; otherwise silently on small ones.
     pub huge: bool,
+    /// On those that the machine keeps for such use, if enough are left; silently.
+    pub reserved: bool,
     /// Never swapped out.
     pub lock: bool,
 }
@@ -54,7 +56,7 @@ impl Region {
         let name = CString::new(name).expect("the caller's name has no zero byte");
         let what = || format!("create a region of {len_bytes} bytes");
         let len = usize::try_from(len_bytes).map_err(|_| Error::Bound("region length"))?;
-        let huge_file = options.huge
+        let huge_file = options.reserved
             && len.is_multiple_of(view::HUGE_PAGE_BYTES)
             && huge_pages_free() * view::HUGE_PAGE_BYTES >= len;
         let reserved = if huge_file {

@@ -131,6 +131,15 @@ impl Daemon {
         Self::start_with(config, Inheritance::default())
     }
 
+    /// Whether what the settings say of headroom fits this machine; memory and addresses are looked
+    /// at when it starts.
+    ///
+    /// # Errors
+    /// `Config`.
+    pub fn check(config: &Config) -> Result<()> {
+        Watch::open(config, None, Duration::ZERO).map(drop)
+    }
+
     /// As [`Daemon::start`], with the slabs that an earlier process of this host had lent. They
     /// are there before the first client is served.
     ///
@@ -145,6 +154,9 @@ impl Daemon {
         let watch = Watch::open(&config, None, Duration::from_nanos(Time::now().0))?;
         let options = RegionOptions {
             huge: config.huge_pages,
+            // Reserved pages that are given back are of no use to other programs, so a host that
+            // makes room for them with these would never be done.
+            reserved: config.huge_pages && config.headroom.is_none(),
             lock: locked,
         };
         let listener = Listener::bind_with(&config.addresses, &config.key, heir.windows())?;
@@ -436,6 +448,7 @@ mod tests {
         let mut daemon = Daemon::start(config).unwrap();
         let options = RegionOptions {
             huge: false,
+            reserved: false,
             lock: false,
         };
         let slab = |name| Arc::new(Region::create(name, SLAB_BYTES, options).unwrap());

@@ -334,7 +334,8 @@ impl Ledger {
     /// was handled: a call that comes late means that this host was stopped, and every
     /// lease is extended by as much.
     pub fn handle_tick(&mut self, now: Duration) {
-        self.leases.tick(now);
+        let slept = self.leases.tick(now);
+        self.forgive_sleep(now, slept);
         let taken: Vec<SlabIndex> = self
             .orphans()
             .filter(|&(since, ..)| now.saturating_sub(since) >= self.limits.orphan_life)

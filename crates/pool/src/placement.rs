@@ -30,8 +30,10 @@ impl Candidate {
     /// By lent share, the smaller first; cross-multiplied, so exact.
     fn cmp_load(&self, other: &Self) -> std::cmp::Ordering {
         let lent = |c: &Self| u64::from(c.slabs_total.saturating_sub(c.slabs_free));
-        let ours = lent(self) * u64::from(other.slabs_total);
-        let theirs = lent(other) * u64::from(self.slabs_total);
+        // What a host says of itself may make no sense; an order it is nevertheless.
+        let total = |c: &Self| u64::from(c.slabs_total.max(1));
+        let ours = lent(self) * total(other);
+        let theirs = lent(other) * total(self);
         ours.cmp(&theirs)
     }
 }

@@ -126,7 +126,9 @@ impl Pressure {
             Some(_) => BETA * measured + (1.0 - BETA) * self.used_bytes,
         };
         self.used_bytes = if sample.is_stalled {
-            averaged.max(most)
+            // Only what is surely not the host's own, or it would take its slabs that are on
+            // their way back for somebody's need, and ask for as many again.
+            averaged.max(measured)
         } else {
             averaged
         };
@@ -138,8 +140,8 @@ impl Pressure {
             slabs_max: self.limit(sample.used_most_bytes),
             // By the average and by this sample: a spike takes nothing from anybody.
             slabs_floor: self
-                .fits(floor_bytes, self.used_bytes())
-                .max(self.fits(floor_bytes, now)),
+                .memory_fits(floor_bytes, self.used_bytes())
+                .max(self.memory_fits(floor_bytes, now)),
             stocks: self.calm >= CALM && !self.is_stalled,
         }
     }
@@ -169,12 +171,18 @@ impl Pressure {
         limit
     }
 
-    /// Slabs that fit beside what the others use and bytes that stay free.
+    /// Slabs to lend that fit beside what the others use and bytes that stay free.
     fn fits(&self, free_bytes: u64, used_bytes: u64) -> u32 {
+        self.memory_fits(free_bytes, used_bytes)
+            .min(self.settings.slabs_total)
+    }
+
+    /// As `fits`, of the machine's memory alone: a host that took over more slabs than it is to lend
+    /// does not lack memory for them.
+    fn memory_fits(&self, free_bytes: u64, used_bytes: u64) -> u32 {
         let spare = self.total_bytes.saturating_sub(used_bytes);
         let slabs = spare.saturating_sub(free_bytes) / self.settings.slab_bytes;
-        let slabs = u32::try_from(slabs).unwrap_or(u32::MAX);
-        slabs.min(self.settings.slabs_total)
+        u32::try_from(slabs).unwrap_or(u32::MAX)
     }
 
     /// What it was told.
@@ -327,9 +335,21 @@ mod tests {
         assert_eq!((room.slabs_max, room.slabs_floor), (0, 2));
         assert_eq!(
             pressure.handle_sample(used(10)).slabs_floor,
-            48,
+            52,
             "over already"
         );
+    }
+
+    /// Of more slabs than it is to lend a host that was upgraded asks for some; none is taken for
+    /// want of memory, of which there is enough.
+    #[test]
+    fn the_floor_is_of_memory_and_not_of_what_is_to_be_lent() {
+        let mut pressure = Pressure::new(Settings {
+            slabs_total: 4,
+            ..settings()
+        });
+        let room = pressure.handle_sample(used(10));
+        assert_eq!((room.slabs_max, room.slabs_floor), (4, 64 - 10 - 2));
     }
 
     #[test]
@@ -343,6 +363,24 @@ mod tests {
         };
         let _ = pressure.handle_sample(doubtful);
         assert_eq!(pressure.used_bytes(), 20 * GIB);
+        let stalled = Sample {
+            is_stalled: true,
+            ..doubtful
+        };
+        let before = pressure.handle_sample(doubtful).slabs_max;
+        let room = pressure.handle_sample(stalled);
+        assert_eq!((pressure.used_bytes(), room.slabs_max), (20 * GIB, before));
+        let surely = Sample {
+            used_least_bytes: 30 * GIB,
+            used_most_bytes: 34 * GIB,
+            ..stalled
+        };
+        let _ = pressure.handle_sample(surely);
+        assert_eq!(
+            pressure.used_bytes(),
+            30 * GIB,
+            "a sure rise counts in full"
+        );
     }
 
     proptest! {

@@ -78,6 +78,10 @@ pub fn announced_address<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 
 pub fn run(args: &Args) -> Result<u8> {
     if let Some(understood) = succession::probed() {
+        // A version before this one asks without its arguments.
+        if understood && std::env::args_os().len() > 2 {
+            would_start(&args.lend.settings()?)?;
+        }
         return Ok(if understood { DONE } else { FAILED });
     }
     match &args.order {
@@ -109,11 +113,14 @@ impl Reach {
     }
 }
 
-fn lend(settings: &Settings) -> Result<u8> {
-    let reach: Arc<Reach> = Arc::default();
-    let (at_stop, at_hangup) = (Arc::clone(&reach), Arc::clone(&reach));
-    let stop = signals::on_stop_or_hangup(move || at_stop.wake(), move || at_hangup.upgrade())?;
-    let program = succession::this_program()?;
+/// Whether these settings let a host begin, as far as can be told while another one has its place.
+fn would_start(settings: &Settings) -> Result<()> {
+    let key = load_key(settings)?;
+    Daemon::check(&settings.host_config(&key)?)
+        .with_context(|| format!("settings of host {}", settings.name))
+}
+
+fn load_key(settings: &Settings) -> Result<ClusterKey> {
     let key = ClusterKey::load(&settings.key).map_err(|e| {
         let key = settings.key.display();
         Failure::new(
@@ -121,6 +128,15 @@ fn lend(settings: &Settings) -> Result<u8> {
             format!("cenote key new --out {key}, or chmod 600 {key}"),
         )
     })?;
+    Ok(key)
+}
+
+fn lend(settings: &Settings) -> Result<u8> {
+    let reach: Arc<Reach> = Arc::default();
+    let (at_stop, at_hangup) = (Arc::clone(&reach), Arc::clone(&reach));
+    let stop = signals::on_stop_or_hangup(move || at_stop.wake(), move || at_hangup.upgrade())?;
+    let program = succession::this_program()?;
+    let key = load_key(settings)?;
     let inheritance = succession::inheritance().unwrap_or_else(|error| {
         // Its clients rebuild what is lost; a host that does not start serves nobody.
         tracing::error!(

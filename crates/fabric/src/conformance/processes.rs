@@ -430,6 +430,7 @@ impl Served {
             "register" => {
                 let options = RegionOptions {
                     huge: false,
+                    reserved: false,
                     lock: false,
                 };
                 let region = Region::create("conformance", number(1), options).expect("memory");

@@ -41,6 +41,7 @@ fn a_client_sees_what_the_host_wrote_and_the_other_way_round() {
         RegionOptions::default(),
         RegionOptions {
             huge: true,
+            reserved: true,
             lock: false,
         },
     ] {
@@ -217,6 +218,7 @@ fn a_mapping_of_a_window_that_is_gone_or_short_is_refused() {
 fn a_locked_region_is_locked_by_the_kernel() {
     let options = RegionOptions {
         huge: false,
+        reserved: false,
         lock: true,
     };
     let region = Region::create("cenote-locked", 64 << 10, options).unwrap();

@@ -50,6 +50,7 @@ impl Rig {
     fn window(&self, len_bytes: u64, rights: Rights) -> (Arc<Region>, RemoteWindow) {
         let options = RegionOptions {
             huge: false,
+            reserved: false,
             lock: false,
         };
         let region = Arc::new(Region::create("test", len_bytes, options).unwrap());

@@ -249,6 +249,7 @@ impl BareMemory {
         let each = (size_bytes / 8).next_multiple_of(2 << 20);
         let options = RegionOptions {
             huge: true,
+            reserved: true,
             lock: false,
         };
         let make = |index: usize| -> anyhow::Result<Region> {

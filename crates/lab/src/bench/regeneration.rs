@@ -195,6 +195,7 @@ fn fresh_bytes_per_s() -> anyhow::Result<f64> {
     for _ in 0..3 {
         let options = RegionOptions {
             huge: true,
+            reserved: true,
             lock: false,
         };
         let start = Instant::now();

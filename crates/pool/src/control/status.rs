@@ -93,13 +93,15 @@ impl SlabCounts {
     /// All slabs.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.free + self.preparing + self.prepared + self.mapped + self.orphaned + self.retired
+        let lent = self.mapped.saturating_add(self.orphaned);
+        self.available().saturating_add(lent)
     }
 
     /// Slabs that a client could get without another one losing any.
     #[must_use]
     pub fn available(&self) -> u32 {
-        self.free + self.preparing + self.prepared + self.retired
+        let made = self.preparing.saturating_add(self.prepared);
+        self.free.saturating_add(made).saturating_add(self.retired)
     }
 }
 
@@ -163,8 +165,21 @@ impl HostStatus {
         if !self.pressure.watched {
             return available;
         }
-        let held = self.slabs.mapped + self.slabs.orphaned;
+        let held = self.slabs.mapped.saturating_add(self.slabs.orphaned);
         available.min(self.pressure.slabs_max.saturating_sub(held))
+    }
+
+    /// Slabs that it would lend to who asks now: orphans go for them.
+    #[must_use]
+    pub fn slabs_lendable(&self) -> u32 {
+        if self.draining {
+            return 0;
+        }
+        let left = self.slabs.available().saturating_add(self.slabs.orphaned);
+        if !self.pressure.watched {
+            return left;
+        }
+        left.min(self.pressure.slabs_max.saturating_sub(self.slabs.mapped))
     }
 
     pub(super) fn write(&self, version: u8, out: &mut Writer<'_>) {

@@ -31,8 +31,9 @@ pub const ACTIVITY_WAIT: Duration = Duration::from_secs(1);
 /// Most slabs asked for in one round, so that the questions fit one message per client even when
 /// all are one client's.
 const BATCH_MAX: u32 = 64;
-/// Below the floor a slab is taken when its client was asked this long ago and has given nothing
-/// back since. Arbitrary: three askings.
+/// Below the floor a slab is taken when its client was asked this long ago, has given nothing back
+/// since, and is silent or has declined; of any other one, after [`PATIENCE`]. Arbitrary: three
+/// askings.
 pub const UNANSWERED: Duration = Duration::from_secs(3);
 /// Another slab is asked for in the place of one whose client has given nothing back for this
 /// long. Arbitrary; the lease of a client that is gone ends at the same time.
@@ -43,6 +44,8 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Asked {
     /// When it was asked for, or its client last gave one back.
     pub(super) since: Duration,
+    /// Whether its client has given one back since.
+    is_answered: bool,
     /// As its client said when it was chosen.
     activity: Option<u32>,
 }
@@ -92,11 +95,13 @@ impl Ledger {
     /// more are looked at than go; `seed` draws them.
     pub fn handle_room(&mut self, now: Duration, room: Room, extra: usize, seed: u64) {
         self.room = room;
-        // A host that drains asks for everything anyway.
-        if !self.draining {
+        // A host that drains asks for everything anyway, and takes what nobody is there to answer for.
+        if self.draining {
+            self.take_orphans_beyond_room(now);
+        } else {
             self.refuse_beyond_room();
             self.retire_surplus();
-            self.take_orphans_beyond_room();
+            self.take_orphans_beyond_room(now);
             self.take_below_floor(now);
             self.tend_evictions(now, extra, seed);
         }
@@ -151,6 +156,21 @@ impl Ledger {
         self.room
     }
 
+    /// Nobody could answer a host that was stopped, so that time does not count.
+    pub(super) fn forgive_sleep(&mut self, now: Duration, slept: Duration) {
+        let later = |time: Duration| now.min(time + slept);
+        if let Some(round) = &mut self.evicting.round {
+            round.asked_at = later(round.asked_at);
+        }
+        for slab in &mut self.slabs {
+            if let Slab::Mapped(grant) = slab
+                && let Some(asked) = &mut grant.asked
+            {
+                asked.since = later(asked.since);
+            }
+        }
+    }
+
     /// A client gives a slab back: it was asked for, and the client answers.
     pub(super) fn note_given_back(&mut self, now: Duration, slab: SlabIndex) {
         let Slab::Mapped(Grant {
@@ -168,6 +188,7 @@ impl Ledger {
                 && let Some(asked) = &mut grant.asked
             {
                 asked.since = now;
+                asked.is_answered = true;
             }
         }
     }
@@ -218,10 +239,12 @@ impl Ledger {
         self.forget_idle_owners();
     }
 
-    fn take_orphans_beyond_room(&mut self) {
+    fn take_orphans_beyond_room(&mut self, now: Duration) {
         let mut orphans: Vec<_> = self.orphans().collect();
         orphans.sort_unstable();
-        for (_, _, slab) in orphans.into_iter().take(self.excess() as usize) {
+        // Those that their clients are saving cost nothing.
+        let missing = self.excess().saturating_sub(self.going(now));
+        for (_, _, slab) in orphans.into_iter().take(missing as usize) {
             self.take_orphan(slab);
         }
     }
@@ -250,19 +273,23 @@ impl Ledger {
         u32::try_from(going.count()).expect("bounded by the slabs")
     }
 
-    /// Keeps `count` of the slabs that are on their way, those asked for first. When none is
-    /// missing, those that are not on their way are let off as well.
+    /// Keeps `count` of the slabs that are on their way: first those whose clients have begun to
+    /// give back, then those asked for first. When none is missing, those that are not on their way
+    /// are let off as well.
     fn ask_no_longer(&mut self, now: Duration, count: u32) {
         let mut going: Vec<_> = self
             .grants()
             .filter(|(_, grant)| is_going(grant, now))
-            .filter_map(|(slab, grant)| Some((grant.asked?.since, slab)))
+            .filter_map(|(slab, grant)| {
+                let asked = grant.asked?;
+                Some((!asked.is_answered, asked.since, slab))
+            })
             .collect();
         going.sort_unstable();
         let kept: Vec<_> = going.into_iter().take(count as usize).collect();
         for (index, slab) in (0..).zip(&mut self.slabs) {
             let Slab::Mapped(grant) = slab else { continue };
-            let is_kept = kept.iter().any(|&(_, kept)| kept == index);
+            let is_kept = kept.iter().any(|&(.., kept)| kept == index);
             if grant.asked.is_some() && !is_kept && (count == 0 || is_going(grant, now)) {
                 grant.asked = None;
                 grant.declined = false;
@@ -326,8 +353,11 @@ impl Ledger {
             let Slab::Mapped(grant) = &mut self.slabs[slab as usize] else {
                 unreachable!("its grant was found above");
             };
-            let since = now;
-            grant.asked = Some(Asked { since, activity });
+            grant.asked = Some(Asked {
+                since: now,
+                is_answered: false,
+                activity,
+            });
             grant.declined = false;
             windows.push((grant.client, grant.window));
             self.evicting.counts.asked += 1;
@@ -355,7 +385,11 @@ impl Ledger {
         }
         let unanswered = self.grants().filter_map(|(slab, grant)| {
             let asked = grant.asked?;
-            let is_late = now.saturating_sub(asked.since) >= UNANSWERED;
+            // One that is there may be copying, and slabs are large.
+            let is_there = self.leases.is_heard_of(now, grant.client, UNANSWERED);
+            let may_copy = is_there && !grant.declined;
+            let time = if may_copy { PATIENCE } else { UNANSWERED };
+            let is_late = now.saturating_sub(asked.since) >= time;
             let activity = asked.activity.map_or(u64::MAX, u64::from);
             is_late.then_some((grant.declined, activity, grant.sequence, slab))
         });

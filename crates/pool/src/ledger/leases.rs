@@ -109,8 +109,9 @@ impl Leases {
         self.forget_if_idle(client);
     }
 
-    /// Lets leases run out; see [`super::Ledger::handle_tick`].
-    pub(super) fn tick(&mut self, now: Duration) {
+    /// Lets leases run out; see [`super::Ledger::handle_tick`]. Returns how long this host was
+    /// stopped since the last tick.
+    pub(super) fn tick(&mut self, now: Duration) -> Duration {
         let pause = now.saturating_sub(self.last_tick);
         self.last_tick = self.last_tick.max(now);
         let slept = if pause > TICK_LATE {
@@ -129,6 +130,14 @@ impl Leases {
                 None => {}
             }
         }
+        slept
+    }
+
+    /// Whether the client is there and was heard of less than `time` ago.
+    pub(super) fn is_heard_of(&self, now: Duration, client: u128, time: Duration) -> bool {
+        self.clients
+            .get(&client)
+            .is_some_and(|lease| lease.connected && now.saturating_sub(lease.last_seen) < time)
     }
 
     pub(super) fn is_connected(&self, client: u128) -> bool {

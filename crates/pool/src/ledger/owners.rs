@@ -97,6 +97,9 @@ impl Ledger {
         }
         let former = std::mem::replace(&mut grant.client, client);
         grant.is_left = true;
+        // It was the former owner that was asked.
+        grant.asked = None;
+        grant.declined = false;
         let window = grant.window;
         self.leases.add_slab(client);
         self.leases.remove_slab(former);

@@ -126,8 +126,7 @@ fn check_room(target: &target::Target, lent: u32) -> Result<()> {
     let free: u64 = answers
         .iter()
         .flatten()
-        .filter(|status| !status.draining)
-        .map(|status| u64::from(status.slabs_free() + status.slabs.orphaned))
+        .map(|status| u64::from(status.slabs_lendable()))
         .sum();
     if free >= u64::from(lent) {
         return Ok(());

@@ -17,11 +17,18 @@ pub struct Line(Vec<(String, Look)>);
 
 impl Line {
     fn of(text: impl Into<String>, look: Look) -> Self {
-        Self(vec![(text.into(), look)])
+        let mut line = Self::default();
+        line.push(text, look);
+        line
     }
 
+    /// Hosts and files say what is shown: nothing of it may steer the terminal.
     fn push(&mut self, text: impl Into<String>, look: Look) {
-        self.0.push((text.into(), look));
+        let mut text = text.into();
+        if text.contains(char::is_control) {
+            text = text.replace(char::is_control, "?");
+        }
+        self.0.push((text, look));
     }
 
     /// Its pieces.
@@ -121,12 +128,12 @@ fn title(view: &View) -> Line {
         Found::Up(status) => Some(status),
         _ => None,
     });
-    let (mut up, mut lent, mut memory, mut free) = (0, 0, 0, 0);
+    let (mut up, mut lent, mut memory, mut free) = (0, 0_u64, 0_u64, 0_u64);
     for status in answering {
         up += 1;
-        lent += status.lent_bytes;
-        memory += status.memory_bytes;
-        free += free_bytes(status);
+        lent = lent.saturating_add(status.lent_bytes);
+        memory = memory.saturating_add(status.memory_bytes);
+        free = free.saturating_add(free_bytes(status));
     }
     let look = if up < hosts.len() {
         Look::Bad

@@ -91,7 +91,7 @@ fn answering(host: &Host, status: &HostStatus) -> Row {
 
 /// What it could lend without anybody losing any.
 pub fn free_bytes(status: &HostStatus) -> u64 {
-    u64::from(status.slabs_free()) * status.slab_bytes
+    u64::from(status.slabs_free()).saturating_mul(status.slab_bytes)
 }
 
 /// Share of the machine's memory that all others use.

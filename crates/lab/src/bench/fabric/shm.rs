@@ -146,6 +146,7 @@ impl Bare {
     fn new(set: u64, len_bytes: u64) -> anyhow::Result<Self> {
         let options = RegionOptions {
             huge: true,
+            reserved: true,
             lock: false,
         };
         let make = |index: u64| -> anyhow::Result<Region> {

@@ -390,18 +390,119 @@ fn a_silent_client_keeps_its_slabs_until_the_floor_and_then_loses_one_at_a_time(
     let mut asked = house.evicted();
     assert_eq!(asked.len(), 3);
     for _ in 0..UNANSWERED.as_secs() + 2 {
-        house.tick(&[0]);
+        house.tick(&[]);
     }
     assert_eq!(house.taken, [], "above the floor nothing is taken");
     house.slabs_floor = 4;
-    house.tick(&[0]);
+    house.tick(&[]);
     asked.sort_by_key(|(_, window)| std::cmp::Reverse(window.generation));
     assert_eq!(house.taken, [asked[0].1], "the least active");
-    house.tick(&[0]);
+    house.tick(&[]);
     assert_eq!(house.taken, [asked[0].1, asked[1].1]);
-    house.tick(&[0]);
+    house.tick(&[]);
     assert_eq!(house.taken.len(), 2, "at the floor no more is taken");
     assert_eq!(house.ledger.evictions().taken, 2);
+}
+
+/// It may be copying a large slab, unless it says that it cannot.
+#[test]
+fn below_the_floor_a_client_that_is_heard_of_is_given_longer() {
+    let mut house = House::new(20, &[6]);
+    (house.slabs_max, house.slabs_floor) = (4, 4);
+    house.extra = 0;
+    house.tick(&[0]);
+    house.answer_questions();
+    let asked = house.evicted();
+    for _ in 0..PATIENCE.as_secs() - 1 {
+        house.tick(&[0]);
+        assert_eq!(house.taken, []);
+    }
+    house.ledger.handle_declined(0, asked[1].1);
+    house.tick(&[0]);
+    assert_eq!(house.taken.len(), 1);
+
+    let mut house = House::new(20, &[6]);
+    (house.slabs_max, house.slabs_floor) = (5, 5);
+    house.tick(&[0]);
+    house.answer_questions();
+    let (_, declined) = house.evicted()[0];
+    house.ledger.handle_declined(0, declined);
+    for _ in 0..UNANSWERED.as_secs() {
+        assert_eq!(house.taken, []);
+        house.tick(&[0]);
+    }
+    assert_eq!(house.taken, [declined]);
+}
+
+/// Its clients could not answer, and it could not have heard them.
+#[test]
+fn the_time_that_a_host_was_stopped_counts_against_nobody() {
+    let mut house = House::new(20, &[6]);
+    (house.slabs_max, house.slabs_floor) = (3, 3);
+    house.tick(&[0]);
+    house.answer_questions();
+    assert_eq!(house.evicted().len(), 3);
+    house.now += PATIENCE * 2;
+    house.tick(&[]);
+    assert_eq!((house.taken.len(), house.inbox.len()), (0, 0));
+    for _ in 0..UNANSWERED.as_secs() {
+        house.tick(&[]);
+    }
+    assert_eq!(house.taken.len(), 1, "it had its time again");
+}
+
+#[test]
+fn who_takes_a_volume_over_was_not_asked_for_what_its_last_owner_was() {
+    let mut house = House::new(20, &[3]);
+    (house.slabs_max, house.slabs_floor) = (2, 2);
+    house.tick(&[0]);
+    house.answer_questions();
+    assert_eq!(house.evicted().len(), 1);
+    house.ledger.handle_disconnected(house.now, 0);
+    for _ in 0..UNANSWERED.as_secs() - 1 {
+        house.tick(&[]);
+    }
+    assert!(house.ledger.handle_connected(house.now, 2, "next owner"));
+    house.ledger.handle_own(house.now, 2, 1, 0, 1);
+    house.settle();
+    for _ in 0..UNANSWERED.as_secs() + 1 {
+        house.tick(&[2]);
+        assert_eq!(house.ledger.asked_back(), 0);
+    }
+    assert_eq!(house.ledger.evictions().taken, 0);
+}
+
+#[test]
+fn orphans_stay_when_what_is_missing_is_on_its_way() {
+    let mut house = House::new(20, &[2, 4]);
+    house.ledger.handle_disconnected(house.now, 0);
+    house.extra = 0;
+    for _ in 0..9 {
+        house.tick(&[1]);
+    }
+    house.slabs_max = 5;
+    house.tick(&[1]);
+    house.answer_questions();
+    assert_eq!(house.evicted().len(), 1);
+    // The lease of the first ends.
+    house.tick(&[1]);
+    house.tick(&[1]);
+    assert_eq!((house.ledger.counts().orphaned, house.taken.len()), (2, 0));
+}
+
+/// Nobody is there to be asked for them.
+#[test]
+fn a_host_that_drains_gives_up_orphans_that_there_is_no_room_for() {
+    let mut house = House::new(20, &[2, 2]);
+    house.ledger.handle_disconnected(house.now, 0);
+    for _ in 0..12 {
+        house.tick(&[1]);
+    }
+    house.ledger.handle_drain(house.now, true);
+    house.settle();
+    (house.slabs_max, house.slabs_floor) = (0, 0);
+    house.tick(&[1]);
+    assert_eq!((house.taken.len(), house.ledger.counts().mapped), (2, 2));
 }
 
 #[test]

@@ -306,3 +306,10 @@ fn a_rate_is_of_one_owner() {
     view.handle_volumes(volumes(Instant::now() + Duration::from_secs(4), 3));
     assert_eq!(rate(&view), "-");
 }
+
+/// Names are checked where they are written down; what a host says of itself is not.
+#[test]
+fn nothing_that_a_host_says_steers_the_terminal() {
+    let line = Line::of("rack\u{1b}]0;mine\u{7}\n\u{9b}2J", Look::Plain);
+    assert_eq!(line.text(), "rack?]0;mine???2J");
+}

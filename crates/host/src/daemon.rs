@@ -161,7 +161,14 @@ impl Daemon {
         };
         let listener = Listener::bind_with(&config.addresses, &config.key, heir.windows())?;
         let (sender, outcomes) = channel();
-        let keeper = keeper::start(config.slab_bytes, options, sender.clone(), listener.waker())?;
+        let reserve_bytes = watch.as_ref().map_or(0, Watch::reserve_bytes);
+        let keeper = keeper::start(
+            config.slab_bytes,
+            reserve_bytes,
+            options,
+            sender.clone(),
+            listener.waker(),
+        )?;
         let filler = fill::start(&config.name, config.key.clone(), sender, listener.waker())?;
         // For people, to tell two lives apart; a clock before 1970 gives 0.
         let incarnation = SystemTime::now()

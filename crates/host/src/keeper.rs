@@ -2,8 +2,10 @@
 //!
 //! Populating a slab takes up to half a second and so does freeing it; the control
 //! thread does neither. Fills have a thread of their own, so that a write that waits for
-//! a repair never waits for a slab besides. Bound: one job per slab.
+//! a repair never waits for a slab besides. Memory is given back before any is made: a machine that
+//! wants it waits. Bound: one job per slab.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -24,31 +26,47 @@ pub(crate) enum Job {
     Lock(Arc<Region>),
 }
 
-/// Starts the thread.
+impl Job {
+    fn makes_memory(&self) -> bool {
+        matches!(self, Self::Prepare(_))
+    }
+}
+
+/// Starts the thread. It makes no slab that would leave the machine less than `reserve_bytes`.
 ///
 /// # Errors
 /// `Os`: the system has no thread left.
 pub(crate) fn start(
     slab_bytes: u64,
+    reserve_bytes: u64,
     options: RegionOptions,
     outcomes: Sender<Outcome>,
     waker: Waker,
 ) -> Result<SideThread<Job>> {
     SideThread::start("keeper", move |inbox| {
         machine::step_back();
-        run(&inbox, slab_bytes, options, &outcomes, &waker);
+        let carry_out = |job| {
+            let available_bytes = machine::available_bytes().saturating_sub(reserve_bytes);
+            let outcome = carry_out(job, slab_bytes, options, available_bytes);
+            let is_wanted = outcomes.send(outcome).is_ok();
+            waker.wake();
+            is_wanted
+        };
+        run(&inbox, carry_out);
     })
 }
 
-fn run(
-    inbox: &Receiver<Job>,
-    slab_bytes: u64,
-    options: RegionOptions,
-    outcomes: &Sender<Outcome>,
-    waker: &Waker,
-) {
-    for job in inbox {
-        let job = match job {
+/// Until the inbox ends, or nobody wants an outcome.
+fn run(inbox: &Receiver<Job>, mut carry_out: impl FnMut(Job) -> bool) {
+    let mut jobs = VecDeque::new();
+    loop {
+        if jobs.is_empty() {
+            let Ok(job) = inbox.recv() else { return };
+            jobs.push_back(job);
+        }
+        jobs.extend(inbox.try_iter());
+        let first = jobs.iter().position(|job| !job.makes_memory());
+        let job = match jobs.remove(first.unwrap_or(0)).expect("not empty") {
             Job::Lock(region) => {
                 if let Err(error) = region.lock() {
                     tracing::warn!(%error, "memory that was taken over is not locked");
@@ -57,25 +75,23 @@ fn run(
             }
             other => other,
         };
-        let outcome = carry_out(job, slab_bytes, options, machine::available_bytes);
-        if outcomes.send(outcome).is_err() {
+        if !carry_out(job) {
             return; // The daemon is gone; nobody wants the rest.
         }
-        waker.wake();
     }
 }
 
-/// Does one job; `available_bytes` says what the machine has left.
+/// Does one job; `available_bytes` is what the machine has left.
 pub(crate) fn carry_out(
     job: Job,
     slab_bytes: u64,
     options: RegionOptions,
-    available_bytes: fn() -> u64,
+    available_bytes: u64,
 ) -> Outcome {
     #[cfg(feature = "planted")]
     planted::keep(&job);
     match job {
-        Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes()) {
+        Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes) {
             Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
             Err(error) => {
                 tracing::warn!(slab, %error, "no memory for a slab");
@@ -152,5 +168,42 @@ mod planted {
         {
             tracing::error!("no memory for planted bytes");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_before_any_is_made() {
+        let options = RegionOptions {
+            huge: false,
+            reserved: false,
+            lock: false,
+        };
+        let region = || Arc::new(Region::create("kept", 4096, options).unwrap());
+        let (jobs, inbox) = channel();
+        for job in [
+            Job::Prepare(1),
+            Job::Prepare(2),
+            Job::GiveBack(3, region()),
+            Job::Prepare(4),
+            Job::GiveBack(5, region()),
+        ] {
+            jobs.send(job).unwrap();
+        }
+        drop(jobs);
+        let mut done = Vec::new();
+        run(&inbox, |job| {
+            done.push(match job {
+                Job::Prepare(slab) | Job::GiveBack(slab, _) => slab,
+                Job::Lock(_) => unreachable!("none was sent"),
+            });
+            true
+        });
+        assert_eq!(done, [3, 5, 1, 2, 4]);
     }
 }

@@ -98,9 +98,7 @@ impl Stepped {
     pub fn work(&mut self) -> bool {
         if let Ok(job) = self.keeper_inbox.try_recv() {
             let options = RegionOptions::default();
-            self.tell(keeper::carry_out(job, self.slab_bytes, options, || {
-                u64::MAX
-            }));
+            self.tell(keeper::carry_out(job, self.slab_bytes, options, u64::MAX));
             return true;
         }
         if !self.is_filling {

@@ -18,6 +18,8 @@ pub(crate) struct Watch {
     gauge: Gauge,
     pressure: Pressure,
     extra: usize,
+    /// Whether it looks at this machine, and not at a figure in a file.
+    is_real: bool,
     /// Whether the last reading failed, so that this is said once.
     is_blind: bool,
 }
@@ -51,6 +53,7 @@ impl Watch {
             gauge,
             pressure: Pressure::new(settings),
             extra: headroom.evict_extra as usize,
+            is_real: headroom.meminfo.is_none(),
             is_blind: false,
         }))
     }
@@ -69,6 +72,14 @@ impl Watch {
             self.pressure
                 .handle_sample(sample(reading, slabs, slab_bytes)),
         )
+    }
+
+    /// What no slab is made of, however far the average lags behind: below it slabs are taken.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        match self.is_real {
+            true => self.pressure.settings().floor_bytes,
+            false => 0,
+        }
     }
 
     fn free_bytes(&self, slabs: &SlabCounts) -> u64 {

@@ -53,10 +53,16 @@ pub enum Planted {
     FreeEarly,
     /// Slabs pass to the next owner under the generations that the last one knew.
     NoRenew,
+    /// What a read did not wait for lands after its end.
+    LateSplitLands,
+    /// The page of a write that is acknowledged early is given back before the write has landed.
+    ReleaseEarly,
+    /// The next owner takes a page whose write was acknowledged early for one whose was not.
+    ForgetEarly,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 23] = [
+pub const ALL: [(&str, Planted); 26] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -80,6 +86,9 @@ pub const ALL: [(&str, Planted); 23] = [
     ("early-clear", Planted::EarlyClear),
     ("disk-overtakes", Planted::DiskOvertakes),
     ("free-early", Planted::FreeEarly),
+    ("late-split-lands", Planted::LateSplitLands),
+    ("release-early", Planted::ReleaseEarly),
+    ("forget-early", Planted::ForgetEarly),
 ];
 
 /// Whether this thread's code is to make the mistake.

@@ -61,6 +61,8 @@ struct Mailbox {
 pub struct Counters {
     pub pages_read: AtomicU64,
     pub pages_written: AtomicU64,
+    /// Writes acknowledged before all their splits had landed.
+    pub writes_early: AtomicU64,
     /// Reads that had to decode because a data split was missing.
     pub pages_decoded: AtomicU64,
     /// Reads taken again because a writer was in the way or a host failed.

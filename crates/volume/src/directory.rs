@@ -236,10 +236,17 @@ impl Directory {
         self.drop_members(true, |_, _, member| member.session == session);
     }
 
-    /// Drops one slab, named by its generation: its host has it no more.
-    pub fn fail_window(&self, extent: usize, split: usize, generation: Generation) {
+    /// Drops one slab, named by its session and generation: its host has it no more.
+    pub fn fail_window(
+        &self,
+        extent: usize,
+        split: usize,
+        session: Session,
+        generation: Generation,
+    ) {
         self.drop_members(false, |at, index, member| {
-            at == extent && index == split && member.window.descriptor.generation == generation
+            let is_it = member.window.descriptor.generation == generation;
+            at == extent && index == split && member.session == session && is_it
         });
     }
 

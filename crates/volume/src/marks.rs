@@ -70,6 +70,8 @@ pub enum MarksError {
 const HEADER_WORDS: usize = 512;
 /// Bit of a listed page that held no data before.
 const FRESH: u64 = 1 << 63;
+/// Bit of a listed page whose write was acknowledged before all of it had landed.
+const COMMITTED: u64 = 1 << 62;
 const MAGIC: u64 = u64::from_le_bytes(*b"cenoteP1");
 
 impl Marks {
@@ -139,7 +141,7 @@ impl Marks {
         let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
         marks.troubled.store(troubled, Ordering::Release);
         let listed = marks.in_flight.as_slice().iter();
-        let mut pages = listed.map(|slot| slot.load(Ordering::Acquire) & !FRESH);
+        let mut pages = listed.map(|slot| slot.load(Ordering::Acquire) & !(FRESH | COMMITTED));
         if pages.any(|page| page > page_count) {
             return Err(MarksError::Foreign);
         }
@@ -216,8 +218,15 @@ impl Marks {
         is_fresh
     }
 
+    /// Notes that the write of the page listed here is acknowledged, though not all of it has landed:
+    /// what it was before must not be read any more. Under its claim.
+    pub fn commit(&self, slot: usize) {
+        self.in_flight.as_slice()[slot].fetch_or(COMMITTED, Ordering::AcqRel);
+    }
+
     /// Takes a page off the list whose write ended unknown. One that held no data holds none
-    /// again: its slabs may hold what was discarded long ago. Under its claim.
+    /// again: its slabs may hold what was discarded long ago. One whose write was acknowledged is
+    /// torn. Under its claim.
     pub fn fail_write(&self, slot: usize) {
         let word = &self.in_flight.as_slice()[slot];
         self.resolve(word.load(Ordering::Acquire));
@@ -225,10 +234,13 @@ impl Marks {
     }
 
     fn resolve(&self, listed: u64) {
-        let Some(page) = (listed & !FRESH).checked_sub(1) else {
+        let Some(page) = (listed & !(FRESH | COMMITTED)).checked_sub(1) else {
             return;
         };
-        if listed & FRESH == 0 {
+        if listed & COMMITTED != 0 {
+            self.doubt(page);
+            self.condemn(page, page + 1);
+        } else if listed & FRESH == 0 {
             self.doubt(page);
         } else {
             self.written.remove(page);

@@ -10,6 +10,7 @@
 
 mod lanes;
 mod page;
+mod random;
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::volume::Farewell;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use lanes::Lanes;
 use page::PageOp;
+use random::Random;
 
 /// Requests that one worker accepts before it wants to be polled.
 pub const REQUESTS_MAX: usize = 256;
@@ -56,6 +58,14 @@ pub struct Worker {
     free_ops: Vec<u16>,
     // OPS_MAX blocks of one page and r parities.
     scratch: Box<[UnsafeCell<u8>]>,
+    // Operations that have ended, and of which verbs are still out.
+    lingering: usize,
+    // Writes that were acknowledged, and are not everywhere yet.
+    landing: usize,
+    // How long a host is waited for before any other will do.
+    patience: Duration,
+    // Decides which splits are read.
+    random: Random,
     // Operations that wait for something other than a completion.
     parked: Vec<u16>,
     retry: Vec<u16>,
@@ -75,6 +85,8 @@ pub struct Worker {
 struct View {
     snapshot: Arc<Snapshot>,
     count: u32,
+    // Operations that have ended here, and of which verbs are still out.
+    late: u32,
 }
 
 /// A request in flight.
@@ -124,9 +136,13 @@ impl Worker {
             epoch,
             views: VecDeque::with_capacity(16),
             working: 0,
-            ops: (0..OPS_MAX).map(|_| PageOp::default()).collect(),
+            ops: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
             free_ops: (0..OPS_MAX as u16).rev().collect(),
             scratch: (0..OPS_MAX * block).map(|_| UnsafeCell::new(0)).collect(),
+            lingering: 0,
+            landing: 0,
+            patience: Duration::MAX,
+            random: Random::new(id as u64),
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
             at_disk: 0,
@@ -228,7 +244,7 @@ impl Worker {
             Some(Duration::ZERO)
         } else if !self.parked.is_empty() || !self.starting.is_empty() {
             Some(PARKED)
-        } else if self.working > 0 || self.at_disk > 0 {
+        } else if self.working > 0 || self.at_disk > 0 || self.lingering > 0 {
             Some(OUTSTANDING)
         } else {
             None
@@ -288,6 +304,8 @@ impl Worker {
         const SPINS: u32 = 64;
         /// And turns after which it sleeps instead of yielding its core.
         const YIELDS: u32 = 512;
+        /// An ordinary answer over loopback and the wake-up by it, with room to spare.
+        const PATIENCE: Duration = Duration::from_micros(200);
         // A panic must not leave verbs behind that refer to the caller's buffer.
         let guard = AbortOnUnwind;
         let index = loop {
@@ -297,9 +315,12 @@ impl Worker {
             }
         };
         let at = usize::from(index);
+        let binds_late = slot.kind == Kind::Read && self.binds_late();
+        self.patience = if binds_late { PATIENCE } else { Duration::MAX };
         self.start(index, slot);
         let mut turns = 0;
-        while !self.requests[at].is_over() {
+        // Nobody polls when this has returned: what was acknowledged early lands first.
+        while !self.requests[at].is_over() || self.landing > 0 {
             turns += 1;
             let timeout = match (self.lanes.outstanding(), turns) {
                 (0, ..SPINS) => Duration::ZERO,
@@ -315,6 +336,7 @@ impl Worker {
             };
             self.turn(timeout);
         }
+        self.patience = Duration::MAX;
         std::mem::forget(guard);
         let result = self.requests[at].result;
         self.requests[at] = Slot::free();
@@ -334,7 +356,7 @@ impl Worker {
             let (lanes, clock, queue) = (&mut self.lanes, self.core.clock, &mut self.queue);
             let dead = match timeout {
                 Duration::ZERO => lanes.poll(timeout, clock, queue),
-                _ => lanes.wait(timeout, clock, queue),
+                _ => lanes.wait(timeout, self.patience, clock, queue),
             };
             for session in dead {
                 self.fail_session(session);

@@ -58,10 +58,11 @@ impl Control {
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
             let members = stripe.iter().flat_map(|stripe| &stripe.members).enumerate();
             let gone = members.filter(|(_, member)| member.as_ref().is_some_and(is_it));
-            for (split, _) in gone {
+            for (split, member) in gone {
+                let Some(member) = member else { continue };
                 tracing::warn!(extent, split, host = %self.hosts[host].config.name, "a slab is gone");
                 let directory = &self.core.directory;
-                directory.fail_window(extent, split, window.generation);
+                directory.fail_window(extent, split, member.session, window.generation);
             }
         }
     }

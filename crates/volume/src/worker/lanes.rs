@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use cenote_fabric::{CompletionQueue, Endpoint, Time};
+use cenote_fabric::{CompletionQueue, Endpoint, Time, Token};
 use cenote_pool::planted::{Planted, is_planted};
 
 use crate::directory::{HostIndex, Session};
@@ -37,6 +37,8 @@ struct Lane {
     watched: Option<RawFd>,
     dirty: bool,
     completes_at_once: bool,
+    // Answers that are owed and that nobody waits for.
+    late: usize,
 }
 
 /// In place of a host's index in the epoll set.
@@ -125,6 +127,7 @@ impl Lanes {
             watched: None,
             dirty: false,
             completes_at_once,
+            late: 0,
         };
         lane.watch(epoll, fd);
         *slot = Some(lane);
@@ -151,6 +154,30 @@ impl Lanes {
             .map(|lane| &*lane.endpoint)
     }
 
+    /// Has nothing land any more of a verb that was posted on this session.
+    pub fn revoke(&mut self, session: Session, token: Token) {
+        let current = self.lanes[session.host].iter_mut();
+        let mut lanes = current.chain(&mut self.retired);
+        // Gone: all its verbs have completed.
+        if let Some(lane) = lanes.find(|lane| lane.session == session) {
+            lane.endpoint.revoke_landing(token);
+        }
+    }
+
+    /// Counts answers that nobody waits for any more.
+    pub fn note_late(&mut self, session: Session, change: isize) {
+        let lane = self.lanes[session.host].as_mut();
+        if let Some(lane) = lane.filter(|lane| lane.session == session) {
+            lane.late = lane.late.saturating_add_signed(change);
+        }
+    }
+
+    /// Whether the host owes such answers.
+    pub fn owes_late(&self, session: Session) -> bool {
+        let lane = self.lanes[session.host].as_ref();
+        lane.is_some_and(|lane| lane.session == session && lane.late > 0)
+    }
+
     /// Whether no lane ever has a verb on its way.
     pub fn complete_at_once(&self) -> bool {
         self.all_at_once
@@ -175,10 +202,12 @@ impl Lanes {
     ///
     /// One wake-up where waiting for any of them gives one each: hosts answer within
     /// microseconds of each other, and a wake-up costs more than that. For a caller that
-    /// needs every answer anyway.
+    /// needs every answer anyway, or nearly: one that does not says after how long (`patience`) any
+    /// host will do, since the one waited for may be the slow one.
     pub fn wait(
         &mut self,
         timeout: Duration,
+        patience: Duration,
         clock: fn() -> Time,
         queue: &mut CompletionQueue,
     ) -> Vec<Session> {
@@ -205,10 +234,19 @@ impl Lanes {
             events: libc::POLLIN,
             revents: 0,
         };
-        let millis = i32::try_from(timeout.min(SWEEP).as_millis()).expect("below the sweep");
+        let limit = timeout.min(SWEEP).min(patience);
+        let limit_spec = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        const { assert!(SWEEP.as_secs() == 0, "the limit has no seconds") };
         self.waits += 1;
-        // SAFETY: `fd` is one valid entry for the duration of the call.
-        unsafe { libc::poll(&raw mut fd, 1, millis) };
+        // SAFETY: `fd` is one valid entry and `limit_spec` a valid time for the duration of the
+        // call; no mask is given.
+        let ready = unsafe { libc::ppoll(&raw mut fd, 1, &raw const limit_spec, std::ptr::null()) };
+        if ready == 0 && limit == patience && patience < timeout {
+            return self.poll(timeout, clock, queue);
+        }
         let now = clock();
         let mut dead = Vec::new();
         for at in 0..self.flushed.len() {

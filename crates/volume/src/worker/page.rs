@@ -1,7 +1,8 @@
 //! One page read or written: the steps between its first verb and its last.
 //!
-//! An operation moves only when all verbs it posted have completed, so nothing lands after
-//! its end and a failed host is marked in the directory before anything is posted again.
+//! A write moves on only when all verbs it posted have completed, so a failed host is marked in the
+//! directory before anything is posted again. A read moves on as soon as enough splits are there;
+//! nothing of the others lands any more by then, and its place is free when they have ended (`late`).
 //!
 //! States: `Parked -> Reading -> (done)` for a read; for a write
 //! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`. What has not
@@ -18,7 +19,9 @@
 
 mod backed;
 mod bytes;
+mod early;
 mod epoch;
+mod late;
 mod verbs;
 
 use std::sync::atomic::Ordering;
@@ -34,10 +37,10 @@ use crate::directory::Stripe;
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
 use epoch::stripe_of;
-use verbs::{Verb, bits};
+use verbs::Verb;
 
 /// A page operation; unused while its state is `Free`.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct PageOp {
     state: State,
     request: u16,
@@ -52,9 +55,23 @@ pub(super) struct PageOp {
     epoch: u64,
     // Members whose verb is out, as a bit set; `ENCODING` while parities are not posted.
     pending: u64,
-    // Members whose verb succeeded.
+    // Members whose verb succeeded; of a read, whose splits are there.
     acked: u64,
     failed: bool,
+    // Splits that a read needs.
+    wants: u32,
+    // Nothing lands any more of what is out.
+    revoked: bool,
+    // Of copies that are read, the one that lands in the page.
+    primary: u8,
+    // Splits after which a write is acknowledged; 0: all.
+    acks_wanted: u32,
+    // Its request has been told of its end.
+    is_told: bool,
+    // Its page is in scratch, though the request's buffer covers it.
+    in_scratch: bool,
+    // Which block of the worker's scratch it has.
+    block: u16,
     claimed: bool,
     // Listed as in flight.
     listed: bool,
@@ -83,10 +100,22 @@ enum State {
     Promoting,
     /// The disk writes its page, and nobody else does.
     Storing,
+    /// It has ended, and verbs of it have not.
+    Lingering,
 }
 
 /// Bit of `pending` that stands for "the parities are yet to be posted".
 const ENCODING: u64 = 1 << 63;
+
+impl PageOp {
+    /// A free operation with this block of scratch.
+    pub(super) fn on_block(block: u16) -> Self {
+        Self {
+            block,
+            ..Self::default()
+        }
+    }
+}
 
 impl Worker {
     /// Starts an operation on part of one page; false when none is free.
@@ -107,7 +136,7 @@ impl Worker {
             start: chunk.start,
             len_bytes: chunk.len_bytes,
             buffer_offset: chunk.buffer_offset,
-            ..PageOp::default()
+            ..PageOp::on_block(self.ops[usize::from(op)].block)
         };
         self.begin(op);
         true
@@ -205,8 +234,7 @@ impl Worker {
         self.begin_scatter(op);
     }
 
-    /// Posts reads of k members' splits into the page: data splits where there are, parities
-    /// for the missing. Enters the newest epoch first.
+    /// Posts reads of as many members' splits as the mode asks for. Enters the newest epoch first.
     fn gather(&mut self, op: u16) {
         let at = usize::from(op);
         self.enter(op);
@@ -229,24 +257,21 @@ impl Worker {
             }
             return self.finish(op, Err(IoError::Lost));
         }
-        // The k lowest members: every data split that is there, then parities. Copies take turns.
-        let mut chosen = if k == 1 {
-            turn(readable, self.ops[at].page)
-        } else {
-            readable
-        };
-        while chosen.count_ones() as usize > k {
-            chosen &= !(1 << (63 - chosen.leading_zeros()));
-        }
-        match self.core.marks.soundness(self.ops[at].page) {
-            Soundness::Sound => {}
+        let data = (1 << k) - 1;
+        let chosen = match self.core.marks.soundness(self.ops[at].page) {
+            Soundness::Sound => self.choose(op, readable),
             // Copies may differ: all readers take the same one.
-            Soundness::Doubtful if k == 1 => chosen = readable & readable.wrapping_neg(),
-            Soundness::Doubtful if chosen == (1 << k) - 1 => {}
+            Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
+            Soundness::Doubtful if readable & data == data => data,
             Soundness::Doubtful | Soundness::Torn => return self.finish(op, Err(IoError::Lost)),
-        }
+        };
+        let waits = self.core.resilience.read_waits() as u32;
         let state = &mut self.ops[at];
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
+        state.wants = chosen.count_ones().min(waits);
+        if k == 1 && chosen & 1 << state.primary == 0 {
+            state.primary = chosen.trailing_zeros() as u8;
+        }
         self.prefetch(op, chosen, Verb::Read);
         self.post(op, chosen, Verb::Read);
     }
@@ -286,6 +311,7 @@ impl Worker {
         self.list(op);
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        self.prepare_acknowledgement(op);
         self.scatter(op, members);
     }
 
@@ -326,7 +352,7 @@ impl Worker {
         self.post(op, unposted, Verb::Write);
     }
 
-    /// Moves on an operation with no verb out.
+    /// Moves on an operation with no verb out, or a read that has what it needs.
     pub(super) fn step(&mut self, op: u16) {
         match self.ops[usize::from(op)].state {
             State::Reading => self.end_read(op),
@@ -338,24 +364,29 @@ impl Worker {
             | State::Holding
             | State::Settling
             | State::Fetching
-            | State::Storing => {
-                unreachable!("no verb is out in these states")
+            | State::Storing
+            | State::Lingering => {
+                unreachable!("no verb is out in these states, or none that matters")
             }
         }
     }
 
     fn end_read(&mut self, op: u16) {
         let at = usize::from(op);
-        if self.ops[at].failed {
+        if self.is_short(op) {
             self.count_repeat();
             self.leave(op);
             return self.begin_read(op);
         }
-        self.reconstruct(op);
+        self.revoke_late(op);
         if !self.is_unchanged(op) && !is_planted(Planted::TornRead) {
             self.count_repeat();
-            return self.park(op);
+            if let Some(op) = self.detach(op) {
+                self.park(op);
+            }
+            return;
         }
+        self.reconstruct(op);
         if self.ops[at].len_bytes < PAGE_BYTES {
             let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
@@ -375,10 +406,12 @@ impl Worker {
     }
 
     fn end_merge(&mut self, op: u16) {
-        if self.ops[usize::from(op)].failed {
+        if self.is_short(op) {
             self.leave(op);
             return self.gather(op);
         }
+        self.revoke_late(op);
+        let Some(op) = self.detach(op) else { return };
         self.reconstruct(op);
         self.merge(op);
         self.leave(op);
@@ -454,7 +487,7 @@ impl Worker {
         self.requests[usize::from(self.ops[usize::from(op)].request)].kind == Kind::Discard
     }
 
-    /// Ends an operation with nothing out and tells its request.
+    /// Ends an operation of which nothing that is out can land, and tells its request.
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
         // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
@@ -465,9 +498,20 @@ impl Worker {
         self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
         self.leave(op);
         self.unclaim(op);
-        self.ops[at].state = State::Free;
-        let request = usize::from(self.ops[at].request);
-        self.free_ops.push(op);
+        if self.ops[at].state != State::Lingering {
+            self.ops[at].state = State::Free;
+            self.free_ops.push(op);
+        }
+        if self.ops[at].is_told {
+            self.landing -= 1;
+        } else {
+            self.tell(op, result);
+        }
+    }
+
+    /// Tells the operation's request how it ended.
+    fn tell(&mut self, op: u16, result: Result<(), IoError>) {
+        let request = usize::from(self.ops[usize::from(op)].request);
         let slot = &mut self.requests[request];
         slot.pending -= 1;
         if slot.result.is_ok() {
@@ -548,12 +592,4 @@ fn required(stripe: &Stripe, page: u32, k: usize) -> u64 {
         return members & ((1 << k) - 1);
     }
     members
-}
-
-/// One bit of `mask`, another for each page, so that copies share the reads.
-fn turn(mask: u64, page: u64) -> u64 {
-    let skip = page % u64::from(mask.count_ones().max(1));
-    bits(mask)
-        .nth(usize::try_from(skip).expect("below 64"))
-        .map_or(0, |bit| 1 << bit)
 }

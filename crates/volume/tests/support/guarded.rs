@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, Connector, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
+    Address, Connector, Endpoint, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
 };
 
 /// What a test does to sessions; by default nothing.
@@ -13,6 +13,11 @@ pub trait Guard: Clone + Send + Sync + 'static {
     /// Before a data connection is opened, on the thread that opens it.
     fn open(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// What is made of a data connection.
+    fn endpoint(&self, inner: Box<dyn Endpoint>) -> Box<dyn Endpoint> {
+        inner
     }
 
     /// Sees a message that is sent.
@@ -88,7 +93,7 @@ impl<G: Guard> Session for GuardedSession<G> {
         let (guard, open) = (self.guard.clone(), self.inner.opener());
         Box::new(move |timeout| {
             guard.open()?;
-            open(timeout)
+            open(timeout).map(|endpoint| guard.endpoint(endpoint))
         })
     }
 

@@ -6,6 +6,7 @@ pub mod backed;
 pub mod disk;
 pub mod guarded;
 pub mod operator;
+pub mod tardy;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
 
+use super::verbs::spare_of;
 use crate::PAGE_BYTES;
 use crate::worker::Worker;
 
@@ -29,9 +30,21 @@ impl Worker {
         code.encode(page, parities);
     }
 
-    /// Rebuilds in place the data splits that were not read.
+    /// Rebuilds in place the data splits that were not read; of copies, brings one that came.
     pub(super) fn reconstruct(&mut self, op: u16) {
         let present = self.ops[usize::from(op)].acked;
+        let primary = self.ops[usize::from(op)].primary;
+        if self.core.scheme.k() == 1 && present & 1 << primary == 0 {
+            let copy = present.trailing_zeros() as usize;
+            let spare = spare_of(copy, primary).expect("it is not the one in the page");
+            // SAFETY: the spare copies lie behind the page in the operation's scratch block, apart
+            // from its page and from the request's buffer; nothing lands in either any more.
+            unsafe {
+                let from = self.scratch(op).add(PAGE_BYTES + spare * PAGE_BYTES);
+                self.page_buffer(op)
+                    .copy_from_nonoverlapping(from, PAGE_BYTES);
+            }
+        }
         let data = (1 << self.core.scheme.k()) - 1;
         let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
             return;
@@ -73,7 +86,8 @@ impl Worker {
     /// This operation's scratch block: a page, then the parities.
     pub(super) fn scratch(&self, op: u16) -> *mut u8 {
         let block = PAGE_BYTES + self.parity_bytes();
-        let block = &self.scratch[usize::from(op) * block..][..block];
+        let number = usize::from(self.ops[usize::from(op)].block);
+        let block = &self.scratch[number * block..][..block];
         UnsafeCell::raw_get(block.as_ptr())
     }
 
@@ -92,12 +106,18 @@ impl Worker {
         }
     }
 
+    /// Whether the request's buffer is where the operation's page is.
+    pub(super) fn is_in_place(&self, op: u16) -> bool {
+        let op = &self.ops[usize::from(op)];
+        op.len_bytes == PAGE_BYTES && !op.in_scratch
+    }
+
     /// The whole page: in its entry where it has one, in the request's buffer where it covers the
     /// page, in scratch otherwise.
     pub(super) fn page_buffer(&self, op: u16) -> *mut u8 {
         if let Some(buffer) = self.entry_buffer(op) {
             buffer
-        } else if self.ops[usize::from(op)].len_bytes == PAGE_BYTES {
+        } else if self.is_in_place(op) {
             self.target(op)
         } else {
             self.scratch(op)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_pool::planted::{Planted, is_planted};
 
-use super::PageOp;
+use super::{PageOp, State};
 use crate::directory::Stripe;
 use crate::worker::{View, Worker};
 
@@ -31,6 +31,7 @@ impl Worker {
             self.views.push_back(View {
                 snapshot: Arc::clone(snapshot),
                 count: 0,
+                late: 0,
             });
             // Endpoints are delivered before anything granted on their session is published.
             self.take_mail();
@@ -40,24 +41,56 @@ impl Worker {
         self.ops[usize::from(op)].epoch = epoch;
     }
 
-    /// Leaves the operation's epoch and publishes the oldest that is still worked in.
+    /// Leaves the operation's epoch and publishes the oldest that is still worked in. What the
+    /// verbs that are still out speak of is kept until they have ended: see [`Worker::forget`].
     pub(super) fn leave(&mut self, op: u16) {
-        let epoch = std::mem::take(&mut self.ops[usize::from(op)].epoch);
-        if epoch == 0 {
+        let state = &mut self.ops[usize::from(op)];
+        if state.epoch == 0 || state.state == State::Lingering {
             return;
         }
-        let view = self
-            .views
-            .iter_mut()
-            .find(|view| view.snapshot.epoch == epoch)
-            .expect("entered before");
+        let is_late = state.pending != 0;
+        let view = view_of(&mut self.views, state.epoch);
         view.count -= 1;
         self.working -= 1;
-        while self.views.len() > 1 && self.views[0].count == 0 {
+        if is_late {
+            view.late += 1;
+            self.lingering += 1;
+            state.state = State::Lingering;
+        } else {
+            state.epoch = 0;
+        }
+        self.drop_views();
+        let oldest = self.views.iter().find(|view| view.count > 0);
+        self.epoch.leave(oldest.map(|view| view.snapshot.epoch));
+    }
+
+    /// The last verb of an operation has ended that had ended before: its place is free.
+    pub(super) fn forget(&mut self, op: u16) {
+        let state = &mut self.ops[usize::from(op)];
+        view_of(&mut self.views, std::mem::take(&mut state.epoch)).late -= 1;
+        self.lingering -= 1;
+        state.state = State::Free;
+        self.free_ops.push(op);
+        self.drop_views();
+    }
+
+    fn drop_views(&mut self) {
+        while self.views.len() > 1 && self.views[0].is_unused() {
             self.views.pop_front();
         }
-        self.epoch
-            .leave((self.working > 0).then(|| self.views[0].snapshot.epoch));
+    }
+}
+
+fn view_of(views: &mut VecDeque<View>, epoch: u64) -> &mut View {
+    let mut views = views.iter_mut();
+    views
+        .find(|view| view.snapshot.epoch == epoch)
+        .expect("entered before")
+}
+
+impl View {
+    fn is_unused(&self) -> bool {
+        self.count == 0 && self.late == 0
     }
 }
 

@@ -1,8 +1,9 @@
 //! Posting the verbs of an operation, and what their completions say.
 
-use cenote_fabric::{Completion, Status};
+use cenote_fabric::{Completion, Status, Token};
 use cenote_pool::planted::{Planted, is_planted};
 
+use super::State;
 use super::epoch::stripe_of;
 use crate::PAGE_BYTES;
 use crate::directory::Session;
@@ -45,6 +46,7 @@ impl Worker {
         );
         let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
         let offset = u64::from(self.ops[at].index) * split_bytes as u64;
+        let primary = self.ops[at].primary;
         let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");
         let member = |split: usize| {
             stripe.members[split]
@@ -54,8 +56,13 @@ impl Worker {
         let mut ended = 0;
         for split in bits(splits) {
             let member = member(split);
-            let token = u64::from(op) << 8 | split as u64;
+            let token = token(op, split);
             let local = match stripe.split_of(split) {
+                // Copies that are read land apart, or one would come over the other.
+                copy if k == 1 && verb == Verb::Read => match spare_of(copy, primary) {
+                    None => page,
+                    Some(spare) => parities.wrapping_add(spare * split_bytes),
+                },
                 _ if k == 1 => page,
                 data if data < k => page.wrapping_add(data * split_bytes),
                 parity => parities.wrapping_add((parity - k) * split_bytes),
@@ -74,8 +81,9 @@ impl Worker {
                 &mut self.queue
             };
             // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
-            // block. Both live, and sources stay unchanged, until the operation ends, which is
-            // after the completion of every verb it posted.
+            // block. Both live, and sources stay unchanged, until the operation ends: after the
+            // completion of every verb it posted, or of a read when the landings of the others
+            // are revoked.
             let posted = unsafe {
                 match verb {
                     Verb::Read => {
@@ -113,14 +121,25 @@ impl Worker {
         let at = usize::from(op);
         let split = usize::try_from(completion.token & 0xff).expect("a byte");
         self.ops[at].pending &= !(1 << split);
-        if completion.status == Status::Ok || is_planted(Planted::ErrorAsAck) {
-            self.ops[at].acked |= 1 << split;
-        } else {
+        let is_late = self.ops[at].revoked;
+        if is_late {
+            self.settle_late(op, split);
+        }
+        if completion.status != Status::Ok && !is_planted(Planted::ErrorAsAck) {
             self.ops[at].failed = true;
             self.mark_failed(op, split, completion.status);
+        } else if !is_late {
+            self.ops[at].acked |= 1 << split;
         }
-        if self.ops[at].pending == 0 {
+        let is_last = self.ops[at].pending == 0;
+        if self.ops[at].state == State::Lingering {
+            if is_last {
+                self.forget(op);
+            }
+        } else if is_last || self.is_served(op) {
             self.step(op);
+        } else if self.is_acknowledgeable(op) {
+            self.acknowledge_early(op);
         }
     }
 
@@ -134,7 +153,9 @@ impl Worker {
         let (session, generation) = (member.session, member.window.descriptor.generation);
         match status {
             Status::StaleGeneration | Status::Revoked => {
-                self.core.directory.fail_window(extent, split, generation);
+                self.core
+                    .directory
+                    .fail_window(extent, split, session, generation);
                 self.core.wake.wake();
             }
             _ => self.fail_session(session),
@@ -145,6 +166,21 @@ impl Worker {
     pub(in crate::worker) fn fail_session(&mut self, session: Session) {
         self.core.directory.fail_session(session);
         self.core.wake.wake();
+    }
+}
+
+/// Names a verb of an operation.
+pub(super) fn token(op: u16, split: usize) -> Token {
+    u64::from(op) << 8 | split as u64
+}
+
+/// Where among the spare pages a copy lands that does not land in the page itself.
+pub(super) fn spare_of(copy: usize, primary: u8) -> Option<usize> {
+    let primary = usize::from(primary);
+    match copy {
+        _ if copy == primary => None,
+        0 => Some(primary - 1),
+        _ => Some(copy - 1),
     }
 }
 

@@ -1,0 +1,181 @@
+//! Data connections whose answers to READs a test holds back, and lands torn, and twice.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use cenote_fabric::{Completion, CompletionQueue, Endpoint, QueueFull, RemoteWindow, Time, Token};
+
+use super::guarded::Guard;
+
+/// While it is set, READs of the guarded hosts do not complete. What they read is written to their
+/// landings by halves, with other bytes between, whenever the connection is polled.
+#[derive(Clone, Default)]
+pub struct Tardy {
+    pub holds: Arc<AtomicBool>,
+    /// READs held back so far.
+    pub held: Arc<AtomicUsize>,
+}
+
+struct TardyEndpoint {
+    inner: Box<dyn Endpoint>,
+    tardy: Tardy,
+    /// By token: where it lands, null once that is revoked, and what was read meanwhile.
+    reads: HashMap<Token, (*mut u8, Box<[u8]>)>,
+    answers: CompletionQueue,
+    kept: Vec<Completion>,
+}
+
+// SAFETY: landings belong to posted verbs, by the contract of `post_read`.
+unsafe impl Send for TardyEndpoint {}
+
+impl Guard for Tardy {
+    fn endpoint(&self, inner: Box<dyn Endpoint>) -> Box<dyn Endpoint> {
+        Box::new(TardyEndpoint {
+            inner,
+            tardy: self.clone(),
+            reads: HashMap::new(),
+            answers: CompletionQueue::default(),
+            kept: Vec::new(),
+        })
+    }
+}
+
+impl TardyEndpoint {
+    fn hand_out(&mut self, queue: &mut CompletionQueue) {
+        while let Some(answer) = self.answers.pop() {
+            if self.reads.contains_key(&answer.token) {
+                self.tardy.held.fetch_add(1, Ordering::AcqRel);
+                self.kept.push(answer);
+            } else {
+                queue.push(answer);
+            }
+        }
+        let holds = self.tardy.holds.load(Ordering::Acquire);
+        for (landing, bytes) in self
+            .reads
+            .values()
+            .filter(|(landing, _)| !landing.is_null())
+        {
+            let garbage = vec![0xdb; bytes.len()];
+            let half = if holds { bytes.len() / 2 } else { bytes.len() };
+            // SAFETY: a landing that is not revoked is valid for the verb's length.
+            unsafe {
+                landing.copy_from_nonoverlapping(garbage.as_ptr(), bytes.len());
+                landing.copy_from_nonoverlapping(bytes.as_ptr(), half);
+            }
+        }
+        if !holds {
+            for answer in self.kept.drain(..) {
+                self.reads.remove(&answer.token);
+                queue.push(answer);
+            }
+        }
+    }
+}
+
+impl Endpoint for TardyEndpoint {
+    unsafe fn post_read(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        landing: *mut u8,
+        len_bytes: usize,
+        token: Token,
+        _queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull> {
+        let mut bytes = vec![0; len_bytes].into_boxed_slice();
+        let own = bytes.as_mut_ptr();
+        self.reads.insert(token, (landing, bytes));
+        // SAFETY: `own` is kept until the verb completes.
+        unsafe {
+            let queue = &mut self.answers;
+            self.inner
+                .post_read(window, offset, own, len_bytes, token, queue)
+        }
+    }
+
+    unsafe fn post_write(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        source: *const u8,
+        len_bytes: usize,
+        immediate: Option<u32>,
+        token: Token,
+        _queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull> {
+        let queue = &mut self.answers;
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.inner
+                .post_write(window, offset, source, len_bytes, immediate, token, queue)
+        }
+    }
+
+    fn post_send(
+        &mut self,
+        message: &[u8],
+        token: Token,
+        _queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull> {
+        self.inner.post_send(message, token, &mut self.answers)
+    }
+
+    fn post_compare_swap(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        expected: u64,
+        new: u64,
+        token: Token,
+        _queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull> {
+        let queue = &mut self.answers;
+        self.inner
+            .post_compare_swap(window, offset, expected, new, token, queue)
+    }
+
+    fn post_fetch_add(
+        &mut self,
+        window: &RemoteWindow,
+        offset: u64,
+        addend: u64,
+        token: Token,
+        _queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull> {
+        let queue = &mut self.answers;
+        self.inner
+            .post_fetch_add(window, offset, addend, token, queue)
+    }
+
+    fn flush(&mut self, queue: &mut CompletionQueue) {
+        self.inner.flush(&mut self.answers);
+        self.hand_out(queue);
+    }
+
+    fn poll(&mut self, now: Time, queue: &mut CompletionQueue) {
+        self.inner.poll(now, &mut self.answers);
+        self.hand_out(queue);
+    }
+
+    fn revoke_landing(&mut self, token: Token) {
+        if let Some((landing, _)) = self.reads.get_mut(&token) {
+            *landing = std::ptr::null_mut();
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding() + self.kept.len()
+    }
+
+    fn is_dead(&self) -> bool {
+        self.inner.is_dead()
+    }
+
+    /// What is held back is no event of a descriptor: it is looked at whenever the worker polls.
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+}

@@ -4,7 +4,7 @@
 
 mod support;
 
-use cenote_volume::{Health, Volume, Worker};
+use cenote_volume::{Health, Mode, Resilience, Volume, VolumeConfig, Worker};
 use support::{Cluster, Random, Transport, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
@@ -18,8 +18,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(cluster: &Cluster, scheme: &str, size_bytes: u64) -> Self {
-        let volume = cluster.volume(scheme, size_bytes);
+    fn new(cluster: &Cluster, resilience: Resilience, size_bytes: u64) -> Self {
+        let config = VolumeConfig {
+            resilience,
+            ..cluster.config("plain", size_bytes)
+        };
+        let volume = Volume::open(config, cluster.connector()).unwrap();
         let workers = (0..2).map(|_| volume.worker().unwrap()).collect();
         Self {
             volume,
@@ -87,11 +91,16 @@ fn seed() -> u64 {
     seed
 }
 
-/// Random operations with hosts lost and coming back, never more than the scheme survives at a time.
 fn run_with_losses(transport: Transport, scheme: &str, losses: usize) {
+    let resilience = Resilience::of(scheme.parse().unwrap());
+    run_in_mode(transport, resilience, losses);
+}
+
+/// Random operations with hosts lost and coming back, never more than the scheme survives at a time.
+fn run_in_mode(transport: Transport, resilience: Resilience, losses: usize) {
     let mut random = Random(seed());
     let mut cluster = Cluster::start(12, transport, 64 << 20, SLAB);
-    let mut pair = Pair::new(&cluster, scheme, 24 << 20);
+    let mut pair = Pair::new(&cluster, resilience, 24 << 20);
     for _ in 0..3 {
         for _ in 0..120 {
             pair.step(&mut random);
@@ -145,6 +154,20 @@ fn wider_and_narrower_codes_equal_a_byte_array_across_losses() {
 #[test]
 fn copies_equal_a_byte_array_across_losses() {
     run_with_losses(Transport::Shm, "mirror:3", 2);
+}
+
+#[test]
+fn every_mode_equals_a_byte_array_across_losses() {
+    for (scheme, mode, delta) in [
+        ("rs:4+2", Mode::Detection, 1),
+        ("rs:4+4", Mode::Correction, 1),
+        ("rs:4+2", Mode::EcOnly, 0),
+        ("rs:4+2", Mode::FailureRecovery, 2),
+        ("mirror:3", Mode::FailureRecovery, 1),
+    ] {
+        let resilience = Resilience::new(scheme.parse().unwrap(), mode, delta).unwrap();
+        run_in_mode(Transport::Tcp, resilience, 1);
+    }
 }
 
 #[test]

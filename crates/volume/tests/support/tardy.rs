@@ -1,4 +1,5 @@
-//! Data connections whose answers to READs a test holds back, and lands torn, and twice.
+//! Data connections whose answers to READs a test holds back, and lands torn, and twice; and whose
+//! WRITEs it holds back.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -16,6 +17,10 @@ pub struct Tardy {
     pub holds: Arc<AtomicBool>,
     /// READs held back so far.
     pub held: Arc<AtomicUsize>,
+    /// While it is set, WRITEs of the guarded hosts are not sent: their bytes are taken later.
+    pub holds_writes: Arc<AtomicBool>,
+    /// WRITEs held back so far.
+    pub held_writes: Arc<AtomicUsize>,
 }
 
 struct TardyEndpoint {
@@ -25,9 +30,18 @@ struct TardyEndpoint {
     reads: HashMap<Token, (*mut u8, Box<[u8]>)>,
     answers: CompletionQueue,
     kept: Vec<Completion>,
+    writes: Vec<HeldWrite>,
 }
 
-// SAFETY: landings belong to posted verbs, by the contract of `post_read`.
+struct HeldWrite {
+    window: RemoteWindow,
+    offset: u64,
+    source: *const u8,
+    len_bytes: usize,
+    token: Token,
+}
+
+// SAFETY: landings and sources belong to posted verbs, by the contracts of `post_read` and `post_write`.
 unsafe impl Send for TardyEndpoint {}
 
 impl Guard for Tardy {
@@ -38,11 +52,35 @@ impl Guard for Tardy {
             reads: HashMap::new(),
             answers: CompletionQueue::default(),
             kept: Vec::new(),
+            writes: Vec::new(),
         })
     }
 }
 
 impl TardyEndpoint {
+    /// Sends what is held back, once it is let go.
+    fn send_held(&mut self) {
+        if self.tardy.holds_writes.load(Ordering::Acquire) {
+            return;
+        }
+        for held in self.writes.drain(..) {
+            let queue = &mut self.answers;
+            // SAFETY: the source is as it was posted: the verb has not completed.
+            let posted = unsafe {
+                self.inner.post_write(
+                    &held.window,
+                    held.offset,
+                    held.source,
+                    held.len_bytes,
+                    None,
+                    held.token,
+                    queue,
+                )
+            };
+            posted.expect("few are held");
+        }
+    }
+
     fn hand_out(&mut self, queue: &mut CompletionQueue) {
         while let Some(answer) = self.answers.pop() {
             if self.reads.contains_key(&answer.token) {
@@ -106,6 +144,17 @@ impl Endpoint for TardyEndpoint {
         token: Token,
         _queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull> {
+        if self.tardy.holds_writes.load(Ordering::Acquire) && !self.inner.is_dead() {
+            self.tardy.held_writes.fetch_add(1, Ordering::AcqRel);
+            self.writes.push(HeldWrite {
+                window: window.clone(),
+                offset,
+                source,
+                len_bytes,
+                token,
+            });
+            return Ok(());
+        }
         let queue = &mut self.answers;
         // SAFETY: as the caller promises.
         unsafe {
@@ -151,11 +200,13 @@ impl Endpoint for TardyEndpoint {
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {
+        self.send_held();
         self.inner.flush(&mut self.answers);
         self.hand_out(queue);
     }
 
     fn poll(&mut self, now: Time, queue: &mut CompletionQueue) {
+        self.send_held();
         self.inner.poll(now, &mut self.answers);
         self.hand_out(queue);
     }
@@ -167,7 +218,7 @@ impl Endpoint for TardyEndpoint {
     }
 
     fn outstanding(&self) -> usize {
-        self.inner.outstanding() + self.kept.len()
+        self.inner.outstanding() + self.kept.len() + self.writes.len()
     }
 
     fn is_dead(&self) -> bool {

@@ -99,6 +99,27 @@ fn mirrors_and_wide_stripes_keep_every_promise() {
     }
 }
 
+/// Reads that take what comes first, and writes that are acknowledged before all has landed.
+#[test]
+fn every_mode_keeps_every_promise() {
+    for (scheme, mode) in [
+        ("rs:4+2", "failure-recovery"),
+        ("rs:4+2", "detection"),
+        ("rs:4+3", "correction"),
+        ("rs:4+2", "ec-only"),
+        ("mirror:3", "ec-only"),
+    ] {
+        let options = Options {
+            scheme: scheme.parse().expect("a valid scheme"),
+            mode: Some(mode.parse().expect("a mode")),
+            hosts: 10,
+            ..options(31, 90)
+        };
+        let report = assert_kept(&options);
+        assert!(report.page_ops > 1000 && report.faults > 10, "{report:?}");
+    }
+}
+
 /// Every host may go at any time, be drained, or be out of reach, and the disk is late now and then.
 #[test]
 fn volumes_with_a_disk_behind_them_keep_every_promise() {
@@ -160,6 +181,8 @@ fn the_clusters_of_planted_mistakes_keep_every_promise_without_them() {
         "ack-at-k",
         "keep-stale",
         "forget-listed",
+        "late-split-lands",
+        "release-early",
     ] {
         let options = Options {
             plant: None,

@@ -44,4 +44,4 @@ pub use status::{BackingStatus, CounterValues, ExtentStatus, Health, HostState, 
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
 pub use timings::TimingValues;
 pub use volume::{Volume, VolumeConfig};
-pub use worker::{REQUESTS_MAX, Worker};
+pub use worker::{REQUESTS_MAX, Switches, Work, Worker};

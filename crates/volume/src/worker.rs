@@ -11,6 +11,7 @@
 mod lanes;
 mod page;
 mod random;
+mod switches;
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use lanes::Lanes;
 use page::PageOp;
 use random::Random;
+
+pub use switches::{Switches, Work};
 
 /// Requests that one worker accepts before it wants to be polled.
 pub const REQUESTS_MAX: usize = 256;
@@ -66,6 +69,9 @@ pub struct Worker {
     patience: Duration,
     // Decides which splits are read.
     random: Random,
+    switches: Switches,
+    // Hears of the processor's work, in a simulation.
+    meter: Option<fn(Work)>,
     // Operations that wait for something other than a completion.
     parked: Vec<u16>,
     retry: Vec<u16>,
@@ -143,6 +149,8 @@ impl Worker {
             landing: 0,
             patience: Duration::MAX,
             random: Random::new(id as u64),
+            switches: Switches::default(),
+            meter: None,
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
             at_disk: 0,
@@ -251,6 +259,34 @@ impl Worker {
         }
     }
 
+    /// Turns parts of the page path off. Between requests.
+    ///
+    /// # Panics
+    /// If a request is under way.
+    pub fn set_switches(&mut self, switches: Switches) {
+        assert_eq!(self.in_flight(), 0, "requests are under way");
+        self.switches = switches;
+    }
+
+    /// Has `meter` hear of each piece of the processor's work before it counts as done: a simulated
+    /// one takes its time there.
+    pub fn set_meter(&mut self, meter: fn(Work)) {
+        self.meter = Some(meter);
+    }
+
+    #[inline]
+    fn spend(&self, work: Work) {
+        if let Some(meter) = self.meter {
+            meter(work);
+        }
+    }
+
+    /// Pages whose writes were acknowledged, and that not every member has yet: should this process
+    /// end now, they are errors to the next owner.
+    pub fn landing_pages(&self) -> impl Iterator<Item = u64> {
+        self.ops.iter().filter_map(PageOp::landing_page)
+    }
+
     /// System calls made on the data path so far, for benchmarks.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
@@ -356,6 +392,7 @@ impl Worker {
             let (lanes, clock, queue) = (&mut self.lanes, self.core.clock, &mut self.queue);
             let dead = match timeout {
                 Duration::ZERO => lanes.poll(timeout, clock, queue),
+                _ if !self.switches.run_to_completion => lanes.poll(timeout, clock, queue),
                 _ => lanes.wait(timeout, self.patience, clock, queue),
             };
             for session in dead {

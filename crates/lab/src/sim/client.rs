@@ -1,5 +1,6 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
+mod buffers;
 mod observed;
 mod owning;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Scheme, Seat, Stepped, Worker,
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Resilience, Seat, Stepped, Worker,
 };
 
 use super::dialer::Dialing;
@@ -17,11 +18,12 @@ use super::disk::Disk;
 use super::estate::Estate;
 use super::model::{Model, SECTOR_BYTES};
 use super::random::Random;
+use buffers::Buffers;
 
 /// What a client is made of, and how it works.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub scheme: Scheme,
+    pub resilience: Resilience,
     /// Whether a disk is behind the volume.
     pub is_backed: bool,
     pub size_bytes: u64,
@@ -60,6 +62,7 @@ pub struct Client {
     /// Extents and members without a slab that is read, and since which step.
     missing: BTreeMap<(usize, usize), u64>,
     missing_epoch: u64,
+    buffers: Buffers,
     /// Pages that the last owner was writing, to be mended before anything else.
     mending: Vec<u64>,
     /// Not taken over yet; tried again at this time, when it cannot be.
@@ -131,6 +134,7 @@ impl Client {
             disk: Disk::new(0),
             missing: BTreeMap::new(),
             missing_epoch: 0,
+            buffers: Buffers::default(),
             mending: Vec::new(),
             is_opening: false,
             reopen_at: None,
@@ -194,7 +198,7 @@ impl Client {
         }
         let volume = self.volume.as_mut().expect("it is taken over");
         if self.workers.len() < self.plan.worker_count
-            && volume.connected_count() >= self.plan.scheme.members()
+            && volume.connected_count() >= self.plan.resilience.scheme().members()
         {
             let worker = volume
                 .worker()
@@ -206,6 +210,7 @@ impl Client {
                 tags: 0,
             });
         }
+        trouble.extend(self.buffers.check(now).map(Trouble::Wrong));
         for index in 0..self.workers.len() {
             self.reap(index, steps, trouble);
             self.submit(index, now, steps);
@@ -323,6 +328,7 @@ impl Client {
                         self.name, wrong.sector, wrong.detail
                     )));
                 }
+                self.buffers.keep(place, bytes);
             }
             (Kind::Read, _) => self.model.forget_read(start),
             (Kind::Write(content), _) => {

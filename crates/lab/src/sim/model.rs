@@ -5,6 +5,11 @@
 //! acknowledged before `s` began after that version had ended. A write that failed may have
 //! taken effect or not. Sectors are 512 bytes, the least that a front end may write.
 
+use std::collections::BTreeSet;
+
+/// Sectors of a page.
+const PAGE: usize = cenote_volume::PAGE_BYTES / SECTOR_BYTES;
+
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
 
@@ -30,6 +35,9 @@ pub struct Model {
     contents_made: u64,
     /// Starts of the reads under way.
     reading: Vec<u64>,
+    /// Pages whose last write was acknowledged by a client that ended before all of it had landed,
+    /// and that were not written whole since: errors, or what was acknowledged.
+    at_risk: BTreeSet<usize>,
 }
 
 /// A sector that read as what it cannot hold.
@@ -58,6 +66,7 @@ impl Model {
             sectors: vec![vec![zeros]; count],
             contents_made: 0,
             reading: Vec::new(),
+            at_risk: BTreeSet::new(),
         }
     }
 
@@ -98,6 +107,10 @@ impl Model {
         step: u64,
         is_acknowledged: bool,
     ) {
+        if is_acknowledged {
+            let whole = first.div_ceil(PAGE)..(first + count) / PAGE;
+            self.at_risk.retain(|page| !whole.contains(page));
+        }
         let horizon = self.reading.iter().copied().min().unwrap_or(step);
         for sector in &mut self.sectors[first..first + count] {
             for version in sector.iter_mut() {
@@ -123,11 +136,19 @@ impl Model {
         }
     }
 
+    /// The client that ended had not finished what it acknowledged of this page.
+    pub fn risk(&mut self, page: usize) {
+        self.at_risk.insert(page);
+    }
+
     /// Whether a request of these sectors may fail although hosts are there: some page of them was
     /// being written when a write of it ended unknown, and has not been written whole since.
     pub fn may_fail(&self, first: usize, count: usize, start: u64) -> bool {
-        const PAGE: usize = cenote_volume::PAGE_BYTES / SECTOR_BYTES;
         let pages = first / PAGE * PAGE..(first + count).next_multiple_of(PAGE);
+        let numbers = pages.start / PAGE..pages.end / PAGE;
+        if self.at_risk.range(numbers).next().is_some() {
+            return true;
+        }
         self.sectors[pages].iter().any(|versions| {
             let newest = newest_before(versions, start);
             let mut possible = versions.iter().filter(|version| version.end >= newest);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use cenote_fabric::sim::{Config, LinkModel, Stragglers};
-use cenote_volume::Scheme;
+use cenote_volume::{Mode, Resilience, Scheme};
 
+use super::random::Random;
 use super::world::seconds;
 
 /// What to simulate. Sizes in bytes.
@@ -24,6 +25,8 @@ pub struct Options {
     pub workers: usize,
     /// Redundancy of every volume.
     pub scheme: Scheme,
+    /// What every volume expects of its hosts; `None`: each draws a mode that its scheme allows.
+    pub mode: Option<Mode>,
     /// Whether a disk is behind each volume: then any host may go at any time.
     pub is_backed: bool,
     /// Size of a slab.
@@ -57,6 +60,7 @@ impl Default for Options {
             clients: 3,
             workers: 2,
             scheme: "rs:4+2".parse().expect("a valid scheme"),
+            mode: None,
             is_backed: false,
             slab_bytes: 64 << 10,
             slabs_per_host: None,
@@ -153,6 +157,24 @@ impl Options {
         }
     }
 
+    /// What a volume expects of its hosts.
+    pub(super) fn resilience(&self, random: &mut Random) -> Resilience {
+        const MODES: [Mode; 4] = [
+            Mode::FailureRecovery,
+            Mode::Detection,
+            Mode::Correction,
+            Mode::EcOnly,
+        ];
+        let delta = self.scheme.r().min(1);
+        let possible = |mode| Resilience::new(self.scheme, mode, delta).ok();
+        let modes: Vec<Resilience> = MODES.into_iter().filter_map(possible).collect();
+        match self.mode {
+            // As long as somebody writes splits that nobody waits for, all the rest is tried as well.
+            None => *random.pick(&modes),
+            Some(mode) => possible(mode).unwrap_or_else(|| Resilience::of(self.scheme)),
+        }
+    }
+
     pub(super) fn slabs_per_host(&self) -> u32 {
         let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
         let members = self.scheme.members();
@@ -174,7 +196,7 @@ impl Options {
             return format!("cenote lab sim --seed {} --plant {plant}", self.seed);
         }
         format!(
-            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {} --rate {} --fault-pause {}",
+            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{} --rate {} --fault-pause {}",
             self.seed,
             seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
             self.hosts,
@@ -185,6 +207,8 @@ impl Options {
             } else {
                 format!("--scheme {}", self.scheme)
             },
+            self.mode
+                .map_or_else(String::new, |mode| format!(" --mode {mode}")),
             self.rate,
             self.fault_pause.as_secs_f64()
         )

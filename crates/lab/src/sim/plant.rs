@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cenote_fabric::sim::planted::Planted;
+use cenote_volume::Mode;
 
 use super::world::World;
 use super::{Options, Weights};
@@ -30,6 +31,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
         epoch: Duration::from_secs(5),
         fault_pause: Duration::from_millis(300),
         plant: Some(name.to_owned()),
+        mode: Some(Mode::FailureRecovery),
         ..Options::default()
     };
     match name {
@@ -109,6 +111,37 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..small
             }
         }
+        // Many write the pages that others read, over links that are slow now and then.
+        "late-split-lands" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            rate: 5000,
+            gentle_percent: 100,
+            weights: Weights {
+                delay: 8,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Splits are late, pages are read and written again at once, and clients end.
+        "release-early" | "forget-early" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            slabs_per_host: Some(24),
+            rate: 3000,
+            gentle_percent: 100,
+            mode: Some(Mode::EcOnly),
+            weights: Weights {
+                delay: 6,
+                replace_client: 4,
+                ..Weights::default()
+            },
+            ..small
+        },
         // Machines need their memory, and hosts ask for slabs back.
         "free-before-done" => Options {
             weights: Weights {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_fabric::sim::{Net, NodeId, SimConnector};
-use cenote_volume::{HostConfig, IoError, Relocation, Seat};
+use cenote_volume::{HostConfig, IoError, Relocation, Resilience, Seat};
 
 use super::ambush::{ARROWS, Ambush};
 use super::client::{Client, Plan, Trouble};
@@ -80,7 +80,7 @@ impl World {
             domain: host.name.clone(),
         };
         let plan = Plan {
-            scheme: options.scheme,
+            resilience: Resilience::of(options.scheme),
             is_backed: options.is_backed,
             size_bytes: options.volume_bytes,
             slab_bytes,
@@ -95,12 +95,11 @@ impl World {
             let name = format!("c{index}");
             let connector = net.client(&name);
             connectors.push(connector.clone());
-            clients.push(Client::new(
-                name,
-                plan.clone(),
-                Arc::new(connector),
-                random.next(),
-            ));
+            let plan = Plan {
+                resilience: options.resilience(&mut random),
+                ..plan.clone()
+            };
+            clients.push(Client::new(name, plan, Arc::new(connector), random.next()));
         }
         let mut world = Self {
             actors: Vec::new(),

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
 
-use super::{Chunk, Kind, OPS_MAX, Worker};
+use super::{Chunk, Kind, OPS_MAX, Work, Worker};
 use cenote_pool::planted::{Planted, is_planted};
 
 use crate::backing::{Route, Token};
@@ -267,6 +267,7 @@ impl Worker {
         };
         let waits = self.core.resilience.read_waits() as u32;
         let state = &mut self.ops[at];
+        state.in_scratch = !self.switches.in_place;
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
         state.wants = chosen.count_ones().min(waits);
         if k == 1 && chosen & 1 << state.primary == 0 {
@@ -328,7 +329,7 @@ impl Worker {
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
-        if encodes && !self.lanes.complete_at_once() {
+        if encodes && self.switches.async_encode && !self.lanes.complete_at_once() {
             self.ops[usize::from(op)].pending = members | ENCODING;
             self.post(op, members & !parities, Verb::Write);
             return self.encode.push(op);
@@ -387,7 +388,7 @@ impl Worker {
             return;
         }
         self.reconstruct(op);
-        if self.ops[at].len_bytes < PAGE_BYTES {
+        if !self.is_in_place(op) {
             let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
             // chunk's part of the request's buffer; they do not overlap.
@@ -395,6 +396,7 @@ impl Worker {
                 self.target(op)
                     .copy_from_nonoverlapping(self.scratch(op).add(start), len_bytes)
             };
+            self.spend(Work::Copy);
         }
         self.finish(op, Ok(()));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::sim::{self, Options, Report};
-use cenote_volume::Scheme;
+use cenote_volume::{Mode, Scheme};
 
 use crate::failure::{DONE, FAILED};
 
@@ -32,6 +32,10 @@ pub struct Args {
     /// Redundancy of every volume
     #[arg(long, default_value = "rs:4+2")]
     scheme: Scheme,
+    /// What every volume expects of its hosts: failure-recovery, detection, correction or ec-only
+    /// [default: each draws one that the scheme allows]
+    #[arg(long)]
+    mode: Option<Mode>,
     /// A disk behind every volume, of which hosts have one copy: any of them may go at any time
     #[arg(long, conflicts_with = "scheme")]
     backed: bool,
@@ -84,6 +88,7 @@ fn options(args: &Args, seed: u64) -> Options {
         clients: args.clients,
         workers: args.workers,
         scheme: args.scheme,
+        mode: args.mode,
         rate: args.rate,
         fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
         ..Options::default()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
@@ -31,7 +31,7 @@ impl Client {
         let config = VolumeConfig {
             name: self.name.clone(),
             id: self.volume_id,
-            resilience: Resilience::of(self.plan.scheme),
+            resilience: self.plan.resilience,
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),
@@ -63,6 +63,10 @@ impl Client {
     /// Its process ends without a word.
     pub fn crash(&mut self, step: u64) {
         for lane in self.workers.drain(..) {
+            // Acknowledged, and not everywhere yet: what is left of them is an error, not other bytes.
+            for page in lane.worker.landing_pages() {
+                self.model.risk(to_index(page));
+            }
             lane.worker.abandon();
         }
         self.model.end_all(step);
@@ -130,10 +134,11 @@ impl Client {
             .filter(|seat| seat.is_live)
             .map(|seat| (seat.extent, seat.split))
             .collect();
+        let scheme = self.plan.resilience.scheme();
         let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
         let all = extents
             .iter()
-            .flat_map(|&extent| (0..self.plan.scheme.members()).map(move |split| (extent, split)));
+            .flat_map(|&extent| (0..scheme.members()).map(move |split| (extent, split)));
         let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
         self.missing.retain(|place, _| missing.contains(place));
         for place in missing {
@@ -148,7 +153,7 @@ impl Client {
         (first, count): (usize, usize),
         start: u64,
     ) -> Option<String> {
-        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.scheme.k();
+        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.resilience.scheme().k();
         let of = |sector: usize| sector * SECTOR_BYTES / extent_bytes;
         let places = (of(first), 0)..=(of(first + count - 1), usize::MAX);
         let mut missed = self

@@ -244,6 +244,7 @@ impl Worker {
         };
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Promoting, 0, false);
+        state.in_scratch = false;
         self.scatter(op, members);
         true
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::verbs::spare_of;
 use crate::PAGE_BYTES;
-use crate::worker::Worker;
+use crate::worker::{Work, Worker};
 
 impl Worker {
     /// Encodes the page's parities and posts them.
@@ -28,6 +28,7 @@ impl Worker {
             )
         };
         code.encode(page, parities);
+        self.spend(Work::Encode);
     }
 
     /// Rebuilds in place the data splits that were not read; of copies, brings one that came.
@@ -44,6 +45,7 @@ impl Worker {
                 self.page_buffer(op)
                     .copy_from_nonoverlapping(from, PAGE_BYTES);
             }
+            self.spend(Work::Copy);
         }
         let data = (1 << self.core.scheme.k()) - 1;
         let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
@@ -63,6 +65,7 @@ impl Worker {
             .counters
             .pages_decoded
             .fetch_add(1, Ordering::Relaxed);
+        self.spend(Work::Decode);
     }
 
     /// Puts the request's bytes (zeros for a discard) over the page in scratch.

@@ -20,13 +20,24 @@ use std::sync::atomic::Ordering;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::epoch::stripe_of;
-use super::{ENCODING, State};
+use super::{ENCODING, PageOp, State};
 use crate::PAGE_BYTES;
-use crate::worker::Worker;
+use crate::worker::{Work, Worker};
+
+impl PageOp {
+    /// Its page, if it was acknowledged and is not everywhere yet.
+    pub(in crate::worker) fn landing_page(&self) -> Option<u64> {
+        let is_landing = self.is_told && self.state != State::Free;
+        is_landing.then_some(self.page)
+    }
+}
 
 impl Worker {
-    /// Decides after how many splits a write is acknowledged, before any of them is posted.
+    /// Decides from where a write is posted, and after how many splits it is acknowledged.
     pub(super) fn prepare_acknowledgement(&mut self, op: u16) {
+        if !self.switches.in_place && self.ops[usize::from(op)].entry.is_none() {
+            self.copy_to_scratch(op);
+        }
         let acks = self.core.resilience.write_acks();
         let waits_for_all = acks >= self.core.scheme.members();
         if waits_for_all || self.core.backing.is_some() || self.lanes.complete_at_once() {
@@ -49,6 +60,7 @@ impl Worker {
                 .copy_from_nonoverlapping(self.target(op), PAGE_BYTES);
         }
         self.ops[at].in_scratch = true;
+        self.spend(Work::Copy);
     }
 
     /// Whether enough splits may have landed for a write to be acknowledged before its end.

@@ -38,7 +38,9 @@ impl Worker {
 
     /// Whether reads ask for more splits than they need.
     pub(in crate::worker) fn binds_late(&self) -> bool {
-        self.core.resilience.read_splits() > self.core.scheme.k() && !self.lanes.complete_at_once()
+        self.core.resilience.read_splits() > self.core.scheme.k()
+            && !self.lanes.complete_at_once()
+            && self.switches.late_binding
     }
 
     /// `count` of `readable`, or all: any of those whose hosts owe nothing late, if they are enough.

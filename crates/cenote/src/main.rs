@@ -8,6 +8,7 @@
 mod ask;
 mod available;
 mod commands;
+mod expected;
 mod failure;
 mod limits;
 mod metrics;

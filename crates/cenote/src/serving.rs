@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{Backing, HostConfig, Resilience, Scheme, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{Backing, HostConfig, Volume, VolumeConfig, VolumeError};
 
 use crate::commands::volume::{check_scheme, check_size};
+use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::place::Loaded;
 use crate::size::Size;
@@ -29,6 +30,8 @@ pub struct WhichVolume {
     /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
+    #[command(flatten)]
+    pub expected: Expected,
     #[command(flatten)]
     pub backed: Backed,
 }
@@ -137,7 +140,12 @@ impl Serving {
         if let Some(size) = which.size {
             let usual = which.backed.backing.as_ref().map_or("rs:8+2", |_| "plain");
             let scheme = which.scheme.as_deref().unwrap_or(usual);
-            volumes.create(&name, &Spec::new(check_size(size)?, check_scheme(scheme)?)?)?;
+            let mut spec = Spec::new(check_size(size)?, check_scheme(scheme)?)?;
+            spec.expect(which.expected.of(scheme)?);
+            volumes.create(&name, &spec)?;
+        } else if which.expected.is_given() {
+            let what = "--mode and --delta are of a new volume: this one has its own";
+            return Err(Failure::usage(what, "--size").into());
         }
         let opened = Self::open_with(loaded, volumes.clone(), &name, end, &which.backed);
         if opened.is_err() && which.size.is_some() {
@@ -164,12 +172,11 @@ impl Serving {
     ) -> Result<Self> {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
-        let scheme: Scheme = spec.scheme.parse()?;
         let size_bytes = spec.size()?.bytes();
         let config = VolumeConfig {
             name: name.to_owned(),
             id: spec.id()?,
-            resilience: Resilience::of(scheme),
+            resilience: spec.resilience()?,
             size_bytes,
             size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
             hosts: hosts(loaded)?,

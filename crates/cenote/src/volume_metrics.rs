@@ -192,6 +192,12 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
             counters.pages_written,
         ),
         (
+            "cenote_volume_writes_early",
+            "Writes acknowledged before all their splits had landed",
+            None,
+            counters.writes_early,
+        ),
+        (
             "cenote_volume_pages_decoded",
             "Reads that decoded around a missing split",
             None,

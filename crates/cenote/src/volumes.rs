@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cenote_volume::{JournalFile, Kept, Left};
+use cenote_volume::{JournalFile, Kept, Left, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
@@ -40,6 +40,12 @@ pub struct Spec {
     pub size: String,
     /// As `--scheme` takes it.
     pub scheme: String,
+    /// As `--mode` takes it; none of a volume that is older than modes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// As `--delta` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta: Option<usize>,
 }
 
 impl Spec {
@@ -52,6 +58,8 @@ impl Spec {
             id: format!("{:032x}", random_u128()?),
             size: size.to_string(),
             scheme: scheme.to_owned(),
+            mode: None,
+            delta: None,
         })
     }
 
@@ -61,6 +69,24 @@ impl Spec {
     /// The file was edited into something else.
     pub fn id(&self) -> Result<u128> {
         u128::from_str_radix(&self.id, 16).with_context(|| format!("volume id {:?}", self.id))
+    }
+
+    /// What it expects of its hosts.
+    ///
+    /// # Errors
+    /// The file was edited into something else.
+    pub fn resilience(&self) -> Result<Resilience> {
+        let usual = Resilience::of(self.scheme.parse::<Scheme>()?);
+        let mode = self.mode.as_deref().map(str::parse).transpose();
+        let mode = mode.context("volume file")?.unwrap_or(usual.mode());
+        let delta = self.delta.unwrap_or(usual.delta());
+        Resilience::new(usual.scheme(), mode, delta).context("volume file")
+    }
+
+    /// Notes what it expects of its hosts, for this owner and those after it.
+    pub fn expect(&mut self, resilience: Resilience) {
+        self.mode = Some(resilience.mode().to_string());
+        self.delta = Some(resilience.delta());
     }
 
     /// Its size.

@@ -416,6 +416,7 @@ impl Control {
         CounterValues {
             pages_read: value(&counters.pages_read),
             pages_written: value(&counters.pages_written),
+            writes_early: value(&counters.writes_early),
             pages_decoded: value(&counters.pages_decoded),
             reads_repeated: value(&counters.reads_repeated),
             requests_failed: value(&counters.requests_failed),

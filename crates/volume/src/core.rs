@@ -63,7 +63,7 @@ pub struct Counters {
     pub pages_written: AtomicU64,
     /// Writes acknowledged before all their splits had landed.
     pub writes_early: AtomicU64,
-    /// Reads that had to decode because a data split was missing.
+    /// Reads that had to decode because a data split was missing, or came later than others.
     pub pages_decoded: AtomicU64,
     /// Reads taken again because a writer was in the way or a host failed.
     pub reads_repeated: AtomicU64,

@@ -16,6 +16,10 @@ pub struct VolumeStatus {
     pub size_bytes: u64,
     /// As written: `rs:8+2`.
     pub scheme: String,
+    /// What it expects of its hosts: as `--mode` takes it.
+    pub mode: String,
+    /// Splits read besides those needed, or wrong splits to be found or put right.
+    pub delta: usize,
     /// Bytes that each host lends to one extent.
     pub slab_bytes: u64,
     /// Bytes of the volume in one extent.
@@ -119,7 +123,9 @@ pub struct CounterValues {
     pub pages_read: u64,
     /// Page operations that wrote.
     pub pages_written: u64,
-    /// Reads that decoded around a missing split.
+    /// Writes acknowledged before all their splits had landed.
+    pub writes_early: u64,
+    /// Reads that decoded, since a data split was missing or came later than others.
     pub pages_decoded: u64,
     /// Reads taken again because of a writer or a failure.
     pub reads_repeated: u64,
@@ -156,6 +162,8 @@ impl Control {
         VolumeStatus {
             size_bytes: core.size_bytes.load(Ordering::Relaxed),
             scheme: core.scheme.to_string(),
+            mode: core.resilience.mode().to_string(),
+            delta: core.resilience.delta(),
             slab_bytes: self.slab_bytes(),
             extent_bytes,
             health: extents

@@ -135,6 +135,7 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(scheme) = &volume.scheme {
         command.args(["--scheme", scheme]);
     }
+    command.args(volume.expected.arguments());
     command.args(volume.backed.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);

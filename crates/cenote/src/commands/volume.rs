@@ -8,6 +8,7 @@ use cenote_volume::Scheme;
 use serde_json::Value;
 
 use super::attach::{attach, release};
+use crate::expected::Expected;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
 use crate::size::Size;
@@ -45,6 +46,8 @@ enum Action {
         /// plain, mirror:N (N copies) or rs:K+R (K splits of a page, any R of K+R may be lost)
         #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
         scheme: String,
+        #[command(flatten)]
+        expected: Expected,
         #[command(flatten)]
         which: Which,
     },
@@ -135,10 +138,13 @@ pub fn run(args: &Args) -> Result<u8> {
             name,
             size,
             scheme,
+            expected,
             which,
         } => {
             let volumes = Volumes::new(&which.directory()?);
-            volumes.create(name, &Spec::new(check_size(*size)?, check_scheme(scheme)?)?)?;
+            let mut spec = Spec::new(check_size(*size)?, check_scheme(scheme)?)?;
+            spec.expect(expected.of(scheme)?);
+            volumes.create(name, &spec)?;
             println!("{name}");
         }
         Action::List { which, json } => list(&Volumes::new(&which.directory()?), *json)?,
@@ -269,6 +275,15 @@ pub fn is_whole(status: &Value) -> bool {
     status["health"] == "healthy"
 }
 
+/// What it expects of its hosts.
+fn expectation(status: &Value) -> String {
+    let (mode, delta) = (status["mode"].as_str(), status["delta"].as_u64());
+    match (mode, delta) {
+        (Some(mode), Some(delta)) => format!(" {mode} delta {delta}"),
+        _ => String::new(),
+    }
+}
+
 /// One line on how a volume is.
 pub fn health(status: &Value) -> String {
     let extents = status["extents"].as_array().map_or(&[][..], Vec::as_slice);
@@ -284,9 +299,10 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
     let bytes = |field: &str| Size(status[field].as_u64().unwrap_or(0)).rounded();
     writeln!(
         out,
-        "{name}: {} {}, {}",
+        "{name}: {} {}{}, {}",
         spec.size,
         spec.scheme,
+        expectation(status),
         health(status)
     )?;
     writeln!(
@@ -332,7 +348,7 @@ mod tests {
     #[test]
     fn a_degraded_extent_shows_in_every_view() {
         let status = serde_json::json!({
-            "health": "degraded", "overhead": 1.25, "stored_bytes": 4096, "lent_bytes": 10 << 20,
+            "health": "degraded", "mode": "detection", "delta": 1, "overhead": 1.25, "stored_bytes": 4096, "lent_bytes": 10 << 20,
             "mapped_bytes": 8 << 20,
             "backing": {"remote_bytes": 8192, "pending_bytes": 4096, "stale_pages": 1},
             "extents": [
@@ -346,12 +362,14 @@ mod tests {
             id: String::new(),
             size: "2G".to_owned(),
             scheme: "rs:8+2".to_owned(),
+            mode: None,
+            delta: None,
         };
         let mut out = Vec::new();
         print(&mut out, "v0", &spec, &status).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.contains("v0: 2G rs:8+2, degraded, 1 of 2 extents whole"),
+            text.contains("v0: 2G rs:8+2 detection delta 1, degraded, 1 of 2 extents whole"),
             "{text}"
         );
         assert!(

@@ -5,7 +5,7 @@
 //! acknowledged before `s` began after that version had ended. A write that failed may have
 //! taken effect or not. Sectors are 512 bytes, the least that a front end may write.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Sectors of a page.
 const PAGE: usize = cenote_volume::PAGE_BYTES / SECTOR_BYTES;
@@ -35,9 +35,9 @@ pub struct Model {
     contents_made: u64,
     /// Starts of the reads under way.
     reading: Vec<u64>,
-    /// Pages whose last write was acknowledged by a client that ended before all of it had landed,
-    /// and that were not written whole since: errors, or what was acknowledged.
-    at_risk: BTreeSet<usize>,
+    /// Pages whose last write was acknowledged by a client that ended before all of it had landed:
+    /// errors, or what was acknowledged, until this step, when they were written whole.
+    at_risk: BTreeMap<usize, u64>,
 }
 
 /// A sector that read as what it cannot hold.
@@ -66,7 +66,7 @@ impl Model {
             sectors: vec![vec![zeros]; count],
             contents_made: 0,
             reading: Vec::new(),
-            at_risk: BTreeSet::new(),
+            at_risk: BTreeMap::new(),
         }
     }
 
@@ -109,7 +109,9 @@ impl Model {
     ) {
         if is_acknowledged {
             let whole = first.div_ceil(PAGE)..(first + count) / PAGE;
-            self.at_risk.retain(|page| !whole.contains(page));
+            for (_, until) in self.at_risk.range_mut(whole) {
+                *until = step.min(*until);
+            }
         }
         let horizon = self.reading.iter().copied().min().unwrap_or(step);
         for sector in &mut self.sectors[first..first + count] {
@@ -138,7 +140,7 @@ impl Model {
 
     /// The client that ended had not finished what it acknowledged of this page.
     pub fn risk(&mut self, page: usize) {
-        self.at_risk.insert(page);
+        self.at_risk.insert(page, u64::MAX);
     }
 
     /// Whether a request of these sectors may fail although hosts are there: some page of them was
@@ -146,7 +148,7 @@ impl Model {
     pub fn may_fail(&self, first: usize, count: usize, start: u64) -> bool {
         let pages = first / PAGE * PAGE..(first + count).next_multiple_of(PAGE);
         let numbers = pages.start / PAGE..pages.end / PAGE;
-        if self.at_risk.range(numbers).next().is_some() {
+        if self.at_risk.range(numbers).any(|(_, &until)| until > start) {
             return true;
         }
         self.sectors[pages].iter().any(|versions| {
@@ -328,6 +330,26 @@ mod tests {
         model.begin_write(0, 0, 8, 8);
         model.end_write(0, (0, 8), 8, 9, true);
         assert!(!model.may_fail(0, 8, 10));
+    }
+
+    #[test]
+    fn what_was_not_finished_may_be_an_error_and_nothing_else_until_it_is_written_whole() {
+        let mut model = Model::new(7, 16 * SECTOR_BYTES as u64);
+        let old = model.fresh_content();
+        model.begin_write(old, 0, 8, 1);
+        model.end_write(old, (0, 8), 1, 2, true);
+        model.risk(0);
+        assert!(model.may_fail(3, 1, 3) && !model.may_fail(8, 1, 3));
+        model.begin_read(3);
+        assert!(model.end_read(3, &[0; SECTOR_BYTES], 3).is_err());
+        let new = model.fresh_content();
+        model.begin_write(new, 0, 4, 4);
+        model.end_write(new, (0, 4), 4, 5, true);
+        assert!(model.may_fail(3, 1, 6), "written in part");
+        model.begin_write(new, 0, 8, 6);
+        model.end_write(new, (0, 8), 6, 8, true);
+        assert!(model.may_fail(3, 1, 7), "began before");
+        assert!(!model.may_fail(3, 1, 9));
     }
 
     #[test]

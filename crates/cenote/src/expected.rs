@@ -1,0 +1,86 @@
+//! What a volume expects of its hosts, as the command line says it and a volume's file keeps it.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use cenote_volume::{Mode, Resilience, Scheme};
+
+use crate::failure::Failure;
+
+/// `--mode` and `--delta`; chosen once, for the volume's life.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Expected {
+    /// What is expected of hosts: failure-recovery (they may go), detection (splits of theirs may be
+    /// wrong: an error), correction (and are put right), ec-only (they stay, and may be slow)
+    /// [default: failure-recovery]
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<Mode>,
+    /// Splits read besides the K needed, of which the first to come are taken; with detection and
+    /// correction also the wrong splits of a page that are found or put right
+    /// [default: 1 with detection and correction, else 0]
+    #[arg(long, value_name = "N")]
+    pub delta: Option<usize>,
+}
+
+impl Expected {
+    /// Whether anything of it was said.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.mode.is_some() || self.delta.is_some()
+    }
+
+    /// The flags that say the same to another process.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mode = self
+            .mode
+            .map(|mode| ["--mode".into(), mode.to_string().into()]);
+        let delta = self
+            .delta
+            .map(|delta| ["--delta".into(), delta.to_string().into()]);
+        mode.into_iter().chain(delta).flatten().collect()
+    }
+
+    /// For a volume of this scheme.
+    ///
+    /// # Errors
+    /// It has too few parities for it.
+    pub fn of(&self, scheme: &str) -> Result<Resilience> {
+        let scheme: Scheme = scheme.parse()?;
+        let mode = self.mode.unwrap_or_default();
+        let usual = match mode {
+            Mode::Detection | Mode::Correction => 1,
+            Mode::FailureRecovery | Mode::EcOnly => Resilience::of(scheme).delta(),
+        };
+        let resilience = Resilience::new(scheme, mode, self.delta.unwrap_or(usual));
+        Ok(resilience
+            .map_err(|error| Failure::usage(format!("--mode: {error}"), "--scheme rs:8+3"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::Size;
+    use crate::volumes::Spec;
+
+    #[test]
+    fn what_is_said_is_kept_and_said_again() {
+        let said = Expected {
+            mode: Some(Mode::Correction),
+            delta: None,
+        };
+        let resilience = said.of("rs:8+3").unwrap();
+        assert_eq!(
+            (resilience.mode(), resilience.delta()),
+            (Mode::Correction, 1)
+        );
+        let mut spec = Spec::new(Size(4096), "rs:8+3").unwrap();
+        spec.expect(resilience);
+        assert_eq!(spec.resilience().unwrap(), resilience);
+        assert_eq!(said.arguments(), ["--mode", "correction"]);
+        assert!(said.of("rs:8+2").is_err(), "too few parities");
+        spec.scheme = "rs:8+2".to_owned();
+        assert!(spec.resilience().is_err());
+    }
+}

@@ -82,6 +82,22 @@ impl LocalCluster {
         Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
     }
 
+    /// Opens a fresh volume that expects this of its hosts.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn volume_expecting(
+        &self,
+        resilience: Resilience,
+        size_bytes: u64,
+    ) -> anyhow::Result<Arc<Volume>> {
+        let config = VolumeConfig {
+            resilience,
+            ..self.volume_config(resilience.scheme(), size_bytes)
+        };
+        Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
     /// Opens a fresh volume with a backing store on it.
     ///
     /// # Errors
@@ -137,11 +153,30 @@ impl LocalCluster {
     /// # Errors
     /// When it has no process any more.
     pub fn kill(&self, index: usize) -> anyhow::Result<()> {
+        self.signal(index, libc::SIGKILL)
+    }
+
+    /// Has a host stand still, or go on.
+    ///
+    /// # Errors
+    /// When it has no process any more.
+    pub fn stop(&self, index: usize, stopped: bool) -> anyhow::Result<()> {
+        self.signal(
+            index,
+            if stopped {
+                libc::SIGSTOP
+            } else {
+                libc::SIGCONT
+            },
+        )
+    }
+
+    fn signal(&self, index: usize, signal: libc::c_int) -> anyhow::Result<()> {
         let pid = self.pid(index).context("the host has no process")?;
         let pid = libc::pid_t::try_from(pid).context("a pid")?;
         // SAFETY: a host that this run started, by the id that it wrote down; no memory.
-        if unsafe { libc::kill(pid, libc::SIGKILL) } != 0 {
-            return Err(std::io::Error::last_os_error()).context("kill a host");
+        if unsafe { libc::kill(pid, signal) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("signal a host");
         }
         Ok(())
     }

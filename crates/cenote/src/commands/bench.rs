@@ -2,6 +2,7 @@
 
 mod apps;
 mod events;
+mod page;
 mod reclaim;
 
 use std::fs::File;
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use cenote_lab::bench::{self, Row, codec, fabric, nbd, page, regeneration};
+use cenote_lab::bench::{self, Row, codec, fabric, nbd, page as pages, regeneration};
 use cenote_lab::cluster::LocalCluster;
 
 use crate::failure::DONE;
@@ -55,11 +56,14 @@ enum Bench {
         /// What it serves: raw or messages
         role: fabric::peer::Role,
     },
-    /// Random reads and writes of pages, against a bare copy
+    /// Random reads and writes of pages, against a bare copy; under trouble, against copies and a disk
     Page {
-        /// Only over this transport; may be given again [default: shm and tcp]
+        /// Only over this transport; may be given again [default: shm and tcp; under trouble, tcp]
         #[arg(long, value_enum)]
         transport: Vec<super::up::Transport>,
+        /// While this happens, may be given again; `all` is each in turn
+        #[arg(long, value_enum, value_name = "TROUBLE")]
+        trouble: Vec<page::Trouble>,
     },
     /// fio over NBD, against nbdkit's memory plugin
     Nbd,
@@ -90,11 +94,14 @@ pub fn run(args: &Args) -> Result<u8> {
             fabric::peer::serve(*role)?;
             return Ok(DONE);
         }
-        Bench::Page { transport } => {
-            let mut options = page::Options::default();
+        Bench::Page { transport, trouble } if !trouble.is_empty() => {
+            page::run(transport, trouble, rounds)?
+        }
+        Bench::Page { transport, .. } => {
+            let mut options = pages::Options::default();
             choose(&mut options.transports, transport);
             options.rounds = rounds.unwrap_or(options.rounds);
-            page::run(&options)?
+            pages::run(&options)?
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
         Bench::Apps(args) => apps::run(args, rounds)?,

@@ -10,7 +10,7 @@
 
 mod scene;
 mod timeline;
-mod trouble;
+pub(in crate::bench) mod trouble;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -16,6 +16,7 @@ pub mod nbd;
 pub mod page;
 pub mod reclaim;
 pub mod regeneration;
+pub mod trouble;
 
 /// One figure of ours beside the same figure of a peer.
 ///

@@ -81,7 +81,10 @@ impl Trouble {
 }
 
 /// Writes and reads large pieces of a volume on all hosts for as long as `wait` takes.
-fn flow(cluster: &LocalCluster, wait: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+pub(in crate::bench) fn flow(
+    cluster: &LocalCluster,
+    wait: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let scheme = FLOW_SCHEME.parse().expect("a valid scheme");
     let volume = cluster.volume(scheme, FLOW_BYTES)?;
     let mut worker = volume.worker().context("a worker for background flows")?;
@@ -111,5 +114,5 @@ fn flow(cluster: &LocalCluster, wait: impl FnOnce() -> anyhow::Result<()>) -> an
 /// Over as many hosts as can be, so that all have to do with it.
 const FLOW_SCHEME: &str = "rs:8+2";
 /// Beyond the caches; `scene` leaves room for it on the hosts.
-pub(super) const FLOW_BYTES: u64 = 64 << 20;
+pub(in crate::bench) const FLOW_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 128 << 10;

@@ -1,0 +1,62 @@
+//! The arguments of `cenote bench page --trouble`.
+
+use anyhow::Result;
+use cenote_lab::bench::Row;
+use cenote_lab::bench::trouble::{self, Options};
+
+use crate::commands::up::Transport;
+
+/// [`trouble::Trouble`] as words of the command line.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub enum Trouble {
+    /// Each in turn
+    All,
+    /// Nothing: what the others are compared with
+    Quiet,
+    /// One host stands still for 20 ms, over and over
+    Straggler,
+    /// Another client moves all that it can
+    Flows,
+    /// 32 requests at a time
+    Burst,
+    /// A host is dead, and nobody takes its place
+    OneDead,
+    /// Two hosts are
+    TwoDead,
+}
+
+impl Trouble {
+    fn of_lab(self) -> Vec<trouble::Trouble> {
+        use trouble::Trouble as Lab;
+        match self {
+            Self::All => Lab::ALL.to_vec(),
+            Self::Quiet => vec![Lab::Quiet],
+            Self::Straggler => vec![Lab::Straggler],
+            Self::Flows => vec![Lab::Flows],
+            Self::Burst => vec![Lab::Burst],
+            Self::OneDead => vec![Lab::OneDead],
+            Self::TwoDead => vec![Lab::TwoDead],
+        }
+    }
+}
+
+pub fn run(
+    transports: &[Transport],
+    troubles: &[Trouble],
+    rounds: Option<usize>,
+) -> Result<Vec<Row>> {
+    let mut options = Options {
+        troubles: troubles.iter().flat_map(|one| one.of_lab()).collect(),
+        ..Options::default()
+    };
+    options.rounds = rounds.unwrap_or(options.rounds);
+    if transports.is_empty() {
+        return trouble::run(&options);
+    }
+    let mut rows = Vec::new();
+    for transport in transports {
+        options.transport = transport.to_string();
+        rows.extend(trouble::run(&options)?);
+    }
+    Ok(rows)
+}

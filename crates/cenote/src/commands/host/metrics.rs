@@ -198,7 +198,7 @@ fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
         ),
         bytes(
             "cenote_host_floor",
-            "Memory left below which a slab is taken from a client that does not answer",
+            "Memory left below which a slab is taken from a client that does not give it back in time",
             pressure.floor_bytes,
         ),
         slabs(

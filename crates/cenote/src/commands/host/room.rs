@@ -19,7 +19,7 @@ pub struct Lending {
     /// Memory to leave free, 25% or 8G; slabs are asked back to keep it so [default: 12.5%]
     #[arg(long, value_name = "SHARE")]
     pub headroom: Option<Share>,
-    /// Free memory below which a slab is taken from a client that does not answer [default: a
+    /// Free memory below which a slab is taken from a client that does not give it back in time [default: a
     /// quarter of the headroom]
     #[arg(long, value_name = "SHARE")]
     pub floor: Option<Share>,

@@ -5,18 +5,20 @@
 //! those of the network's model, which has the papers' numbers, and of what the code asks of it.
 //!
 //! The model charges links, cards, stragglers and flows of others. Of the processor it charges
-//! encoding alone, in full though it runs while data splits fly: posting and polling cost nothing.
+//! encoding alone, in full though it runs while data splits fly: posting, polling and decoding what
+//! late binding left out cost nothing. `hydra::ablation` charges more.
 //!
 //! Units: virtual nanoseconds. Paper: \[hydra22\] 7.1.
 
-mod cluster;
+pub(crate) mod cluster;
+pub mod costs;
 
 use anyhow::{Result, ensure};
 use cenote_fabric::sim::{Background, LinkModel, Nic, Stragglers};
 use cenote_volume::Scheme;
 use serde::Serialize;
 
-use cluster::Cluster;
+use cluster::{Cluster, Setup};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -161,7 +163,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
     for &scheme in &options.schemes {
         for network in NETWORKS {
             for operation in [Operation::Read, Operation::Write] {
-                let mut cluster = Cluster::new(options.seed, scheme)?;
+                let mut cluster = Cluster::new(options.seed, Setup::of(scheme))?;
                 cluster.set_network(network);
                 let mut times = (0..options.operations)
                     .map(|_| cluster.measure(operation))
@@ -189,7 +191,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// The least time that `permille` of a thousand do not exceed. `sorted` is not empty.
-fn quantile(sorted: &[u64], permille: usize) -> u64 {
+pub(crate) fn quantile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1);
     sorted[rank - 1]
 }

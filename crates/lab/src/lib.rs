@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
+pub mod hydra;
 pub mod infiniswap;
 pub mod latency;
 pub mod sim;

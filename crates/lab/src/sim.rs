@@ -14,7 +14,7 @@
 mod ambush;
 mod client;
 pub(crate) mod dialer;
-mod disk;
+pub(crate) mod disk;
 mod epoch;
 mod estate;
 mod faults;

@@ -1,5 +1,6 @@
 //! `cenote lab`: experiments that need no cluster, one file each.
 
+mod hydra;
 mod infiniswap;
 mod latency;
 mod sim;
@@ -43,6 +44,12 @@ hosts is the real one. Processors cost nothing but for encoding, which is charge
 Each experiment has --help of its own. Placement, pressure and eviction are the code that hosts
 and clients run; machines and programs are models.")]
     Infiniswap(infiniswap::Args),
+    /// Hydra's page path, beside the paper's figures
+    #[command(after_help = "Example:
+  cenote lab hydra ablation
+
+Each experiment has --help of its own.")]
+    Hydra(hydra::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -50,5 +57,6 @@ pub fn run(args: &Args) -> Result<u8> {
         Lab::Sim(args) => sim::run(args),
         Lab::Latency(args) => latency::run(args),
         Lab::Infiniswap(args) => infiniswap::run(args),
+        Lab::Hydra(args) => hydra::run(args),
     }
 }

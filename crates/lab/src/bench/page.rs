@@ -157,7 +157,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Writes every page once, so that reads find data.
-pub(super) fn fill(volume: &Volume) -> anyhow::Result<()> {
+pub(crate) fn fill(volume: &Volume) -> anyhow::Result<()> {
     let mut worker = volume.worker()?;
     let chunk: Vec<u8> = (0..1_usize << 20).map(|at| (at * 31 % 251) as u8).collect();
     for offset in (0..volume.size_bytes()).step_by(chunk.len()) {
@@ -418,7 +418,7 @@ pub(super) fn ticks_to_ns(ticks: u64) -> u64 {
 }
 
 /// A small seeded generator (splitmix64): the same pages in every run.
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {

@@ -7,13 +7,44 @@ use anyhow::{Result, anyhow, ensure};
 use cenote_fabric::sim::{Config, Net, SimConnector};
 use cenote_fabric::{ClientId, Time, sim};
 use cenote_volume::{
-    HostConfig, Op, PAGE_BYTES, Request, Resilience, Scheme, Stepped, VolumeConfig, Worker,
+    Backing, HostConfig, Op, PAGE_BYTES, Request, Resilience, Scheme, Stepped, Switches,
+    VolumeConfig, Worker,
 };
 
+use super::costs::{self, Costs};
 use super::{FLOW_HOSTS, Network, Operation};
 use crate::sim::dialer::Dialing;
+use crate::sim::disk::Disk;
 use crate::sim::host::{Host, address_of};
 use crate::sim::random::Random;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// What the volume expects of its hosts.
+    pub resilience: Resilience,
+    /// What of the page path is on.
+    pub switches: Switches,
+    /// What the processor's work costs; 0: nothing.
+    pub costs: Costs,
+    /// Hosts; `None`: some more than the scheme needs.
+    pub hosts: Option<usize>,
+    /// Whether a disk is behind the volume, and how long it takes for a page.
+    pub disk_ns: Option<u64>,
+}
+
+impl Setup {
+    /// Everything on, at no cost.
+    pub fn of(scheme: Scheme) -> Self {
+        Self {
+            resilience: Resilience::of(scheme),
+            switches: Switches::default(),
+            costs: Costs::default(),
+            hosts: None,
+            disk_ns: None,
+        }
+    }
+}
 
 /// A volume on hosts, in virtual time.
 pub struct Cluster {
@@ -30,6 +61,10 @@ pub struct Cluster {
     tag: u64,
     /// The page's bytes, back from the last request.
     buffer: Vec<u8>,
+    setup: Setup,
+    disk: Disk,
+    /// The client has had something to poll since it was last charged for waking up.
+    is_rung: bool,
 }
 
 /// Pages of the volume: few, so that it is quickly written; none of the model depends on it.
@@ -45,14 +80,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Cluster {
     /// A volume in which every page is written, over a quiet network.
-    pub fn new(seed: u64, scheme: Scheme) -> Result<Self> {
+    pub fn new(seed: u64, setup: Setup) -> Result<Self> {
+        let scheme = setup.resilience.scheme();
         let net = Net::new(seed, Config::default());
         let mut random = Random::new(seed);
         let seen = crate::sim::watched::Sightings::default();
-        let count = HOSTS.max(scheme.members() + FLOW_HOSTS);
+        let count = setup
+            .hosts
+            .unwrap_or(HOSTS.max(scheme.members() + FLOW_HOSTS));
         let slabs = u32::try_from(PAGES)?;
+        // One extent, where it is to go all at once.
+        let slab_bytes = match setup.disk_ns {
+            Some(_) => PAGES * PAGE_BYTES as u64,
+            None => SLAB_BYTES,
+        };
         let hosts: Vec<Host> = (0..count)
-            .map(|index| Host::new(&net, index, (slabs, SLAB_BYTES, false), &seen))
+            .map(|index| Host::new(&net, index, (slabs, slab_bytes, false), &seen))
             .collect();
         let connector = net.client("client");
         let dialing = Dialing::new(Arc::new(connector.clone()));
@@ -65,13 +108,23 @@ impl Cluster {
         let config = VolumeConfig {
             name: "latency".into(),
             id: random.u128(),
-            resilience: Resilience::of(scheme),
+            resilience: setup.resilience,
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: hosts.iter().enumerate().map(known).collect(),
         };
         let client = ClientId(random.u128());
-        let volume = Stepped::open(config, SLAB_BYTES, client, dialing.orders(), sim::now)?;
+        let disk = Disk::steady(seed, setup.disk_ns.unwrap_or(1));
+        let orders = dialing.orders();
+        let volume = if setup.disk_ns.is_some() {
+            let backing = Backing {
+                hot_slab: 0.0,
+                ..disk.backing()
+            };
+            Stepped::open_backed(config, backing, slab_bytes, client, orders, sim::now)?
+        } else {
+            Stepped::open(config, slab_bytes, client, orders, sim::now)?
+        };
         let mut cluster = Self {
             net,
             connector,
@@ -83,6 +136,9 @@ impl Cluster {
             tick_at: Time(0),
             tag: 0,
             buffer: vec![0; PAGE_BYTES],
+            setup,
+            disk,
+            is_rung: false,
         };
         cluster.come_up(count)?;
         Ok(cluster)
@@ -96,10 +152,27 @@ impl Cluster {
             );
             self.step();
         }
-        self.worker = Some(self.volume.worker()?);
-        for page in 0..PAGES {
+        let mut worker = self.volume.worker()?;
+        worker.set_switches(self.setup.switches);
+        worker.set_meter(costs::charge);
+        self.worker = Some(worker);
+        // With a disk behind it, the first writes of an extent go there alone.
+        let rounds = if self.setup.disk_ns.is_some() { 2 } else { 1 };
+        for page in (0..rounds).flat_map(|_| 0..PAGES) {
             self.write(page)?;
         }
+        costs::set(&self.net, self.setup.costs);
+        Ok(())
+    }
+
+    /// Ends the host that has the first split of the first extent, with its memory, and has the
+    /// volume find out.
+    pub fn lose_host(&mut self) -> Result<()> {
+        let seats = self.volume.seats();
+        let seat = seats.first().ok_or_else(|| anyhow!("nothing is mapped"))?;
+        let (at, net) = (seat.host, self.net.clone());
+        self.hosts[at].crash(&net, sim::Memory::Lost, sim::Notice::AtOnce);
+        self.pass(self.net.now().after(TICK * 3));
         Ok(())
     }
 
@@ -120,10 +193,23 @@ impl Cluster {
         // Not in step with the flows.
         let pause_ns = self.random.below(10_000);
         self.pass(self.net.now().after(Duration::from_nanos(pause_ns)));
+        self.settle()?;
         let page = self.random.below(PAGES);
         match operation {
             Operation::Read => self.read(page),
             Operation::Write => self.write(page),
+        }
+    }
+
+    /// Has what was acknowledged early land, as it does while a thread polls.
+    fn settle(&mut self) -> Result<()> {
+        loop {
+            let worker = self.worker()?;
+            worker.poll(&mut Vec::new());
+            if worker.landing_pages().next().is_none() {
+                return Ok(());
+            }
+            self.step();
         }
     }
 
@@ -141,6 +227,8 @@ impl Cluster {
     /// Runs one request to its end, as a thread that polls would.
     fn run(&mut self, page: u64, op: Op) -> Result<u64> {
         let start = self.net.now();
+        let is_woken = !self.setup.switches.run_to_completion;
+        self.is_rung = false;
         self.tag += 1;
         let request = Request {
             tag: self.tag,
@@ -151,11 +239,23 @@ impl Cluster {
         ensure!(worker.submit(request).is_ok(), "one request is too many");
         let mut done = Vec::new();
         loop {
+            if is_woken && std::mem::take(&mut self.is_rung) {
+                // An interrupt, and a context switch to the thread that waits for it.
+                costs::wake();
+            }
             self.worker()?.poll(&mut done);
+            if self.setup.disk_ns.is_some() {
+                // The thread that moves pages to and from the disk.
+                self.volume.turn();
+            }
             if let Some(end) = done.pop() {
                 end.result?;
                 if let Op::Read(buffer) | Op::Write(buffer) = end.op {
                     self.buffer = buffer;
+                }
+                if is_woken {
+                    // To the thread that asked.
+                    costs::wake();
                 }
                 let took = self.net.now().since(start);
                 return Ok(u64::try_from(took.as_nanos())?);
@@ -183,6 +283,11 @@ impl Cluster {
     /// The next event of the network, or the next look at everybody's timers.
     fn step(&mut self) {
         let event = self.net.next_event().unwrap_or(Time(u64::MAX));
+        if self.disk.due() <= event.min(self.tick_at) {
+            self.net.advance_to(self.disk.due());
+            self.is_rung = true;
+            return self.control();
+        }
         let mut ready = Vec::new();
         if event <= self.tick_at && self.net.step() {
             self.net.take_ready(&mut ready);
@@ -194,6 +299,7 @@ impl Cluster {
         }
         for node in ready {
             if node == self.connector.node() {
+                self.is_rung = true;
                 self.control();
             } else if let Some(host) = self.hosts.iter_mut().find(|host| host.node == node) {
                 host.turn();
@@ -214,6 +320,7 @@ impl Cluster {
 impl Drop for Cluster {
     /// A worker that is dropped waits for what is on its way, and no time passes any more.
     fn drop(&mut self) {
+        costs::unset();
         if let Some(worker) = self.worker.take() {
             worker.abandon();
         }

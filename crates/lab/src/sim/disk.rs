@@ -19,6 +19,8 @@ struct State {
     random: Random,
     /// By queue: when something of it ends next.
     due: Vec<Time>,
+    /// What every transfer takes; `None`: what is drawn.
+    steady_ns: Option<u64>,
 }
 
 struct Queue {
@@ -38,7 +40,17 @@ const QUEUES: usize = 2;
 
 impl Disk {
     pub fn new(seed: u64) -> Self {
+        Self::taking(seed, None)
+    }
+
+    /// One that takes as long for everything.
+    pub fn steady(seed: u64, takes_ns: u64) -> Self {
+        Self::taking(seed, Some(takes_ns))
+    }
+
+    fn taking(seed: u64, steady_ns: Option<u64>) -> Self {
         Self(Arc::new(Mutex::new(State {
+            steady_ns,
             pages: BTreeMap::new(),
             random: Random::new(seed),
             due: vec![Time(u64::MAX); QUEUES],
@@ -76,10 +88,11 @@ impl Disk {
 impl Device for Queue {
     unsafe fn start(&mut self, transfer: Transfer) {
         let mut state = self.disk.lock();
-        let takes_ns = match state.random.below(100) {
-            0..2 => state.random.between(10_000_000, 2_000_000_000),
-            2..10 => state.random.between(1_000_000, 20_000_000),
-            _ => state.random.between(30_000, 300_000),
+        let takes_ns = match (state.steady_ns, state.random.below(100)) {
+            (Some(steady), _) => steady,
+            (None, 0..2) => state.random.between(10_000_000, 2_000_000_000),
+            (None, 2..10) => state.random.between(1_000_000, 20_000_000),
+            (None, _) => state.random.between(30_000, 300_000),
         };
         let due = Time(sim::now().0 + takes_ns);
         state.due[self.index] = state.due[self.index].min(due);

@@ -109,7 +109,11 @@ impl Model {
     ) {
         if is_acknowledged {
             let whole = first.div_ceil(PAGE)..(first + count) / PAGE;
-            for (_, until) in self.at_risk.range_mut(whole) {
+            let healed = self
+                .at_risk
+                .iter_mut()
+                .filter(|(page, _)| whole.contains(page));
+            for (_, until) in healed {
                 *until = step.min(*until);
             }
         }
@@ -345,9 +349,12 @@ mod tests {
         let new = model.fresh_content();
         model.begin_write(new, 0, 4, 4);
         model.end_write(new, (0, 4), 4, 5, true);
-        assert!(model.may_fail(3, 1, 6), "written in part");
-        model.begin_write(new, 0, 8, 6);
-        model.end_write(new, (0, 8), 6, 8, true);
+        let part = model.fresh_content();
+        model.begin_write(part, 1, 2, 5);
+        model.end_write(part, (1, 2), 5, 6, true);
+        assert!(model.may_fail(3, 1, 7), "written in part");
+        model.begin_write(new, 0, 8, 7);
+        model.end_write(new, (0, 8), 7, 8, true);
         assert!(model.may_fail(3, 1, 7), "began before");
         assert!(!model.may_fail(3, 1, 9));
     }

@@ -1,0 +1,32 @@
+//! `cenote lab hydra`: what Hydra's paper claims, computed again.
+
+mod ablation;
+
+use anyhow::Result;
+
+/// `lab hydra` and what follows it.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Experiment {
+    /// What each part of the page path is worth, beside figures 9 to 12 and 19
+    #[command(after_help = "Examples:
+  cenote lab hydra ablation
+  cenote lab hydra ablation --costs ours --json
+  cenote lab hydra ablation --transport tcp --rounds 9
+
+On sim every figure is simulated: the code of volumes and hosts over a model of the paper's network,
+the processor's work at a stated price. On tcp and shm hosts are started on this machine; there
+shm knows no late binding and no asynchronous encoding, since no verb is ever under way.")]
+    Ablation(ablation::Args),
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.experiment {
+        Experiment::Ablation(args) => ablation::run(args),
+    }
+}

@@ -1,0 +1,92 @@
+//! The ablation of Hydra's page path: its figures are the model's, and each part is worth what the
+//! model charges for doing without it.
+//!
+//! Paper: \[hydra22\] 7.1.2, Figures 10 and 11.
+
+use std::sync::OnceLock;
+
+use cenote_lab::hydra::ablation::{self, Condition, HYDRA, Options, PAPER_COSTS, Row};
+use cenote_lab::latency::Operation;
+
+fn options() -> Options {
+    Options {
+        operations: 1500,
+        ..Options::default()
+    }
+}
+
+fn rows() -> &'static [Row] {
+    static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+    ROWS.get_or_init(|| ablation::run(&options()).expect("the options make sense"))
+}
+
+fn row(system: &str, operation: Operation, condition: Condition) -> &'static Row {
+    ablation::find(rows(), system, operation, condition).expect("every system is measured")
+}
+
+fn median(system: &str, operation: Operation) -> u64 {
+    row(system, operation, Condition::Quiet).p50_ns
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_all_labelled() {
+    let few = Options {
+        operations: 20,
+        ..Options::default()
+    };
+    let run = || ablation::run(&few).expect("the options make sense");
+    let first = run();
+    assert_eq!(first, run());
+    assert!(first.iter().all(|row| row.simulated));
+}
+
+#[test]
+fn what_is_turned_off_costs_what_the_model_charges_for_it() {
+    use Operation::{Read, Write};
+    let more = |system, operation| median(system, operation) - median(HYDRA, operation);
+    // One copy for a page.
+    assert_eq!(more("no in-place coding", Read), PAPER_COSTS.copy_ns);
+    assert_eq!(more("no in-place coding", Write), PAPER_COSTS.copy_ns);
+    // At least that of the last arrival, and the one that hands over.
+    for operation in [Read, Write] {
+        let woken = more("no run-to-completion", operation);
+        assert!(
+            woken > PAPER_COSTS.wake_ns && woken < 4 * PAPER_COSTS.wake_ns,
+            "{woken}"
+        );
+    }
+    // All splits are awaited: parities leave after encoding either way, and only what the data
+    // splits take at the card is saved.
+    let encoding = more("no async encoding", Write);
+    assert!(
+        encoding > 0 && encoding <= PAPER_COSTS.encode_ns,
+        "{encoding}"
+    );
+    assert_eq!(median("no async encoding", Read), median(HYDRA, Read));
+}
+
+#[test]
+fn late_binding_shortens_the_tail_and_decoding_lengthens_the_median() {
+    let tail = |system| row(system, Operation::Read, Condition::Stragglers).p99_ns;
+    assert!(tail(HYDRA) * 3 < tail("no late binding") * 2);
+    assert!(tail("delta 1") < tail("delta 0"));
+    let costs = median(HYDRA, Operation::Read) - median("no late binding", Operation::Read);
+    assert!(costs <= PAPER_COSTS.decode_ns + 100, "{costs}");
+    let flows = |system| row(system, Operation::Read, Condition::Flows).p99_ns;
+    assert!(flows(HYDRA) < flows("no late binding"));
+}
+
+#[test]
+fn a_write_that_waits_for_fewer_is_sooner_done() {
+    let tail = |system| row(system, Operation::Write, Condition::Stragglers).p99_ns;
+    assert!(tail("ec-only") < tail(HYDRA));
+    assert!(tail("replication, first") < tail("replication, both"));
+}
+
+#[test]
+fn after_a_failure_a_disk_is_what_is_waited_for() {
+    let failure = |system| row(system, Operation::Read, Condition::Failure).p50_ns;
+    assert!(failure("disk backup") > ablation::DISK_NS);
+    assert!(failure("disk backup") > 5 * failure(HYDRA));
+    assert!(failure(HYDRA) < 2 * failure("replication, both"));
+}

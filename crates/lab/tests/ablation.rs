@@ -10,7 +10,7 @@ use cenote_lab::latency::Operation;
 
 fn options() -> Options {
     Options {
-        operations: 1500,
+        operations: 300,
         ..Options::default()
     }
 }

@@ -30,14 +30,9 @@ fn median(system: &str, operation: Operation) -> u64 {
 
 #[test]
 fn the_same_seed_gives_the_same_figures_all_labelled() {
-    let few = Options {
-        operations: 20,
-        ..Options::default()
-    };
-    let run = || ablation::run(&few).expect("the options make sense");
-    let first = run();
-    assert_eq!(first, run());
-    assert!(first.iter().all(|row| row.simulated));
+    let again = ablation::run(&options()).expect("the options make sense");
+    assert_eq!(rows(), again);
+    assert!(again.iter().all(|row| row.simulated));
 }
 
 #[test]

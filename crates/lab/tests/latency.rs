@@ -71,11 +71,11 @@ fn only_stragglers_and_flows_make_a_tail() {
             let quiet = row(Network::Quiet);
             assert!(quiet.p999_ns < quiet.p50_ns + 1000, "{quiet:?}");
             for network in [Network::Stragglers, Network::Flows] {
-                assert!(
-                    row(network).p99_ns > quiet.p99_ns + 5000,
-                    "{:?}",
-                    row(network)
-                );
+                let is_late = row(network).p99_ns > quiet.p99_ns + 5000;
+                // One busy host of nine is not waited for.
+                let is_left_out = (scheme, operation) == ("rs:8+2", Operation::Read);
+                let is_expected = network == Network::Stragglers || !is_left_out;
+                assert_eq!(is_late, is_expected, "{:?}", row(network));
             }
         }
     }

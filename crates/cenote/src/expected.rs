@@ -50,7 +50,8 @@ impl Expected {
         let mode = self.mode.unwrap_or_default();
         let usual = match mode {
             Mode::Detection | Mode::Correction => 1,
-            Mode::FailureRecovery | Mode::EcOnly => Resilience::of(scheme).delta(),
+            // Late binding shows no gain over tcp on one machine: decision 22.
+            Mode::FailureRecovery | Mode::EcOnly => 0,
         };
         let resilience = Resilience::new(scheme, mode, self.delta.unwrap_or(usual));
         Ok(resilience
@@ -78,6 +79,8 @@ mod tests {
         let mut spec = Spec::new(Size(4096), "rs:8+3").unwrap();
         spec.expect(resilience);
         assert_eq!(spec.resilience().unwrap(), resilience);
+        let usual = Expected::default().of("rs:8+2").unwrap();
+        assert_eq!((usual.mode(), usual.delta()), (Mode::FailureRecovery, 0));
         assert_eq!(said.arguments(), ["--mode", "correction"]);
         assert!(said.of("rs:8+2").is_err(), "too few parities");
         spec.scheme = "rs:8+2".to_owned();

@@ -76,11 +76,10 @@ impl Spec {
     /// # Errors
     /// The file was edited into something else.
     pub fn resilience(&self) -> Result<Resilience> {
-        let usual = Resilience::of(self.scheme.parse::<Scheme>()?);
+        let scheme: Scheme = self.scheme.parse()?;
         let mode = self.mode.as_deref().map(str::parse).transpose();
-        let mode = mode.context("volume file")?.unwrap_or(usual.mode());
-        let delta = self.delta.unwrap_or(usual.delta());
-        Resilience::new(usual.scheme(), mode, delta).context("volume file")
+        let mode = mode.context("volume file")?.unwrap_or_default();
+        Resilience::new(scheme, mode, self.delta.unwrap_or(0)).context("volume file")
     }
 
     /// Notes what it expects of its hosts, for this owner and those after it.

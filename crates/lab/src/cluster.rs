@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
-use cenote_volume::{Backing, HostConfig, Resilience, Scheme, Volume, VolumeConfig};
+use cenote_volume::{Backing, HostConfig, Mode, Resilience, Scheme, Volume, VolumeConfig};
 
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {
@@ -113,11 +113,13 @@ impl LocalCluster {
         Ok(Arc::new(Volume::open_backed(config, backing, connector)?))
     }
 
+    /// As volumes are that the command line makes.
     fn volume_config(&self, scheme: Scheme, size_bytes: u64) -> VolumeConfig {
+        let resilience = Resilience::new(scheme, Mode::default(), 0);
         VolumeConfig {
             name: format!("bench {scheme}"),
             id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
-            resilience: Resilience::of(scheme),
+            resilience: resilience.expect("every scheme has it"),
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: self.hosts.clone(),

@@ -244,3 +244,39 @@ fn what_an_owner_acknowledged_and_did_not_finish_is_an_error_and_never_other_byt
         }
     }
 }
+
+/// Paper 4.3: the write goes on with those that are left, what is read after it is what it wrote,
+/// and the slab in the lost one's place counts only when it has every page (soundness Y8).
+#[test]
+fn a_write_that_loses_a_host_is_read_at_once_and_from_the_new_slab_when_that_is_whole() {
+    let case = &CASES[0];
+    let mut cluster = Cluster::start(case.members() + 1, Transport::Tcp, 16 << 20, SLAB);
+    let tardy = Tardy::default();
+    let volume = case.open(&cluster, &tardy, case.members() + 1);
+    let mut worker = volume.worker().unwrap();
+    for index in 0..16 {
+        worker.write(index * PAGE as u64, &page(index, 0)).unwrap();
+    }
+    let first = volume.status().unwrap().extents[0].hosts[0]
+        .clone()
+        .unwrap();
+    tardy.holds_writes.store(true, Ordering::Release);
+    submit(&mut worker, Op::Write(page(0, 1)));
+    cluster.stop(first[1..].parse().unwrap());
+    tardy.holds_writes.store(false, Ordering::Release);
+    assert_eq!(wait_for_one(&mut worker, "a host is lost").result, Ok(()));
+    let mut now = vec![0; PAGE];
+    worker.read(0, &mut now).unwrap();
+    assert!(now == page(0, 1), "right after the write");
+    wait_for_health(&volume, Health::Healthy);
+    // Without two of the old ones the new slab's splits are needed.
+    let hosts = volume.status().unwrap().extents[0].hosts.clone();
+    for host in hosts.iter().skip(1).take(2) {
+        cluster.stop(host.as_ref().unwrap()[1..].parse().unwrap());
+    }
+    for index in 0..16 {
+        worker.read(index * PAGE as u64, &mut now).unwrap();
+        let expected = page(index, u64::from(index == 0));
+        assert!(now == expected, "page {index} from the new slab");
+    }
+}

@@ -4,3 +4,4 @@
 //! machine. Paper: \[hydra22\].
 
 pub mod ablation;
+pub mod loss;

@@ -8,6 +8,4 @@
 pub mod cluster;
 pub mod cost;
 pub mod eviction;
-pub mod figure;
 pub mod placement;
-pub mod spread;

@@ -7,8 +7,10 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
+pub mod figure;
 pub mod hydra;
 pub mod infiniswap;
 pub mod latency;
 pub mod sim;
+pub mod spread;
 mod swapping;

@@ -3,6 +3,7 @@
 mod hydra;
 mod infiniswap;
 mod latency;
+pub mod output;
 mod sim;
 
 use anyhow::Result;
@@ -44,9 +45,10 @@ hosts is the real one. Processors cost nothing but for encoding, which is charge
 Each experiment has --help of its own. Placement, pressure and eviction are the code that hosts
 and clients run; machines and programs are models.")]
     Infiniswap(infiniswap::Args),
-    /// Hydra's page path, beside the paper's figures
-    #[command(after_help = "Example:
+    /// Hydra's page path, placement and loss, beside the paper's figures
+    #[command(after_help = "Examples:
   cenote lab hydra ablation
+  cenote lab hydra loss --k 8 --r 2 --l 2
 
 Each experiment has --help of its own.")]
     Hydra(hydra::Args),

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use self::containers::Container;
 use self::remote::Remote;
-use super::spread::{Imbalance, Spread};
 use crate::sim::random::Random;
+use crate::spread::{Imbalance, Spread};
 
 pub use self::report::{PAPER, Paper, csv, plot};
 

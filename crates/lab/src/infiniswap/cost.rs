@@ -8,7 +8,7 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use super::figure::{Csv, Legend, Line, Plot, Scale};
+use crate::figure::{Csv, Legend, Line, Plot, Scale};
 
 /// Parameters of what a machine's part of the network costs.
 #[derive(Clone, Copy, Debug, PartialEq)]

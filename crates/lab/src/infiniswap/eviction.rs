@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use cenote_pool::eviction::{draw, least_active};
 use serde::Serialize;
 
-use super::figure::{Csv, Legend, Line, Plot, Scale};
+use crate::figure::{Csv, Legend, Line, Plot, Scale};
 use crate::sim::random::Random;
 
 /// A batch, and how often it is tried.

@@ -15,9 +15,9 @@ use anyhow::{Result, ensure};
 use cenote_pool::placement::{Candidate, Policy, place};
 use serde::Serialize;
 
-use super::figure::{Csv, Legend, Line, Plot, Scale};
-use super::spread::{Imbalance, Spread};
+use crate::figure::{Csv, Legend, Line, Plot, Scale};
 use crate::sim::random::Random;
+use crate::spread::{Imbalance, Spread};
 
 /// What to compare.
 #[derive(Clone, Debug, PartialEq)]

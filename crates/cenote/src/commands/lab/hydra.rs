@@ -1,6 +1,7 @@
 //! `cenote lab hydra`: what Hydra's paper claims, computed again.
 
 mod ablation;
+mod loss;
 
 use anyhow::Result;
 
@@ -23,10 +24,18 @@ On sim every figure is simulated: the code of volumes and hosts over a model of 
 the processor's work at a stated price. On tcp and shm hosts are started on this machine; there
 shm knows no late binding and no asynchronous encoding, since no verb is ever under way.")]
     Ablation(ablation::Args),
+    /// How likely hosts that fail at once take data with them
+    #[command(after_help = "Examples:
+  cenote lab hydra loss
+  cenote lab hydra loss --k 8 --r 2 --l 2 --slabs-per-host 16 --failed 0.01 --hosts 1000 --json
+
+By the paper's formula, for stripes on random hosts (EC-Cache, two choices) and on CodingSets.")]
+    Loss(loss::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.experiment {
         Experiment::Ablation(args) => ablation::run(args),
+        Experiment::Loss(args) => loss::run(args),
     }
 }

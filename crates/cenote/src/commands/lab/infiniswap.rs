@@ -3,7 +3,6 @@
 mod cluster;
 mod cost;
 mod eviction;
-mod output;
 mod placement;
 
 use anyhow::Result;

@@ -13,7 +13,7 @@ use super::trouble::Trouble;
 use super::{AFTER, BEFORE, DURING, Kind, SETTLE};
 use crate::bench::apps::figures::median;
 use crate::bench::apps::memcached_load::{PERIOD, Stretch};
-use crate::infiniswap::figure::{Csv, Legend, Line, Plot, Scale};
+use crate::figure::{Csv, Legend, Line, Plot, Scale};
 
 /// Operations per second in each period around an event.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! The experiment's figures as a table and a picture, beside the paper's.
 
 use super::{Outcome, Swapped};
-use crate::infiniswap::figure::{Csv, Legend, Line, Plot, Scale};
-use crate::infiniswap::spread::Spread;
+use crate::figure::{Csv, Legend, Line, Plot, Scale};
+use crate::spread::Spread;
 
 /// What the paper found, figure 15 and section 7.4.1.
 #[derive(Clone, Copy, Debug, PartialEq)]

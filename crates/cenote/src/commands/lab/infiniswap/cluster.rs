@@ -3,7 +3,7 @@
 use anyhow::Result;
 use cenote_lab::infiniswap::cluster::{self, MACHINES_MAX, Options, Swapped};
 
-use super::output::{Output, amount};
+use super::super::output::{Output, amount};
 use crate::failure::DONE;
 
 #[derive(clap::Args, Debug)]

@@ -5,7 +5,7 @@ use cenote_lab::infiniswap::cost::{
     CostModel, RevenueModel, cost_csv, cost_plot, revenue_csv, revenue_plot,
 };
 
-use super::output::{Output, amount, share};
+use super::super::output::{Output, amount, share};
 use crate::failure::DONE;
 
 const PAPER: CostModel = CostModel::PAPER;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use cenote_lab::infiniswap::eviction::{self, EVICT_MAX, Options, Row};
 use cenote_pool::eviction::EXTRA;
 
-use super::output::{Output, share};
+use super::super::output::{Output, share};
 use crate::failure::DONE;
 
 #[derive(clap::Args, Debug)]

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use cenote_lab::infiniswap::placement::{self, Options};
-use cenote_lab::infiniswap::spread::Spread;
+use cenote_lab::spread::Spread;
 
-use super::output::Output;
+use super::super::output::Output;
 use crate::failure::DONE;
 
 #[derive(clap::Args, Debug)]

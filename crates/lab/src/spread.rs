@@ -31,7 +31,7 @@ impl Spread {
 }
 
 /// Of numbers in order, at least one.
-pub(super) fn median_of_sorted(figures: &[f64]) -> f64 {
+pub(crate) fn median_of_sorted(figures: &[f64]) -> f64 {
     let half = figures.len() / 2;
     if figures.len() % 2 == 1 {
         figures[half]

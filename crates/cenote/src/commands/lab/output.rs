@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cenote_lab::infiniswap::figure::{Csv, Plot};
+use cenote_lab::figure::{Csv, Plot};
 use serde::Serialize;
 
 /// What every experiment may be asked for.

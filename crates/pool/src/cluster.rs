@@ -31,6 +31,11 @@ pub struct HostEntry {
     pub address: String,
     /// Failure domain: of one stripe at most one member is placed on each.
     pub domain: String,
+    /// What feeds it, where that is known: of one stripe no more members are placed on each than
+    /// it has parities.
+    pub power: Option<String>,
+    /// It gets no new slab. Its line keeps its place in a group for the host that follows it.
+    pub retired: bool,
 }
 
 /// Why a text is not a cluster file.
@@ -83,6 +88,10 @@ struct FileHost {
     address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    power: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    retired: bool,
 }
 
 impl Cluster {
@@ -104,6 +113,9 @@ impl Cluster {
             check_word("name", &host.name)?;
             let domain = host.domain.unwrap_or_else(|| host.name.clone());
             check_word("domain", &domain)?;
+            if let Some(power) = &host.power {
+                check_word("power", power)?;
+            }
             check_length("address", &host.address, ADDRESS_BYTES_MAX, "")?;
             if !names.insert(host.name.clone()) {
                 return Err(ClusterError::Duplicate {
@@ -121,6 +133,8 @@ impl Cluster {
                 name: host.name,
                 address: host.address,
                 domain,
+                power: host.power,
+                retired: host.retired,
             });
         }
         Ok(Self {
@@ -139,6 +153,8 @@ impl Cluster {
             name: host.name.clone(),
             address: host.address.clone(),
             domain: (host.domain != host.name).then(|| host.domain.clone()),
+            power: host.power.clone(),
+            retired: host.retired,
         });
         let file = FileCluster {
             key: self.key.clone(),
@@ -218,6 +234,9 @@ mod tests {
         let mut cluster = Cluster::parse(TWO).unwrap();
         cluster.hosts[1].address = "shm:/a \"quoted\" \\ path".into();
         assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
+        cluster.hosts[0].power = Some("feed-a".into());
+        cluster.hosts[1].retired = true;
+        assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
     }
 
     #[test]
@@ -240,6 +259,8 @@ mod tests {
         );
         assert!(message(&file(&[host("../a", "shm:/x")])).contains("name \"../a\""));
         assert!(message(&file(&[host("", "shm:/x")])).contains("name \"\""));
+        let fed = format!("{}power = \"a b\"\n", file(&[host("a", "shm:/x")]));
+        assert!(message(&fed).contains("power \"a b\""));
         assert!(message(&file(&[host("a", &"x".repeat(256))])).contains("1 to 255 bytes"));
         assert!(message("key = \"k\"\nkye = 1").contains("kye"));
         assert!(message(&format!("{}color = 1", file(&[host("a", "shm:/x")]))).contains("color"));

@@ -2,13 +2,18 @@
 //!
 //! Arithmetic only: the caller asks the hosts what they have left and places on the
 //! answer; a host that has meanwhile lent its last slab refuses, and the caller places
-//! again without it. [`place`] looks at all hosts; [`Policy`] at as many as its paper does.
+//! again without it. [`place`] looks at all hosts; [`Policy`] at as many as its paper does;
+//! [`CodingSets`] keep a stripe in one group of hosts. [`Placement`] is what a user asks for.
 //!
 //! Invariant H1: no two chosen hosts share a failure domain.
-//! Paper: \[infiniswap17\] section 4.2.
+//! Paper: \[infiniswap17\] section 4.2, \[hydra22\] section 5.
 
+mod asked;
+mod coding_sets;
 mod policy;
 
+pub use asked::{Placement, PlacementError};
+pub use coding_sets::{CodingSets, Pick, Replacement, Shape, Site};
 pub use policy::Policy;
 
 use crate::random::mix;
@@ -45,23 +50,20 @@ impl Candidate {
 /// Fewer than `count` when there are not enough; the least loaded comes first.
 #[must_use]
 pub fn place(candidates: &[Candidate], excluded: &[u32], count: usize, seed: u64) -> Vec<usize> {
-    let mut usable: Vec<(u64, &Candidate)> = candidates
+    let mut usable: Vec<&Candidate> = candidates
         .iter()
         .filter(|c| c.slabs_free > 0 && !excluded.contains(&c.domain))
-        .map(|c| (mix(seed ^ mix(c.host as u64)), c))
         .collect();
-    usable.sort_by(|(ticket_a, a), (ticket_b, b)| {
-        a.cmp_load(b)
-            .then(ticket_a.cmp(ticket_b))
-            .then(a.host.cmp(&b.host))
-    });
+    usable.sort_by(|a, b| by_load(a, b, seed));
     let mut domains = std::collections::HashSet::new();
-    usable.retain(|(_, c)| domains.insert(c.domain));
-    usable
-        .into_iter()
-        .take(count)
-        .map(|(_, c)| c.host)
-        .collect()
+    usable.retain(|c| domains.insert(c.domain));
+    usable.into_iter().take(count).map(|c| c.host).collect()
+}
+
+/// By lent share, the smaller first; equals in an order that `seed` gives.
+fn by_load(a: &Candidate, b: &Candidate, seed: u64) -> std::cmp::Ordering {
+    let ticket = |c: &Candidate| (mix(seed ^ mix(c.host as u64)), c.host);
+    a.cmp_load(b).then_with(|| ticket(a).cmp(&ticket(b)))
 }
 
 #[cfg(test)]

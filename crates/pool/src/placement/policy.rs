@@ -24,7 +24,7 @@ pub enum Policy {
     Random,
 }
 
-/// Draws before all candidates are looked at. Where one in eight qualifies, two are found by then
+/// Draws before all are looked at. Where one in eight qualifies, two are found by then
 /// all but once in 80 times.
 const DRAWS: usize = 48;
 
@@ -118,28 +118,40 @@ impl<F> Draw<'_, F> {
                 && !drawn.contains(&at)
                 && wanted(candidate)
         };
-        for _ in 0..DRAWS {
-            if drawn.len() >= choices || self.candidates.is_empty() {
-                return;
-            }
-            let at = random.below(self.candidates.len());
-            if qualifies(drawn, at) {
-                drawn.push(at);
-            }
-        }
-        // Few qualify. Each of those gets the same chance: a reservoir of what is missing.
-        let missing = choices - drawn.len();
-        let mut reservoir = Vec::with_capacity(missing);
-        let found = (0..self.candidates.len()).filter(|&at| qualifies(drawn, at));
-        for (seen, at) in found.enumerate() {
-            if seen < missing {
-                reservoir.push(at);
-            } else if let Some(place) = reservoir.get_mut(random.below(seen + 1)) {
-                *place = at;
-            }
-        }
-        drawn.extend(reservoir);
+        draw(self.candidates.len(), drawn, choices, random, qualifies);
     }
+}
+
+/// Draws numbers below `total` that qualify until there are `choices` of them, or no more that do.
+/// What was drawn is passed to `qualifies`, which refuses what it does not want twice.
+pub(super) fn draw(
+    total: usize,
+    drawn: &mut Vec<usize>,
+    choices: usize,
+    random: &mut Random,
+    qualifies: impl Fn(&[usize], usize) -> bool,
+) {
+    for _ in 0..DRAWS {
+        if drawn.len() >= choices || total == 0 {
+            return;
+        }
+        let at = random.below(total);
+        if qualifies(drawn, at) {
+            drawn.push(at);
+        }
+    }
+    // Few qualify. Each of those gets the same chance: a reservoir of what is missing.
+    let missing = choices - drawn.len();
+    let mut reservoir = Vec::with_capacity(missing);
+    let found = (0..total).filter(|&at| qualifies(drawn, at));
+    for (seen, at) in found.enumerate() {
+        if seen < missing {
+            reservoir.push(at);
+        } else if let Some(place) = reservoir.get_mut(random.below(seen + 1)) {
+            *place = at;
+        }
+    }
+    drawn.extend(reservoir);
 }
 
 #[cfg(test)]

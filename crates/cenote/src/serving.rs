@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{Backing, HostConfig, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{Backing, HostConfig, Placement, Volume, VolumeConfig, VolumeError};
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::expected::Expected;
@@ -30,6 +30,11 @@ pub struct WhichVolume {
     /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
+    /// Where hosts of a new volume come from: coding-sets[:L], groups of K+R+L hosts of which each
+    /// part of the volume stays in one; least-loaded, two-choices or random, of all hosts
+    /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
+    #[arg(long, value_name = "PLACEMENT", requires = "size")]
+    pub placement: Option<Placement>,
     #[command(flatten)]
     pub expected: Expected,
     #[command(flatten)]
@@ -142,6 +147,7 @@ impl Serving {
             let scheme = which.scheme.as_deref().unwrap_or(usual);
             let mut spec = Spec::new(check_size(size)?, check_scheme(scheme)?)?;
             spec.expect(which.expected.of(scheme)?);
+            spec.placement = which.placement.map(|placement| placement.to_string());
             volumes.create(&name, &spec)?;
         } else if which.expected.is_given() {
             let what = "--mode and --delta are of a new volume: this one has its own";
@@ -173,13 +179,25 @@ impl Serving {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
         let size_bytes = spec.size()?.bytes();
+        let hosts = hosts(loaded)?;
+        let resilience = spec.resilience()?;
+        let placement = match spec.placement()? {
+            Some(placement) => placement,
+            None => {
+                let scheme = resilience.scheme();
+                let usual = Placement::usual(scheme.k(), scheme.r(), hosts.len());
+                volumes.set_placement(name, usual)?;
+                usual
+            }
+        };
         let config = VolumeConfig {
             name: name.to_owned(),
             id: spec.id()?,
-            resilience: spec.resilience()?,
+            resilience,
+            placement,
             size_bytes,
             size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
-            hosts: hosts(loaded)?,
+            hosts,
         };
         let connector = Arc::new(cenote_fabric::connector(loaded.key.clone()));
         let opened = if let Some(backing) = backed.open(size_bytes)? {
@@ -242,6 +260,8 @@ fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
             name: host.name.clone(),
             address,
             domain: host.domain.clone(),
+            power: host.power.clone(),
+            retired: host.retired,
         });
     }
     Ok(hosts)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cenote_volume::{JournalFile, Kept, Left, Resilience, Scheme};
+use cenote_volume::{JournalFile, Kept, Left, Placement, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
@@ -46,6 +46,9 @@ pub struct Spec {
     /// As `--delta` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delta: Option<usize>,
+    /// As `--placement` takes it; from the volume's first owner on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<String>,
 }
 
 impl Spec {
@@ -60,6 +63,7 @@ impl Spec {
             scheme: scheme.to_owned(),
             mode: None,
             delta: None,
+            placement: None,
         })
     }
 
@@ -86,6 +90,18 @@ impl Spec {
     pub fn expect(&mut self, resilience: Resilience) {
         self.mode = Some(resilience.mode().to_string());
         self.delta = Some(resilience.delta());
+    }
+
+    /// How its hosts are chosen; `None` of one that nobody has opened yet.
+    ///
+    /// # Errors
+    /// The file was edited into something else.
+    pub fn placement(&self) -> Result<Option<Placement>> {
+        let parse = |text: &str| {
+            text.parse()
+                .with_context(|| format!("volume placement {text:?}"))
+        };
+        self.placement.as_deref().map(parse).transpose()
     }
 
     /// Its size.
@@ -211,6 +227,16 @@ impl Volumes {
     pub fn set_size(&self, name: &str, size: Size) -> Result<()> {
         let mut spec = self.load(name)?;
         spec.size = size.to_string();
+        self.store(name, &spec)
+    }
+
+    /// Notes how hosts are chosen, for this owner and those after it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn set_placement(&self, name: &str, placement: Placement) -> Result<()> {
+        let mut spec = self.load(name)?;
+        spec.placement = Some(placement.to_string());
         self.store(name, &spec)
     }
 
@@ -468,6 +494,13 @@ mod tests {
         assert!(again.to_string().contains("already"), "{again:#}");
         assert_eq!(volumes.list().unwrap(), [("a".to_owned(), spec.clone())]);
         volumes.set_size("a", Size(3 << 20)).unwrap();
+        assert_eq!(spec.placement().unwrap(), None);
+        let sets = Placement::CodingSets { spare: 3 };
+        volumes.set_placement("a", sets).unwrap();
+        assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
+        // Whoever owns it next finds the same, also once it holds nothing.
+        volumes.forget_content("a").unwrap();
+        assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
         let loaded = volumes.load("a").unwrap();
         assert_eq!(
             (loaded.size().unwrap(), loaded.id().unwrap()),

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
-use cenote_volume::{Backing, HostConfig, Mode, Resilience, Scheme, Volume, VolumeConfig};
+use cenote_volume::{
+    Backing, HostConfig, Mode, Placement, Resilience, Scheme, Volume, VolumeConfig,
+};
 
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {
@@ -120,6 +122,7 @@ impl LocalCluster {
             name: format!("bench {scheme}"),
             id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
             resilience: resilience.expect("every scheme has it"),
+            placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: self.hosts.clone(),
@@ -256,6 +259,8 @@ pub fn open_cluster(file: &Path) -> anyhow::Result<(Vec<HostConfig>, Arc<dyn Con
             name: host.name,
             address: host.address.parse()?,
             domain: host.domain,
+            power: host.power,
+            retired: host.retired,
         })
     };
     let hosts = cluster

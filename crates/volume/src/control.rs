@@ -16,6 +16,7 @@ mod hosts;
 mod mapping;
 mod moving;
 mod owning;
+mod placing;
 mod progress;
 mod reclaim;
 mod recording;
@@ -33,6 +34,7 @@ use cenote_fabric::{ClientId, Hello, Incoming, RemoteWindow, Rights, Time, Windo
 use cenote_fabric::{Generation, WindowId};
 use cenote_pool::control::{Reply, Request, Window};
 use cenote_pool::ledger::LEASE;
+use cenote_pool::placement::Placement;
 
 use crate::VolumeError;
 use crate::core::Core;
@@ -45,6 +47,7 @@ use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
 use moving::Wanted;
+use placing::Placer;
 use recording::Record;
 use repair::Repair;
 
@@ -85,6 +88,7 @@ pub struct Parts {
     pub name: String,
     pub volume: u128,
     pub slab_bytes: u64,
+    pub placement: Placement,
     pub hosts: Vec<HostConfig>,
     /// Links made while the volume was opened, by host.
     pub links: Vec<(HostIndex, Link)>,
@@ -103,6 +107,7 @@ pub struct Control {
     volume: u128,
     slab_bytes: u64,
     hosts: Vec<Host>,
+    placer: Placer,
     workers: Vec<usize>,
     openings: Vec<Opening>,
     acquires: BTreeMap<u64, Acquire>,
@@ -134,12 +139,14 @@ impl Control {
     pub fn new(parts: Parts) -> Self {
         let (arrive, arrivals) = std::sync::mpsc::channel();
         let now = (parts.core.clock)();
+        let hosts = Host::table(parts.hosts, now);
         let mut control = Self {
             hello: Hello {
                 client: parts.client,
                 name: parts.name,
             },
-            hosts: Host::table(parts.hosts, now),
+            placer: Placer::new(parts.placement, parts.core.scheme, &hosts),
+            hosts,
             activity: Activity::new(parts.core.touched.len(), now),
             core: parts.core,
             dialer: parts.dialer,

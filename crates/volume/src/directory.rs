@@ -34,7 +34,6 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct Member {
     pub session: Session,
-    pub domain: u32,
     pub window: RemoteWindow,
     /// The first generation that it was granted with; names it for good.
     pub birth: u64,

@@ -31,6 +31,8 @@ mod volume;
 mod wake;
 mod worker;
 
+pub use cenote_pool::placement::{Placement, PlacementError};
+
 pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer, backing_works};
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use error::VolumeError;

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
+use cenote_pool::placement::Placement;
 
 use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
@@ -29,6 +30,8 @@ pub struct VolumeConfig {
     pub id: u128,
     /// Redundancy, and what is done about slow, lost and wrong hosts.
     pub resilience: Resilience,
+    /// How the hosts of its stripes are chosen.
+    pub placement: Placement,
     /// Size in bytes, a multiple of the page.
     pub size_bytes: u64,
     /// Size that it may grow to by [`Volume::resize`]; its tables are laid out for this much.
@@ -261,6 +264,7 @@ impl Volume {
             name: config.name,
             volume: config.id,
             slab_bytes,
+            placement: config.placement,
             hosts: config.hosts,
             links: with.links,
             commands: inbox,

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
-use cenote_volume::{Health, Resilience, VolumeConfig};
+use cenote_volume::{Health, Placement, Resilience, VolumeConfig};
 use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
@@ -20,6 +20,7 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
         name: "test".into(),
         id: 7,
         resilience: Resilience::of("rs:2+1".parse().unwrap()),
+        placement: Placement::over_all_hosts(1),
         size_bytes,
         size_bytes_max: size_bytes,
         hosts: cluster.configs.clone(),
@@ -66,6 +67,7 @@ fn extents_mapped_ahead_stay_mapped_when_their_pages_are_discarded() {
         name: "other".into(),
         id: 8,
         resilience: Resilience::of("rs:2+1".parse().unwrap()),
+        placement: Placement::over_all_hosts(1),
         size_bytes: 4 << 20,
         size_bytes_max: 4 << 20,
         hosts: cluster.configs.clone(),

@@ -136,6 +136,9 @@ fn turn_on(on: &On) -> Result<u8> {
         command.args(["--scheme", scheme]);
     }
     command.args(volume.expected.arguments());
+    if let Some(placement) = volume.placement {
+        command.args(["--placement", &placement.to_string()]);
+    }
     command.args(volume.backed.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);

@@ -118,6 +118,8 @@ pub fn run(args: &Args) -> Result<u8> {
             name: host.name.clone(),
             address,
             domain: host.name.clone(),
+            power: None,
+            retired: false,
         });
         bar.inc(1);
     }

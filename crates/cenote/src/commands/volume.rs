@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use cenote_volume::Scheme;
+use cenote_volume::{Placement, Scheme};
 use serde_json::Value;
 
 use super::attach::{attach, release};
@@ -46,6 +46,10 @@ enum Action {
         /// plain, mirror:N (N copies) or rs:K+R (K splits of a page, any R of K+R may be lost)
         #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
         scheme: String,
+        /// Where its hosts come from: coding-sets[:L], least-loaded, two-choices or random
+        /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
+        #[arg(long, value_name = "PLACEMENT")]
+        placement: Option<Placement>,
         #[command(flatten)]
         expected: Expected,
         #[command(flatten)]
@@ -139,11 +143,13 @@ pub fn run(args: &Args) -> Result<u8> {
             size,
             scheme,
             expected,
+            placement,
             which,
         } => {
             let volumes = Volumes::new(&which.directory()?);
             let mut spec = Spec::new(check_size(*size)?, check_scheme(scheme)?)?;
             spec.expect(expected.of(scheme)?);
+            spec.placement = placement.map(|placement| placement.to_string());
             volumes.create(name, &spec)?;
             println!("{name}");
         }
@@ -236,7 +242,8 @@ fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
     if json {
         let whole = is_whole(&status);
         let object = serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "whole": whole, "status": status,
+            "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
+            "whole": whole, "status": status,
         });
         serde_json::to_writer_pretty(&mut out, &object)?;
         writeln!(out)?;
@@ -297,9 +304,11 @@ pub fn health(status: &Value) -> String {
 
 fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Result<()> {
     let bytes = |field: &str| Size(status[field].as_u64().unwrap_or(0)).rounded();
+    let placement = spec.placement.as_deref();
+    let placement = placement.map(|text| format!(" {text}")).unwrap_or_default();
     writeln!(
         out,
-        "{name}: {} {}{}, {}",
+        "{name}: {} {}{}{placement}, {}",
         spec.size,
         spec.scheme,
         expectation(status),
@@ -364,12 +373,15 @@ mod tests {
             scheme: "rs:8+2".to_owned(),
             mode: None,
             delta: None,
+            placement: Some("coding-sets:2".to_owned()),
         };
         let mut out = Vec::new();
         print(&mut out, "v0", &spec, &status).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.contains("v0: 2G rs:8+2 detection delta 1, degraded, 1 of 2 extents whole"),
+            text.contains(
+                "v0: 2G rs:8+2 detection delta 1 coding-sets:2, degraded, 1 of 2 extents whole"
+            ),
             "{text}"
         );
         assert!(

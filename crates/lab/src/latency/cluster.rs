@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 use cenote_fabric::sim::{Config, Net, SimConnector};
 use cenote_fabric::{ClientId, Time, sim};
 use cenote_volume::{
-    Backing, HostConfig, Op, PAGE_BYTES, Request, Resilience, Scheme, Stepped, Switches,
+    Backing, HostConfig, Op, PAGE_BYTES, Placement, Request, Resilience, Scheme, Stepped, Switches,
     VolumeConfig, Worker,
 };
 
@@ -103,12 +103,15 @@ impl Cluster {
             name: host.name.clone(),
             address: address_of(index),
             domain: host.name.clone(),
+            power: None,
+            retired: false,
         };
         let size_bytes = PAGES * PAGE_BYTES as u64;
         let config = VolumeConfig {
             name: "latency".into(),
             id: random.u128(),
             resilience: setup.resilience,
+            placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: hosts.iter().enumerate().map(known).collect(),

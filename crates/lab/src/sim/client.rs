@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Request, Resilience, Seat, Stepped, Worker,
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Request, Resilience, Seat,
+    Stepped, Worker,
 };
 
 use super::dialer::Dialing;
@@ -24,6 +25,7 @@ use buffers::Buffers;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub resilience: Resilience,
+    pub placement: Placement,
     /// Whether a disk is behind the volume.
     pub is_backed: bool,
     pub size_bytes: u64,

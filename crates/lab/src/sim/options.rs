@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cenote_fabric::sim::{Config, LinkModel, Stragglers};
-use cenote_volume::{Mode, Resilience, Scheme};
+use cenote_volume::{Mode, Placement, Resilience, Scheme};
 
 use super::random::Random;
 use super::world::seconds;
@@ -27,6 +27,8 @@ pub struct Options {
     pub scheme: Scheme,
     /// What every volume expects of its hosts; `None`: each draws a mode that its scheme allows.
     pub mode: Option<Mode>,
+    /// How hosts of stripes are chosen; `None`: the least loaded of all.
+    pub placement: Option<Placement>,
     /// Whether a disk is behind each volume: then any host may go at any time.
     pub is_backed: bool,
     /// Size of a slab.
@@ -61,6 +63,7 @@ impl Default for Options {
             workers: 2,
             scheme: "rs:4+2".parse().expect("a valid scheme"),
             mode: None,
+            placement: None,
             is_backed: false,
             slab_bytes: 64 << 10,
             slabs_per_host: None,
@@ -195,8 +198,11 @@ impl Options {
         if let Some(plant) = &self.plant {
             return format!("cenote lab sim --seed {} --plant {plant}", self.seed);
         }
+        let placement = self
+            .placement
+            .map(|placement| format!(" --placement {placement}"));
         format!(
-            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{} --rate {} --fault-pause {}",
+            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{}{} --rate {} --fault-pause {}",
             self.seed,
             seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
             self.hosts,
@@ -209,6 +215,7 @@ impl Options {
             },
             self.mode
                 .map_or_else(String::new, |mode| format!(" --mode {mode}")),
+            placement.unwrap_or_default(),
             self.rate,
             self.fault_pause.as_secs_f64()
         )

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_fabric::sim::{Net, NodeId, SimConnector};
-use cenote_volume::{HostConfig, IoError, Relocation, Resilience, Seat};
+use cenote_volume::{HostConfig, IoError, Placement, Relocation, Resilience, Seat};
 
 use super::ambush::{ARROWS, Ambush};
 use super::client::{Client, Plan, Trouble};
@@ -78,9 +78,13 @@ impl World {
             name: host.name.clone(),
             address: address_of(index),
             domain: host.name.clone(),
+            power: None,
+            retired: false,
         };
         let plan = Plan {
             resilience: Resilience::of(options.scheme),
+            placement: (options.placement)
+                .unwrap_or_else(|| Placement::over_all_hosts(options.scheme.r())),
             is_backed: options.is_backed,
             size_bytes: options.volume_bytes,
             slab_bytes,

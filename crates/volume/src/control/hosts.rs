@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Address, Endpoint, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
-use cenote_pool::placement::Candidate;
+use cenote_pool::placement::{Candidate, Site};
 
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
@@ -23,12 +23,17 @@ pub struct HostConfig {
     pub address: Address,
     /// Failure domain; hosts that fail together share it.
     pub domain: String,
+    /// Power domain, where it is known.
+    pub power: Option<String>,
+    /// Gets no new slab.
+    pub retired: bool,
 }
 
 /// One host as the control thread sees it.
 pub(super) struct Host {
     pub config: HostConfig,
     pub domain: u32,
+    pub power: Option<u32>,
     state: State,
     /// Whether more may have come than was taken; the descriptor does not tell.
     pub is_unread: bool,
@@ -76,15 +81,12 @@ const ABANDONED_MAX: usize = 65_536;
 
 impl Host {
     pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {
-        let mut domains: Vec<String> = Vec::new();
+        let (mut domains, mut powers) = (Vec::new(), Vec::new());
         let make = |config: HostConfig| {
-            let known = domains.iter().position(|domain| *domain == config.domain);
-            let domain = known.unwrap_or_else(|| {
-                domains.push(config.domain.clone());
-                domains.len() - 1
-            });
+            let power = config.power.as_deref();
             Self {
-                domain: u32::try_from(domain).expect("at most 4096 hosts"),
+                domain: number_of(&config.domain, &mut domains),
+                power: power.map(|power| number_of(power, &mut powers)),
                 config,
                 state: State::Down { retry_at: now },
                 is_unread: false,
@@ -99,6 +101,15 @@ impl Host {
             }
         };
         configs.into_iter().map(make).collect()
+    }
+
+    /// Where it is.
+    pub fn site(&self) -> Site {
+        Site {
+            domain: self.domain,
+            power: self.power,
+            retired: self.config.retired,
+        }
     }
 
     pub fn session(&self) -> Option<Session> {
@@ -191,12 +202,23 @@ impl Host {
     }
 }
 
+/// The number of a name among those that are known, which it then is.
+fn number_of(name: &str, known: &mut Vec<String>) -> u32 {
+    let at = known.iter().position(|other| other == name);
+    let at = at.unwrap_or_else(|| {
+        known.push(name.to_owned());
+        known.len() - 1
+    });
+    u32::try_from(at).expect("at most 4096 hosts")
+}
+
 impl Control {
     /// Hosts that may be asked for a slab now.
     pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
         let usable = |host: &Host| {
             let is_ours = host.ownership == Ownership::Owned;
-            host.is_up() && is_ours && !host.is_silent(now) && host.slabs_free > 0
+            let stays = !host.config.retired && !host.is_silent(now);
+            host.is_up() && is_ours && stays && host.slabs_free > 0
         };
         let all = self.hosts.iter().enumerate();
         all.filter(|(_, host)| usable(host))

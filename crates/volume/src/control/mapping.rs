@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
 use cenote_pool::control::{Refusal, Request, Window};
-use cenote_pool::placement::Policy;
 
 use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
@@ -109,17 +108,13 @@ impl Control {
                 job.members[member].is_none() && pending.iter().all(|&(at, _)| at != member)
             })
             .collect();
-        let held = job.members.iter().flatten().map(|member| member.domain);
-        let asked = pending
-            .iter()
-            .map(|&(_, session)| self.hosts[session.host].domain);
-        let excluded: Vec<u32> = held.chain(asked).collect();
+        let members = job.members.iter().flatten();
+        let held = members.map(|member| member.session.host);
+        let asked = pending.iter().map(|&(_, session)| session.host);
+        let taken: Vec<HostIndex> = held.chain(asked).collect();
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| !job.tried.contains(&candidate.host));
-        let old = self.hosts_in_use();
-        let is_old = |host: HostIndex| old[host];
-        let seed = self.seed(extent);
-        let chosen = (self.policy()).place(&candidates, is_old, &excluded, lacking.len(), seed);
+        let chosen = self.place_members(extent, &taken, lacking.len(), &candidates);
         // All are noted before the first is asked: a host that is lost while it is asked
         // has this job pursued again, which must see what is already under way.
         if let Some(job) = self.jobs.get_mut(&extent) {
@@ -146,18 +141,9 @@ impl Control {
         self.acquires.values().any(belongs)
     }
 
-    /// How a host is chosen for a new slab. What is on one host alone is spread as its paper does;
-    /// the members of a stripe go where there is most room.
-    fn policy(&self) -> Policy {
-        match self.core.scheme.r() {
-            0 => Policy::TwoChoices,
-            _ => Policy::LeastLoaded,
-        }
-    }
-
     /// By host: whether this volume has a slab of it, or asked for one. Looks no further than
     /// until every host is known: a volume may have a million extents.
-    fn hosts_in_use(&self) -> Vec<bool> {
+    pub(super) fn hosts_in_use(&self) -> Vec<bool> {
         let snapshot = self.core.directory.snapshot();
         let stripes = snapshot.extents.iter().flatten();
         let members = stripes.flat_map(|stripe| stripe.members.iter().flatten());
@@ -343,14 +329,12 @@ impl Control {
     }
 
     fn map_granted(&mut self, extent: usize, member: usize, granted: Granted) {
-        let domain = self.hosts[granted.session.host].domain;
         let Some(job) = self.jobs.get_mut(&extent) else {
             return self.give_back(granted.session, pool_window(&granted.window.descriptor));
         };
         let Granted { session, window } = granted;
         job.members[member] = Some(Member {
             session,
-            domain,
             birth: window.descriptor.generation.0,
             window,
             state: MemberState::Live,

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{Request, Window};
-use cenote_pool::placement::place;
 
 use super::mapping::Purpose;
 use super::repair::{REPAIRS_MAX, Repair, Stage};
@@ -146,17 +145,16 @@ impl Control {
         now: Time,
     ) -> Option<HostIndex> {
         let others = stripe.members.iter().enumerate();
-        let excluded: Vec<u32> = others
+        let held: Vec<HostIndex> = others
             .filter(|&(index, _)| index != split)
-            .filter_map(|(_, member)| Some(member.as_ref()?.domain))
+            .filter_map(|(_, member)| Some(member.as_ref()?.session.host))
             .collect();
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| {
             let host = &self.hosts[candidate.host];
             now >= host.no_repairs_until && !self.wanted.is_leaving(candidate.host)
         });
-        let seed = self.seed(extent);
-        place(&candidates, &excluded, 1, seed).first().copied()
+        self.place_replacement(extent, &held, &candidates)
     }
 
     /// Tells a host, once each time that it asks, that a slab has nowhere to go.

@@ -227,11 +227,9 @@ impl Control {
     pub(super) fn return_granted(&mut self, acquire: &Acquire, birth: u64, granted: Granted) {
         let (extent, split) = (acquire.extent, acquire.member);
         let Granted { session, window } = granted;
-        let domain = self.hosts[session.host].domain;
         let descriptor = window.descriptor;
         let mut member = Some(Member {
             session,
-            domain,
             window,
             birth,
             state: MemberState::Live,

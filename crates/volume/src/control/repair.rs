@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, Request, Source, Window};
-use cenote_pool::placement::place;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::mapping::Purpose;
@@ -244,15 +243,11 @@ impl Control {
             if is_lost || self.find_repair(extent).is_some() {
                 continue;
             }
-            let excluded: Vec<u32> = stripe
-                .members
-                .iter()
-                .flatten()
-                .map(|member| member.domain)
-                .collect();
+            let members = stripe.members.iter().flatten();
+            let held: Vec<HostIndex> = members.map(|member| member.session.host).collect();
             let mut candidates = self.candidates(now);
             candidates.retain(|candidate| now >= self.hosts[candidate.host].no_repairs_until);
-            let Some(&host) = place(&candidates, &excluded, 1, self.seed(extent)).first() else {
+            let Some(host) = self.place_replacement(extent, &held, &candidates) else {
                 continue;
             };
             self.repairs
@@ -283,7 +278,6 @@ impl Control {
             return self.give_back(granted.session, pool_window(&granted.window.descriptor));
         };
         let Granted { session, window } = granted;
-        let domain = self.hosts[session.host].domain;
         let moves = self.repairs[at].moves();
         if split < self.core.scheme.k() && !moves {
             self.condemn(extent);
@@ -292,7 +286,6 @@ impl Control {
         self.core.directory.publish_stripe(extent, |stripe| {
             let member = Some(Member {
                 session,
-                domain,
                 birth: window.descriptor.generation.0,
                 window,
                 state: MemberState::Filling { watermark: 0 },

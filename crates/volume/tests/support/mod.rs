@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_volume::{
-    Backing, Health, HostConfig, Kept, Resilience, Volume, VolumeConfig, VolumeError,
+    Backing, Health, HostConfig, Kept, Placement, Resilience, Scheme, Volume, VolumeConfig,
+    VolumeError,
 };
 use guarded::{Guard, Guarded};
 
@@ -64,6 +65,8 @@ impl Cluster {
                 name: format!("h{index:02}"),
                 address,
                 domain: format!("h{index:02}"),
+                power: None,
+                retired: false,
             });
         }
         cluster
@@ -135,10 +138,12 @@ impl Cluster {
 
     /// What the tests' volume is to be.
     pub fn config(&self, scheme: &str, size_bytes: u64) -> VolumeConfig {
+        let scheme: Scheme = scheme.parse().unwrap();
         VolumeConfig {
             name: "test".into(),
             id: 7,
-            resilience: Resilience::of(scheme.parse().unwrap()),
+            resilience: Resilience::of(scheme),
+            placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::sim::{self, Options, Report};
-use cenote_volume::{Mode, Scheme};
+use cenote_volume::{Mode, Placement, Scheme};
 
 use crate::failure::{DONE, FAILED};
 
@@ -36,6 +36,10 @@ pub struct Args {
     /// [default: each draws one that the scheme allows]
     #[arg(long)]
     mode: Option<Mode>,
+    /// How hosts are chosen: coding-sets[:L], least-loaded, two-choices or random
+    /// [default: least-loaded; two-choices with --backed]
+    #[arg(long, value_name = "PLACEMENT")]
+    placement: Option<Placement>,
     /// A disk behind every volume, of which hosts have one copy: any of them may go at any time
     #[arg(long, conflicts_with = "scheme")]
     backed: bool,
@@ -89,6 +93,7 @@ fn options(args: &Args, seed: u64) -> Options {
         workers: args.workers,
         scheme: args.scheme,
         mode: args.mode,
+        placement: args.placement,
         rate: args.rate,
         fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
         ..Options::default()

@@ -32,6 +32,7 @@ impl Client {
             name: self.name.clone(),
             id: self.volume_id,
             resilience: self.plan.resilience,
+            placement: self.plan.placement,
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),

@@ -30,8 +30,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, status, swap, top, ublk,
-    up, volume,
+    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, plan, status, swap, top,
+    ublk, up, volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -91,6 +91,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure us beside a peer
     Bench(bench::Args),
+    /// Choose a scheme and groups of hosts for a cluster, and what memory that is sold twice brings
+    Plan(plan::Args),
     /// Experiments: a whole cluster simulated under faults
     Lab(lab::Args),
     /// Write shell completions
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
         Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Completions(args) => completions::run(args),
     };

@@ -1,7 +1,15 @@
-//! What Hydra's paper claims, computed again: `cenote lab hydra`.
+//! What Hydra's paper claims, computed again: `cenote lab hydra` and `cenote plan`.
 //!
-//! All that chance decides comes from a seed, so the same options give the same figures on every
-//! machine. Paper: \[hydra22\].
+//! Stripes are placed by the functions of `cenote_pool` that clients call; hosts and failures are
+//! models. All that chance decides comes from a seed, so the same options give the same figures on
+//! every machine. What the paper leaves open: decision 21. Paper: \[hydra22\] 5, 7.2, 7.4.
 
 pub mod ablation;
+pub mod balance;
 pub mod loss;
+pub mod placed;
+pub mod plan;
+pub mod racks;
+pub mod simulated;
+pub mod sweeps;
+pub mod tco;

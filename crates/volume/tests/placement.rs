@@ -214,10 +214,7 @@ fn the_next_owner_knows_a_host_that_joined_and_none_that_retired() {
     assert_eq!(after[..8], before, "slabs that were placed stay");
     assert_inside(&after);
     // With two of four hosts left the first group takes no more, and the third is there.
-    let new: BTreeSet<usize> = after[8..]
-        .iter()
-        .flat_map(|stripe| groups(stripe))
-        .collect();
+    let new: BTreeSet<usize> = after[8..].iter().flat_map(groups).collect();
     assert_eq!(new, [1, 2].into(), "{after:?}");
     check(&volume, 24);
     volume.close();

@@ -11,6 +11,7 @@ pub mod host;
 pub mod key;
 pub mod lab;
 pub mod nbd;
+pub mod plan;
 pub mod status;
 pub mod swap;
 pub mod top;

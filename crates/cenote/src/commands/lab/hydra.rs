@@ -1,7 +1,9 @@
 //! `cenote lab hydra`: what Hydra's paper claims, computed again.
 
 mod ablation;
+mod case;
 mod loss;
+mod placement;
 
 use anyhow::Result;
 
@@ -29,13 +31,25 @@ shm knows no late binding and no asynchronous encoding, since no verb is ever un
   cenote lab hydra loss
   cenote lab hydra loss --k 8 --r 2 --l 2 --slabs-per-host 16 --failed 0.01 --hosts 1000 --json
 
-By the paper's formula, for stripes on random hosts (EC-Cache, two choices) and on CodingSets.")]
+By the paper's formula, and simulated with the placer that clients run: for stripes on random hosts
+(EC-Cache, two choices) and in CodingSets. The error is one standard deviation.")]
     Loss(loss::Args),
+    /// Figures 15 and 16: loss by every parameter and by racks, and how even the load is
+    #[command(after_help = "Examples:
+  cenote lab hydra placement --figure loss
+  cenote lab hydra placement --figure balance --hosts-max 100000 --json
+  cenote lab hydra placement --files docs/papers/hydra
+
+The placer is the code that clients run; hosts and failures are models. The load's metric is the
+most slabs on a host by the mean. coding-sets:L draws a group for each stripe; \"of two\" is what
+volumes do: the less loaded of two groups.")]
+    Placement(placement::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.experiment {
         Experiment::Ablation(args) => ablation::run(args),
         Experiment::Loss(args) => loss::run(args),
+        Experiment::Placement(args) => placement::run(args),
     }
 }

@@ -3,34 +3,20 @@
 use std::io::{Write, stdout};
 
 use anyhow::Result;
-use cenote_lab::hydra::loss::Case;
+use cenote_lab::hydra::simulated::{Effort, USUAL};
+use cenote_lab::hydra::sweeps;
 use serde::Serialize;
 
-use super::super::output::share;
+use super::case::CaseArgs;
 use crate::failure::DONE;
-
-const PAPER: Case = Case::PAPER;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Data splits of a page
-    #[arg(long, value_name = "N", default_value_t = PAPER.k)]
-    k: usize,
-    /// Parities of a page
-    #[arg(long, value_name = "N", default_value_t = PAPER.r)]
-    r: usize,
-    /// Hosts of a group beyond k+r
-    #[arg(long, value_name = "N", default_value_t = PAPER.l)]
-    l: usize,
-    /// Slabs that are used on each host
-    #[arg(long, value_name = "N", default_value_t = PAPER.slabs_per_host)]
-    slabs_per_host: u32,
-    /// Share of the hosts that fails at once
-    #[arg(long, value_name = "SHARE", default_value_t = PAPER.failed, value_parser = share)]
-    failed: f64,
-    /// Hosts of the cluster
-    #[arg(long, value_name = "N", default_value_t = PAPER.hosts)]
-    hosts: usize,
+    #[command(flatten)]
+    case: CaseArgs,
+    /// Decides everything that chance decides
+    #[arg(long, value_name = "N", default_value_t = USUAL.seed)]
+    seed: u64,
     /// JSON on standard output in place of text
     #[arg(long)]
     json: bool,
@@ -38,37 +24,49 @@ pub struct Args {
 
 /// The JSON line.
 #[derive(Serialize)]
-struct Row {
+struct Line {
     ec_cache: f64,
     coding_sets: f64,
+    ec_cache_simulated: f64,
+    coding_sets_simulated: f64,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let case = Case {
-        hosts: args.hosts,
-        k: args.k,
-        r: args.r,
-        l: args.l,
-        slabs_per_host: args.slabs_per_host,
-        failed: args.failed,
+    let case = args.case.case();
+    let effort = Effort {
+        seed: args.seed,
+        ..USUAL
     };
-    case.check()?;
-    let row = Row {
-        ec_cache: case.random_groups(),
-        coding_sets: case.coding_sets(),
-    };
+    let row = sweeps::row("l", case.l as f64, &case, effort)?;
+    let (random, sets) = (row.ec_cache_simulated, row.coding_sets_simulated);
     let mut out = stdout().lock();
     if args.json {
-        serde_json::to_writer(&mut out, &row)?;
+        let line = Line {
+            ec_cache: row.ec_cache,
+            coding_sets: row.coding_sets,
+            ec_cache_simulated: random.mean,
+            coding_sets_simulated: sets.mean,
+        };
+        serde_json::to_writer(&mut out, &line)?;
         writeln!(out)?;
         return Ok(DONE);
     }
     writeln!(
         out,
-        "Data is lost when {} hosts fail at once",
-        case.failing()
+        "Probability that data is lost when {} of {} hosts fail at once",
+        case.failing(),
+        case.hosts
     )?;
-    writeln!(out, "EC-Cache    {:.3e}", row.ec_cache)?;
-    writeln!(out, "CodingSets  {:.3e}", row.coding_sets)?;
+    writeln!(out, "{:<12}  {:<10}  simulated", "", "formula")?;
+    for (name, formula, found) in [
+        ("EC-Cache", row.ec_cache, random),
+        ("CodingSets", row.coding_sets, sets),
+    ] {
+        writeln!(
+            out,
+            "{name:<12}  {formula:<10.3e}  {:.3e} +- {:.0e}",
+            found.mean, found.error
+        )?;
+    }
     Ok(DONE)
 }

@@ -1,0 +1,168 @@
+//! `cenote plan`: what code and groups a cluster should have, and what lending pays.
+
+mod tco;
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use cenote_lab::hydra::loss::Case;
+use cenote_lab::hydra::plan::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
+
+use super::lab::output::{amount, share};
+use crate::failure::{DONE, Failure};
+use crate::progress;
+use crate::table::Table;
+
+/// `plan` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:
+  cenote plan --hosts 1000 --loss 1e-6 --overhead 1.3
+  cenote plan --hosts 1000 --racks 25 --failed 0.04 --loss 1e-3 --overhead 2 --svg plan.svg
+  cenote plan tco
+
+Of the codes within the wish the one is chosen whose writes touch the fewest splits. LOSS is the
+odds that data goes when --failed of the hosts fail at once, by Hydra's formula for CodingSets.
+LOAD is the fullest host by the mean, simulated. Exit code 1: nothing fits."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
+    /// Hosts of the cluster
+    #[arg(long, value_name = "N", required = true)]
+    hosts: Option<usize>,
+    /// Most odds that data is lost when hosts fail at once
+    #[arg(long, value_name = "SHARE", required = true, value_parser = share)]
+    loss: Option<f64>,
+    /// Most memory for a byte: 1.25 is a quarter more than its own
+    #[arg(long, value_name = "RATIO", required = true, value_parser = amount)]
+    overhead: Option<f64>,
+    /// Share of the hosts that fails at once
+    #[arg(long, value_name = "SHARE", default_value_t = Case::PAPER.failed, value_parser = share)]
+    failed: f64,
+    /// Slabs that are used on each host
+    #[arg(long, value_name = "N", default_value_t = Case::PAPER.slabs_per_host, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    slabs_per_host: u32,
+    /// Racks that the hosts are in, of which the same share may fail whole, at least one
+    #[arg(long, value_name = "N")]
+    racks: Option<usize>,
+    /// Decides everything that chance decides
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Draw the odds by the memory, too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Other {
+    /// What memory that is leased a second time saves of a machine's price
+    #[command(after_help = "Examples:
+  cenote plan tco
+  cenote plan tco --k 4 --r 2 --share 0.2 --json
+  cenote plan tco --machine-usd 900 --percent-usd 3
+
+Without prices: those of table 5 of Hydra's paper, of three clouds. Savings are in percent of the
+machine's price over all months.")]
+    Tco(tco::Args),
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    if let Some(Other::Tco(args)) = &args.other {
+        return tco::run(args);
+    }
+    let given = args.hosts.zip(args.loss).zip(args.overhead);
+    let ((hosts, loss), overhead) = given.expect("clap requires all three");
+    let wish = Wish {
+        hosts,
+        racks: args.racks,
+        failed: args.failed,
+        slabs_per_host: args.slabs_per_host,
+        loss,
+        overhead,
+    };
+    let bar = progress::steps(CANDIDATES_MAX as u64, "codes weighed");
+    let plan = plan(&wish, args.seed, || bar.inc(1))?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.svg {
+        let drawn = plot(&wish).svg()?;
+        fs::write(path, drawn).with_context(|| path.display().to_string())?;
+    }
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &plan)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &plan)?;
+    }
+    if plan.choice.is_some() {
+        return Ok(DONE);
+    }
+    Err(nothing_fits(&plan).into())
+}
+
+fn nothing_fits(plan: &Plan) -> Failure {
+    let wish = &plan.wish;
+    let what = format!(
+        "nothing keeps the odds of loss to {:e} with {} bytes for a byte",
+        wish.loss, wish.overhead
+    );
+    let named =
+        |one: &Candidate, flag: String| format!("{} with l = {} at {flag}", one.scheme, one.l);
+    let memory = plan.with_more_memory.as_ref();
+    let memory = memory.map(|one| named(one, format!("--overhead {:.4}", one.overhead)));
+    let loss = plan.with_more_loss.as_ref();
+    let loss = loss.map(|one| named(one, format!("--loss {:.1e}", one.loss)));
+    let ways: Vec<String> = memory.into_iter().chain(loss).collect();
+    match ways.is_empty() {
+        true => Failure::new(what, "more hosts, or fewer that fail at once"),
+        false => Failure::new(what, format!("these would: {}", ways.join("; "))),
+    }
+}
+
+fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
+    let mut table = Table::new([
+        "", "SCHEME", "L", "LOSS", "MEMORY", "LOAD", "READ", "WRITTEN", "GROUPS", "SPARE",
+    ]);
+    let chosen = plan.choice.iter().cloned();
+    let rest = plan
+        .front
+        .iter()
+        .filter(|&one| Some(one) != plan.choice.as_ref());
+    for one in chosen.chain(rest.cloned()) {
+        let mark = match one.fits {
+            _ if Some(&one) == plan.choice.as_ref() => "*",
+            true => "+",
+            false => "-",
+        };
+        table.row(vec![
+            mark.to_owned(),
+            one.scheme,
+            one.l.to_string(),
+            format!("{:.1e}", one.loss),
+            format!("{:.3}", one.overhead),
+            format!("{:.2}", one.load),
+            one.splits_read.to_string(),
+            one.splits_written.to_string(),
+            one.groups.to_string(),
+            one.spare_hosts.to_string(),
+        ]);
+    }
+    table.write(out)?;
+    writeln!(out, "* the choice, + fits, - does not")?;
+    if let Some(choice) = &plan.choice {
+        writeln!(
+            out,
+            "cenote volume create NAME --size SIZE --scheme {} --placement coding-sets:{}",
+            choice.scheme, choice.l
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `plan tco`.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use cenote_lab::hydra::tco::{Machine, Model, Savings, machines};
+
+use crate::commands::lab::output::{amount, share};
+use crate::failure::DONE;
+use crate::table::Table;
+
+const PAPER: Model = Model::PAPER;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Price of a machine, a month, in place of the paper's three
+    #[arg(long, value_name = "USD", requires = "percent_usd", value_parser = amount)]
+    machine_usd: Option<f64>,
+    /// Price of one hundredth of its memory, a month
+    #[arg(long, value_name = "USD", requires = "machine_usd", value_parser = amount)]
+    percent_usd: Option<f64>,
+    /// Share of the memory that is leased a second time
+    #[arg(long, value_name = "SHARE", default_value_t = PAPER.share, value_parser = share)]
+    share: f64,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = PAPER.months, value_parser = amount)]
+    months: f64,
+    /// Data splits of a page
+    #[arg(long, value_name = "N", default_value_t = PAPER.k)]
+    k: usize,
+    /// Parities of a page
+    #[arg(long, value_name = "N", default_value_t = PAPER.r)]
+    r: usize,
+    /// Copies, where pages are replicated
+    #[arg(long, value_name = "N", default_value_t = PAPER.copies)]
+    copies: usize,
+    /// A machine's network adapter
+    #[arg(long, value_name = "USD", default_value_t = PAPER.adapter_usd, value_parser = amount)]
+    adapter_usd: f64,
+    /// Its part of the switch
+    #[arg(long, value_name = "USD", default_value_t = PAPER.switch_usd, value_parser = amount)]
+    switch_usd: f64,
+    /// Running both, for all months
+    #[arg(long, value_name = "USD", default_value_t = PAPER.operation_usd, value_parser = amount)]
+    operation_usd: f64,
+    /// Persistent memory, for a GB
+    #[arg(long, value_name = "USD", default_value_t = PAPER.pm_usd_per_gb, value_parser = amount)]
+    pm_usd_per_gb: f64,
+    /// How much of it backs a machine
+    #[arg(long, value_name = "GB", default_value_t = PAPER.pm_gb, value_parser = amount)]
+    pm_gb: f64,
+    /// One JSON array on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let model = Model {
+        share: args.share,
+        months: args.months,
+        k: args.k,
+        r: args.r,
+        copies: args.copies,
+        adapter_usd: args.adapter_usd,
+        switch_usd: args.switch_usd,
+        operation_usd: args.operation_usd,
+        pm_usd_per_gb: args.pm_usd_per_gb,
+        pm_gb: args.pm_gb,
+    };
+    let machines = match args.machine_usd.zip(args.percent_usd) {
+        Some((machine_usd, percent_usd)) => vec![Machine {
+            name: "yours".to_owned(),
+            machine_usd,
+            percent_usd,
+        }],
+        None => machines(),
+    };
+    let savings: Vec<Savings> = machines
+        .iter()
+        .map(|machine| model.savings(machine))
+        .collect::<Result<_>>()?;
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &savings)?;
+        writeln!(out)?;
+        return Ok(DONE);
+    }
+    let mut table = Table::new(["MACHINE", "HYDRA", "REPLICATION", "PERSISTENT MEMORY"]);
+    let percent = |figure: f64| format!("{figure:.2} %");
+    for row in savings {
+        table.row(vec![
+            row.machine,
+            percent(row.hydra),
+            percent(row.replication),
+            percent(row.pm),
+        ]);
+    }
+    table.write(&mut out)?;
+    Ok(DONE)
+}

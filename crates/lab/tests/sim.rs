@@ -44,6 +44,24 @@ fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
     assert_ne!(first, hash(12));
 }
 
+/// Groups of 2+1+1 hosts, of which faults leave few whole: stripes leave theirs, and come through.
+#[test]
+fn coding_sets_keep_every_promise() {
+    for seed in [1, 2] {
+        let options = Options {
+            scheme: "rs:2+1".parse().expect("a scheme"),
+            placement: Some("coding-sets:1".parse().expect("a placement")),
+            ..options(seed, 120)
+        };
+        let report = assert_kept(&options);
+        assert!(
+            report.page_ops > 1000 && report.faults > 10,
+            "nothing happened: {report:?}"
+        );
+        assert!(options.command().contains("--placement coding-sets:1"));
+    }
+}
+
 /// Seeds that found something once, and the first few.
 const SEEDS: [u64; 4] = [1, 2, 3, 4];
 

@@ -1,0 +1,177 @@
+//! `cenote plan` and `cenote lab hydra` as a user runs them: JSON, text, files, refusals.
+
+mod support;
+
+use serde_json::Value;
+use support::run;
+
+const PLAN: [&str; 7] = [
+    "plan",
+    "--hosts",
+    "1000",
+    "--loss",
+    "1e-6",
+    "--overhead",
+    "1.3",
+];
+
+#[test]
+fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("plan.svg");
+    let drawn = ["--json", "--svg", svg.to_str().unwrap()];
+    let plan = run(&[&PLAN[..], &drawn[..]].concat()).expect(0).json();
+    let choice = &plan["choice"];
+    assert!(choice["loss"].as_f64() <= Some(1e-6), "{choice}");
+    assert!(choice["overhead"].as_f64() <= Some(1.3), "{choice}");
+    let front = plan["front"].as_array().unwrap();
+    assert!(front.len() > 5, "{front:?}");
+    let keys = [
+        "scheme",
+        "k",
+        "r",
+        "l",
+        "loss",
+        "overhead",
+        "load",
+        "splits_read",
+        "splits_written",
+        "groups",
+        "spare_hosts",
+        "fits",
+    ];
+    for candidate in front {
+        assert!(
+            keys.iter().all(|key| !candidate[key].is_null()),
+            "{candidate}"
+        );
+    }
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.contains("wished for"), "{picture}");
+
+    let text = run(&PLAN).expect(0).stdout;
+    let scheme = choice["scheme"].as_str().unwrap();
+    let line = format!("--scheme {scheme} --placement coding-sets:{}", choice["l"]);
+    assert!(text.contains(&line), "{text}");
+}
+
+#[test]
+fn a_wish_that_nothing_fulfils_is_answered_with_what_would_do() {
+    let mut wish = PLAN;
+    wish[6] = "1.1";
+    let ended = run(&wish).expect(1);
+    assert!(ended.stderr.contains("these would: "), "{ended:#?}");
+    assert!(ended.stderr.contains("--overhead 1."), "{ended:#?}");
+    assert!(ended.stderr.contains("--loss "), "{ended:#?}");
+    let plan = run(&[&wish[..], &["--json"]].concat()).expect(1).json();
+    assert_eq!(plan["choice"], Value::Null);
+    assert!(
+        plan["with_more_memory"]["overhead"].as_f64() > Some(1.1),
+        "{plan}"
+    );
+    assert!(
+        plan["with_more_loss"]["loss"].as_f64() > Some(1e-6),
+        "{plan}"
+    );
+}
+
+#[test]
+fn a_plan_wants_its_three_numbers() {
+    let ended = run(&["plan", "--hosts", "10"]).expect(2);
+    assert!(ended.stderr.contains("--overhead"), "{ended:#?}");
+}
+
+#[test]
+fn savings_are_those_of_table_5_and_of_given_prices() {
+    let savings = run(&["plan", "tco", "--json"]).expect(0).json();
+    let expected = [
+        ("Google", 6.27, 3.27, 3.49),
+        ("Amazon", 8.42, 4.83, 7.60),
+        ("Microsoft", 7.32, 3.93, 4.86),
+    ];
+    for (row, (machine, hydra, replication, pm)) in savings.as_array().unwrap().iter().zip(expected)
+    {
+        assert_eq!(row["machine"], machine);
+        for (key, value) in [("hydra", hydra), ("replication", replication), ("pm", pm)] {
+            let found = row[key].as_f64().unwrap();
+            assert!((found - value).abs() < 0.005, "{machine} {key}: {found}");
+        }
+    }
+    let ours = [
+        "plan",
+        "tco",
+        "--machine-usd",
+        "1553",
+        "--percent-usd",
+        "5.18",
+        "--k",
+        "4",
+        "--r",
+        "4",
+    ];
+    let text = run(&ours).expect(0).stdout;
+    // Two bytes for a byte, as two copies.
+    assert_eq!(text.matches("3.27 %").count(), 2, "{text}");
+    run(&["plan", "tco", "--machine-usd", "1553"]).expect(2);
+}
+
+#[test]
+fn loss_has_the_formula_and_the_simulation() {
+    let base = [
+        "lab",
+        "hydra",
+        "loss",
+        "--k",
+        "8",
+        "--r",
+        "2",
+        "--l",
+        "2",
+        "--slabs-per-host",
+        "16",
+        "--failed",
+        "0.01",
+        "--hosts",
+        "1000",
+        "--json",
+    ];
+    let line = run(&base).expect(0).json();
+    let near = |key: &str, value: f64, tolerance: f64| {
+        let found = line[key].as_f64().unwrap();
+        assert!((found / value - 1.0).abs() < tolerance, "{key}: {line}");
+    };
+    near("ec_cache", 0.1295, 0.001);
+    near("coding_sets", 0.01315, 0.001);
+    near("ec_cache_simulated", 0.1295, 0.05);
+    near("coding_sets_simulated", 0.01315, 0.06);
+    assert_eq!(line.as_object().unwrap().len(), 4);
+    let ended = run(&["lab", "hydra", "loss", "--hosts", "11"]).expect(1);
+    assert!(ended.stderr.contains("a group of 12"), "{ended:#?}");
+}
+
+#[test]
+fn figures_are_written_as_tables_and_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().to_str().unwrap();
+    let balance = [
+        "lab",
+        "hydra",
+        "placement",
+        "--figure",
+        "balance",
+        "--hosts-max",
+        "1000",
+        "--json",
+        "--files",
+        files,
+    ];
+    let ended = run(&balance).expect(0);
+    // Eight placers, clusters of 100, 316 and 1000 hosts.
+    assert_eq!(ended.stdout.lines().count(), 24, "{}", ended.stdout);
+    let csv = std::fs::read_to_string(folder.path().join("balance.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 25);
+    assert!(folder.path().join("balance.svg").exists());
+    let racks = ["lab", "hydra", "placement", "--figure", "racks"];
+    let text = run(&racks).expect(0).stdout;
+    assert!(text.starts_with("25 racks"), "{text}");
+}

@@ -494,6 +494,11 @@ mod tests {
         assert!(again.to_string().contains("already"), "{again:#}");
         assert_eq!(volumes.list().unwrap(), [("a".to_owned(), spec.clone())]);
         volumes.set_size("a", Size(3 << 20)).unwrap();
+        let loaded = volumes.load("a").unwrap();
+        assert_eq!(
+            (loaded.size().unwrap(), loaded.id().unwrap()),
+            (Size(3 << 20), spec.id().unwrap())
+        );
         assert_eq!(spec.placement().unwrap(), None);
         let sets = Placement::CodingSets { spare: 3 };
         volumes.set_placement("a", sets).unwrap();
@@ -501,11 +506,6 @@ mod tests {
         // Whoever owns it next finds the same, also once it holds nothing.
         volumes.forget_content("a").unwrap();
         assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
-        let loaded = volumes.load("a").unwrap();
-        assert_eq!(
-            (loaded.size().unwrap(), loaded.id().unwrap()),
-            (Size(3 << 20), spec.id().unwrap())
-        );
         volumes.delete("a").unwrap();
         assert_eq!(volumes.list().unwrap(), []);
         assert!(volumes.delete("a").is_err());

@@ -22,11 +22,11 @@ use crate::table::Table;
     subcommand_negates_reqs = true,
     after_help = "Examples:
   cenote plan --hosts 1000 --loss 1e-6 --overhead 1.3
-  cenote plan --hosts 1000 --racks 25 --failed 0.04 --loss 1e-3 --overhead 2 --svg plan.svg
+  cenote plan --hosts 1000 --racks 25 --failed-racks 2 --loss 1e-3 --overhead 2 --svg plan.svg
   cenote plan tco
 
 Of the codes within the wish the one is chosen whose writes touch the fewest splits. LOSS is the
-odds that data goes when --failed of the hosts fail at once, by Hydra's formula for CodingSets.
+odds that data goes when so many hosts or racks fail at once, by Hydra's formula for CodingSets.
 LOAD is the fullest host by the mean, simulated. Exit code 1: nothing fits."
 )]
 pub struct Args {
@@ -47,9 +47,12 @@ pub struct Args {
     /// Slabs that are used on each host
     #[arg(long, value_name = "N", default_value_t = Case::PAPER.slabs_per_host, value_parser = clap::value_parser!(u32).range(1..=1000))]
     slabs_per_host: u32,
-    /// Racks that the hosts are in, of which the same share may fail whole, at least one
+    /// Racks that the hosts are in [default: each host fails alone]
     #[arg(long, value_name = "N")]
     racks: Option<usize>,
+    /// Racks that fail at once; the odds are the worse of these and of --failed
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "racks")]
+    failed_racks: usize,
     /// Decides everything that chance decides
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -83,6 +86,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let wish = Wish {
         hosts,
         racks: args.racks,
+        failed_racks: args.failed_racks,
         failed: args.failed,
         slabs_per_host: args.slabs_per_host,
         loss,

@@ -72,20 +72,22 @@ pub fn run(case: &Case, sizes: &[usize], seed: u64, mut step: impl FnMut()) -> R
         ensure!(hosts <= HOSTS_MAX, "{hosts} hosts: at most {HOSTS_MAX}");
         Case { hosts, ..*case }.check()?;
         for (placer, name) in PLACERS {
-            rows.push(one(case, hosts, (placer, name), seed)?);
+            let runs = (HOSTS_OF_RUNS / hosts).clamp(1, RUNS_MAX);
+            rows.push(one(case, hosts, runs, (placer, name), seed)?);
             step();
         }
     }
     Ok(rows)
 }
 
-/// One size of cluster under one placer.
+/// One size of cluster under one placer, so many times; at least once.
 ///
 /// # Errors
 /// No stripe fits.
 pub fn one(
     case: &Case,
     hosts: usize,
+    runs: usize,
     (placer, name): (Placer, &'static str),
     seed: u64,
 ) -> Result<Row> {
@@ -107,7 +109,6 @@ pub fn one(
         "{hosts} hosts are too few for a group of {}",
         case.members()
     );
-    let runs = (HOSTS_OF_RUNS / hosts).clamp(1, RUNS_MAX);
     let mut figures = Vec::with_capacity(runs);
     for number in 0..runs {
         let mut random = Random::new(seed.wrapping_add(number as u64));

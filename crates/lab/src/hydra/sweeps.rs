@@ -197,8 +197,9 @@ mod tests {
         seed: 1,
     };
 
-    /// The formula adds up the odds of sets of hosts as if none of them met in one stripe, and takes
-    /// every set inside a group as that of a stripe: it is never below, and a quarter above at most.
+    /// The formula takes sets of hosts as independent, and every set inside a group as that of a
+    /// stripe. So it is a quarter too high at most, where stripes are few; and a little too low
+    /// where pairs are fatal, which meet as birthdays do.
     #[test]
     fn simulation_and_formula_agree_in_every_sweep() {
         for sweep in SWEEPS {
@@ -214,7 +215,7 @@ mod tests {
                     (row.coding_sets, row.coding_sets_simulated),
                 ] {
                     let unsure = 5.0 * found.error + 0.005 * formula;
-                    assert!(found.mean < formula + unsure, "{row:?}");
+                    assert!(found.mean < 1.03 * formula + unsure, "{row:?}");
                     assert!(found.mean > 0.75 * formula - unsure, "{row:?}");
                 }
             }

@@ -54,7 +54,7 @@ const fn of_one_drawn(spare: usize) -> Placer {
     }
 }
 
-/// Hosts of a cluster at most. Arbitrary; a run of a million takes half a minute.
+/// Hosts of a cluster at most. Arbitrary; all placers at a million take a minute.
 pub const HOSTS_MAX: usize = 1_000_000;
 
 /// Runs of one size together place on no more hosts than this, ...

@@ -37,7 +37,7 @@ By the paper's formula, and simulated with the placer that clients run: for stri
     /// Figures 15 and 16: loss by every parameter and by racks, and how even the load is
     #[command(after_help = "Examples:
   cenote lab hydra placement --figure loss
-  cenote lab hydra placement --figure balance --hosts-max 100000 --json
+  cenote lab hydra placement --figure balance --hosts-max 1000000 --json
   cenote lab hydra placement --files docs/papers/hydra
 
 The placer is the code that clients run; hosts and failures are models. The load's metric is the

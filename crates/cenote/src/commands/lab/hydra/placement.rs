@@ -26,8 +26,8 @@ pub struct Args {
     /// Racks that the hosts are in, for `racks`
     #[arg(long, value_name = "N", default_value_t = 25)]
     racks: usize,
-    /// Most hosts of a cluster, for `balance`
-    #[arg(long, value_name = "N", default_value_t = balance::HOSTS_MAX)]
+    /// Most hosts of a cluster, for `balance`, up to a million
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
     hosts_max: usize,
     /// Decides everything that chance decides
     #[arg(long, value_name = "N", default_value_t = USUAL.seed)]

@@ -28,6 +28,16 @@ pub trait Disk: Send + Sync + 'static {
 
     /// A line for people, shown in export lists.
     fn description(&self) -> String;
+
+    /// Memory that this machine has to spare now, as far as the backing hears of it; 0: none.
+    fn spare_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Takes note of how many bytes of the disk could come back into this machine's memory.
+    fn note_away(&self, bytes: u64) {
+        let _ = bytes;
+    }
 }
 
 /// Requests in flight of one worker thread.

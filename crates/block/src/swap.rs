@@ -17,6 +17,7 @@ mod device;
 mod export;
 mod fuse_loop;
 pub mod harden;
+mod homing;
 mod kernel_nbd;
 pub mod launch;
 mod loop_device;
@@ -44,10 +45,13 @@ pub struct Options {
     /// Threads that serve pages, at least 1, each with its own queue and 1 MiB of buffers. More
     /// than the cores only helps where an operation waits for a network.
     pub thread_count: usize,
+    /// Whether pages come back by themselves when the disk says that this machine has memory to
+    /// spare for all of them.
+    pub reclaim: bool,
 }
 
 impl Options {
-    /// All of the disk, the kernel's priority, no discards, two serving threads.
+    /// All of the disk, the kernel's priority, no discards, two serving threads, pages come home.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -56,6 +60,7 @@ impl Options {
             priority: None,
             discard: Discard::None,
             thread_count: 2,
+            reclaim: true,
         }
     }
 }

@@ -49,6 +49,14 @@ impl Disk for VolumeDisk {
     fn description(&self) -> String {
         format!("remote memory, {}", self.0.scheme())
     }
+
+    fn spare_bytes(&self) -> u64 {
+        self.0.spare_bytes()
+    }
+
+    fn note_away(&self, bytes: u64) {
+        self.0.note_away(bytes);
+    }
 }
 
 impl Queue for Worker {

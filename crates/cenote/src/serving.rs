@@ -262,6 +262,7 @@ fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
             domain: host.domain.clone(),
             power: host.power.clone(),
             retired: host.retired,
+            lends: host.lends,
         });
     }
     Ok(hosts)

@@ -239,6 +239,18 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
             None,
             counters.slabs_dropped,
         ),
+        (
+            "cenote_volume_extents_reclaimed",
+            "Extents given up because this machine has memory to spare",
+            None,
+            counters.extents_reclaimed,
+        ),
+        (
+            "cenote_volume_reclaims_heard",
+            "Times that a host on this machine said that it has memory to spare",
+            None,
+            counters.reclaims_heard,
+        ),
     ]
 }
 

@@ -25,6 +25,7 @@ mod frame;
 mod key;
 mod listen;
 mod listener;
+mod machine;
 mod memory;
 mod noise;
 pub mod rdma;
@@ -45,6 +46,7 @@ pub use error::{Error, Result};
 pub use key::ClusterKey;
 pub use listen::{Event, Listen, PeerId};
 pub use listener::Listener;
+pub use machine::machine_id;
 pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
 pub use noise::{VERSION, VERSION_OLDEST, Versions};
 pub use session::{

@@ -11,7 +11,7 @@ use snow::{Builder, HandshakeState, TransportState};
 use crate::{ClientId, ClusterKey, Hello};
 
 /// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Oldest version that it speaks, so that a cluster is upgraded machine by machine.
 pub const VERSION_OLDEST: u16 = 1;
 

@@ -7,6 +7,7 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
+mod homing;
 mod leaving;
 mod service;
 mod watch;
@@ -61,6 +62,8 @@ pub struct Daemon {
     leaving: Leaving,
     /// `None` on a host that lends its memory whatever happens.
     watch: Option<Watch>,
+    /// The one that it runs on; 0: nobody is known to share it.
+    machine: u128,
     /// Counts ticks, for whoever watches that this thread lives.
     beats: Arc<AtomicU64>,
 }
@@ -76,6 +79,7 @@ pub(crate) struct Parts {
     pub incarnation: u64,
     pub clock: fn() -> Time,
     pub watch: Option<Watch>,
+    pub machine: u128,
 }
 
 /// A slab's memory and the window on it.
@@ -91,6 +95,8 @@ struct Session {
     version: u8,
     /// Fills asked for and not answered.
     fills: usize,
+    /// What it could bring home to this host's own machine; `None`: it is not on it.
+    away_bytes: Option<u64>,
     /// Cleared when the session ends.
     wanted: Arc<AtomicBool>,
 }
@@ -189,6 +195,7 @@ impl Daemon {
                 incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
                 clock: Time::now,
                 watch,
+                machine: cenote_fabric::machine_id(),
             },
         ))
     }
@@ -231,6 +238,7 @@ impl Daemon {
             is_short: false,
             leaving: Leaving::default(),
             watch: parts.watch,
+            machine: parts.machine,
             beats: Arc::default(),
             config,
         }

@@ -63,6 +63,7 @@ impl Stepped {
                 incarnation: clock().0,
                 clock,
                 watch,
+                machine: 0,
             },
         );
         daemon.begin();

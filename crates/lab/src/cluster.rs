@@ -256,6 +256,7 @@ pub fn open_cluster(file: &Path) -> anyhow::Result<(Vec<HostConfig>, Arc<dyn Con
     let key = ClusterKey::load(&key)?;
     let parse = |host: cenote_pool::cluster::HostEntry| -> anyhow::Result<HostConfig> {
         Ok(HostConfig {
+            lends: true,
             name: host.name,
             address: host.address.parse()?,
             domain: host.domain,

@@ -36,6 +36,9 @@ pub struct HostEntry {
     pub power: Option<String>,
     /// It gets no new slab. Its line keeps its place in a group for the host that follows it.
     pub retired: bool,
+    /// Whether slabs are asked of it. The host of the client's own machine may be named for what
+    /// it says of that machine's memory alone.
+    pub lends: bool,
 }
 
 /// Why a text is not a cluster file.
@@ -92,6 +95,16 @@ struct FileHost {
     power: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     retired: bool,
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    lends: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(lends: &bool) -> bool {
+    *lends
 }
 
 impl Cluster {
@@ -135,6 +148,7 @@ impl Cluster {
                 domain,
                 power: host.power,
                 retired: host.retired,
+                lends: host.lends,
             });
         }
         Ok(Self {
@@ -155,6 +169,7 @@ impl Cluster {
             domain: (host.domain != host.name).then(|| host.domain.clone()),
             power: host.power.clone(),
             retired: host.retired,
+            lends: host.lends,
         });
         let file = FileCluster {
             key: self.key.clone(),
@@ -232,6 +247,9 @@ mod tests {
     #[test]
     fn written_text_parses_to_the_same_cluster() {
         let mut cluster = Cluster::parse(TWO).unwrap();
+        assert!(cluster.hosts[0].lends, "unless it says otherwise");
+        assert!(!cluster.to_toml().contains("lends"));
+        cluster.hosts[0].lends = false;
         cluster.hosts[1].address = "shm:/a \"quoted\" \\ path".into();
         assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
         cluster.hosts[0].power = Some("feed-a".into());

@@ -12,6 +12,7 @@ mod closing;
 mod dialer;
 mod dropping;
 mod endpoints;
+mod homing;
 mod hosts;
 mod mapping;
 mod moving;
@@ -85,6 +86,8 @@ pub struct Parts {
     pub core: Arc<Core>,
     pub dialer: Arc<dyn Dialer>,
     pub client: ClientId,
+    /// Where this process runs; 0: it does not say.
+    pub machine: u128,
     pub name: String,
     pub volume: u128,
     pub slab_bytes: u64,
@@ -104,6 +107,7 @@ pub struct Control {
     core: Arc<Core>,
     dialer: Arc<dyn Dialer>,
     hello: Hello,
+    machine: u128,
     volume: u128,
     slab_bytes: u64,
     hosts: Vec<Host>,
@@ -150,6 +154,7 @@ impl Control {
             activity: Activity::new(parts.core.touched.len(), now),
             core: parts.core,
             dialer: parts.dialer,
+            machine: parts.machine,
             volume: parts.volume,
             slab_bytes: parts.slab_bytes,
             workers: Vec::new(),
@@ -329,6 +334,7 @@ impl Control {
             Reply::Refused { request, reason } => self.on_refused(host, request, reason),
             Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
+            Reply::Reclaim { bytes } => self.on_reclaim(host, bytes),
             Reply::Evict { windows } => self.on_evict(host, &windows),
             Reply::CheckActivity { request, windows } => {
                 self.on_check_activity(host, request, &windows)
@@ -431,6 +437,8 @@ impl Control {
             slabs_rebuilt: value(&counters.slabs_rebuilt),
             slabs_moved: value(&counters.slabs_moved),
             slabs_dropped: value(&counters.slabs_dropped),
+            extents_reclaimed: value(&counters.extents_reclaimed),
+            reclaims_heard: self.core.spare.offers(),
         }
     }
 

@@ -10,6 +10,7 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::homing::Spare;
 use crate::marks::Marks;
 use crate::timings::Timings;
 use crate::wake::Wake;
@@ -45,6 +46,8 @@ pub struct Core {
     pub wake: Wake,
     pub counters: Counters,
     pub timings: Timings,
+    /// What the client's own machine has to spare.
+    pub spare: Spare,
     /// The clock; virtual under simulation.
     pub clock: fn() -> Time,
 }
@@ -74,6 +77,8 @@ pub struct Counters {
     pub slabs_moved: AtomicU64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: AtomicU64,
+    /// Extents that went back to the disk because the client's machine has memory to spare.
+    pub extents_reclaimed: AtomicU64,
 }
 
 /// How a volume is laid out. Sizes in bytes.
@@ -136,6 +141,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             timings: Timings::default(),
+            spare: Spare::default(),
             clock,
         }
     }

@@ -18,6 +18,7 @@ mod control;
 mod core;
 mod directory;
 mod error;
+mod homing;
 mod journal;
 mod kept;
 mod marks;

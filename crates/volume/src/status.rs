@@ -139,6 +139,10 @@ pub struct CounterValues {
     pub slabs_moved: u64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: u64,
+    /// Extents given up because this machine has memory to spare.
+    pub extents_reclaimed: u64,
+    /// Times that a host on this machine said so.
+    pub reclaims_heard: u64,
 }
 
 impl Control {

@@ -125,6 +125,7 @@ impl Stepped {
             config,
             Assembly {
                 client,
+                machine: 0,
                 slab_bytes,
                 links,
                 dialer,

@@ -127,8 +127,10 @@ impl Volume {
             name: config.name.clone(),
         };
         let (links, complaint) = dial_all(&config.hosts, &connector, &hello);
+        let lending = |link: &&(usize, Link)| config.hosts[link.0].lends;
         let mut domains: Vec<&str> = links
             .iter()
+            .filter(lending)
             .map(|(host, _)| config.hosts[*host].domain.as_str())
             .collect();
         domains.sort_unstable();
@@ -146,7 +148,8 @@ impl Volume {
             });
         }
         // A volume with contents keeps its geometry.
-        let offered = links.iter().map(|(_, link)| link.slab_bytes).min();
+        let offered = links.iter().filter(lending);
+        let offered = offered.map(|(_, link)| link.slab_bytes).min();
         let slab_bytes = match &left {
             Some(image) if has_data => image.identity.slab_bytes,
             _ => offered.expect("at least k links"),
@@ -163,6 +166,7 @@ impl Volume {
             config,
             Assembly {
                 client,
+                machine: cenote_fabric::machine_id(),
                 slab_bytes,
                 links,
                 dialer,
@@ -261,6 +265,7 @@ impl Volume {
             core: Arc::clone(&core),
             dialer: with.dialer,
             client: with.client,
+            machine: with.machine,
             name: config.name,
             volume: config.id,
             slab_bytes,
@@ -419,6 +424,19 @@ impl Volume {
         Ok(())
     }
 
+    /// Memory that this machine has to spare now, as a host on it says; 0: none, or no host says
+    /// so. Pages may come home to as much.
+    #[must_use]
+    pub fn spare_bytes(&self) -> u64 {
+        self.core.spare.bytes((self.core.clock)())
+    }
+
+    /// Says how much a front end has in this volume that it could bring home: hosts on this
+    /// machine leave room for that before they prepare slabs for others.
+    pub fn note_away(&self, bytes: u64) {
+        self.core.spare.note_away(bytes);
+    }
+
     /// How every extent and host stands now.
     ///
     /// # Errors
@@ -484,6 +502,7 @@ impl Drop for Volume {
 /// What a volume is assembled with, beside its configuration.
 pub(crate) struct Assembly {
     pub client: ClientId,
+    pub machine: u128,
     pub slab_bytes: u64,
     pub links: Vec<(usize, Link)>,
     pub dialer: Arc<dyn Dialer>,

@@ -62,6 +62,18 @@ pub fn on(path: &Path, priority: Option<u16>, discard: Discard) -> io::Result<()
 /// As the kernel says; `ENOMEM` when the pages do not fit into memory, also when the child was
 /// killed. Swap is still on then.
 pub fn off(path: &Path, mut watch: impl FnMut(u64)) -> io::Result<()> {
+    off_while(path, |left_bytes| {
+        watch(left_bytes);
+        true
+    })
+}
+
+/// As [`off`], as long as `goes_on(bytes still swapped out)` says so. When it does not, swap
+/// stays on, with the pages that have not come back.
+///
+/// # Errors
+/// As [`off`]; `Interrupted` when it did not go on.
+pub fn off_while(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: the child only makes system calls (close_range, swapoff, _exit), as it must beside
     // other threads; `name` lives in its copy of the memory.
@@ -78,6 +90,7 @@ pub fn off(path: &Path, mut watch: impl FnMut(u64)) -> io::Result<()> {
             libc::_exit(if failed { *libc::__errno_location() } else { 0 });
         }
     }
+    let mut is_stopped = false;
     let status = loop {
         let mut status = 0;
         // SAFETY: `pid` is our child, not yet waited for; `status` is live.
@@ -88,12 +101,21 @@ pub fn off(path: &Path, mut watch: impl FnMut(u64)) -> io::Result<()> {
         if ended < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return Err(io::Error::last_os_error());
         }
-        if let Some(bytes) = used_bytes(path) {
-            watch(bytes);
+        if let Some(bytes) = used_bytes(path)
+            && !is_stopped
+            && !goes_on(bytes)
+        {
+            is_stopped = true;
+            // The kernel looks for signals between pages and puts the area back in use.
+            // SAFETY: kill takes no pointers; `pid` is our child, not yet waited for.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         std::thread::sleep(WATCH_PERIOD);
     };
     if !libc::WIFEXITED(status) {
+        if is_stopped {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
     match libc::WEXITSTATUS(status) {

@@ -120,6 +120,73 @@ pub fn own_limit() -> Option<(u64, PathBuf)> {
     tightest
 }
 
+/// A memory cgroup whose limit does not hold what it has in memory and what it has swapped out:
+/// bringing that back would have the kernel kill one of its processes. `None` when all have room.
+///
+/// Pages of files that were not used lately do not count: they go first.
+///
+/// # Errors
+/// When the hierarchy cannot be read, so that nothing is known.
+pub fn without_room() -> io::Result<Option<PathBuf>> {
+    let Some((version, mount)) = hierarchy(&fs::read_to_string("/proc/self/mounts")?) else {
+        return Ok(None);
+    };
+    let mut rest = vec![mount];
+    while let Some(dir) = rest.pop() {
+        if let Some(limit_bytes) = limit_of(version, &dir)
+            && !held_by(version, &dir)?.fits(limit_bytes)
+        {
+            return Ok(Some(dir));
+        }
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                rest.push(entry.path());
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What a cgroup and those below it hold.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Held {
+    memory_bytes: u64,
+    swapped_bytes: u64,
+    /// Of the memory, pages of files that were not used lately.
+    idle_file_bytes: u64,
+}
+
+impl Held {
+    /// Whether all of it may be in memory, with a sixteenth to spare.
+    fn fits(self, limit_bytes: u64) -> bool {
+        let needed = self.memory_bytes.saturating_sub(self.idle_file_bytes);
+        let needed = needed.saturating_add(self.swapped_bytes);
+        self.swapped_bytes == 0 || needed <= limit_bytes - limit_bytes / 16
+    }
+}
+
+fn held_by(version: Version, dir: &Path) -> io::Result<Held> {
+    let file = |name: &str| fs::read_to_string(dir.join(name));
+    let stat = file("memory.stat")?;
+    let stat = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(Ok(0), number)
+    };
+    Ok(match version {
+        Version::V1 => Held {
+            memory_bytes: number(&file("memory.usage_in_bytes")?)?,
+            swapped_bytes: stat("total_swap ")?,
+            idle_file_bytes: stat("total_inactive_file ")?,
+        },
+        Version::V2 => Held {
+            memory_bytes: number(&file("memory.current")?)?,
+            swapped_bytes: number(&file("memory.swap.current")?)?,
+            idle_file_bytes: stat("inactive_file ")?,
+        },
+    })
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Version {
     V1,
@@ -203,6 +270,19 @@ mod tests {
         let expected = Some((Version::V2, "/sys/fs/cgroup".into()));
         assert_eq!(hierarchy(unified), expected);
         assert_eq!(hierarchy("proc /proc proc rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn what_is_swapped_out_must_fit_beside_what_is_not() {
+        let held = |memory_bytes, swapped_bytes, idle_file_bytes| Held {
+            memory_bytes,
+            swapped_bytes,
+            idle_file_bytes,
+        };
+        assert!(held(100, 50, 0).fits(160));
+        assert!(!held(100, 51, 0).fits(160), "a sixteenth stays");
+        assert!(held(150, 50, 50).fits(160), "files that nobody uses go");
+        assert!(held(160, 0, 0).fits(160), "nothing is to come back");
     }
 
     #[test]

@@ -38,6 +38,12 @@ pub struct Status {
     pub errors: u64,
     /// Pages that cannot be read.
     pub unreadable_pages: u64,
+    /// Times that every page came home by itself.
+    pub homecomings: u64,
+    /// Bytes that did.
+    pub home_bytes: u64,
+    /// Times that memory got short meanwhile, or somebody wanted the server, and the rest stayed.
+    pub homecomings_cut: u64,
 }
 
 impl Status {
@@ -53,6 +59,9 @@ impl Status {
             ("written_bytes", self.written_bytes),
             ("errors", self.errors),
             ("unreadable_pages", self.unreadable_pages),
+            ("homecomings", self.homecomings),
+            ("home_bytes", self.home_bytes),
+            ("homecomings_cut", self.homecomings_cut),
         ];
         out.push_str(&format!("device {}\n", self.device.display()));
         for (key, value) in numbers {
@@ -74,6 +83,9 @@ impl Status {
             "written_bytes" => self.written_bytes = number,
             "errors" => self.errors = number,
             "unreadable_pages" => self.unreadable_pages = number,
+            "homecomings" => self.homecomings = number,
+            "home_bytes" => self.home_bytes = number,
+            "homecomings_cut" => self.homecomings_cut = number,
             _ => {}
         }
     }

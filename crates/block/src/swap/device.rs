@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::export::{Counters, Export, Shared};
 use super::fuse_loop::FuseLoop;
 use super::kernel_nbd::KernelNbd;
-use super::{Error, LoopDevice, Options, Result, area, refuse};
+use super::{Discard, Error, LoopDevice, Options, Result, area, refuse};
 use crate::disk::Disk;
 
 /// A served disk. Dropping it turns swap off if it is on, and ends the device.
@@ -133,6 +133,10 @@ impl Device {
     /// # Errors
     /// When the header cannot be written, or the kernel refuses the area.
     pub fn swap_on(&mut self) -> Result<()> {
+        self.swap_on_with(self.options.discard)
+    }
+
+    fn swap_on_with(&mut self, discard: Discard) -> Result<()> {
         let header = area::header(self.size_bytes, random_bytes()?);
         let path = self.path();
         let file = OpenOptions::new().write(true).open(path);
@@ -144,10 +148,44 @@ impl Device {
             "write a swap header to {}",
             path.display()
         )))?;
-        area::on(path, self.options.priority, self.options.discard)
+        area::on(path, self.options.priority, discard)
             .map_err(Error::system(format!("swapon {}", path.display())))?;
         self.swap = SwapState::On;
         Ok(())
+    }
+
+    /// Whether it is a swap area now, as far as this device turned it on and off.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.swap == SwapState::On
+    }
+
+    /// Brings every page back into memory and leaves an empty swap area, as long as `goes_on(bytes
+    /// left)` says so. What the pages held on the disk is discarded. False: it did not go on, or
+    /// they do not fit; swap is on with those that are left.
+    ///
+    /// # Errors
+    /// When swap could not be turned on again; [`Device::swap_on_again`] tries once more.
+    pub fn bring_home(&mut self, goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
+        if let Err(error) = area::off_while(self.path(), goes_on) {
+            tracing::info!(%error, "pages stay swapped out");
+            return Ok(false);
+        }
+        self.swap = SwapState::Off;
+        self.swap_on_again()?;
+        Ok(true)
+    }
+
+    /// Turns swap on, empty, after every page came home.
+    ///
+    /// # Errors
+    /// As [`Device::swap_on`].
+    pub fn swap_on_again(&mut self) -> Result<()> {
+        let discard = match self.options.discard {
+            Discard::None => Discard::Once,
+            other => other,
+        };
+        self.swap_on_with(discard)
     }
 
     /// Turns swap off; `watch(bytes left)` is called now and then while pages come back.

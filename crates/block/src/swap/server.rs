@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::control::{Conversation, Lock, Status};
+use super::homing::Homing;
 use super::launch::Announcer;
 use super::{Device, Error, OffReport, Options, Result, control, harden, refuse};
 use crate::disk::Disk;
@@ -46,7 +47,8 @@ pub fn run(
 struct Server {
     device: Device,
     // The disk outlives the device's threads.
-    _disk: Arc<dyn Disk>,
+    disk: Arc<dyn Disk>,
+    homing: Option<Homing>,
     listener: UnixListener,
     signals: Signals,
     _files: Files,
@@ -87,7 +89,8 @@ fn start(
     device.swap_on()?;
     let server = Server {
         device,
-        _disk: disk,
+        disk,
+        homing: options.reclaim.then(Homing::default),
         listener,
         signals,
         _files: files,
@@ -103,12 +106,19 @@ fn start(
 impl Server {
     fn serve(mut self) -> Result<OffReport> {
         loop {
-            let stop_asked = self.wait().map_err(Error::system("wait for a request"))?;
-            if stop_asked {
+            let arrived = self.wait().map_err(Error::system("wait for a request"))?;
+            if let Some(homing) = &mut self.homing {
+                let signals = &self.signals;
+                homing.tend(&mut self.device, &*self.disk, || signals.are_waiting());
+            }
+            if arrived == Arrived::Signal {
                 match self.device.swap_off(|_| ()) {
                     Ok(report) => return Ok(report),
                     Err(error) => tracing::error!(%error, "end on a signal"),
                 }
+                continue;
+            }
+            if arrived == Arrived::Nothing {
                 continue;
             }
             let Ok((stream, _)) = self.listener.accept() else {
@@ -175,11 +185,13 @@ impl Server {
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             errors: counters.errors.load(Ordering::Relaxed),
             unreadable_pages: counters.unreadable_pages(),
+            ..self.homing.as_ref().map(Homing::told).unwrap_or_default()
         }
     }
 
-    /// Waits for a signal (true) or a client (false).
-    fn wait(&self) -> io::Result<bool> {
+    /// Waits for a signal or a client; with pages that may come home, not for long.
+    fn wait(&self) -> io::Result<Arrived> {
+        let timeout_ms = if self.homing.is_some() { HOMING_MS } else { -1 };
         let entry = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -190,15 +202,32 @@ impl Server {
             entry(self.listener.as_raw_fd()),
         ];
         // SAFETY: `entries` is a live array of two entries for the call.
-        if unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } < 0 {
+        if unsafe { libc::poll(entries.as_mut_ptr(), 2, timeout_ms) } < 0 {
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);
             }
         }
-        Ok(entries[0].revents != 0 && self.signals.take())
+        Ok(if entries[0].revents != 0 && self.signals.take() {
+            Arrived::Signal
+        } else if entries[1].revents != 0 {
+            Arrived::Client
+        } else {
+            Arrived::Nothing
+        })
     }
 }
+
+/// What a wait ended with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Arrived {
+    Signal,
+    Client,
+    Nothing,
+}
+
+/// Between two looks at what the machine has to spare; hosts say it once a second.
+const HOMING_MS: libc::c_int = 500;
 
 /// Removes the server's files when it ends.
 struct Files {
@@ -247,6 +276,17 @@ impl Signals {
 
     fn is_pending(&self) -> bool {
         self.take()
+    }
+
+    /// Whether there is one to take.
+    fn are_waiting(&self) -> bool {
+        let mut entry = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `entry` is one live entry for the call.
+        unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use cenote_pool::control::HostStatus;
+use cenote_pool::control::{HostStatus, PressureStatus};
 use serde::Serialize;
 
 use crate::ask;
@@ -170,6 +170,7 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
         "ASKED BACK",
         "EVICTED",
         "TAKEN",
+        "COME HOME",
     ]);
     let mut any = false;
     for host in &report.hosts {
@@ -189,6 +190,7 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
             format!("{} slabs", seen.asked_back),
             format!("{} of {}", seen.evictions_done, seen.evictions_asked),
             seen.slabs_taken.to_string(),
+            come_home(seen),
         ]);
     }
     if any {
@@ -196,6 +198,15 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
         table.write(out)?;
     }
     Ok(())
+}
+
+/// What clients on the host's machine still have elsewhere, of what they may bring home.
+fn come_home(seen: &PressureStatus) -> String {
+    if seen.reclaim_bytes == 0 {
+        return "-".to_owned();
+    }
+    let (away, spare) = (Size(seen.away_bytes), Size(seen.reclaim_bytes));
+    format!("{} to {}", away.rounded(), spare.rounded())
 }
 
 fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {

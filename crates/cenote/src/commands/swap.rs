@@ -15,6 +15,7 @@ use cenote_block::swap::{Discard, Error, OffReport, Options, control, launch, re
 use cenote_block::volume::VolumeDisk;
 use clap::ValueEnum as _;
 
+use crate::commands::host::room::Switch;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
@@ -85,6 +86,10 @@ struct On {
     /// Threads that serve pages
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: u8,
+    /// Whether pages come back by themselves when a host on this machine says that it has memory
+    /// to spare for all of them
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "on")]
+    reclaim: Switch,
 }
 
 /// [`Discard`] as words of the command line.
@@ -147,6 +152,9 @@ fn turn_on(on: &On) -> Result<u8> {
         command.args(["--discard", when.get_name()]);
     }
     command.args(["--threads", &on.threads.to_string()]);
+    if on.reclaim == Switch::Off {
+        command.args(["--reclaim", "off"]);
+    }
     let bar = progress::line();
     let status = launch::start(command, &folder(&loaded.dir), |news| match news {
         News::Progress(text) => bar.set_message(text.to_owned()),
@@ -170,6 +178,7 @@ fn serve(on: &On) -> Result<u8> {
         priority: on.priority,
         discard: on.discard.into(),
         thread_count: usize::from(on.threads),
+        reclaim: on.reclaim == Switch::On,
         ..Options::new(folder(&loaded.dir))
     };
     // Held here, so that the volume outlives the device that serves it.
@@ -259,6 +268,9 @@ fn status(which: &Which, json: bool) -> Result<u8> {
             "written_bytes": status.written_bytes,
             "errors": status.errors,
             "unreadable_pages": status.unreadable_pages,
+            "homecomings": status.homecomings,
+            "home_bytes": status.home_bytes,
+            "homecomings_cut": status.homecomings_cut,
         });
         println!("{object:#}");
     } else {
@@ -276,6 +288,14 @@ fn status(which: &Which, json: bool) -> Result<u8> {
             status.reads, status.writes, status.errors
         );
         println!("{} pages cannot be read", status.unreadable_pages);
+        if status.homecomings + status.homecomings_cut > 0 {
+            println!(
+                "{} came home by itself, {} times in full, {} times cut short",
+                Size(status.home_bytes).rounded(),
+                status.homecomings,
+                status.homecomings_cut
+            );
+        }
     }
     Ok(if status.unreadable_pages == 0 {
         DONE

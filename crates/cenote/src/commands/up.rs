@@ -120,6 +120,7 @@ pub fn run(args: &Args) -> Result<u8> {
             domain: host.name.clone(),
             power: None,
             retired: false,
+            lends: true,
         });
         bar.inc(1);
     }

@@ -52,7 +52,12 @@ impl Lab {
 
     /// As many hosts, and a volume with a disk behind it: mapped on its first writes.
     pub fn backed(count: u32, transport: &str) -> Self {
-        let folder = Self::cluster(count, &["--transport", transport]);
+        Self::backed_with(count, &["--transport", transport])
+    }
+
+    /// The same on hosts that are told `more`.
+    pub fn backed_with(count: u32, more: &[&str]) -> Self {
+        let folder = Self::cluster(count, more);
         // Where builds go: a temporary folder may be memory, which does no direct I/O.
         let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let server = cenote()

@@ -21,6 +21,9 @@ pub struct Headroom {
     /// A file like `/proc/meminfo` that stands for the machine. What it says is in use is others'
     /// use: this host's slabs are not in it.
     pub meminfo: Option<PathBuf>,
+    /// Whether clients of this machine are told when it has memory to spare (RECLAIM), and come
+    /// before those for whom slabs are prepared.
+    pub reclaim: bool,
 }
 
 /// A part of the machine's memory.
@@ -41,6 +44,18 @@ impl Headroom {
             floor: None,
             evict_extra: u32::try_from(eviction::EXTRA).expect("a small number"),
             meminfo: None,
+            reclaim: false,
+        }
+    }
+
+    /// As Hydra's paper has it: a quarter of the machine, E' = 2, and pages come home when there
+    /// is more.
+    #[must_use]
+    pub fn hydra() -> Self {
+        Self {
+            keep: Share::PerMille(250),
+            reclaim: true,
+            ..Self::infiniswap()
         }
     }
 

@@ -125,6 +125,7 @@ impl Daemon {
                 client,
                 version: 0,
                 fills: 0,
+                away_bytes: None,
                 wanted,
             },
         );
@@ -250,6 +251,10 @@ impl Daemon {
             Request::Activity { request, slabs } => {
                 self.ledger.handle_activity(now, client, request, &slabs);
             }
+            Request::Here {
+                machine,
+                away_bytes,
+            } => self.note_place(peer, machine, away_bytes),
             Request::Decline { window } => self.ledger.handle_declined(client, window),
             Request::Held { skip } => {
                 let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cenote_pool::control::{PressureStatus, SlabCounts};
+use cenote_pool::homing::{Homing, Look};
 use cenote_pool::pressure::{Pressure, Room, Sample};
 
 use super::Daemon;
@@ -20,6 +21,8 @@ pub(crate) struct Watch {
     extra: usize,
     /// Whether it looks at this machine, and not at a figure in a file.
     is_real: bool,
+    /// `None` where clients of this machine are not told of memory to spare.
+    pub(super) homing: Option<Homing>,
     /// Whether the last reading failed, so that this is said once.
     is_blind: bool,
 }
@@ -54,12 +57,14 @@ impl Watch {
             pressure: Pressure::new(settings),
             extra: headroom.evict_extra as usize,
             is_real: headroom.meminfo.is_none(),
+            homing: headroom.reclaim.then(Homing::default),
             is_blind: false,
         }))
     }
 
     /// Looks once; `None` when there is nothing to be seen, and things stay as they are.
-    fn look(&mut self, now: Duration, slabs: &SlabCounts) -> Option<Room> {
+    /// `away_bytes` are those that clients of this machine could bring home.
+    fn look(&mut self, now: Duration, slabs: &SlabCounts, away_bytes: u64) -> Option<Room> {
         let Some(reading) = (self.gauge)(now) else {
             if !std::mem::replace(&mut self.is_blind, true) {
                 tracing::error!("the machine's memory cannot be read; lending stays as it is");
@@ -68,10 +73,23 @@ impl Watch {
         };
         self.is_blind = false;
         let slab_bytes = self.pressure.settings().slab_bytes;
-        Some(
-            self.pressure
-                .handle_sample(sample(reading, slabs, slab_bytes)),
-        )
+        let sample = sample(reading, slabs, slab_bytes);
+        let mut room = self.pressure.handle_sample(sample);
+        let look = Look {
+            free_bytes: self.left_beside(
+                self.pressure.used_bytes().max(sample.used_most_bytes),
+                slabs,
+            ),
+            headroom_bytes: self.pressure.settings().headroom_bytes,
+            slack_bytes: self.pressure.settings().slack_bytes(),
+            is_stalled: sample.is_stalled,
+            away_bytes,
+        };
+        if let Some(homing) = &mut self.homing {
+            let offer = homing.handle_look(look);
+            room.stocks &= !offer.comes_first;
+        }
+        Some(room)
     }
 
     /// What no slab is made of, however far the average lags behind: below it slabs are taken.
@@ -83,9 +101,12 @@ impl Watch {
     }
 
     fn free_bytes(&self, slabs: &SlabCounts) -> u64 {
+        self.left_beside(self.pressure.used_bytes(), slabs)
+    }
+
+    fn left_beside(&self, others: u64, slabs: &SlabCounts) -> u64 {
         let with_memory = slabs.total() - slabs.free;
         let ours = u64::from(with_memory) * self.pressure.settings().slab_bytes;
-        let others = self.pressure.used_bytes();
         self.pressure
             .total_bytes()
             .saturating_sub(others.saturating_add(ours))
@@ -114,12 +135,14 @@ impl Daemon {
     /// Has the ledger give up what there is no room for any more.
     pub(super) fn make_room(&mut self) {
         let now = self.elapsed();
+        let away_bytes = self.away_bytes();
         let Some(watch) = &mut self.watch else { return };
         let slabs = self.ledger.counts();
-        if let Some(room) = watch.look(now, &slabs) {
+        if let Some(room) = watch.look(now, &slabs, away_bytes) {
             let seed = self.incarnation ^ now.as_nanos() as u64;
             self.ledger.handle_room(now, room, watch.extra, seed);
         }
+        self.offer_home();
     }
 
     pub(super) fn pressure_status(&self) -> PressureStatus {
@@ -141,6 +164,9 @@ impl Daemon {
             evictions_asked: evictions.asked,
             evictions_done: evictions.done,
             slabs_taken: evictions.taken,
+            reclaim_bytes: watch.homing.as_ref().map_or(0, |h| h.offer().bytes),
+            away_bytes: watch.homing.as_ref().map_or(0, Homing::away_bytes),
+            reclaims: watch.homing.as_ref().map_or(0, Homing::offers),
         }
     }
 }

@@ -100,6 +100,7 @@ impl Cluster {
         let connector = net.client("client");
         let dialing = Dialing::new(Arc::new(connector.clone()));
         let known = |(index, host): (usize, &Host)| HostConfig {
+            lends: true,
             name: host.name.clone(),
             address: address_of(index),
             domain: host.name.clone(),

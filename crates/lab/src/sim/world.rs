@@ -75,6 +75,7 @@ impl World {
             .collect();
         let mut random = Random::new(options.seed);
         let known = |(index, host): (usize, &Host)| HostConfig {
+            lends: true,
             name: host.name.clone(),
             address: address_of(index),
             domain: host.name.clone(),

@@ -87,6 +87,13 @@ pub enum Reply {
         /// 1 to [`EVICT_WINDOWS_MAX`].
         windows: Vec<Window>,
     },
+    /// The machine that the client shares with the host has memory to spare, which is the client's
+    /// first: it may bring pages home. Repeated while it holds. No answer to a request; answered by
+    /// [`Request::Here`]. Since version 4.
+    Reclaim {
+        /// As much more may be in use on the machine.
+        bytes: u64,
+    },
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -141,6 +148,7 @@ impl Reply {
     #[must_use]
     pub fn since(&self) -> u8 {
         match self {
+            Self::Reclaim { .. } => 4,
             Self::CheckActivity { .. } => 3,
             Self::Evict { .. } | Self::Held { .. } | Self::Owned { .. } => 2,
             _ => 1,
@@ -241,6 +249,10 @@ impl Reply {
                 out.u64(*request);
                 write_windows(&mut out, windows);
             }
+            Self::Reclaim { bytes } => {
+                out.u8(12);
+                out.u64(*bytes);
+            }
         }
     }
 
@@ -305,6 +317,9 @@ impl Reply {
             11 => Self::CheckActivity {
                 request: input.u64()?,
                 windows: read_windows(&mut input)?,
+            },
+            12 => Self::Reclaim {
+                bytes: input.u64()?,
             },
             _ => return Err(Malformed("unknown reply")),
         };

@@ -132,6 +132,14 @@ pub enum Request {
         /// At most [`EVICT_WINDOWS_MAX`]; a window that the client does not use is left out.
         slabs: Vec<SlabActivity>,
     },
+    /// Where the client runs, and how much of its machine's memory it keeps on hosts: said at the
+    /// start, and in answer to a [`Reply::Reclaim`]. Not answered. Since version 4.
+    Here {
+        /// Its machine; 0: it does not say.
+        machine: u128,
+        /// What it could bring home. Of a client that brings nothing home: 0.
+        away_bytes: u64,
+    },
 }
 
 /// Whether a host gives its slabs back. The numbers are those on the wire.
@@ -159,6 +167,7 @@ impl Request {
             | Self::Retake { .. }
             | Self::Leave { .. } => 2,
             Self::Activity { .. } => 3,
+            Self::Here { .. } => 4,
             _ => 1,
         }
     }
@@ -284,6 +293,14 @@ impl Request {
                     out.u32(slab.milli);
                 }
             }
+            Self::Here {
+                machine,
+                away_bytes,
+            } => {
+                out.u8(15);
+                out.u128(*machine);
+                out.u64(*away_bytes);
+            }
         }
     }
 
@@ -348,6 +365,10 @@ impl Request {
             14 => Self::Activity {
                 request: input.u64()?,
                 slabs: read_activities(&mut input)?,
+            },
+            15 => Self::Here {
+                machine: input.u128()?,
+                away_bytes: input.u64()?,
             },
             _ => return Err(Malformed("unknown request")),
         };

@@ -70,6 +70,13 @@ pub struct PressureStatus {
     pub evictions_done: u64,
     /// ... and that were taken from a client that did not answer: this host's failures.
     pub slabs_taken: u64,
+    /// Memory that clients on this machine may bring pages home to now. Versions before 4 say
+    /// nothing of this: 0.
+    pub reclaim_bytes: u64,
+    /// What those clients still have on hosts.
+    pub away_bytes: u64,
+    /// Times that there was such memory, after there was none.
+    pub reclaims: u64,
 }
 
 /// Slabs of a host by state; they add up to what it lends in all.
@@ -230,7 +237,7 @@ impl HostStatus {
             out.text(&self.program, NAME_BYTES_MAX);
         }
         if version >= 3 {
-            self.pressure.write(out);
+            self.pressure.write(version, out);
         }
     }
 
@@ -295,14 +302,14 @@ impl HostStatus {
             status.program = input.text(NAME_BYTES_MAX)?;
         }
         if version >= 3 {
-            status.pressure = PressureStatus::read(input)?;
+            status.pressure = PressureStatus::read(version, input)?;
         }
         Ok(status)
     }
 }
 
 impl PressureStatus {
-    fn write(&self, out: &mut Writer<'_>) {
+    fn write(&self, version: u8, out: &mut Writer<'_>) {
         out.u8(u8::from(self.watched));
         out.u8(u8::from(self.stalled));
         for value in [
@@ -319,10 +326,15 @@ impl PressureStatus {
         for value in [self.evictions_asked, self.evictions_done, self.slabs_taken] {
             out.u64(value);
         }
+        if version >= 4 {
+            for value in [self.reclaim_bytes, self.away_bytes, self.reclaims] {
+                out.u64(value);
+            }
+        }
     }
 
-    fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self {
+    fn read(version: u8, input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut status = Self {
             watched: input.bool()?,
             stalled: input.bool()?,
             total_bytes: input.u64()?,
@@ -335,7 +347,14 @@ impl PressureStatus {
             evictions_asked: input.u64()?,
             evictions_done: input.u64()?,
             slabs_taken: input.u64()?,
-        })
+            ..Self::default()
+        };
+        if version >= 4 {
+            status.reclaim_bytes = input.u64()?;
+            status.away_bytes = input.u64()?;
+            status.reclaims = input.u64()?;
+        }
+        Ok(status)
     }
 }
 

@@ -69,6 +69,10 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u128>().prop_map(|volume| Request::Leave { volume }),
         (any::<u64>(), vec(activity(), 0..=EVICT_WINDOWS_MAX))
             .prop_map(|(request, slabs)| Request::Activity { request, slabs }),
+        any::<(u128, u64)>().prop_map(|(machine, away_bytes)| Request::Here {
+            machine,
+            away_bytes
+        }),
         fill.prop_map(
             |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
                 request,
@@ -122,7 +126,7 @@ fn status() -> impl Strategy<Value = HostStatus> {
     });
     let numbers = any::<([u64; 5], bool, u32, bool)>();
     let pressure =
-        any::<([bool; 2], [u64; 8], [u32; 2])>().prop_map(|(is, n, slabs)| PressureStatus {
+        any::<([bool; 2], [u64; 11], [u32; 2])>().prop_map(|(is, n, slabs)| PressureStatus {
             watched: is[0],
             stalled: is[1],
             total_bytes: n[0],
@@ -135,6 +139,9 @@ fn status() -> impl Strategy<Value = HostStatus> {
             evictions_asked: n[5],
             evictions_done: n[6],
             slabs_taken: n[7],
+            reclaim_bytes: n[8],
+            away_bytes: n[9],
+            reclaims: n[10],
         });
     let names = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
     (
@@ -224,6 +231,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<(u64, u32)>().prop_map(|(request, slabs)| Reply::Owned { request, slabs }),
         (any::<u64>(), vec(window(), 1..=EVICT_WINDOWS_MAX))
             .prop_map(|(request, windows)| Reply::CheckActivity { request, windows }),
+        any::<u64>().prop_map(|bytes| Reply::Reclaim { bytes }),
     ]
 }
 
@@ -275,7 +283,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..5, kind in 0_u8..17) {
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..6, kind in 0_u8..18) {
         if version > 0 && bytes.len() >= 2 {
             bytes[0] = version;
             bytes[1] = kind;
@@ -350,7 +358,7 @@ fn the_bytes_are_those_of_the_document() {
         member: 5,
     }
     .encode(&mut bytes);
-    let mut expected = vec![3, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![4, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
     expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([4, 0, 0, 0, 5]);
     assert_eq!(bytes, expected);
@@ -360,10 +368,10 @@ fn the_bytes_are_those_of_the_document() {
         result: FillResult::SourceFailed { split: 9 },
     }
     .encode(&mut bytes);
-    assert_eq!(bytes, [3, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    assert_eq!(bytes, [4, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
     bytes.clear();
     Request::Drain(Drain::Stop).encode(&mut bytes);
-    assert_eq!(bytes, [3, 7, 2]);
+    assert_eq!(bytes, [4, 7, 2]);
     bytes.clear();
     let window = Window {
         id: 1,
@@ -373,7 +381,7 @@ fn the_bytes_are_those_of_the_document() {
     };
     let windows = vec![window];
     Reply::Evict { windows }.encode(&mut bytes);
-    assert_eq!(bytes[..8], [3, 8, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[..8], [4, 8, 1, 0, 1, 0, 0, 0]);
     assert_eq!(bytes.len(), 4 + 21);
     bytes.clear();
     Reply::CheckActivity {
@@ -381,7 +389,7 @@ fn the_bytes_are_those_of_the_document() {
         windows: vec![window],
     }
     .encode(&mut bytes);
-    let mut expected = vec![3, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![4, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     let window_bytes = [
         1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4,
     ];
@@ -393,12 +401,25 @@ fn the_bytes_are_those_of_the_document() {
         milli: 0x0102,
     }];
     Request::Activity { request: 5, slabs }.encode(&mut bytes);
-    let mut expected = vec![3, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![4, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     expected.extend(window_bytes);
     expected.extend([2, 1, 0, 0]);
     assert_eq!(bytes, expected);
-    let refused = Err(Malformed("another version than 1 to 3"));
-    assert_eq!(Request::decode(&[4, 1]), refused);
+    bytes.clear();
+    let here = Request::Here {
+        machine: 0x0302,
+        away_bytes: 0x0100,
+    };
+    here.encode(&mut bytes);
+    let mut expected = vec![4, 15, 2, 3];
+    expected.extend([0; 14]);
+    expected.extend([0, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes, expected);
+    bytes.clear();
+    Reply::Reclaim { bytes: 0x0201 }.encode(&mut bytes);
+    assert_eq!(bytes, [4, 12, 1, 2, 0, 0, 0, 0, 0, 0]);
+    let refused = Err(Malformed("another version than 1 to 4"));
+    assert_eq!(Request::decode(&[5, 1]), refused);
     assert_eq!(Request::decode(&[0, 1]), refused);
     assert_eq!(
         Request::decode(&[1, 1, 0]),
@@ -467,6 +488,8 @@ fn the_versions_before_are_read_and_written_as_they_were() {
         bytes
     };
     assert_eq!(written(3).len() - written(2).len(), 2 + 8 * 8 + 2 * 4);
+    // And version 3 none of memory to spare.
+    assert_eq!(written(4).len() - written(3).len(), 3 * 8);
     match Reply::decode(&written(2)) {
         Ok(Reply::Status(read)) => assert_eq!(*read, status),
         other => panic!("{other:?}"),
@@ -497,6 +520,26 @@ fn the_versions_before_are_read_and_written_as_they_were() {
     assert_eq!((check.since(), VERSION_OLDEST), (3, 1));
     check.encode(&mut bytes);
     bytes[0] = 2;
+    assert_eq!(
+        Reply::decode(&bytes),
+        Err(Malformed("unknown reply of its version"))
+    );
+    bytes.clear();
+    let here = Request::Here {
+        machine: 1,
+        away_bytes: 2,
+    };
+    let spare = Reply::Reclaim { bytes: 3 };
+    assert_eq!((here.since(), spare.since()), (4, 4));
+    here.encode(&mut bytes);
+    bytes[0] = 3;
+    assert_eq!(
+        Request::decode(&bytes),
+        Err(Malformed("unknown request of its version"))
+    );
+    bytes.clear();
+    spare.encode(&mut bytes);
+    bytes[0] = 3;
     assert_eq!(
         Reply::decode(&bytes),
         Err(Malformed("unknown reply of its version"))

@@ -27,6 +27,8 @@ pub struct HostConfig {
     pub power: Option<String>,
     /// Gets no new slab.
     pub retired: bool,
+    /// Whether slabs are asked of it.
+    pub lends: bool,
 }
 
 /// One host as the control thread sees it.
@@ -217,7 +219,7 @@ impl Control {
     pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
         let usable = |host: &Host| {
             let is_ours = host.ownership == Ownership::Owned;
-            let stays = !host.config.retired && !host.is_silent(now);
+            let stays = host.config.lends && !host.config.retired && !host.is_silent(now);
             host.is_up() && is_ours && stays && host.slabs_free > 0
         };
         let all = self.hosts.iter().enumerate();
@@ -234,7 +236,7 @@ impl Control {
     /// Takes over a new connection to a host, of which every worker has an endpoint.
     pub(super) fn link_up(&mut self, index: HostIndex, equipped: Equipped) {
         let Equipped { link, endpoints } = equipped;
-        if link.slab_bytes < self.slab_bytes {
+        if link.slab_bytes < self.slab_bytes && self.hosts[index].config.lends {
             tracing::warn!(host = %self.hosts[index].config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
                 "host lends smaller slabs than this volume uses; it is left out");
             self.hosts[index].state = State::Down {
@@ -268,6 +270,7 @@ impl Control {
             }
         }
         self.repair_retry = Time(0);
+        self.say_where(index);
         self.begin_owning(index);
     }
 

@@ -62,6 +62,7 @@ impl Cluster {
             let (host, address) = cluster.run(index, address);
             cluster.hosts.push(Some(host));
             cluster.configs.push(HostConfig {
+                lends: true,
                 name: format!("h{index:02}"),
                 address,
                 domain: format!("h{index:02}"),

@@ -216,6 +216,16 @@ fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
             "1 while programs of the machine wait for memory",
             u32::from(pressure.stalled),
         ),
+        bytes(
+            "cenote_host_reclaim",
+            "Memory that pages of clients on this machine may come home to now",
+            pressure.reclaim_bytes,
+        ),
+        bytes(
+            "cenote_host_clients_away",
+            "What clients on this machine have on hosts and could bring home",
+            pressure.away_bytes,
+        ),
     ]
 }
 
@@ -236,6 +246,11 @@ fn pressure_counters(pressure: &PressureStatus) -> Vec<Metric> {
             "cenote_host_slabs_taken",
             "Slabs taken from a client that did not answer",
             pressure.slabs_taken,
+        ),
+        events(
+            "cenote_host_reclaims",
+            "Times that clients on this machine were told of memory to spare, after there was none",
+            pressure.reclaims,
         ),
     ]
 }

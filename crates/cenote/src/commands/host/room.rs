@@ -26,6 +26,21 @@ pub struct Lending {
     /// Slabs that are looked at beyond those that must go, to find the least active [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
     pub evict_extra: Option<u32>,
+    /// Whether clients on the host's own machine are told when it has memory to spare, so that
+    /// their pages come home before slabs are prepared for others [default: on with --profile
+    /// hydra on a real machine, else off]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub reclaim: Option<Switch>,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// It is
+    On,
+    /// It is not
+    Off,
 }
 
 /// How a host lends.
@@ -34,8 +49,11 @@ pub struct Lending {
 pub enum Profile {
     /// The memory that it is told to lend, whatever happens around it
     Fixed,
-    /// At most that, less when others need the memory: as the paper has it
+    /// At most that, less when others need the memory: as Infiniswap's paper has it
     Infiniswap,
+    /// The same with a headroom of 25%, and pages of this machine's clients come home when there is more: as
+    /// Hydra's paper has it
+    Hydra,
 }
 
 impl Lending {
@@ -44,23 +62,34 @@ impl Lending {
     /// # Errors
     /// A fixed host with a headroom.
     pub fn headroom(&self, meminfo: Option<PathBuf>) -> Result<Option<Headroom>> {
-        let says_more =
-            self.headroom.is_some() || self.floor.is_some() || self.evict_extra.is_some();
+        let says_more = self.headroom.is_some()
+            || self.floor.is_some()
+            || self.evict_extra.is_some()
+            || self.reclaim.is_some();
         match self.profile {
             Some(Profile::Fixed) if says_more || meminfo.is_some() => Err(Failure::usage(
                 "a host that lends a fixed amount keeps no headroom",
-                "--profile infiniswap, or neither of --headroom, --floor, --evict-extra and --meminfo",
+                "--profile infiniswap, or neither of --headroom, --floor, --evict-extra, --reclaim and --meminfo",
             )
             .into()),
             Some(Profile::Fixed) => Ok(None),
             None if !says_more && meminfo.is_none() => Ok(None),
             _ => {
-                let paper = Headroom::infiniswap();
+                let paper = match self.profile {
+                    Some(Profile::Hydra) => Headroom::hydra(),
+                    _ => Headroom::infiniswap(),
+                };
+                // A file that stands for the machine says nothing of that which clients are on.
+                let reclaim = match self.reclaim {
+                    Some(switch) => switch == Switch::On,
+                    None => paper.reclaim && meminfo.is_none(),
+                };
                 Ok(Some(Headroom {
                     keep: self.headroom.map_or(paper.keep, Into::into),
                     floor: self.floor.map(Into::into),
                     evict_extra: self.evict_extra.unwrap_or(paper.evict_extra),
                     meminfo,
+                    reclaim,
                 }))
             }
         }
@@ -73,6 +102,7 @@ impl Lending {
             headroom: self.headroom.or(other.headroom),
             floor: self.floor.or(other.floor),
             evict_extra: self.evict_extra.or(other.evict_extra),
+            reclaim: self.reclaim.or(other.reclaim),
         }
     }
 }
@@ -91,6 +121,23 @@ mod tests {
             ..Lending::default()
         };
         assert_eq!(paper.headroom(None).unwrap(), Some(Headroom::infiniswap()));
+        let hydra = Lending {
+            profile: Some(Profile::Hydra),
+            ..Lending::default()
+        };
+        let quarter = hydra.headroom(None).unwrap().unwrap();
+        assert_eq!(quarter, Headroom::hydra());
+        assert_eq!(
+            (quarter.keep, quarter.evict_extra, quarter.reclaim),
+            (cenote_host::Share::PerMille(250), 2, true)
+        );
+        let stands_in = hydra.headroom(Some("/m".into())).unwrap().unwrap();
+        assert!(!stands_in.reclaim, "nobody's pages come home to a file");
+        let told = Lending {
+            reclaim: Some(Switch::On),
+            ..hydra
+        };
+        assert!(told.headroom(Some("/m".into())).unwrap().unwrap().reclaim);
         let mut own = Lending {
             headroom: Some(Share::Size(Size(1 << 30))),
             evict_extra: Some(5),

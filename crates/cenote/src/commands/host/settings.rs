@@ -97,6 +97,7 @@ struct FileSettings {
     #[serde(default, deserialize_with = "parsed")]
     floor: Option<Share>,
     evict_extra: Option<u32>,
+    reclaim: Option<room::Switch>,
     meminfo: Option<PathBuf>,
 }
 
@@ -181,6 +182,7 @@ impl Given {
                 headroom: file.headroom,
                 floor: file.floor,
                 evict_extra: file.evict_extra,
+                reclaim: file.reclaim,
             }),
             meminfo: self.meminfo.clone().or(file.meminfo),
             name,

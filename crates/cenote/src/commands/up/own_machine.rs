@@ -5,6 +5,7 @@ use cenote_host::slab_bytes_default;
 use cenote_pool::pressure::Settings;
 
 use super::Args;
+use crate::commands::host::room::Switch;
 use crate::size::Size;
 
 /// The machine that each host of this cluster believes to be on, so that they do not all give way
@@ -63,6 +64,9 @@ impl OwnMachine {
         }
         if let Some(extra) = args.room.evict_extra {
             flags.extend(["--evict-extra".to_owned(), extra.to_string()]);
+        }
+        if args.room.reclaim == Some(Switch::On) {
+            flags.extend(["--reclaim".to_owned(), "on".to_owned()]);
         }
         flags
     }

@@ -35,6 +35,10 @@ pub struct WhichVolume {
     /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
     #[arg(long, value_name = "PLACEMENT", requires = "size")]
     pub placement: Option<Placement>,
+    /// Bytes of lost or moved slabs that are rebuilt per second at most, 200M [default: as many as
+    /// leave the p99 of requests within 1.5 of normal]
+    #[arg(long, value_name = "SIZE")]
+    pub repair_rate: Option<Size>,
     #[command(flatten)]
     pub expected: Expected,
     #[command(flatten)]
@@ -154,6 +158,9 @@ impl Serving {
             return Err(Failure::usage(what, "--size").into());
         }
         let opened = Self::open_with(loaded, volumes.clone(), &name, end, &which.backed);
+        if let (Ok(serving), Some(rate)) = (&opened, which.repair_rate) {
+            serving.volume.pace_repairs(rate.bytes(), true);
+        }
         if opened.is_err() && which.size.is_some() {
             // What this very command described does not outlive its failure.
             volumes.delete(&name)?;

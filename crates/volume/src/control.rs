@@ -12,12 +12,14 @@ mod closing;
 mod dialer;
 mod dropping;
 mod endpoints;
+mod filling;
 mod homing;
 mod hosts;
 mod mapping;
 mod moving;
 mod owning;
 mod placing;
+mod pacing;
 mod progress;
 mod reclaim;
 mod recording;
@@ -49,6 +51,7 @@ use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
 use moving::Wanted;
 use placing::Placer;
+use pacing::Pacing;
 use recording::Record;
 use repair::Repair;
 
@@ -119,6 +122,7 @@ pub struct Control {
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
+    pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
     activity: Activity,
@@ -163,6 +167,7 @@ impl Control {
             jobs: BTreeMap::new(),
             refused: Vec::new(),
             repairs: Vec::new(),
+            pacing: Pacing::new(now),
             wanted: Wanted::default(),
             repair_retry: Time(0),
             sessions_made: 0,
@@ -231,6 +236,7 @@ impl Control {
         if now.since(self.ticked) >= TICK {
             self.tick(now);
         }
+        self.tend_pace(now);
         self.step_repairs();
         if self.is_opening() && self.acquires.is_empty() {
             self.tend_owning(now);
@@ -254,6 +260,8 @@ impl Control {
             Duration::ZERO
         } else if self.is_draining() {
             repair::DRAIN_POLL
+        } else if let Some(until) = self.pauses_until() {
+            until.since(self.now()).clamp(repair::DRAIN_POLL, TICK)
         } else {
             TICK
         }

@@ -46,10 +46,30 @@ pub struct Core {
     pub wake: Wake,
     pub counters: Counters,
     pub timings: Timings,
+    /// How fast slabs may be rebuilt.
+    pub pace: Pace,
     /// What the client's own machine has to spare.
     pub spare: Spare,
     /// The clock; virtual under simulation.
     pub clock: fn() -> Time,
+}
+
+/// How fast slabs may be rebuilt and moved, as the volume's owner wants it.
+#[derive(Debug)]
+pub struct Pace {
+    /// Bytes per second at most; 0: no limit.
+    pub limit: AtomicU64,
+    /// Whether requests slow it down.
+    pub yields: AtomicBool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            limit: AtomicU64::new(0),
+            yields: AtomicBool::new(true),
+        }
+    }
 }
 
 /// Endpoints that the control thread opened for a worker and that it has not yet taken.
@@ -141,6 +161,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             timings: Timings::default(),
+            pace: Pace::default(),
             spare: Spare::default(),
             clock,
         }

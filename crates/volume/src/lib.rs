@@ -43,8 +43,10 @@ pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use resilience::{Mode, ModeError, Resilience, ResilienceError};
 pub use scheme::{Scheme, SchemeError};
-pub use status::{BackingStatus, CounterValues, ExtentStatus, Health, HostState, VolumeStatus};
+pub use status::{
+    BackingStatus, CounterValues, ExtentStatus, Health, HostState, RepairStatus, VolumeStatus,
+};
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
-pub use timings::TimingValues;
+pub use timings::{SpreadValues, TimingValues};
 pub use volume::{Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
-use crate::timings::TimingValues;
+use crate::timings::{SpreadValues, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -47,8 +47,25 @@ pub struct VolumeStatus {
     pub mapping: TimingValues,
     /// How long it took to give up a slab that its host wanted back lately.
     pub eviction: TimingValues,
+    /// How slabs are rebuilt and moved.
+    pub repair: RepairStatus,
     /// What happened so far.
     pub counters: CounterValues,
+}
+
+/// How slabs are rebuilt and moved, and what that costs others.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RepairStatus {
+    /// Slab bytes per second that may be rebuilt now; `null`: as fast as it goes.
+    pub bytes_per_s: Option<u64>,
+    /// From the request for a slab until a host granted it, lately.
+    pub place: TimingValues,
+    /// From there until it was whole and in use.
+    pub fill: TimingValues,
+    /// From there until the slab that it replaced was given back.
+    pub leave: TimingValues,
+    /// Writes that waited for a chunk that was being rebuilt, and how long.
+    pub fence_waits: SpreadValues,
 }
 
 /// A backing store.
@@ -191,6 +208,7 @@ impl Control {
             backing: core.backing.as_ref().map(|_| self.backing_status()),
             mapping: core.timings.map.values(),
             eviction: core.timings.evict.values(),
+            repair: self.repair_status(),
             counters: self.counter_values(),
         }
     }

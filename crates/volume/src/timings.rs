@@ -1,17 +1,33 @@
-//! How long the latest of something took; for status.
+//! How long things took: the latest of what the control thread does, and the spread of what
+//! workers do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// What is timed, as the control thread sees it.
+mod spread;
+pub use spread::{Counts, Spread, SpreadValues};
+
+/// What is timed.
 #[derive(Debug, Default)]
 pub struct Timings {
     /// From the first request for a slab until the extent's slabs are in use.
     pub map: Timing,
     /// From EVICT until DONE, of slabs that are dropped.
     pub evict: Timing,
+    /// From the request for a slab to rebuild or to copy into until it is granted.
+    pub place: Timing,
+    /// From there until it is read like any other.
+    pub fill: Timing,
+    /// From there until nobody uses the slab that it replaces.
+    pub leave: Timing,
+    /// Reads of a page, one of a few.
+    pub read: Spread,
+    /// Writes of a page, one of a few.
+    pub write: Spread,
+    /// How long writes waited for a chunk that was being rebuilt.
+    pub fence: Spread,
 }
 
 /// The latest durations of one thing. One thread notes.

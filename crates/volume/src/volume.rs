@@ -424,6 +424,16 @@ impl Volume {
         Ok(())
     }
 
+    /// Limits how many bytes of slabs are rebuilt or moved per second; 0: no limit. Whatever it is,
+    /// they are slower while that keeps the p99 of requests near what it was, unless `yields` is false.
+    pub fn pace_repairs(&self, bytes_per_s_max: u64, yields: bool) {
+        self.core
+            .pace
+            .limit
+            .store(bytes_per_s_max, Ordering::Relaxed);
+        self.core.pace.yields.store(yields, Ordering::Relaxed);
+    }
+
     /// Memory that this machine has to spare now, as a host on it says; 0: none, or no host says
     /// so. Pages may come home to as much.
     #[must_use]

@@ -12,6 +12,7 @@ mod lanes;
 mod page;
 mod random;
 mod switches;
+mod timing;
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
+use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT, Time};
 
 use cenote_pool::planted::{Planted, is_planted};
 
@@ -84,6 +85,8 @@ pub struct Worker {
     // Requests with pages not yet started, oldest first.
     starting: VecDeque<u16>,
     done: VecDeque<Done>,
+    // Requests so far; one of a few is timed.
+    started: u32,
     is_abandoned: bool,
 }
 
@@ -108,6 +111,8 @@ struct Slot {
     started_bytes: u64,
     // Page operations in flight.
     pending: u32,
+    // When it began, if it is timed.
+    timed: Option<Time>,
     result: Result<(), IoError>,
 }
 
@@ -159,6 +164,7 @@ impl Worker {
             free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
             starting: VecDeque::with_capacity(REQUESTS_MAX),
             done: VecDeque::with_capacity(REQUESTS_MAX),
+            started: 0,
             is_abandoned: false,
             farewell,
             core,
@@ -208,6 +214,7 @@ impl Worker {
             .is_some_and(|end| end <= self.size_bytes());
         let at = usize::from(index);
         self.requests[at] = slot;
+        self.begin_time(at);
         if self.core.closed.load(Ordering::Acquire) {
             self.refuse(at, IoError::Closed);
         } else if !in_range {
@@ -374,6 +381,7 @@ impl Worker {
         }
         self.patience = Duration::MAX;
         std::mem::forget(guard);
+        self.note_time(at);
         let result = self.requests[at].result;
         self.requests[at] = Slot::free();
         self.free_requests.push(index);
@@ -507,6 +515,10 @@ impl Worker {
         if !slot.is_over() {
             return;
         }
+        if slot.owned.is_some() && slot.timed.is_some() {
+            self.note_time(at);
+        }
+        let slot = &mut self.requests[at];
         if slot.result.is_err() {
             self.core
                 .counters
@@ -592,6 +604,7 @@ impl Slot {
             len_bytes,
             started_bytes: 0,
             pending: 0,
+            timed: None,
             result: Ok(()),
         }
     }

@@ -359,6 +359,8 @@ fn parities_come_first_and_the_disk_after_more_losses_than_they_survive() {
     let mut bytes = vec![0; PAGE];
     worker.read(0, &mut bytes).unwrap();
     assert_eq!((bytes.as_slice(), disk.moved().0), (&*page(0, 2), 0));
+    // Until then it would be read from what is on its way.
+    wait_for(&volume, |s| s.backing.is_some_and(|b| b.pending_bytes == 0));
     cluster.stop(1);
     worker.read(0, &mut bytes).unwrap();
     assert_eq!((bytes.as_slice(), disk.moved().0), (&*page(0, 2), 1));

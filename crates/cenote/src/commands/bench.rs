@@ -77,7 +77,11 @@ enum Bench {
     /// A host that dies, flows of others, a burst: throughput of a program over time, coded or copied
     Events(events::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
-    Regeneration,
+    Regeneration {
+        /// Size of the slab that is evicted and lost step by step, in MiB
+        #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
+        slab_mib: u64,
+    },
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -111,9 +115,10 @@ pub fn run(args: &Args) -> Result<u8> {
             apps::work(job)?;
             return Ok(DONE);
         }
-        Bench::Regeneration => {
+        Bench::Regeneration { slab_mib } => {
             let mut options = regeneration::Options::default();
             options.rounds = rounds.unwrap_or(options.rounds);
+            options.slab_mib = *slab_mib;
             regeneration::run(&options)?
         }
     };

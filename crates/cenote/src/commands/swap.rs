@@ -144,6 +144,9 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(placement) = volume.placement {
         command.args(["--placement", &placement.to_string()]);
     }
+    if let Some(rate) = volume.repair_rate {
+        command.args(["--repair-rate", &rate.to_string()]);
+    }
     command.args(volume.backed.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);

@@ -1,11 +1,14 @@
 //! `cenote bench regeneration`: how fast lost slabs are rebuilt, and what it costs meanwhile.
 //!
 //! Each round kills one host of an rs:8+2 volume over `shm` with SIGKILL and takes the time
-//! until every extent is healthy: first with nothing else going on, then under random reads,
-//! then under random writes. Peer of the rebuilt bytes: `memcpy` of cold memory on one core
+//! until every extent is healthy: first with nothing else going on, then under random reads and
+//! random writes, in turns with a rebuild that yields to them and one that does not. `slab` takes
+//! one slab step by step. Peer of the rebuilt bytes: `memcpy` of cold memory on one core
 //! (eight bytes are read for each one rebuilt, so 0.22 is about the bound), and the making of
 //! as much fresh memory. Peer of the
 //! latencies: the same thread just before the kill.
+
+mod slab;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +29,8 @@ pub struct Options {
     pub rounds: usize,
     /// Size of the volume in MiB, all of it written.
     pub size_mib: u64,
+    /// Size of the slab that is taken step by step, in MiB.
+    pub slab_mib: u64,
 }
 
 impl Default for Options {
@@ -33,6 +38,7 @@ impl Default for Options {
         Self {
             rounds: 3,
             size_mib: 4096,
+            slab_mib: 256,
         }
     }
 }
@@ -52,7 +58,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Errors
 /// When the cluster cannot be started or the volume does not heal.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    let hosts = 11 + 3 * options.rounds;
+    let hosts = 11 + 5 * options.rounds;
     // The last round has 11 hosts, and they must hold 1.25 times the volume.
     let memory_mib = (options.size_mib * 5 / 4 / 10).next_multiple_of(64) + 128;
     let cluster = LocalCluster::start(hosts, memory_mib, "shm")?;
@@ -61,46 +67,26 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     let copy = copy_bytes_per_s();
     let fresh = fresh_bytes_per_s()?;
     let mut rates = Vec::new();
-    let mut rows = Vec::new();
-    for load in [Load::None, Load::Read, Load::Write] {
-        let mut figures = [const { Vec::new() }; 4];
-        for round in 0..options.rounds {
-            eprintln!(
-                "regeneration: {load:?}, round {} of {}",
-                round + 1,
-                options.rounds
-            );
-            let (rate, [before, during]) = kill_one(&cluster, &volume, load)?;
-            if load == Load::None {
-                rates.push(rate);
-                continue;
-            }
-            for (list, histogram) in figures.chunks_mut(2).zip([before, during]) {
-                list[0].push(histogram.value_at_quantile(0.5) as f64);
-                list[1].push(histogram.value_at_quantile(0.99) as f64);
-            }
-        }
-        if load != Load::None {
-            let [p50_before, p99_before, p50_during, p99_during] =
-                figures.map(|list| median(list.into_iter()));
-            let case = format!(
-                "shm rs:8+2 {} during a rebuild",
-                if load == Load::Read { "read" } else { "write" }
-            );
-            for (metric, during, before) in [
-                ("latency_p50", p50_during, p50_before),
-                ("latency_p99", p99_during, p99_before),
-            ] {
-                rows.push(Row::new(
-                    ("regeneration", case.clone()),
-                    (metric, "ns"),
-                    during,
-                    ("before the kill", before),
-                ));
+    let mut beside = [Load::Read, Load::Write].map(|load| {
+        let paces = [true, false];
+        (load, paces.map(|yields| (yields, Figures::default())))
+    });
+    for round in 0..options.rounds {
+        eprintln!("regeneration: round {} of {}", round + 1, options.rounds);
+        rates.push(kill_one(&cluster, &volume, Load::None)?.0);
+        for (load, paces) in &mut beside {
+            for (yields, figures) in paces {
+                volume.pace_repairs(0, *yields);
+                let (rate, histograms) = kill_one(&cluster, &volume, *load)?;
+                figures.take(rate, &histograms);
             }
         }
     }
+    let waits = volume.status()?.repair.fence_waits;
+    drop(volume);
+    drop(cluster);
     let rate = median(rates.into_iter());
+    let mut rows = Vec::new();
     let name = ("regeneration", "shm rs:8+2 rebuild, idle".to_owned());
     let throughput = |peer: &str, theirs: f64| {
         let unit = ("throughput", "MB/s");
@@ -108,8 +94,69 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     };
     rows.push(throughput("memcpy, one core, cold", copy));
     rows.push(throughput("making fresh slabs, one core", fresh));
-    rows.rotate_right(2);
+    for (load, paces) in beside {
+        for (yields, figures) in paces {
+            let how = if yields {
+                "that yields"
+            } else {
+                "at full speed"
+            };
+            rows.extend(figures.rows(load, how, copy));
+        }
+    }
+    eprintln!("regeneration: {} writes waited for a chunk", waits.count);
+    rows.push(Row::new(
+        (
+            "regeneration",
+            "shm rs:8+2 write, waiting for a chunk".to_owned(),
+        ),
+        ("latency_p99", "us"),
+        waits.p99_us,
+        ("goal", 1000.0),
+    ));
+    rows.extend(slab::run(options.rounds, options.slab_mib)?);
     Ok(rows)
+}
+
+/// Of one load beside one kind of rebuild; a number per round.
+#[derive(Default)]
+struct Figures {
+    rates: Vec<f64>,
+    /// p50 before and during, p99 before and during, in ns.
+    times: [Vec<f64>; 4],
+}
+
+impl Figures {
+    fn take(&mut self, rate: f64, [before, during]: &[Histogram<u64>; 2]) {
+        self.rates.push(rate);
+        let taken = [(before, 0.5), (during, 0.5), (before, 0.99), (during, 0.99)];
+        for (list, (histogram, share)) in self.times.iter_mut().zip(taken) {
+            list.push(histogram.value_at_quantile(share) as f64);
+        }
+    }
+
+    fn rows(self, load: Load, how: &str, copy: f64) -> Vec<Row> {
+        let load = if load == Load::Read { "read" } else { "write" };
+        let name = |case: String| ("regeneration", case);
+        let case = format!("shm rs:8+2 {load} during a rebuild {how}");
+        let [p50_before, p50, p99_before, p99] = self.times.map(|list| median(list.into_iter()));
+        let peer = "before the kill";
+        vec![
+            Row::new(
+                name(case.clone()),
+                ("latency_p50", "ns"),
+                p50,
+                (peer, p50_before),
+            ),
+            Row::new(name(case), ("latency_p99", "ns"), p99, (peer, p99_before)),
+            Row::new(
+                name(format!("shm rs:8+2 rebuild {how} beside {load}s")),
+                ("throughput", "MB/s"),
+                median(self.rates.into_iter()) / 1e6,
+                ("memcpy, one core, cold", copy / 1e6),
+            ),
+        ]
+    }
 }
 
 /// Kills the host of a slab and waits until the volume is whole; returns rebuilt bytes per
@@ -181,7 +228,8 @@ fn time_rebuild(volume: &Volume, pid: u32, rebuilding: &AtomicBool) -> anyhow::R
         if start.elapsed() > PATIENCE {
             bail!("the volume did not heal: {:?}", volume.status()?);
         }
-        std::thread::sleep(Duration::from_millis(2));
+        // A status is work for the thread that paces the rebuild.
+        std::thread::sleep(Duration::from_millis(5));
     }
     let bytes = volume.status()?.counters.rebuilt_bytes - rebuilt;
     Ok(bytes as f64 / start.elapsed().as_secs_f64())

@@ -45,7 +45,7 @@ impl Control {
             stripe.is_some()
         });
         let Some(stripe) = stripe else { return };
-        let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch });
+        let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch }, self.now());
         if is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
         }

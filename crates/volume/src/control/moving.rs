@@ -119,7 +119,7 @@ impl Control {
             };
             let slot = self.core.scheme.members();
             self.repairs
-                .push(Repair::new(extent, split, slot, Stage::Acquiring));
+                .push(Repair::new(extent, split, slot, Stage::Acquiring, now));
             self.acquire(extent, split, target, Purpose::Repair);
         }
     }
@@ -203,6 +203,9 @@ impl Control {
             .counters
             .slabs_moved
             .fetch_add(1, Ordering::Relaxed);
+        let now = self.now();
+        let began = std::mem::replace(&mut self.repairs[at].began, now);
+        self.core.timings.fill.note(now.since(began));
         self.repairs[at].stage = Stage::Leaving {
             epoch,
             session: replaced.session,

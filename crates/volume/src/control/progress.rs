@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::repair::Stage;
+use crate::status::RepairStatus;
 use crate::stepped::{Relocation, RelocationStage};
 
 impl Control {
@@ -10,7 +11,7 @@ impl Control {
         let at_work = self.repairs.iter().filter_map(|repair| {
             let stage = match repair.stage {
                 Stage::Draining { .. } => RelocationStage::Fenced,
-                Stage::Filling { .. } => RelocationStage::Drained,
+                Stage::Filling(_) => RelocationStage::Drained,
                 Stage::Acquiring
                 | Stage::Pausing { .. }
                 | Stage::Reclaiming { .. }
@@ -27,11 +28,23 @@ impl Control {
         at_work.collect()
     }
 
+    /// For status.
+    pub(crate) fn repair_status(&self) -> RepairStatus {
+        let (rate, timings) = (self.pacing.rate(), &self.core.timings);
+        RepairStatus {
+            bytes_per_s: rate.is_finite().then_some(rate as u64),
+            place: timings.place.values(),
+            fill: timings.fill.values(),
+            leave: timings.leave.values(),
+            fence_waits: timings.fence.values(),
+        }
+    }
+
     /// Share of the slab that is filled, when the extent is being repaired; for status.
     pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
         let done = match self.repairs[self.find_repair(extent)?].stage {
             Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
-            Stage::Filling { end, .. } => end,
+            Stage::Filling(fills) => fills.end,
             Stage::Acquiring => 0,
             Stage::Reclaiming { .. } | Stage::Dropping { .. } | Stage::Leaving { .. } => {
                 return None;

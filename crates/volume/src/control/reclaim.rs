@@ -34,7 +34,8 @@ impl Control {
                 true
             });
             let stage = Stage::Reclaiming { epoch };
-            self.repairs.push(Repair::new(extent, 0, 0, stage));
+            let now = self.now();
+            self.repairs.push(Repair::new(extent, 0, 0, stage, now));
         }
     }
 

@@ -17,10 +17,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::control::{FillResult, Request, Source, Window};
+use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
+use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
+use super::pacing::Load;
 use super::{Control, Granted, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session};
 
@@ -35,10 +37,15 @@ pub(super) struct Repair {
     pub stage: Stage,
     /// Slabs that go back when nobody works with them any more.
     pub given_up: Vec<(Session, Window)>,
-    // Sources that the target could not read, for this chunk.
-    shunned: u64,
-    // Pauses since the last chunk that was filled.
-    pauses: u32,
+    /// Slab bytes of one fill of this chunk.
+    pub fill_bytes: u64,
+    /// Sources that the target could not read, for this chunk.
+    pub shunned: u64,
+    /// Pauses since the last chunk that was filled.
+    pub pauses: u32,
+    /// When the stage began that is timed: the slab was asked for, the first chunk was fenced, the copy took
+    /// its place.
+    pub began: Time,
 }
 
 #[derive(Clone, Copy)]
@@ -48,16 +55,8 @@ pub(super) enum Stage {
     /// Writers of the chunk are leaving.
     Draining { epoch: u64, start: u32, end: u32 },
     /// The target is at it.
-    Filling {
-        request: u64,
-        start: u32,
-        end: u32,
-        len_bytes: u64,
-        asked_at: Time,
-        /// Whether it reads the slab that it replaces, and no others.
-        copies: bool,
-    },
-    /// No source could be read; tried again at this time.
+    Filling(Fills),
+    /// Nothing is fenced: no source could be read, or it goes on more slowly than it could.
     Pausing { until: Time, start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
@@ -72,7 +71,7 @@ pub(super) enum Stage {
 }
 
 impl Repair {
-    pub fn new(extent: usize, split: usize, slot: usize, stage: Stage) -> Self {
+    pub fn new(extent: usize, split: usize, slot: usize, stage: Stage, now: Time) -> Self {
         Self {
             extent,
             split,
@@ -80,8 +79,10 @@ impl Repair {
             target: None,
             stage,
             given_up: Vec::new(),
+            fill_bytes: 0,
             shunned: 0,
             pauses: 0,
+            began: now,
         }
     }
 
@@ -111,10 +112,7 @@ impl Repair {
 /// How often a drain is looked at: workers leave an epoch within microseconds.
 pub(super) const DRAIN_POLL: Duration = Duration::from_micros(20);
 
-/// Most slab bytes rebuilt per step.
-const CHUNK_BYTES: u64 = 1 << 20;
-
-/// And in the first step: while the target connects to its sources, few writes wait.
+/// Slab bytes of the first step: while the target connects to its sources, few writes wait.
 const FIRST_CHUNK_BYTES: u64 = 4 << 10;
 
 /// Extents repaired at a time: while some wait for a host, a slab or a drain, others go on.
@@ -122,20 +120,6 @@ pub(super) const REPAIRS_MAX: usize = 4;
 
 /// A chunk takes milliseconds; a target that answers pings but takes this long is replaced.
 const FILL_MAX: Duration = Duration::from_secs(10);
-
-/// Pauses in a row after which another target is looked for.
-const PAUSES_MAX: u32 = 5;
-
-/// How long such a target is given no other slab to rebuild.
-const NO_REPAIRS: Duration = Duration::from_secs(10);
-
-/// A copy is a fill of a code in which both splits are the same: (k, r, the split to fill), ...
-const COPY: (usize, usize, usize) = (1, 1, 0);
-/// ... and the split that is read.
-const COPY_SOURCE: usize = 1;
-
-/// Pause before sources that failed are tried again, and before looking for space again.
-const PAUSE: Duration = Duration::from_millis(200);
 
 impl Control {
     /// Whether something waits for workers to leave an epoch.
@@ -150,6 +134,38 @@ impl Control {
             )
         };
         self.repairs.iter().any(drains)
+    }
+
+    /// When the first repair that pauses goes on.
+    pub(super) fn pauses_until(&self) -> Option<Time> {
+        let until = self.repairs.iter().filter_map(|repair| match repair.stage {
+            Stage::Pausing { until, .. } => Some(until),
+            _ => None,
+        });
+        until.min()
+    }
+
+    /// Looks at what the volume's users do, which says how fast repairs may go.
+    pub(super) fn tend_pace(&mut self, now: Time) {
+        if !self.pacing.is_due(now) {
+            return;
+        }
+        let core = &self.core;
+        let counters = &core.counters;
+        let pages = [&counters.pages_read, &counters.pages_written];
+        let load = Load {
+            pages: pages
+                .map(|pages| pages.load(Ordering::Relaxed))
+                .iter()
+                .sum(),
+            timed: [core.timings.read.counts(), core.timings.write.counts()],
+        };
+        let pace = &core.pace;
+        self.pacing.set(
+            pace.limit.load(Ordering::Relaxed),
+            pace.yields.load(Ordering::Relaxed),
+        );
+        self.pacing.handle_load(now, load, !self.repairs.is_empty());
     }
 
     /// Moves every repair on as far as it goes, then starts new ones.
@@ -189,12 +205,13 @@ impl Control {
                 session,
                 window,
             } if self.core.directory.is_settled(epoch) => {
-                self.repairs.swap_remove(at);
+                let repair = self.repairs.swap_remove(at);
+                self.core.timings.leave.note(now.since(repair.began));
                 self.give_back(session, window);
                 self.repair_retry = Time(0);
             }
             Stage::Pausing { until, start } if now >= until => self.fence(at, start),
-            Stage::Filling { asked_at, .. } => {
+            Stage::Filling(Fills { asked_at, .. }) => {
                 let target = self.repairs[at]
                     .target
                     .expect("a filling repair has a target");
@@ -251,7 +268,7 @@ impl Control {
                 continue;
             };
             self.repairs
-                .push(Repair::new(extent, split, split, Stage::Acquiring));
+                .push(Repair::new(extent, split, split, Stage::Acquiring, now));
             self.acquire(extent, split, host, Purpose::Repair);
         }
     }
@@ -298,7 +315,11 @@ impl Control {
             }
             true
         });
-        self.repairs[at].target = Some(session);
+        let now = self.now();
+        let repair = &mut self.repairs[at];
+        repair.target = Some(session);
+        let asked_at = std::mem::replace(&mut repair.began, now);
+        self.core.timings.place.note(now.since(asked_at));
         let start = if is_planted(Planted::PublishEarly) {
             u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages")
         } else {
@@ -308,7 +329,7 @@ impl Control {
     }
 
     /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
-    fn fence(&mut self, at: usize, start: u32) {
+    pub(super) fn fence(&mut self, at: usize, start: u32) {
         let Repair {
             extent,
             split,
@@ -317,16 +338,20 @@ impl Control {
         } = self.repairs[at];
         let pages =
             u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+        let split_bytes = self.core.scheme.split_bytes() as u64;
+        let now = self.now();
+        let step = self.pacing.step();
         let chunk_bytes = if start == 0 {
             FIRST_CHUNK_BYTES
         } else {
-            CHUNK_BYTES
+            step.fill_bytes * u64::from(step.fills)
         };
-        let chunk = chunk_bytes.div_ceil(self.core.scheme.split_bytes() as u64);
+        let chunk = chunk_bytes.div_ceil(split_bytes);
         let end = start
             .saturating_add(u32::try_from(chunk).expect("small"))
             .min(pages);
         let is_whole = start == pages;
+        let waits = self.pacing.waits_until(now).filter(|_| !is_whole);
         let is_recorded = !is_whole || self.is_recorded(extent, slot, split);
         if is_whole && is_recorded && self.repairs[at].moves() {
             return self.replace(at);
@@ -342,7 +367,7 @@ impl Control {
                     MemberState::Filling { watermark: start }
                 };
             }
-            stripe.fence = if is_whole || is_planted(Planted::NoFence) {
+            stripe.fence = if is_whole || waits.is_some() || is_planted(Planted::NoFence) {
                 0..0
             } else {
                 start..end
@@ -354,9 +379,15 @@ impl Control {
         }
         if !is_recorded {
             // Every write reaches it meanwhile: it is whole, and stays so.
-            return self.pause(at, start, self.now());
+            return self.pause(at, start, now);
+        }
+        if let Some(until) = waits {
+            self.repairs[at].stage = Stage::Pausing { until, start };
+            return;
         }
         if is_live {
+            let took = now.since(self.repairs[at].began);
+            self.core.timings.fill.note(took);
             tracing::info!(extent, split, "regeneration done");
             self.core
                 .counters
@@ -366,8 +397,12 @@ impl Control {
             self.repair_retry = Time(0);
             return;
         }
-        self.repairs[at].shunned = 0;
-        self.repairs[at].stage = Stage::Draining { epoch, start, end };
+        self.pacing
+            .note_chunk(now, u64::from(end - start) * split_bytes);
+        let repair = &mut self.repairs[at];
+        repair.shunned = 0;
+        repair.fill_bytes = step.fill_bytes;
+        repair.stage = Stage::Draining { epoch, start, end };
     }
 
     /// Whether the next owner would find the filled slab; one that is gone needs not be found.
@@ -376,176 +411,6 @@ impl Control {
         let stripe = snapshot.extents[extent].as_deref();
         let member = stripe.and_then(|stripe| stripe.members.get(slot)?.as_ref());
         member.is_none_or(|member| self.record_filled(extent, split, member))
-    }
-
-    /// The chunk is drained: has the target rebuild its written part, or skips it.
-    fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
-        let Repair {
-            extent,
-            split,
-            slot,
-            target,
-            shunned,
-            ..
-        } = self.repairs[at];
-        let base = extent as u64 * self.core.extent_pages;
-        let written = |from: u64| {
-            self.core
-                .marks
-                .written
-                .next(base + from, base + u64::from(end), true)
-        };
-        let Some(first) = written(u64::from(start)) else {
-            return self.fence(at, end);
-        };
-        let split_bytes = self.core.scheme.split_bytes() as u64;
-        let k = self.core.scheme.k();
-        let snapshot = self.core.directory.snapshot();
-        let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
-            return self.abandon(at);
-        };
-        let Some(Some(member)) = stripe.members.get(slot) else {
-            return self.abandon(at);
-        };
-        if (stripe.readable().count_ones() as usize) < k {
-            return self.abandon(at);
-        }
-        let usable = |index: usize| shunned >> index & 1 == 0;
-        let source = |index: usize, member: &Member| Source {
-            split: u8::try_from(index).expect("at most 40 members"),
-            address: self.hosts[member.session.host].config.address.to_string(),
-            window: pool_window(&member.window.descriptor),
-        };
-        let copies = slot != split;
-        let (code, sources) = if copies {
-            // Copying costs a k-th of decoding, needs no other host, and is right also for pages
-            // that decoding would get wrong.
-            let replaced = stripe.members[split].as_ref();
-            let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
-                return self.abandon(at);
-            };
-            let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
-            (COPY, sources.into_iter().collect())
-        } else {
-            if split < k && k > 1 {
-                // A write of the chunk may have ended unknown since the repair began.
-                let marks = &self.core.marks;
-                marks.condemn(base + u64::from(start), base + u64::from(end));
-            }
-            let others = stripe.members.iter().enumerate();
-            let sources: Vec<Source> = others
-                .filter(|&(index, _)| usable(index))
-                .filter_map(|(index, member)| Some((index, member.as_ref()?)))
-                .filter(|(_, member)| member.state == MemberState::Live)
-                .take(k)
-                .map(|(index, member)| source(index, member))
-                .collect();
-            ((k, self.core.scheme.r(), split), sources)
-        };
-        let (k, r, code_split) = code;
-        if sources.len() < k {
-            return self.pause(at, start, now);
-        }
-        let request = self.next_request();
-        let from = first - base;
-        let len_bytes = (u64::from(end) - from) * split_bytes;
-        let message = Request::Fill {
-            request,
-            target: pool_window(&member.window.descriptor),
-            split: u8::try_from(code_split).expect("at most 40 members"),
-            k: u8::try_from(k).expect("at most 32"),
-            r: u8::try_from(r).expect("at most 8"),
-            offset: from * split_bytes,
-            len_bytes,
-            sources,
-        };
-        self.repairs[at].stage = Stage::Filling {
-            request,
-            start,
-            end,
-            len_bytes,
-            asked_at: now,
-            copies,
-        };
-        // Losing the target ends the repair as well.
-        self.send(target.host, &message);
-    }
-
-    /// Lets writers into the chunk until sources are tried again: what stands in the way may
-    /// take long to pass. A target that can reach too few for too often is replaced.
-    fn pause(&mut self, at: usize, start: u32, now: Time) {
-        self.repairs[at].pauses += 1;
-        if self.repairs[at].pauses > PAUSES_MAX {
-            if let Some(target) = self.repairs[at].target {
-                self.hosts[target.host].no_repairs_until = now.after(NO_REPAIRS);
-            }
-            return self.abandon(at);
-        }
-        let extent = self.repairs[at].extent;
-        self.core.directory.publish_stripe(extent, |stripe| {
-            stripe.fence = 0..0;
-            true
-        });
-        self.repairs[at].stage = Stage::Pausing {
-            until: now.after(PAUSE),
-            start,
-        };
-    }
-
-    pub(super) fn on_filled(&mut self, host: HostIndex, request: u64, result: FillResult) {
-        let filling = |repair: &Repair| {
-            matches!(repair.stage, Stage::Filling { request: asked, .. } if asked == request)
-                && repair.target.is_some_and(|target| target.host == host)
-        };
-        let Some(at) = self.repairs.iter().position(filling) else {
-            return;
-        };
-        let Stage::Filling {
-            start,
-            end,
-            len_bytes,
-            asked_at,
-            copies,
-            ..
-        } = self.repairs[at].stage
-        else {
-            return;
-        };
-        match result {
-            FillResult::Done => {
-                self.core
-                    .counters
-                    .rebuilt_bytes
-                    .fetch_add(len_bytes, Ordering::Relaxed);
-                self.repairs[at].pauses = 0;
-                self.fence(at, end);
-            }
-            FillResult::SourceFailed { split } => {
-                tracing::warn!(
-                    extent = self.repairs[at].extent,
-                    split,
-                    "a source could not be read"
-                );
-                let split = if copies {
-                    u32::try_from(self.repairs[at].split).expect("at most 40 members")
-                } else {
-                    u32::from(split)
-                };
-                let bit = 1_u64.checked_shl(split).unwrap_or(0);
-                if bit & !self.repairs[at].shunned == 0 {
-                    // Not one that it was told to read: no more of this.
-                    return self.abandon(at);
-                }
-                self.repairs[at].shunned |= bit;
-                let extent = self.repairs[at].extent;
-                self.suspect(extent, split as usize);
-                // Asking may have lost a host, and with it repairs.
-                if let Some(at) = self.find_repair(extent) {
-                    self.fill(at, start, end, asked_at.max(self.now()));
-                }
-            }
-            FillResult::TargetStale | FillResult::Bad => self.abandon(at),
-        }
     }
 
     /// Ends a repair that cannot go on: fence away, the unfinished slab dropped.

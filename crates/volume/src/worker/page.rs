@@ -26,7 +26,7 @@ mod verbs;
 
 use std::sync::atomic::Ordering;
 
-use cenote_fabric::order_stores;
+use cenote_fabric::{Time, order_stores};
 
 use super::{Chunk, Kind, OPS_MAX, Work, Worker};
 use cenote_pool::planted::{Planted, is_planted};
@@ -79,6 +79,8 @@ pub(super) struct PageOp {
     version: u64,
     // Where a page that goes to the disk besides is, until no verb refers to it.
     entry: Option<u32>,
+    // Since when a chunk that is rebuilt is in its way.
+    fenced: Option<Time>,
     // Names its job at the disk.
     token: Option<Token>,
 }
@@ -293,7 +295,15 @@ impl Worker {
             };
         };
         if stripe.fence.contains(&index) {
+            let now = self.core.clock;
+            self.ops[at].fenced.get_or_insert_with(now);
             return self.park(op);
+        }
+        if let Some(since) = self.ops[at].fenced.take() {
+            self.core
+                .timings
+                .fence
+                .note((self.core.clock)().since(since));
         }
         if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
             if is_backed {

@@ -1,0 +1,269 @@
+//! The chunk of a repair that is fenced and drained: what its target is asked for, and what it
+//! answers.
+//!
+//! A chunk is one fill or, when nobody else asks for anything, several at once: the target goes from
+//! one to the next without a round trip. It carries them out in order, and a chunk that failed is
+//! asked for again when all of them have been answered: no fill of an earlier try is
+//! under way beside one of a later.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_pool::control::{FillResult, Request, Source};
+
+use super::repair::Stage;
+use super::{Control, pool_window};
+use crate::directory::{HostIndex, Member, MemberState};
+
+/// The fills of one chunk.
+#[derive(Clone, Copy)]
+pub(super) struct Fills {
+    /// Number of the first request; the others follow.
+    first: u64,
+    count: u64,
+    /// Not answered yet.
+    left: u64,
+    /// Slab bytes of each but the last.
+    fill_bytes: u64,
+    /// Slab bytes of all.
+    len_bytes: u64,
+    pub start: u32,
+    pub end: u32,
+    pub asked_at: Time,
+    /// Whether the slab that is replaced is read, and no others.
+    copies: bool,
+    /// The splits that it was told to read, as it names them.
+    asked: u64,
+    failed: bool,
+}
+
+impl Fills {
+    fn contains(&self, request: u64) -> bool {
+        (self.first..self.first + self.count).contains(&request)
+    }
+
+    /// Slab bytes of one of them.
+    fn bytes_of(&self, request: u64) -> u64 {
+        let begin = (request - self.first) * self.fill_bytes;
+        self.fill_bytes.min(self.len_bytes - begin)
+    }
+}
+
+/// Pauses in a row after which another target is looked for.
+const PAUSES_MAX: u32 = 5;
+
+/// How long such a target is given no other slab to rebuild.
+const NO_REPAIRS: Duration = Duration::from_secs(10);
+
+/// A copy is a fill of a code in which both splits are the same: (k, r, the split to fill), ...
+const COPY: (usize, usize, usize) = (1, 1, 0);
+/// ... and the split that is read.
+const COPY_SOURCE: usize = 1;
+
+/// Pause before sources that failed are tried again, and before looking for space again.
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
+
+impl Control {
+    /// The chunk is drained: has the target rebuild its written part, or skips it.
+    pub(super) fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
+        let repair = &self.repairs[at];
+        let (extent, split, slot) = (repair.extent, repair.split, repair.slot);
+        let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
+        let base = extent as u64 * self.core.extent_pages;
+        let written = |from: u64| {
+            self.core
+                .marks
+                .written
+                .next(base + from, base + u64::from(end), true)
+        };
+        let Some(first) = written(u64::from(start)) else {
+            return self.fence(at, end);
+        };
+        let split_bytes = self.core.scheme.split_bytes() as u64;
+        let k = self.core.scheme.k();
+        let snapshot = self.core.directory.snapshot();
+        let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
+            return self.abandon(at);
+        };
+        let Some(Some(member)) = stripe.members.get(slot) else {
+            return self.abandon(at);
+        };
+        if (stripe.readable().count_ones() as usize) < k {
+            return self.abandon(at);
+        }
+        let usable = |index: usize| shunned >> index & 1 == 0;
+        let source = |index: usize, member: &Member| Source {
+            split: u8::try_from(index).expect("at most 40 members"),
+            address: self.hosts[member.session.host].config.address.to_string(),
+            window: pool_window(&member.window.descriptor),
+        };
+        let copies = slot != split;
+        let (code, sources) = if copies {
+            // Copying costs a k-th of decoding, needs no other host, and is right also for pages
+            // that decoding would get wrong.
+            let replaced = stripe.members[split].as_ref();
+            let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
+                return self.abandon(at);
+            };
+            let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
+            (COPY, sources.into_iter().collect())
+        } else {
+            if split < k && k > 1 {
+                // A write of the chunk may have ended unknown since the repair began.
+                let marks = &self.core.marks;
+                marks.condemn(base + u64::from(start), base + u64::from(end));
+            }
+            let others = stripe.members.iter().enumerate();
+            let sources: Vec<Source> = others
+                .filter(|&(index, _)| usable(index))
+                .filter_map(|(index, member)| Some((index, member.as_ref()?)))
+                .filter(|(_, member)| member.state == MemberState::Live)
+                .take(k)
+                .map(|(index, member)| source(index, member))
+                .collect();
+            ((k, self.core.scheme.r(), split), sources)
+        };
+        let (k, r, code_split) = code;
+        if sources.len() < k {
+            return self.pause(at, start, now);
+        }
+        let from = first - base;
+        let len_bytes = (u64::from(end) - from) * split_bytes;
+        let count = len_bytes.div_ceil(fill_bytes);
+        let fills = Fills {
+            first: self.requests_made + 1,
+            count,
+            left: count,
+            fill_bytes,
+            len_bytes,
+            start,
+            end,
+            asked_at: now,
+            copies,
+            asked: sources
+                .iter()
+                .fold(0, |all, source| all | 1 << source.split),
+            failed: false,
+        };
+        self.requests_made += count;
+        self.repairs[at].stage = Stage::Filling(fills);
+        let window = pool_window(&member.window.descriptor);
+        for request in fills.first..fills.first + count {
+            let message = Request::Fill {
+                request,
+                target: window,
+                split: u8::try_from(code_split).expect("at most 40 members"),
+                k: u8::try_from(k).expect("at most 32"),
+                r: u8::try_from(r).expect("at most 8"),
+                offset: from * split_bytes + (request - fills.first) * fill_bytes,
+                len_bytes: fills.bytes_of(request),
+                sources: sources.clone(),
+            };
+            // Losing the target ends the repair as well.
+            if !self.send(target.host, &message) {
+                return;
+            }
+        }
+    }
+
+    /// Lets writers into the chunk until sources are tried again: what stands in the way may
+    /// take long to pass. A target that can reach too few for too often is replaced.
+    pub(super) fn pause(&mut self, at: usize, start: u32, now: Time) {
+        self.repairs[at].pauses += 1;
+        if self.repairs[at].pauses > PAUSES_MAX {
+            if let Some(target) = self.repairs[at].target {
+                self.hosts[target.host].no_repairs_until = now.after(NO_REPAIRS);
+            }
+            return self.abandon(at);
+        }
+        let extent = self.repairs[at].extent;
+        self.core.directory.publish_stripe(extent, |stripe| {
+            stripe.fence = 0..0;
+            true
+        });
+        self.repairs[at].stage = Stage::Pausing {
+            until: now.after(PAUSE),
+            start,
+        };
+    }
+
+    pub(super) fn on_filled(&mut self, host: HostIndex, request: u64, result: FillResult) {
+        let is_of = |repair: &super::repair::Repair| {
+            matches!(repair.stage, Stage::Filling(fills) if fills.contains(request))
+                && repair.target.is_some_and(|target| target.host == host)
+        };
+        let Some(at) = self.repairs.iter().position(is_of) else {
+            return;
+        };
+        let Stage::Filling(fills) = &mut self.repairs[at].stage else {
+            return;
+        };
+        fills.left -= 1;
+        match result {
+            FillResult::Done => {
+                let bytes = fills.bytes_of(request);
+                let rebuilt = &self.core.counters.rebuilt_bytes;
+                rebuilt.fetch_add(bytes, Ordering::Relaxed);
+            }
+            FillResult::SourceFailed { split } => {
+                fills.failed = true;
+                if !self.shun(at, split) {
+                    // Not one that it was told to read: no more of this.
+                    return self.abandon(at);
+                }
+            }
+            FillResult::TargetStale | FillResult::Bad => return self.abandon(at),
+        }
+        self.end_chunk(host, request);
+    }
+
+    /// Goes on when the last fill of a chunk has been answered.
+    fn end_chunk(&mut self, host: HostIndex, request: u64) {
+        // Asking after a source may have lost a host, and with it repairs.
+        let found = self.repairs.iter().position(|repair| {
+            matches!(repair.stage, Stage::Filling(fills) if fills.contains(request))
+                && repair.target.is_some_and(|target| target.host == host)
+        });
+        let Some(at) = found else { return };
+        let Stage::Filling(fills) = self.repairs[at].stage else {
+            return;
+        };
+        if fills.left > 0 {
+            return;
+        }
+        if fills.failed {
+            let now = self.now().max(fills.asked_at);
+            return self.fill(at, fills.start, fills.end, now);
+        }
+        self.repairs[at].pauses = 0;
+        self.fence(at, fills.end);
+    }
+
+    /// Leaves a source out for the rest of the chunk and asks after it; false when it is none
+    /// of the repair's.
+    fn shun(&mut self, at: usize, split: u8) -> bool {
+        let repair = &mut self.repairs[at];
+        let extent = repair.extent;
+        let Stage::Filling(fills) = repair.stage else {
+            return false;
+        };
+        tracing::warn!(extent, split, "a source could not be read");
+        let is_asked = |bit: u64| bit & fills.asked != 0;
+        if !1_u64.checked_shl(split.into()).is_some_and(is_asked) {
+            return false;
+        }
+        let split = if fills.copies {
+            repair.split
+        } else {
+            usize::from(split)
+        };
+        let bit = 1 << split;
+        // Several fills of a chunk may fail for one source.
+        if repair.shunned & bit == 0 {
+            repair.shunned |= bit;
+            self.suspect(extent, split);
+        }
+        true
+    }
+}

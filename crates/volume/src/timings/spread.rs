@@ -1,0 +1,155 @@
+//! How durations are spread: a histogram that many threads add to and one reads.
+//!
+//! Buckets are an eighth of an octave wide, so a quantile is right within 12%. Adding is one
+//! relaxed increment.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Buckets per octave.
+const STEPS: usize = 8;
+/// Octaves of nanoseconds: up to 18 minutes. What is longer counts as that.
+const OCTAVES: usize = 40;
+const BUCKETS: usize = STEPS * OCTAVES;
+
+/// Durations since the volume was opened.
+#[derive(Debug)]
+pub struct Spread([AtomicU32; BUCKETS]);
+
+/// How many were in each bucket at one moment, or between two.
+#[derive(Clone, Debug)]
+pub struct Counts([u32; BUCKETS]);
+
+/// Of all so far.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct SpreadValues {
+    /// So many.
+    pub count: u64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer, in microseconds.
+    pub p99_us: f64,
+    /// Longest, in microseconds.
+    pub max_us: f64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self([const { AtomicU32::new(0) }; BUCKETS])
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; BUCKETS])
+    }
+}
+
+impl Spread {
+    pub fn note(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.0[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
+    }
+
+    pub fn values(&self) -> SpreadValues {
+        let counts = self.counts();
+        let micros = |quantile| counts.quantile(quantile).map_or(0.0, |nanos| nanos / 1e3);
+        SpreadValues {
+            count: counts.total(),
+            p50_us: micros(0.5),
+            p99_us: micros(0.99),
+            max_us: micros(1.0),
+        }
+    }
+}
+
+impl Counts {
+    /// Those that came after `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at].wrapping_sub(earlier.0[at])
+        }))
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().copied().map(u64::from).sum()
+    }
+
+    /// The duration in nanoseconds that this share of all does not pass; `None` of none.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let total = self.total();
+        let rank = ((total as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (at, &count) in self.0.iter().enumerate() {
+            seen += u64::from(count);
+            if seen >= rank {
+                return Some(upper_ns(at));
+            }
+        }
+        None
+    }
+}
+
+/// Below `STEPS` each number has its bucket; from there on each octave has `STEPS`.
+fn bucket(nanos: u64) -> usize {
+    let steps = STEPS as u64;
+    if nanos < steps {
+        return nanos as usize;
+    }
+    let octave = nanos.ilog2() as usize;
+    let within = (nanos >> (octave - 3)) as usize & (STEPS - 1);
+    ((octave - 2) * STEPS + within).min(BUCKETS - 1)
+}
+
+/// The largest duration of a bucket.
+fn upper_ns(bucket: usize) -> f64 {
+    if bucket < STEPS {
+        return bucket as f64;
+    }
+    let (octave, within) = (bucket / STEPS + 2, bucket % STEPS);
+    (((STEPS + within + 1) as u64) << (octave - 3)) as f64 - 1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantiles_are_of_what_came_since() {
+        let spread = Spread::default();
+        spread.note(Duration::from_secs(1));
+        let earlier = spread.counts();
+        for micros in 1..=100 {
+            spread.note(Duration::from_micros(micros));
+        }
+        let since = spread.counts().since(&earlier);
+        assert_eq!(since.total(), 100);
+        let within = |quantile, micros: f64| {
+            let ratio = since.quantile(quantile).unwrap() / (micros * 1e3);
+            assert!((1.0..1.13).contains(&ratio), "{quantile}: {ratio}");
+        };
+        within(0.5, 50.0);
+        within(0.99, 99.0);
+        within(1.0, 100.0);
+        assert_eq!(Counts::default().quantile(0.5), None);
+        assert_eq!(spread.values().count, 101);
+        assert!(spread.values().max_us > 1e6);
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_what_falls_into_it(nanos in 0_u64..1 << 38) {
+            let at = bucket(nanos);
+            prop_assert!(upper_ns(at) >= nanos as f64);
+            prop_assert!(upper_ns(at) <= nanos as f64 * 1.125);
+            prop_assert!(at == 0 || upper_ns(at - 1) < nanos as f64);
+        }
+    }
+}

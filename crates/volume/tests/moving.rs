@@ -129,6 +129,73 @@ fn a_host_is_drained_under_load_over_tcp() {
     drain_under_load("mirror:3", 2, 5, Transport::Tcp);
 }
 
+/// Hosts know nothing of each other: these three want every slab of most stripes back at the same
+/// moment, one more than a stripe of 2+2 can lose (soundness Y6).
+#[test]
+fn hosts_that_want_most_of_a_stripe_back_at_once_get_it_slab_by_slab() {
+    let cluster = Cluster::start(8, Transport::Shm, 64 << 20, SLAB);
+    let volume = cluster.volume("rs:2+2", SIZE);
+    let written = under_load(&volume, || {
+        let mut operators = [0, 1, 2].map(|host| Operator::of(&cluster, host));
+        for operator in &mut operators {
+            operator.drain(Drain::On);
+        }
+        wait_until(
+            || {
+                let status = volume.status().unwrap();
+                // All members of every stripe are there at any time, copies aside.
+                assert_eq!(status.health, Health::Healthy, "{status:#?}");
+                operators.iter_mut().all(|operator| {
+                    let slabs = operator.status().slabs;
+                    slabs.free == slabs.total()
+                })
+            },
+            || format!("{:#?}", volume.status()),
+        );
+    });
+    let status = volume.status().unwrap();
+    assert!((0..3).all(|host| !holds(&volume, host)));
+    let counters = status.counters;
+    assert_eq!((counters.slabs_rebuilt, counters.requests_failed), (0, 0));
+    let steps = status.repair;
+    assert!(counters.slabs_moved > 0 && steps.leave.count == counters.slabs_moved);
+    assert_eq!(steps.place.count, counters.slabs_moved);
+    check(&volume, &written);
+}
+
+#[test]
+fn a_rebuild_with_a_limit_keeps_it_and_ends() {
+    let mut cluster = Cluster::start(5, Transport::Shm, 64 << 20, SLAB);
+    let volume = cluster.volume("rs:2+1", SIZE);
+    let mut worker = volume.worker().unwrap();
+    for index in 0..SIZE / PAGE as u64 {
+        worker.write(index * PAGE as u64, &page(index, 1)).unwrap();
+    }
+    // A slab of 2 MiB in a second, which is slower than any machine, in steps of a quarter MiB.
+    volume.pace_repairs(SLAB, true);
+    let victim = (0..5).find(|&host| holds(&volume, host)).unwrap();
+    let began = std::time::Instant::now();
+    cluster.stop(victim);
+    wait_until(
+        || {
+            let status = volume.status().unwrap();
+            status.counters.slabs_rebuilt > 0 && status.health == Health::Healthy
+        },
+        || format!("{:#?}", volume.status()),
+    );
+    let status = volume.status().unwrap();
+    assert_eq!(status.repair.bytes_per_s, Some(SLAB));
+    let seconds = status.counters.rebuilt_bytes.saturating_sub(SLAB) as f64 / SLAB as f64;
+    let took = began.elapsed().as_secs_f64();
+    // The first step and the last one of each slab are not waited for.
+    assert!(took > seconds * 0.5, "{took} s for {seconds} s of slabs");
+    for index in 0..SIZE / PAGE as u64 {
+        let mut seen = vec![0; PAGE];
+        worker.read(index * PAGE as u64, &mut seen).unwrap();
+        assert!(seen == page(index, 1), "page {index}");
+    }
+}
+
 #[test]
 fn slabs_with_nowhere_to_go_stay_and_are_declined() {
     let cluster = Cluster::start(3, Transport::Shm, 64 << 20, SLAB);

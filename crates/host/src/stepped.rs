@@ -16,6 +16,10 @@ use crate::machine::Machine;
 use crate::side_thread::SideThread;
 use crate::{Config, Gauge, Result};
 
+/// Every process of a simulation runs on this machine, as far as it says: clients are told of memory
+/// to spare.
+const MACHINE: u128 = 1;
+
 /// A host that its caller runs step by step.
 pub struct Stepped {
     daemon: Daemon,
@@ -63,7 +67,7 @@ impl Stepped {
                 incarnation: clock().0,
                 clock,
                 watch,
-                machine: 0,
+                machine: MACHINE,
             },
         );
         daemon.begin();

@@ -15,6 +15,9 @@ use crate::journal::Image;
 use crate::volume::{Assembly, Opened};
 use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
+/// Every process of a simulation runs on this machine, as far as it says.
+const MACHINE: u128 = 1;
+
 /// A slab's place in a volume's directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Seat {
@@ -125,7 +128,7 @@ impl Stepped {
             config,
             Assembly {
                 client,
-                machine: 0,
+                machine: MACHINE,
                 slab_bytes,
                 links,
                 dialer,

@@ -47,6 +47,7 @@ impl Host {
             headroom: gives_way.then(|| Headroom {
                 keep: Share::Bytes(u64::from(slabs) * slab_bytes),
                 floor: Some(Share::Bytes(0)),
+                reclaim: true,
                 ..Headroom::infiniswap()
             }),
         };

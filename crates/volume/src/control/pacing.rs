@@ -151,12 +151,20 @@ impl Pacing {
         }
     }
 
-    /// What the next chunk is to be. Beside requests it is small, as writes to it wait.
+    /// What the next chunk is to be. Writes to it wait, so beside requests it is one fill, and a
+    /// small one where it yields to them.
     pub fn step(&self) -> Step {
-        let is_alone = self.rate().is_infinite();
         Step {
-            fill_bytes: if is_alone { 1 << 20 } else { 256 << 10 },
-            fills: if is_alone { 4 } else { 1 },
+            fill_bytes: if self.rate().is_infinite() {
+                1 << 20
+            } else {
+                256 << 10
+            },
+            fills: if self.is_loaded || self.rate().is_finite() {
+                1
+            } else {
+                4
+            },
         }
     }
 
@@ -306,5 +314,10 @@ mod tests {
         assert_eq!(users.pacing.rate(), MIB as f64);
         users.pacing.set(0, false);
         assert!(users.pacing.rate().is_infinite(), "told not to yield");
+        assert_eq!(
+            users.pacing.step().fills,
+            1,
+            "but writes do not wait for four"
+        );
     }
 }

@@ -110,7 +110,7 @@ impl Host {
         Site {
             domain: self.domain,
             power: self.power,
-            retired: self.config.retired,
+            retired: self.config.retired || !self.config.lends,
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cenote_volume::{Backing, HostConfig, Placement, Volume, VolumeConfig, VolumeError};
+use cenote_volume::{
+    Backing, HostConfig, Placement, Protection, Volume, VolumeConfig, VolumeError,
+};
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::expected::Expected;
@@ -200,6 +202,7 @@ impl Serving {
         let config = VolumeConfig {
             name: name.to_owned(),
             id: spec.id()?,
+            protection: Protection::None,
             resilience,
             placement,
             size_bytes,

@@ -30,6 +30,14 @@ impl Code {
     /// [`CodeError::TooFewSplits`] with fewer than `k + 2d` or no more than `k`;
     /// [`CodeError::NoSuchSplit`]; [`CodeError::RepeatedSplit`]; [`CodeError::Length`].
     pub fn locate(&self, splits: &[(usize, &[u8])], d: usize) -> Result<Vec<usize>, CodeError> {
+        Ok(bits(self.locate_set(splits, d)?).collect())
+    }
+
+    /// As [`locate`](Self::locate), as a bit per split and without allocating.
+    ///
+    /// # Errors
+    /// As `locate`.
+    pub fn locate_set(&self, splits: &[(usize, &[u8])], d: usize) -> Result<u64, CodeError> {
         let checked = Splits::new(self.shape(), splits)?;
         let given = splits.len();
         let needed = self.shape().k.saturating_add(d.saturating_mul(2).max(1));
@@ -46,7 +54,7 @@ impl Code {
                     given,
                 })?;
         }
-        Ok(bits(wrong).collect())
+        Ok(wrong)
     }
 
     /// The first position at which the splits in `mask`, more than `k`, disagree.

@@ -6,9 +6,12 @@
 //! open while fills follow each other, and are closed when they stop, since a mapping of
 //! a dead host's memory keeps that memory from the system.
 //!
+//! Where more than `k` sources are given, they are compared before they are believed (`compared`).
+//!
 //! Invariant: on any end but `Done` the range's content is unspecified; its owner
 //! publishes nothing of it.
 
+mod compared;
 mod direct;
 mod filler;
 mod gather;
@@ -45,7 +48,7 @@ pub(crate) struct Fill {
     pub offset: u64,
     /// Length of the range.
     pub len_bytes: u64,
-    /// Where the `k` others are.
+    /// Where `k` others are, or more to compare with each other.
     pub sources: Vec<Source>,
 }
 
@@ -67,7 +70,7 @@ impl Fill {
             && self.split < splits
             && (1..=FILL_BYTES_MAX).contains(&self.len_bytes)
             && fits(target_bytes)
-            && self.sources.len() == usize::from(self.k)
+            && self.sources.len() >= usize::from(self.k)
             && distinct
     }
 }
@@ -187,7 +190,8 @@ mod tests {
         assert!(!sound(|f| f.offset += 1), "past the target's end");
         assert!(!sound(|f| f.offset = u64::MAX), "an end that wraps");
         assert!(!sound(|f| f.len_bytes = 0), "nothing");
-        assert!(!sound(|f| f.k = 3), "more sources than k");
+        assert!(sound(|f| f.k = 3), "one more than k, to compare");
+        assert!(!sound(|f| f.k = 5), "fewer sources than k");
         assert!(!sound(|f| {
             f.k = 0;
             f.sources.clear();

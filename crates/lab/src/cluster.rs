@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
 use cenote_volume::{
-    Backing, HostConfig, Mode, Placement, Resilience, Scheme, Volume, VolumeConfig,
+    Backing, HostConfig, Mode, Placement, Protection, Resilience, Scheme, Volume, VolumeConfig,
 };
 
 /// Running hosts and the folder they live in.
@@ -121,6 +121,7 @@ impl LocalCluster {
         VolumeConfig {
             name: format!("bench {scheme}"),
             id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
+            protection: Protection::None,
             resilience: resilience.expect("every scheme has it"),
             placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,

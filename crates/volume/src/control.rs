@@ -9,6 +9,7 @@
 
 mod activity;
 mod closing;
+mod compared;
 mod dialer;
 mod dropping;
 mod endpoints;
@@ -24,6 +25,7 @@ mod progress;
 mod reclaim;
 mod recording;
 mod repair;
+mod standing;
 mod suspects;
 
 use std::collections::BTreeMap;
@@ -54,6 +56,7 @@ use pacing::Pacing;
 use placing::Placer;
 use recording::Record;
 use repair::Repair;
+use standing::Standings;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use hosts::HostConfig;
@@ -126,6 +129,7 @@ pub struct Control {
     // Slabs that their hosts want back.
     wanted: Wanted,
     activity: Activity,
+    standings: Standings,
     // Where the search for stripes to repair goes on.
     repair_retry: Time,
     sessions_made: u64,
@@ -153,6 +157,7 @@ impl Control {
                 client: parts.client,
                 name: parts.name,
             },
+            standings: Standings::new(hosts.len(), now),
             placer: Placer::new(parts.placement, parts.core.scheme, &hosts),
             hosts,
             activity: Activity::new(parts.core.touched.len(), now),
@@ -381,6 +386,7 @@ impl Control {
         }
         self.tend_acquires(now);
         self.tend_activity(now);
+        self.tend_standings(now);
         self.tend_owning(now);
         let core = Arc::clone(&self.core);
         self.refused.retain(|&(extent, until)| {
@@ -427,6 +433,8 @@ impl Control {
             name: host.config.name.clone(),
             connected: host.is_up() && !self.is_returning(index),
             slabs_free: host.slabs_free,
+            standing: self.standing(index),
+            wrong_splits: self.core.integrity.wrong_splits(index),
         };
         self.hosts.iter().enumerate().map(state).collect()
     }

@@ -11,6 +11,7 @@ use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::homing::Spare;
+use crate::integrity::{Integrity, Tags};
 use crate::marks::Marks;
 use crate::timings::Timings;
 use crate::wake::Wake;
@@ -45,6 +46,7 @@ pub struct Core {
     pub closed: AtomicBool,
     pub wake: Wake,
     pub counters: Counters,
+    pub integrity: Integrity,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -107,6 +109,7 @@ pub struct Shape {
     pub slab_bytes: u64,
     pub size_bytes: u64,
     pub size_max: u64,
+    pub host_count: usize,
 }
 
 /// Where an extent stands with the control thread.
@@ -125,6 +128,7 @@ impl Core {
     pub fn new(
         shape: Shape,
         marks: Marks,
+        tags: Option<Tags>,
         backing: Option<Arc<Store>>,
         wake: Wake,
         clock: fn() -> Time,
@@ -134,6 +138,7 @@ impl Core {
             slab_bytes,
             size_bytes,
             size_max,
+            host_count,
         } = shape;
         let scheme = resilience.scheme();
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
@@ -160,6 +165,7 @@ impl Core {
             closed: AtomicBool::new(false),
             wake,
             counters: Counters::default(),
+            integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             pace: Pace::default(),
             spare: Spare::default(),
@@ -175,7 +181,11 @@ impl Core {
     /// Makes sure that what is known of the pages of so large a volume has room.
     pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
         let extents = size_bytes.div_ceil(self.extent_pages * PAGE_BYTES as u64);
-        self.marks.reserve(extents * self.extent_pages)
+        let pages = extents * self.extent_pages;
+        if let Some(tags) = &self.integrity.tags {
+            tags.reserve(pages)?;
+        }
+        self.marks.reserve(pages)
     }
 
     /// The pages of an extent.

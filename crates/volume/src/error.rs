@@ -2,6 +2,7 @@
 
 use crate::Scheme;
 use crate::directory::WORKERS_MAX;
+use crate::integrity::TagsError;
 use crate::journal::JournalError;
 use crate::marks::MarksError;
 
@@ -75,6 +76,9 @@ pub enum VolumeError {
     /// As above.
     #[error(transparent)]
     Marks(#[from] MarksError),
+    /// As above, or the volume was made with another protection or key.
+    #[error(transparent)]
+    Tags(#[from] TagsError),
     /// Mapping ran out of hosts with memory.
     #[error(
         "no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller"

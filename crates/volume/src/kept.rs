@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::integrity::Tags;
 use crate::journal::{Identity, Image, Journal, JournalFile, Log};
 use crate::marks::Marks;
 use crate::{JournalError, VolumeConfig, VolumeError};
@@ -17,6 +18,8 @@ pub struct Kept {
     pub journal: Box<dyn Log>,
     /// The marks of the pages, to be mapped; survive the process.
     pub marks: File,
+    /// The tags of the pages, to be mapped; survive the process. Needed where pages are protected.
+    pub tags: Option<File>,
 }
 
 /// What an owner left, in short.
@@ -38,17 +41,20 @@ impl Kept {
     /// # Errors
     /// The system refuses.
     pub fn in_files(journal: &Path, marks: &Path) -> io::Result<Self> {
-        let marks = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .open(marks)?;
         Ok(Self {
             journal: Box::new(JournalFile::new(journal)),
-            marks,
+            marks: open(marks)?,
+            tags: None,
         })
+    }
+
+    /// A third file, for what is kept of protected pages.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn with_tags(self, tags: &Path) -> io::Result<Self> {
+        let tags = Some(open(tags)?);
+        Ok(Self { tags, ..self })
     }
 
     /// What the last owner left, in short; `None` when there is no journal.
@@ -112,7 +118,7 @@ impl Kept {
         slab_bytes: u64,
         page_count: u64,
         left: Option<Image>,
-    ) -> Result<(Marks, Journal), VolumeError> {
+    ) -> Result<(Marks, Option<Tags>, Journal), VolumeError> {
         let identity = Identity {
             volume: config.id,
             slab_bytes,
@@ -129,12 +135,26 @@ impl Kept {
         } else {
             Marks::take_over(&self.marks, config.id, page_count)?
         };
+        let tags = match &self.tags {
+            Some(file) => Tags::in_file(file, &config.protection, config.id, page_count, &marks)?,
+            None => Tags::missing(&config.protection)?,
+        };
         let image = Image {
             identity,
             epoch: image.epoch + 1,
             ..image
         };
         let journal = Journal::begin(self.journal, image).map_err(JournalError::Io)?;
-        Ok((marks, journal))
+        Ok((marks, tags, journal))
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
 }

@@ -302,6 +302,17 @@ impl Marks {
         }
     }
 
+    /// What is left of a page is not what was written: it is an error until it is written whole.
+    pub fn tear(&self, page: u64) {
+        // First: who reads the page must look at the bit.
+        self.troubled.fetch_add(1, Ordering::AcqRel);
+        let was_torn = !self.torn.insert(page);
+        let was_doubtful = self.doubtful.remove(page);
+        if was_torn || was_doubtful {
+            self.troubled.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// Doubtful pages in `from..end`.
     pub fn doubtful_pages(&self, from: u64, end: u64) -> impl Iterator<Item = u64> {
         let mut next = if self.troubled.load(Ordering::Acquire) == 0 {
@@ -363,7 +374,7 @@ fn description(volume: u128) -> io::Result<[u64; 4]> {
 }
 
 /// Has the disk keep room for the first bytes of a file.
-fn allocate(file: &File, len_bytes: usize) -> io::Result<()> {
+pub fn allocate(file: &File, len_bytes: usize) -> io::Result<()> {
     let len =
         libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
     // SAFETY: no pointers.
@@ -381,7 +392,7 @@ fn len_bytes(page_count: u64) -> io::Result<usize> {
 }
 
 /// Words of a shared map, which it keeps alive.
-struct Words {
+pub struct Words {
     _map: Arc<MmapRaw>,
     base: *const AtomicU64,
     count: usize,
@@ -393,7 +404,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    fn new(map: &Arc<MmapRaw>, first: usize, count: usize) -> Self {
+    pub fn new(map: &Arc<MmapRaw>, first: usize, count: usize) -> Self {
         assert!(
             (first + count) * 8 <= map.len(),
             "words {first}+{count} pass the map's end"
@@ -408,7 +419,7 @@ impl Words {
     }
 
     #[inline]
-    fn as_slice(&self) -> &[AtomicU64] {
+    pub fn as_slice(&self) -> &[AtomicU64] {
         // SAFETY: `new` bounds the range; the map is page-aligned, lives as long as `self`, and is
         // only touched through atomics. Its file is this process's own, under the volume's lock:
         // nobody truncates it.

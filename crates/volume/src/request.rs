@@ -49,6 +49,11 @@ pub enum IoError {
     /// More hosts of a stripe were lost than the scheme survives; the pages are gone.
     #[error("lost: more hosts failed than the scheme survives")]
     Lost,
+    /// Splits of the page disagree, and which of them are right cannot be told.
+    #[error(
+        "corrupt: what hosts hold of the page disagrees, and nothing tells which of it is right"
+    )]
+    Corrupt,
     /// Too few hosts are left (or have memory left) to hold the extent; may succeed later.
     #[error("no space: too few hosts have memory left")]
     NoSpace,

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
+use crate::integrity::{IntegrityStatus, Standing};
 use crate::timings::{SpreadValues, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
@@ -43,6 +44,8 @@ pub struct VolumeStatus {
     pub extents: Vec<ExtentStatus>,
     /// What stands behind the slabs, if anything does.
     pub backing: Option<BackingStatus>,
+    /// What was found wrong in the memory of hosts, and put right.
+    pub integrity: IntegrityStatus,
     /// How long it took to map an extent lately.
     pub mapping: TimingValues,
     /// How long it took to give up a slab that its host wanted back lately.
@@ -114,6 +117,10 @@ pub struct HostState {
     pub connected: bool,
     /// Slabs that it would still lend.
     pub slabs_free: u32,
+    /// What its errors make of it.
+    pub standing: Standing,
+    /// Splits of it that were found wrong.
+    pub wrong_splits: u64,
 }
 
 /// One mapped extent.
@@ -206,6 +213,7 @@ impl Control {
             hosts: self.host_states(),
             extents,
             backing: core.backing.as_ref().map(|_| self.backing_status()),
+            integrity: core.integrity.status(),
             mapping: core.timings.map.values(),
             eviction: core.timings.evict.values(),
             repair: self.repair_status(),

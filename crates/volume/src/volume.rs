@@ -13,13 +13,14 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Mapping, Shape, pages_of};
 use crate::directory::WorkerEpoch;
+use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
 use crate::marks::{Marks, MarksError};
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
-use crate::{PAGE_BYTES, Resilience, Scheme, VolumeError};
+use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct VolumeConfig {
     pub name: String,
     /// Identity; hosts lend to one live owner of it at a time.
     pub id: u128,
+    /// What is kept of every page, so that other bytes are never taken for it.
+    pub protection: Protection,
     /// Redundancy, and what is done about slow, lost and wrong hosts.
     pub resilience: Resilience,
     /// How the hosts of its stripes are chosen.
@@ -231,12 +234,16 @@ impl Volume {
             source,
         })?;
         let pages = pages_of(scheme, slab_bytes, size_bytes_max);
-        let (marks, journal) = match with.kept {
+        let (marks, tags, journal) = match with.kept {
             Some((kept, left)) => {
-                let (marks, journal) = kept.begin(&config, slab_bytes, pages, left)?;
-                (marks, Some(journal))
+                let (marks, tags, journal) = kept.begin(&config, slab_bytes, pages, left)?;
+                (marks, tags, Some(journal))
             }
-            None => (Marks::anonymous(pages).map_err(MarksError::Io)?, None),
+            None => {
+                let marks = Marks::anonymous(pages).map_err(MarksError::Io)?;
+                let tags = Tags::anonymous(&config.protection, config.id, pages)?;
+                (marks, tags, None)
+            }
         };
         let (store, queues) = match with.backing {
             Some(backing) => {
@@ -253,8 +260,9 @@ impl Volume {
             slab_bytes,
             size_bytes: config.size_bytes,
             size_max: size_bytes_max,
+            host_count: config.hosts.len(),
         };
-        let core = Arc::new(Core::new(shape, marks, store, wake, with.clock));
+        let core = Arc::new(Core::new(shape, marks, tags, store, wake, with.clock));
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);
         let is_kept = journal.is_some();

@@ -32,7 +32,7 @@ use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use lanes::Lanes;
-use page::PageOp;
+use page::{Guard, PageOp};
 use random::Random;
 
 pub use switches::{Switches, Work};
@@ -73,6 +73,7 @@ pub struct Worker {
     switches: Switches,
     // Hears of the processor's work, in a simulation.
     meter: Option<fn(Work)>,
+    guard: Guard,
     // Operations that wait for something other than a completion.
     parked: Vec<u16>,
     retry: Vec<u16>,
@@ -121,6 +122,8 @@ enum Kind {
     Read,
     Write,
     Discard,
+    /// Reads pages that hold data for nobody, to find splits that are wrong.
+    Scrub,
 }
 
 // SAFETY: the raw pointers in slots point into buffers that the slots own (or that a
@@ -156,6 +159,7 @@ impl Worker {
             random: Random::new(id as u64),
             switches: Switches::default(),
             meter: None,
+            guard: Guard::new(block),
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
             at_disk: 0,
@@ -341,6 +345,16 @@ impl Worker {
         ))
     }
 
+    /// Compares all that hosts hold of one page, and writes anew what is wrong of it.
+    ///
+    /// # Errors
+    /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
+    pub(crate) fn scrub(&mut self, page: u64) -> Result<(), IoError> {
+        let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
+        let nobody = std::ptr::null_mut();
+        self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
+    }
+
     /// Runs one request with a borrowed buffer to its end.
     fn run(&mut self, slot: Slot) -> Result<(), IoError> {
         /// Turns without progress before the thread blocks instead of spinning.
@@ -452,7 +466,7 @@ impl Worker {
             let at = usize::from(request);
             let all_started = match self.requests[at].kind {
                 Kind::Discard => self.discard_pages(request),
-                Kind::Read | Kind::Write => self.start_chunks(request),
+                Kind::Read | Kind::Write | Kind::Scrub => self.start_chunks(request),
             };
             if !all_started {
                 break;
@@ -498,6 +512,7 @@ impl Worker {
             if !is_planted(Planted::LateBit) {
                 self.core.marks.written.remove(page);
                 self.core.marks.heal(page);
+                self.forget_tag(page);
                 if let Some(store) = &self.core.backing {
                     store.pages.remote.remove(page);
                 }

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
-use cenote_volume::{Health, Placement, Resilience, VolumeConfig};
+use cenote_volume::{Health, Placement, Protection, Resilience, VolumeConfig};
 use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
@@ -19,6 +19,7 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
     let config = VolumeConfig {
         name: "test".into(),
         id: 7,
+        protection: Protection::None,
         resilience: Resilience::of("rs:2+1".parse().unwrap()),
         placement: Placement::over_all_hosts(1),
         size_bytes,
@@ -66,6 +67,7 @@ fn extents_mapped_ahead_stay_mapped_when_their_pages_are_discarded() {
     let config = VolumeConfig {
         name: "other".into(),
         id: 8,
+        protection: Protection::None,
         resilience: Resilience::of("rs:2+1".parse().unwrap()),
         placement: Placement::over_all_hosts(1),
         size_bytes: 4 << 20,

@@ -503,6 +503,7 @@ fn errno_of(error: IoError, header: &RequestHeader) -> (Errno, &'static str) {
             (Errno::Invalid, "range passes the end")
         }
         IoError::OutOfRange => (Errno::NoSpace, "range passes the end"),
+        IoError::Corrupt => (Errno::Io, "splits of a page disagree"),
         IoError::Disk => (Errno::Io, "the backing store's disk failed"),
         IoError::Closed => (Errno::Shutdown, "the volume was closed"),
         _ => (

@@ -7,9 +7,10 @@
 
 use cenote_codec::Code;
 use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
-use cenote_pool::control::FillResult;
+use cenote_pool::control::{FillResult, K_MAX, R_MAX};
 
 use super::Fill;
+use super::compared;
 use super::direct::{self, Failed};
 use super::landings::Landings;
 use super::sources::Sources;
@@ -21,9 +22,12 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// With 32 sources on one host they are half of an endpoint's queue.
 const SLOTS: usize = 16;
 
+/// Most sources of a fill.
+const SOURCES_MAX: usize = (K_MAX + R_MAX) as usize;
+
 /// Buffers and bookkeeping that one fill after another uses.
 pub(super) struct Gather {
-    /// `SLOTS` x `k` pieces; grows to the largest `k` seen.
+    /// `SLOTS` x as many pieces as there are sources; grows to the most seen.
     landings: Landings,
     /// One piece of the rebuilt split.
     result: Vec<u8>,
@@ -93,7 +97,8 @@ impl Gather {
         hosts: &mut Sources,
         now: Time,
     ) -> Option<FillResult> {
-        if direct::reaches(run.sources) {
+        // What is compared must not change before it is decoded: it is copied first.
+        if !run.compares() && direct::reaches(run.sources) {
             return Some(self.fill_directly(run, hosts, now));
         }
         let slots = SLOTS * run.sources.len();
@@ -158,14 +163,14 @@ impl Gather {
     ) -> Result<(), FillResult> {
         let left = usize::try_from(run.fill.len_bytes - run.progress.posted).unwrap_or(usize::MAX);
         let len = left.min(PIECE_BYTES);
-        let k = run.sources.len();
+        let count = run.sources.len();
         run.progress.slots[slot] = Some(Piece {
             start: run.progress.posted,
             len,
-            missing: (1_u64 << k) - 1,
+            missing: (1_u64 << count) - 1,
         });
         for (index, (host, window)) in run.sources.iter().enumerate() {
-            let landing = self.landings.pointer(slot * k + index);
+            let landing = self.landings.pointer(slot * count + index);
             let (offset, token) = (
                 run.fill.offset + run.progress.posted,
                 token(self.serial, slot, index),
@@ -178,7 +183,7 @@ impl Gather {
             let posted =
                 unsafe { endpoint.post_read(window, offset, landing, len, token, &mut self.queue) };
             if posted.is_err() {
-                // `SLOTS` x 32 is half of a queue, and a fill that ended early left it dead or empty.
+                // `SLOTS` x 39 is two thirds of a queue, and a fill that ended early left it dead or empty.
                 return Err(run.source_failed(index));
             }
         }
@@ -214,22 +219,25 @@ impl Gather {
     /// Rebuilds one piece and writes it to the target.
     #[allow(unsafe_code, reason = "landings are raw memory")]
     fn decode(&mut self, run: &Run<'_>, slot: usize, piece: Piece) -> Result<(), FillResult> {
-        let k = run.sources.len();
+        let (count, k) = (run.sources.len(), usize::from(run.fill.k));
         let offset = run.fill.offset + piece.start;
         // SAFETY: every read into this slot has completed and nothing is posted there until
         // `post` takes the slot again, after this returned.
-        let landed = |index| unsafe { self.landings.piece(slot * k + index, piece.len) };
-        let written = if k == 1 {
+        let landed = |index| unsafe { self.landings.piece(slot * count + index, piece.len) };
+        let written = if k == 1 && count == 1 {
             // Every split of a mirror is the data itself; its code rows are not all ones.
             run.target.write(offset, landed(0))
         } else {
-            let mut splits: [(usize, &[u8]); 32] = [(0, &[]); 32];
+            let mut splits: [(usize, &[u8]); SOURCES_MAX] = [(0, &[]); SOURCES_MAX];
             for (index, (split, source)) in splits.iter_mut().zip(&run.fill.sources).enumerate() {
                 *split = (usize::from(source.split), landed(index));
             }
             let out = &mut self.result[..piece.len];
             let code = self.code.as_ref().expect("set before the fill runs");
-            if let Err(error) = code.rebuild(usize::from(run.fill.split), &splits[..k], out) {
+            let (target, splits) = (usize::from(run.fill.split), &splits[..count]);
+            if count > k {
+                compared::rebuild(code, target, splits, out)?;
+            } else if let Err(error) = code.rebuild(target, splits, out) {
                 tracing::error!(%error, "decode a fill that was found sound");
                 return Err(FillResult::Bad);
             }
@@ -240,6 +248,11 @@ impl Gather {
 }
 
 impl Run<'_> {
+    /// Whether its sources are more than are needed.
+    fn compares(&self) -> bool {
+        self.sources.len() > usize::from(self.fill.k)
+    }
+
     fn source_failed(&self, index: usize) -> FillResult {
         FillResult::SourceFailed {
             split: self.fill.sources[index].split,

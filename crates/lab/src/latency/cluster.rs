@@ -7,8 +7,8 @@ use anyhow::{Result, anyhow, ensure};
 use cenote_fabric::sim::{Config, Net, SimConnector};
 use cenote_fabric::{ClientId, Time, sim};
 use cenote_volume::{
-    Backing, HostConfig, Op, PAGE_BYTES, Placement, Request, Resilience, Scheme, Stepped, Switches,
-    VolumeConfig, Worker,
+    Backing, HostConfig, Op, PAGE_BYTES, Placement, Protection, Request, Resilience, Scheme,
+    Stepped, Switches, VolumeConfig, Worker,
 };
 
 use super::costs::{self, Costs};
@@ -111,6 +111,7 @@ impl Cluster {
         let config = VolumeConfig {
             name: "latency".into(),
             id: random.u128(),
+            protection: Protection::None,
             resilience: setup.resilience,
             placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,

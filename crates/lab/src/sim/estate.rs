@@ -13,6 +13,7 @@ use super::random::Random;
 pub struct Estate {
     disk: Arc<Mutex<Disk>>,
     marks: File,
+    tags: File,
 }
 
 /// A disk with one file.
@@ -36,6 +37,7 @@ impl Estate {
         Self {
             disk: Arc::default(),
             marks: tempfile::tempfile().expect("a file for the marks of a simulated volume"),
+            tags: tempfile::tempfile().expect("a file for the tags of a simulated volume"),
         }
     }
 
@@ -56,6 +58,7 @@ impl Estate {
         Kept {
             journal: Box::new(OnDisk(Arc::clone(&self.disk))),
             marks: self.marks.try_clone().expect("another descriptor"),
+            tags: Some(self.tags.try_clone().expect("another descriptor")),
         }
     }
 

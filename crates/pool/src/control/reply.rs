@@ -128,6 +128,9 @@ pub enum FillResult {
     TargetStale,
     /// The request contradicts itself or the target; nothing was changed.
     Bad,
+    /// More than `k` sources were given, and they disagree beyond what tells which are wrong; the
+    /// range's content is unspecified.
+    Disagree,
 }
 
 /// A slab that a client holds.
@@ -215,6 +218,7 @@ impl Reply {
                     FillResult::SourceFailed { split } => (1, *split),
                     FillResult::TargetStale => (2, 0),
                     FillResult::Bad => (3, 0),
+                    FillResult::Disagree => (4, 0),
                 };
                 out.u8(kind);
                 out.u8(split);
@@ -299,6 +303,7 @@ impl Reply {
                     (1, split) => FillResult::SourceFailed { split },
                     (2, 0) => FillResult::TargetStale,
                     (3, 0) => FillResult::Bad,
+                    (4, 0) => FillResult::Disagree,
                     _ => return Err(Malformed("unknown end of a fill")),
                 },
             },

@@ -1,9 +1,9 @@
 //! What a client asks of a host, and its bytes.
 
 use super::wire::{Reader, Writer};
-use super::{ADDRESS_BYTES_MAX, EVICT_WINDOWS_MAX, K_MAX, Malformed, VERSION, Window, open};
+use super::{ADDRESS_BYTES_MAX, EVICT_WINDOWS_MAX, K_MAX, Malformed, R_MAX, VERSION, Window, open};
 #[cfg(doc)]
-use super::{FILL_BYTES_MAX, R_MAX, Reply};
+use super::{FILL_BYTES_MAX, Reply};
 
 /// Where a fill reads one split.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -54,7 +54,7 @@ pub enum Request {
         /// Returned in the answer.
         sequence: u64,
     },
-    /// Compute a split from `k` others. The host reads the range `[offset, offset +
+    /// Compute a split from `k` others, or from more that are compared with each other first. The host reads the range `[offset, offset +
     /// len_bytes)` of every source and writes that range of split `split` into the
     /// target, which the asking client holds. Answered by [`Reply::Filled`].
     Fill {
@@ -72,7 +72,8 @@ pub enum Request {
         offset: u64,
         /// 1 to [`FILL_BYTES_MAX`].
         len_bytes: u64,
-        /// Exactly `k`, of distinct splits other than `split`.
+        /// Of distinct splits other than `split`: exactly `k`; or, from version 4 on, more. Among
+        /// `k + 2d` up to `d` wrong ones are left aside, byte by byte.
         sources: Vec<Source>,
     },
     /// How are you? Answered by [`Reply::Status`].
@@ -168,6 +169,7 @@ impl Request {
             | Self::Leave { .. } => 2,
             Self::Activity { .. } => 3,
             Self::Here { .. } => 4,
+            Self::Fill { k, sources, .. } if sources.len() > usize::from(*k) => 4,
             _ => 1,
         }
     }
@@ -230,11 +232,11 @@ impl Request {
                 out.u64(*offset);
                 out.u64(*len_bytes);
                 assert!(
-                    sources.len() <= usize::from(K_MAX),
+                    sources.len() <= usize::from(K_MAX + R_MAX),
                     "{} sources",
                     sources.len()
                 );
-                out.u8(u8::try_from(sources.len()).expect("K_MAX fits one byte"));
+                out.u8(u8::try_from(sources.len()).expect("K_MAX + R_MAX fits one byte"));
                 for source in sources {
                     out.u8(source.split);
                     out.text(&source.address, ADDRESS_BYTES_MAX);
@@ -382,7 +384,7 @@ impl Request {
 
 fn read_sources(input: &mut Reader<'_>) -> Result<Vec<Source>, Malformed> {
     let count = input.u8()?;
-    if count > K_MAX {
+    if count > K_MAX + R_MAX {
         return Err(Malformed("too many sources"));
     }
     (0..count)

@@ -205,6 +205,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<u8>().prop_map(|split| FillResult::SourceFailed { split }),
         Just(FillResult::TargetStale),
         Just(FillResult::Bad),
+        Just(FillResult::Disagree),
     ];
     prop_oneof![
         (any::<(u64, u32, u32)>(), text(NAME_BYTES_MAX)).prop_map(
@@ -322,7 +323,7 @@ fn the_largest_messages_fit_the_bound() {
         r: R_MAX,
         offset: 0,
         len_bytes: FILL_BYTES_MAX,
-        sources: vec![source; usize::from(K_MAX)],
+        sources: vec![source; usize::from(K_MAX + R_MAX) - 1],
     };
     let client = ClientStatus {
         name: "x".repeat(NAME_BYTES_MAX),

@@ -28,7 +28,10 @@ pub(super) struct Fills {
     fill_bytes: u64,
     /// Slab bytes of all.
     len_bytes: u64,
-    pub start: u32,
+    start: u32,
+    /// Where these fills end, ...
+    until: u32,
+    /// ... and where the chunk does.
     pub end: u32,
     pub asked_at: Time,
     /// Whether the slab that is replaced is read, and no others.
@@ -36,6 +39,8 @@ pub(super) struct Fills {
     /// The splits that it was told to read, as it names them.
     asked: u64,
     failed: bool,
+    /// Whether sources were compared and are not of one code word.
+    disagree: bool,
 }
 
 impl Fills {
@@ -80,6 +85,8 @@ impl Control {
         let Some(first) = written(u64::from(start)) else {
             return self.fence(at, end);
         };
+        let start = u32::try_from(first - base).expect("inside the chunk");
+        let until = end.min(start.saturating_add(self.repairs[at].pages_max));
         let split_bytes = self.core.scheme.split_bytes() as u64;
         let k = self.core.scheme.k();
         let snapshot = self.core.directory.snapshot();
@@ -98,7 +105,7 @@ impl Control {
             address: self.hosts[member.session.host].config.address.to_string(),
             window: pool_window(&member.window.descriptor),
         };
-        let copies = slot != split;
+        let copies = slot != split && !self.is_rebuilt(stripe, split);
         let (code, sources) = if copies {
             // Copying costs a k-th of decoding, needs no other host, and is right also for pages
             // that decoding would get wrong.
@@ -107,7 +114,7 @@ impl Control {
                 return self.abandon(at);
             };
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
-            (COPY, sources.into_iter().collect())
+            (COPY, sources.into_iter().collect::<Vec<Source>>())
         } else {
             if split < k && k > 1 {
                 // A write of the chunk may have ended unknown since the repair began.
@@ -115,21 +122,24 @@ impl Control {
                 marks.condemn(base + u64::from(start), base + u64::from(end));
             }
             let others = stripe.members.iter().enumerate();
-            let sources: Vec<Source> = others
-                .filter(|&(index, _)| usable(index))
+            let mut others: Vec<(usize, &Member)> = others
+                .filter(|&(index, _)| usable(index) && index != split)
                 .filter_map(|(index, member)| Some((index, member.as_ref()?)))
                 .filter(|(_, member)| member.state == MemberState::Live)
-                .take(k)
-                .map(|(index, member)| source(index, member))
                 .collect();
-            ((k, self.core.scheme.r(), split), sources)
+            others
+                .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
+            let count = self.source_count(target.host, first, until - start);
+            let sources = others.iter().take(count);
+            let sources = sources.map(|&(index, member)| source(index, member));
+            ((k, self.core.scheme.r(), split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {
             return self.pause(at, start, now);
         }
-        let from = first - base;
-        let len_bytes = (u64::from(end) - from) * split_bytes;
+        let from = u64::from(start);
+        let len_bytes = u64::from(until - start) * split_bytes;
         let count = len_bytes.div_ceil(fill_bytes);
         let fills = Fills {
             first: self.requests_made + 1,
@@ -138,6 +148,7 @@ impl Control {
             fill_bytes,
             len_bytes,
             start,
+            until,
             end,
             asked_at: now,
             copies,
@@ -145,6 +156,7 @@ impl Control {
                 .iter()
                 .fold(0, |all, source| all | 1 << source.split),
             failed: false,
+            disagree: false,
         };
         self.requests_made += count;
         self.repairs[at].stage = Stage::Filling(fills);
@@ -213,6 +225,7 @@ impl Control {
                     return self.abandon(at);
                 }
             }
+            FillResult::Disagree => fills.disagree = true,
             FillResult::TargetStale | FillResult::Bad => return self.abandon(at),
         }
         self.end_chunk(host, request);
@@ -236,7 +249,15 @@ impl Control {
             let now = self.now().max(fills.asked_at);
             return self.fill(at, fills.start, fills.end, now);
         }
-        self.repairs[at].pauses = 0;
+        if fills.disagree {
+            return self.on_disagreement(at, fills.start, fills.until, fills.end);
+        }
+        let repair = &mut self.repairs[at];
+        repair.pauses = 0;
+        if fills.until < fills.end {
+            repair.pages_max = repair.pages_max.saturating_mul(2);
+            return self.fill(at, fills.until, fills.end, self.now());
+        }
         self.fence(at, fills.end);
     }
 

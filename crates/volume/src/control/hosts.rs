@@ -158,6 +158,11 @@ impl Host {
         }
     }
 
+    /// Whether it is connected in this version of the messages or a newer one.
+    pub fn speaks(&self, version: u8) -> bool {
+        matches!(&self.state, State::Up { connection, .. } if spoken(&**connection) >= version)
+    }
+
     pub fn send(&mut self, request: &Request) -> bool {
         let State::Up { connection, .. } = &mut self.state else {
             return false;
@@ -223,14 +228,16 @@ impl Control {
             host.is_up() && is_ours && stays && host.slabs_free > 0
         };
         let all = self.hosts.iter().enumerate();
-        all.filter(|(_, host)| usable(host))
+        let all = all
+            .filter(|(_, host)| usable(host))
             .map(|(index, host)| Candidate {
                 host: index,
                 domain: host.domain,
                 slabs_free: host.slabs_free,
                 slabs_total: host.slabs_total,
             })
-            .collect()
+            .collect();
+        self.avoid_condemned(all)
     }
 
     /// Takes over a new connection to a host, of which every worker has an endpoint.

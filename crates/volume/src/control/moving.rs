@@ -87,7 +87,7 @@ impl Control {
     /// Starts to move the first few slabs that are wanted back.
     pub(super) fn start_moves(&mut self, now: Time) {
         self.wanted.0.retain(|_, asked| now.since(asked.at) < FADES);
-        if self.wanted.0.is_empty() || self.is_opening() {
+        if (self.wanted.0.is_empty() && !self.has_condemned()) || self.is_opening() {
             return;
         }
         let snapshot = self.core.directory.snapshot();
@@ -124,15 +124,16 @@ impl Control {
         }
     }
 
-    /// The first slab of a stripe that is wanted back.
+    /// The first slab of a stripe that is wanted back, or that its host is not to have any longer.
     fn wanted_of<'a>(&self, stripe: &'a Stripe) -> Option<(usize, &'a Member)> {
         let members = stripe.members.iter().enumerate();
         members
             .filter_map(|(split, member)| Some((split, member.as_ref()?)))
             .find(|(_, member)| {
                 let window = pool_window(&member.window.descriptor);
+                let host = member.session.host;
                 member.state == MemberState::Live
-                    && self.wanted.contains(member.session.host, &window)
+                    && (self.wanted.contains(host, &window) || self.is_condemned(host))
             })
     }
 
@@ -152,7 +153,9 @@ impl Control {
         let mut candidates = self.candidates(now);
         candidates.retain(|candidate| {
             let host = &self.hosts[candidate.host];
-            now >= host.no_repairs_until && !self.wanted.is_leaving(candidate.host)
+            let stays =
+                !self.wanted.is_leaving(candidate.host) && !self.is_condemned(candidate.host);
+            now >= host.no_repairs_until && stays
         });
         self.place_replacement(extent, &held, &candidates)
     }

@@ -46,6 +46,8 @@ pub(super) struct Repair {
     /// When the stage began that is timed: the slab was asked for, the first chunk was fenced, the copy took
     /// its place.
     pub began: Time,
+    /// Most pages that are filled at a time, while sources disagree somewhere in the chunk.
+    pub pages_max: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -82,6 +84,7 @@ impl Repair {
             fill_bytes: 0,
             shunned: 0,
             pauses: 0,
+            pages_max: u32::MAX,
             began: now,
         }
     }
@@ -401,6 +404,7 @@ impl Control {
             .note_chunk(now, u64::from(end - start) * split_bytes);
         let repair = &mut self.repairs[at];
         repair.shunned = 0;
+        repair.pages_max = u32::MAX;
         repair.fill_bytes = step.fill_bytes;
         repair.stage = Stage::Draining { epoch, start, end };
     }

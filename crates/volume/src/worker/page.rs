@@ -4,7 +4,7 @@
 //! directory before anything is posted again. A read moves on as soon as enough splits are there;
 //! nothing of the others lands any more by then, and its place is free when they have ended (`late`).
 //!
-//! States: `Parked -> Reading -> (done)` for a read; for a write
+//! States: `Parked -> Reading [-> Healing] -> (done)` for a read; for a write
 //! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`. What has not
 //! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
 //! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`backed`).
@@ -19,9 +19,13 @@
 
 mod backed;
 mod bytes;
+mod checked;
 mod early;
 mod epoch;
+mod healed;
+mod judged;
 mod late;
+mod tagged;
 mod verbs;
 
 use std::sync::atomic::Ordering;
@@ -34,9 +38,11 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::backing::{Route, Token};
 use crate::core::Mapping;
 use crate::directory::Stripe;
+use crate::integrity::Tag;
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
 use epoch::stripe_of;
+pub(in crate::worker) use tagged::Guard;
 use verbs::Verb;
 
 /// A page operation; unused while its state is `Free`.
@@ -83,6 +89,14 @@ pub(super) struct PageOp {
     fenced: Option<Time>,
     // Names its job at the disk.
     token: Option<Token>,
+    // What the client keeps of the page, or is to keep.
+    tag: Tag,
+    // Splits that were read and found wrong.
+    wrong: u64,
+    // Whether it reads for nobody, to find what is wrong.
+    is_scrub: bool,
+    // Whether what it read first was wrong, so that it reads all there is.
+    is_wider: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -91,6 +105,8 @@ enum State {
     Free,
     Parked,
     Reading,
+    /// Its page was read, and splits of it that were wrong are written anew.
+    Healing,
     Merging,
     Writing,
     /// Partly written; waits for a rebuilder, or for a slab that may come back.
@@ -129,8 +145,10 @@ impl Worker {
         slot.started_bytes += chunk.len_bytes as u64;
         slot.pending += 1;
         let (extent, index) = self.core.locate(chunk.page);
+        let is_scrub = slot.kind == Kind::Scrub;
         self.ops[usize::from(op)] = PageOp {
             state: State::Parked,
+            is_scrub,
             request,
             page: chunk.page,
             extent,
@@ -168,6 +186,7 @@ impl Worker {
             let is_whole = matches!(
                 op.state,
                 State::Merging
+                    | State::Healing
                     | State::Settling
                     | State::Fetching
                     | State::Promoting
@@ -185,7 +204,7 @@ impl Worker {
             return self.finish(op, Err(IoError::Closed));
         }
         match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
-            Kind::Read => self.begin_read(op),
+            Kind::Read | Kind::Scrub => self.begin_read(op),
             Kind::Write | Kind::Discard => self.begin_write(op),
         }
     }
@@ -200,9 +219,11 @@ impl Worker {
             if !self.core.claims.unchanged(page, version) {
                 return self.park(op);
             }
-            let target = self.target(op);
-            // SAFETY: the target is the chunk's part of the request's buffer, which lives until the request ends.
-            unsafe { target.write_bytes(0, self.ops[at].len_bytes) };
+            if !self.is_scrub(op) {
+                let target = self.target(op);
+                // SAFETY: the target is the chunk's part of the request's buffer, which lives until the request ends.
+                unsafe { target.write_bytes(0, self.ops[at].len_bytes) };
+            }
             return self.finish(op, Ok(()));
         }
         self.ops[at].version = version;
@@ -260,16 +281,23 @@ impl Worker {
             return self.finish(op, Err(IoError::Lost));
         }
         let data = (1 << k) - 1;
-        let chosen = match self.core.marks.soundness(self.ops[at].page) {
+        let soundness = self.core.marks.soundness(self.ops[at].page);
+        let is_compared = self.is_compared(op, soundness);
+        let chosen = match soundness {
+            _ if is_compared => self.first_look(op, readable),
             Soundness::Sound => self.choose(op, readable),
             // Copies may differ: all readers take the same one.
             Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
             Soundness::Doubtful if readable & data == data => data,
             Soundness::Doubtful | Soundness::Torn => return self.finish(op, Err(IoError::Lost)),
         };
-        let waits = self.core.resilience.read_waits() as u32;
+        let waits = match is_compared {
+            true => chosen.count_ones(),
+            false => self.core.resilience.read_waits() as u32,
+        };
+        let is_sealed = self.core.integrity.is_sealed();
         let state = &mut self.ops[at];
-        state.in_scratch = !self.switches.in_place;
+        state.in_scratch = !self.switches.in_place || is_sealed || state.is_scrub;
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
         state.wants = chosen.count_ones().min(waits);
         if k == 1 && chosen & 1 << state.primary == 0 {
@@ -315,6 +343,7 @@ impl Worker {
             return self.park(op);
         }
         let members = required(stripe, index, self.core.scheme.k());
+        self.protect(op);
         if is_backed && !self.stage(op, Route::Both) {
             return self.park(op);
         }
@@ -329,6 +358,7 @@ impl Worker {
     /// Lists the page as being written.
     fn list(&mut self, op: u16) {
         let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
+        self.stage_tag(op, slot);
         self.core.marks.begin_write(slot, page);
         self.ops[usize::from(op)].listed = true;
     }
@@ -367,6 +397,7 @@ impl Worker {
     pub(super) fn step(&mut self, op: u16) {
         match self.ops[usize::from(op)].state {
             State::Reading => self.end_read(op),
+            State::Healing => self.end_heal(op),
             State::Merging => self.end_merge(op),
             State::Writing => self.end_write(op),
             State::Promoting => self.end_promotion(op),
@@ -390,6 +421,9 @@ impl Worker {
             return self.begin_read(op);
         }
         self.revoke_late(op);
+        if !self.judge(op) {
+            return;
+        }
         if !self.is_unchanged(op) && !is_planted(Planted::TornRead) {
             self.count_repeat();
             if let Some(op) = self.detach(op) {
@@ -397,8 +431,7 @@ impl Worker {
             }
             return;
         }
-        self.reconstruct(op);
-        if !self.is_in_place(op) {
+        if !self.is_in_place(op) && !self.core.integrity.is_sealed() && !self.ops[at].is_scrub {
             let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
             // chunk's part of the request's buffer; they do not overlap.
@@ -408,7 +441,9 @@ impl Worker {
             };
             self.spend(Work::Copy);
         }
-        self.finish(op, Ok(()));
+        if !self.begin_heal(op) {
+            self.finish(op, Ok(()));
+        }
     }
 
     /// Whether nobody wrote the page since the read of it began.
@@ -424,7 +459,11 @@ impl Worker {
         }
         self.revoke_late(op);
         let Some(op) = self.detach(op) else { return };
-        self.reconstruct(op);
+        if !self.judge(op) {
+            return;
+        }
+        // All of the page is written anew.
+        self.count_healed(op);
         self.merge(op);
         self.leave(op);
         self.begin_scatter(op);
@@ -495,6 +534,10 @@ impl Worker {
         self.parked.push(op);
     }
 
+    fn is_scrub(&self, op: u16) -> bool {
+        self.ops[usize::from(op)].is_scrub
+    }
+
     fn is_discard(&self, op: u16) -> bool {
         self.requests[usize::from(self.ops[usize::from(op)].request)].kind == Kind::Discard
     }
@@ -507,7 +550,10 @@ impl Worker {
             self.unlist(op, result.is_ok());
         }
         self.release_entry(op);
-        self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
+        // Nobody uses what is only looked at.
+        if !self.is_scrub(op) {
+            self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
+        }
         self.leave(op);
         self.unclaim(op);
         if self.ops[at].state != State::Lingering {
@@ -530,7 +576,7 @@ impl Worker {
             slot.result = result;
         }
         let counter = match slot.kind {
-            Kind::Read => &self.core.counters.pages_read,
+            Kind::Read | Kind::Scrub => &self.core.counters.pages_read,
             Kind::Write | Kind::Discard => &self.core.counters.pages_written,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -559,6 +605,7 @@ impl Worker {
     /// Takes the operation's page off the list of pages in flight.
     fn unlist(&self, op: u16, is_whole: bool) {
         let slot = self.list_slot(op);
+        self.settle_tag(op, slot, is_whole);
         if is_whole {
             let page = self.ops[usize::from(op)].page;
             self.core.marks.end_write(slot, page);

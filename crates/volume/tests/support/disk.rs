@@ -53,6 +53,16 @@ impl TestDisk {
         }
     }
 
+    /// What it has of a page.
+    pub fn page(&self, page: u64) -> Option<[u8; PAGE]> {
+        self.0.lock().unwrap().pages.get(&page).copied()
+    }
+
+    /// Has it say something else of a page.
+    pub fn set_page(&self, page: u64, bytes: [u8; PAGE]) {
+        self.0.lock().unwrap().pages.insert(page, bytes);
+    }
+
     pub fn hold_writes(&self, holds: bool) {
         self.0.lock().unwrap().holds_writes = holds;
     }

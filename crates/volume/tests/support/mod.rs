@@ -6,6 +6,7 @@ pub mod backed;
 pub mod disk;
 pub mod guarded;
 pub mod operator;
+pub mod rot;
 pub mod tardy;
 
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_volume::{
-    Backing, Health, HostConfig, Kept, Placement, Resilience, Scheme, Volume, VolumeConfig,
-    VolumeError,
+    Backing, Health, HostConfig, Kept, Mode, Placement, Protection, Resilience, Scheme, Volume,
+    VolumeConfig, VolumeError,
 };
 use guarded::{Guard, Guarded};
 
@@ -143,12 +144,54 @@ impl Cluster {
         VolumeConfig {
             name: "test".into(),
             id: 7,
+            protection: Protection::None,
             resilience: Resilience::of(scheme),
             placement: Placement::over_all_hosts(scheme.r()),
             size_bytes,
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),
         }
+    }
+
+    /// A volume of a mode.
+    pub fn volume_in_mode(&self, scheme: &str, mode: Mode, size_bytes: u64) -> Volume {
+        let resilience = Resilience::new(scheme.parse().unwrap(), mode, 1).unwrap();
+        let config = VolumeConfig {
+            resilience,
+            ..self.config(scheme, size_bytes)
+        };
+        Volume::open(config, self.connector()).unwrap()
+    }
+
+    /// A protected volume.
+    pub fn protected_volume(
+        &self,
+        scheme: &str,
+        protection: Protection,
+        size_bytes: u64,
+    ) -> Volume {
+        let config = VolumeConfig {
+            protection,
+            ..self.config(scheme, size_bytes)
+        };
+        Volume::open(config, self.connector()).unwrap()
+    }
+
+    /// A protected volume that outlives its owner, from what the last one left.
+    pub fn kept_protected(
+        &self,
+        scheme: &str,
+        protection: Protection,
+        size_bytes: u64,
+    ) -> Result<Volume, VolumeError> {
+        let config = VolumeConfig {
+            protection,
+            ..self.config(scheme, size_bytes)
+        };
+        let kept = self
+            .kept()
+            .with_tags(&self.folder.path().join("volume.tags"));
+        Volume::open_kept(config, kept.unwrap(), self.connector())
     }
 
     /// The folder of sockets, and of what owners leave.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Protection, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
@@ -31,6 +31,7 @@ impl Client {
         let config = VolumeConfig {
             name: self.name.clone(),
             id: self.volume_id,
+            protection: Protection::None,
             resilience: self.plan.resilience,
             placement: self.plan.placement,
             size_bytes: self.plan.size_bytes,

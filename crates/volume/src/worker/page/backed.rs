@@ -108,6 +108,7 @@ impl Worker {
             .pages
             .remote
             .remove(self.ops[usize::from(op)].page);
+        self.protect(op);
         if !self.stage(op, Route::Disk) {
             return self.park(op);
         }
@@ -202,18 +203,25 @@ impl Worker {
             return self.finish(op, Err(self.disk_error()));
         }
         let at = usize::from(op);
+        if !self.judge_fetched(op, page) {
+            return;
+        }
         if self.ops[at].claimed {
-            // SAFETY: the scratch begins with a whole page, and so does the entry's buffer.
-            unsafe { self.scratch(op).copy_from_nonoverlapping(page, PAGE_BYTES) };
+            if !self.core.integrity.is_sealed() {
+                // SAFETY: the scratch begins with a whole page, and so does the entry's buffer.
+                unsafe { self.scratch(op).copy_from_nonoverlapping(page, PAGE_BYTES) };
+            }
             self.merge(op);
             return self.begin_scatter(op);
         }
         let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
-        // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
-        unsafe {
-            self.target(op)
-                .copy_from_nonoverlapping(page.add(start), len_bytes)
-        };
+        if !self.core.integrity.is_sealed() && !self.is_scrub(op) {
+            // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
+            unsafe {
+                self.target(op)
+                    .copy_from_nonoverlapping(page.add(start), len_bytes)
+            };
+        }
         if !self.is_unchanged(op) {
             self.count_repeat();
             return self.park(op);
@@ -228,7 +236,7 @@ impl Worker {
     fn begin_promotion(&mut self, op: u16) -> bool {
         let at = usize::from(op);
         let (page, version, index) = (self.ops[at].page, self.ops[at].version, self.ops[at].index);
-        let is_whole = self.ops[at].len_bytes == PAGE_BYTES;
+        let is_whole = self.ops[at].len_bytes == PAGE_BYTES && !self.is_scrub(op);
         if !is_whole || !self.core.claims.try_claim_at(page, version) {
             return false;
         }
@@ -258,6 +266,7 @@ impl Worker {
         // A slab that was skipped must be out of everybody's sight.
         if !op_state.failed && self.core.directory.is_settled(stripe.changed_in) {
             // Whatever a write of it that ended unknown had left with them is gone.
+            self.decide_tag(op);
             self.core.marks.heal(op_state.page);
             self.mark_remote(op);
             self.store()

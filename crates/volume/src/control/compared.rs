@@ -1,0 +1,56 @@
+//! Regeneration from splits that were compared with each other, where the volume's mode compares.
+//!
+//! k splits always form a code word: from survivors of which one is wrong a new split would be made
+//! that agrees with it, and the page would be wrong for good without anybody noticing (soundness Y4).
+//! So the new host gets more sources than it needs and compares them (`host::fill::compared`). Where
+//! they disagree beyond what tells which are wrong, the steps become smaller until it is one page;
+//! that one is **torn**, an error until it is written whole.
+
+use super::Control;
+use crate::Mode;
+use crate::directory::HostIndex;
+use crate::marks::Soundness;
+
+impl Control {
+    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`.
+    pub(super) fn source_count(&self, target: HostIndex, page: u64, count: u32) -> usize {
+        let (k, resilience) = (self.core.scheme.k(), self.core.resilience);
+        // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
+        let is_judged = self.core.marks.written.contains(page)
+            && self.core.marks.soundness(page) == Soundness::Sound;
+        if !resilience.compares() || (count == 1 && !is_judged) {
+            return k;
+        }
+        if !self.hosts[target].speaks(COMPARES_SINCE) {
+            tracing::warn!(host = %self.hosts[target].config.name, "host cannot compare what it rebuilds a slab from");
+            return k;
+        }
+        match resilience.mode() {
+            Mode::Correction => resilience.correction_splits(),
+            _ => resilience.read_splits(),
+        }
+    }
+
+    /// The sources of a step disagree: goes on in smaller ones, to the page that they disagree about.
+    pub(super) fn on_disagreement(&mut self, at: usize, start: u32, until: u32, end: u32) {
+        let extent = self.repairs[at].extent;
+        let count = until - start;
+        if count == 1 {
+            let page = extent as u64 * self.core.extent_pages + u64::from(start);
+            tracing::warn!(
+                extent,
+                page,
+                "splits of a page disagree: it is an error until it is written whole"
+            );
+            self.core.marks.tear(page);
+        }
+        self.repairs[at].pages_max = (count / 2).max(1);
+        let now = self.now();
+        self.fill(at, start, end, now);
+    }
+}
+
+/// The version of the messages in which a fill may have more sources than k.
+const COMPARES_SINCE: u8 = 4;
+
+const _: () = assert!(cenote_pool::control::VERSION >= COMPARES_SINCE);

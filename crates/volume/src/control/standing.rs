@@ -1,0 +1,98 @@
+//! What follows from the errors of hosts: who is doubted, who is avoided, whose slabs go.
+//!
+//! Workers count what they find wrong (`integrity`); once per tick that is weighed
+//! (`integrity::rates`). The slabs of a condemned host are moved like those of one that is drained,
+//! but rebuilt from others where these suffice, since its bytes are what is doubted.
+
+use cenote_fabric::Time;
+use cenote_pool::placement::Candidate;
+
+use super::Control;
+use crate::directory::{HostIndex, Stripe};
+use crate::integrity::{ErrorRates, Limits, Standing, WHOLE_BLAME};
+
+/// The hosts' error rates, and what was counted up to now.
+pub(super) struct Standings {
+    rates: ErrorRates,
+    /// Per host: splits named, and blame.
+    seen: Vec<(u64, u64)>,
+}
+
+impl Standings {
+    pub fn new(host_count: usize, now: Time) -> Self {
+        Self {
+            rates: ErrorRates::new(Limits::default(), host_count, now),
+            seen: vec![(0, 0); host_count],
+        }
+    }
+}
+
+impl Control {
+    /// Weighs what hosts were blamed for since the last time.
+    pub(super) fn tend_standings(&mut self, now: Time) {
+        let integrity = &self.core.integrity;
+        let mut errors = Vec::with_capacity(self.standings.seen.len());
+        for (host, seen) in self.standings.seen.iter_mut().enumerate() {
+            let count = (integrity.wrong_splits(host), integrity.blame(host));
+            let (named, blamed) = (count.0 - seen.0, count.1 - seen.1);
+            errors.push((named as f64, blamed as f64 / WHOLE_BLAME as f64));
+            *seen = count;
+        }
+        for (host, standing) in self.standings.rates.update(now, &errors) {
+            integrity.set_suspicious(host, standing != Standing::Trusted);
+            let name = &self.hosts[host].config.name;
+            match standing {
+                Standing::Trusted => tracing::info!(host = %name, "host is trusted again"),
+                Standing::Suspicious => {
+                    tracing::warn!(host = %name, "host sends wrong bytes: reads that touch it compare more");
+                }
+                Standing::Condemned => {
+                    tracing::warn!(host = %name, "host sends too many wrong bytes: its slabs are rebuilt elsewhere");
+                    self.repair_retry = Time(0);
+                }
+            }
+        }
+    }
+
+    /// How a host stands.
+    pub(super) fn standing(&self, host: HostIndex) -> Standing {
+        self.standings.rates.standing(host)
+    }
+
+    pub(super) fn is_condemned(&self, host: HostIndex) -> bool {
+        self.standing(host) == Standing::Condemned
+    }
+
+    /// Whether any host is to lose its slabs.
+    pub(super) fn has_condemned(&self) -> bool {
+        (0..self.hosts.len()).any(|host| self.is_condemned(host))
+    }
+
+    /// Without condemned hosts, as long as a stripe finds its domains without them.
+    pub(super) fn avoid_condemned(&self, candidates: Vec<Candidate>) -> Vec<Candidate> {
+        let all = candidates.iter();
+        let others: Vec<Candidate> = all
+            .filter(|c| !self.is_condemned(c.host))
+            .cloned()
+            .collect();
+        let mut domains: Vec<u32> = others.iter().map(|candidate| candidate.domain).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        if domains.len() < self.core.scheme.members() {
+            candidates
+        } else {
+            others
+        }
+    }
+
+    /// Whether the copy in the making of a split is made from others: its host's bytes are doubted,
+    /// and enough are left without them.
+    pub(super) fn is_rebuilt(&self, stripe: &Stripe, split: usize) -> bool {
+        let host = stripe.members[split]
+            .as_ref()
+            .map(|member| member.session.host);
+        let others = stripe.readable() & !(1 << split);
+        host.is_some_and(|host| self.is_condemned(host))
+            && others.count_ones() as usize >= self.core.scheme.k()
+    }
+}

@@ -1,0 +1,366 @@
+//! The tags of a volume's pages: what the client keeps of each to know it again.
+//!
+//! In memory that a file may stand behind, like the marks: a tag is stored when its page's write is
+//! whole, and the kernel keeps it when the process is killed. While a write is under way its tag is
+//! **staged** beside, so that whoever takes over knows both. A write that ended unknown leaves its
+//! tag **pending**: the page may be what it was, or what was written, until it is written whole.
+//!
+//! Invariants:
+//! - A page's tag changes only under the page's claim, so a reader that finds its claim version
+//!   unchanged saw all of it.
+//! - A tag is staged before its page is listed as being written, and stored before it is unlisted.
+//!
+//! Layout: `docs/formats/tags.md`.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::protection::Protection;
+use super::sealing::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint};
+use crate::marks::{IN_FLIGHT_MAX, Marks, Soundness, Words, allocate};
+
+/// A tag: a checksum in the first word, or a seal.
+pub type Tag = [u64; 3];
+
+/// The tags of one volume.
+pub struct Tags {
+    entries: Words,
+    staged: Words,
+    pending: Words,
+    pending_count: AtomicU64,
+    /// Words of a tag.
+    width: usize,
+    /// What encrypts pages, where tags are seals.
+    pub sealer: Option<Sealer>,
+    file: Option<File>,
+}
+
+/// Why tags cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum TagsError {
+    /// The system refused.
+    #[error("tags of pages: {0}")]
+    Io(#[from] io::Error),
+    /// The volume's pages were written under another protection, or without one.
+    #[error("the volume's pages are not protected by {wanted}: open it as it was made")]
+    Other {
+        /// What it was to be opened with.
+        wanted: &'static str,
+    },
+    /// Its pages were sealed with another key.
+    #[error("this is not the key that the volume's pages are sealed with")]
+    Key,
+    /// Pages of too many owners are in it.
+    #[error("{OWNERS_MAX} owners have sealed pages of the volume: copy them to another one")]
+    Owners,
+}
+
+/// Words in front of all else: magic, volume, width, fingerprint, number of owners.
+const HEADER_WORDS: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"cenoteT1");
+/// Words of a staged or pending tag: its page's number and 1, then the tag.
+const SLOT_WORDS: usize = 4;
+const OWNER_WORDS: usize = 2 * OWNERS_MAX;
+const STAGED_WORDS: usize = SLOT_WORDS * IN_FLIGHT_MAX;
+const FRONT_WORDS: usize = HEADER_WORDS + OWNER_WORDS + 2 * STAGED_WORDS;
+
+impl Tags {
+    /// Tags of a volume whose owner leaves nothing; `None` where its pages are not protected.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn anonymous(
+        protection: &Protection,
+        volume: u128,
+        page_count: u64,
+    ) -> Result<Option<Self>, TagsError> {
+        let width = protection.tag_words();
+        if width == 0 {
+            return Ok(None);
+        }
+        let len = len_bytes(width, page_count)?;
+        let map = Arc::new(MmapOptions::new().len(len).map_anon()?.into());
+        Ok(Some(Self::begin(
+            &map, None, protection, volume, page_count,
+        )?))
+    }
+
+    /// Tags in a file: fresh ones, or those that an earlier owner left of pages that `marks` says
+    /// are written. `None` where the volume's pages are not protected.
+    ///
+    /// # Errors
+    /// [`TagsError`]. What the file says stays as it was.
+    pub fn in_file(
+        file: &File,
+        protection: &Protection,
+        volume: u128,
+        page_count: u64,
+        marks: &Marks,
+    ) -> Result<Option<Self>, TagsError> {
+        let width = protection.tag_words();
+        let has_pages = marks.written.next(0, page_count, true).is_some();
+        let other = TagsError::Other {
+            wanted: protection.name(),
+        };
+        let left = file.metadata()?.len();
+        if width == 0 {
+            return if has_pages && left > 0 {
+                Err(other)
+            } else {
+                file.set_len(0)?;
+                Ok(None)
+            };
+        }
+        let len = len_bytes(width, page_count)?;
+        if !has_pages {
+            file.set_len(0)?;
+        } else if left < (FRONT_WORDS * 8) as u64 {
+            return Err(other);
+        }
+        file.set_len((len as u64).max(file.metadata()?.len()))?;
+        allocate(file, FRONT_WORDS * 8)?;
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        if has_pages {
+            check(&map, protection, volume)?;
+        }
+        let file = Some(file.try_clone()?);
+        let tags = Self::begin(&map, file, protection, volume, page_count)?;
+        tags.inherit(marks);
+        Ok(Some(tags))
+    }
+
+    /// Without a file for them there can be none.
+    ///
+    /// # Errors
+    /// The volume's pages are to be protected.
+    pub fn missing(protection: &Protection) -> Result<Option<Self>, TagsError> {
+        match protection.tag_words() {
+            0 => Ok(None),
+            _ => Err(io::Error::from(io::ErrorKind::NotFound).into()),
+        }
+    }
+
+    /// Notes a new owner, and what the file is if it is new.
+    fn begin(
+        map: &Arc<MmapRaw>,
+        file: Option<File>,
+        protection: &Protection,
+        volume: u128,
+        page_count: u64,
+    ) -> Result<Self, TagsError> {
+        let width = protection.tag_words();
+        let header = Words::new(map, 0, HEADER_WORDS);
+        let word = |at: usize| &header.as_slice()[at];
+        let salts = Words::new(map, HEADER_WORDS, OWNER_WORDS);
+        word(1).store(volume as u64, Ordering::Relaxed);
+        word(2).store((volume >> 64) as u64, Ordering::Relaxed);
+        word(3).store(width as u64, Ordering::Relaxed);
+        let mut sealer = None;
+        if let Protection::Sealed(key) = protection {
+            let count = usize::try_from(word(5).load(Ordering::Acquire)).unwrap_or(OWNERS_MAX);
+            if count >= OWNERS_MAX {
+                return Err(TagsError::Owners);
+            }
+            let fresh = random_salt()?;
+            for (at, value) in fresh.into_iter().enumerate() {
+                salts.as_slice()[2 * count + at].store(value, Ordering::Relaxed);
+            }
+            word(4).store(fingerprint(key, volume)?, Ordering::Relaxed);
+            word(5).store(count as u64 + 1, Ordering::Release);
+            let of = |owner: usize| -> OwnerSalt {
+                [0, 1].map(|at| salts.as_slice()[2 * owner + at].load(Ordering::Relaxed))
+            };
+            let owners: Vec<OwnerSalt> = (0..=count).map(of).collect();
+            sealer = Some(Sealer::new(key, volume, &owners)?);
+        }
+        word(0).store(MAGIC, Ordering::Release);
+        let slots = HEADER_WORDS + OWNER_WORDS;
+        let entry_words = usize::try_from(page_count).map_err(|_| too_large())? * width;
+        Ok(Self {
+            entries: Words::new(map, FRONT_WORDS, entry_words),
+            staged: Words::new(map, slots, STAGED_WORDS),
+            pending: Words::new(map, slots + STAGED_WORDS, STAGED_WORDS),
+            pending_count: AtomicU64::new(0),
+            width,
+            sealer,
+            file,
+        })
+    }
+
+    /// What an earlier owner had staged is pending, of pages that may be old or new.
+    fn inherit(&self, marks: &Marks) {
+        let slots = self.pending.as_slice().chunks(SLOT_WORDS);
+        let count = slots.filter(|slot| slot[0].load(Ordering::Acquire) != 0);
+        self.pending_count
+            .store(count.count() as u64, Ordering::Release);
+        for slot in 0..IN_FLIGHT_MAX {
+            let (page, tag) = load_slot(&self.staged, slot);
+            let Some(page) = page else { continue };
+            if marks.soundness(page) == Soundness::Doubtful && !self.add_pending(page, &tag) {
+                marks.tear(page);
+            }
+            self.staged.as_slice()[slot * SLOT_WORDS].store(0, Ordering::Release);
+        }
+    }
+
+    /// Makes sure that the file has room for the tags of so many pages.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn reserve(&self, page_count: u64) -> io::Result<()> {
+        match &self.file {
+            Some(file) => allocate(file, len_bytes(self.width, page_count)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The page's tag. It is the page's if nobody wrote the page meanwhile.
+    #[inline]
+    pub fn load(&self, page: u64) -> Tag {
+        let entry = self.entry(page);
+        let mut tag = [0; 3];
+        for (word, stored) in tag.iter_mut().zip(entry) {
+            *word = stored.load(Ordering::Relaxed);
+        }
+        tag
+    }
+
+    /// Notes the tag that a write in this slot gives its page, before it is listed. Under its claim.
+    #[inline]
+    pub fn stage(&self, slot: usize, page: u64, tag: &Tag) {
+        store_slot(&self.staged, slot, page, tag);
+    }
+
+    /// The page is what the write in this slot made it. Under its claim.
+    #[inline]
+    pub fn commit(&self, slot: usize, page: u64, tag: &Tag) {
+        self.decide(page, tag);
+        self.staged.as_slice()[slot * SLOT_WORDS].store(0, Ordering::Release);
+    }
+
+    /// The write in this slot ended unknown; false when there is no room to remember what it was
+    /// writing. Under its page's claim.
+    pub fn fail(&self, slot: usize) -> bool {
+        let (page, tag) = load_slot(&self.staged, slot);
+        let kept = page.is_none_or(|page| self.add_pending(page, &tag));
+        self.staged.as_slice()[slot * SLOT_WORDS].store(0, Ordering::Release);
+        kept
+    }
+
+    /// From here on the page's tag is this one alone. Under its claim.
+    #[inline]
+    pub fn decide(&self, page: u64, tag: &Tag) {
+        for (stored, word) in self.entry(page).iter().zip(tag) {
+            stored.store(*word, Ordering::Relaxed);
+        }
+        self.forget_pending(page);
+    }
+
+    /// The page holds nothing of what was pending. Under its claim.
+    #[inline]
+    pub fn forget_pending(&self, page: u64) {
+        if self.pending_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for slot in self.pending.as_slice().chunks(SLOT_WORDS) {
+            if slot[0].load(Ordering::Acquire) == page + 1 {
+                slot[0].store(0, Ordering::Release);
+                self.pending_count.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Tags that the page may have instead of its own.
+    pub fn pending(&self, page: u64) -> impl Iterator<Item = Tag> {
+        let is_any = self.pending_count.load(Ordering::Acquire) > 0;
+        let slots = if is_any { IN_FLIGHT_MAX } else { 0 };
+        let all = (0..slots).map(|slot| load_slot(&self.pending, slot));
+        all.filter_map(move |(of, tag)| (of == Some(page)).then_some(tag))
+    }
+
+    fn add_pending(&self, page: u64, tag: &Tag) -> bool {
+        for slot in 0..IN_FLIGHT_MAX {
+            let name = &self.pending.as_slice()[slot * SLOT_WORDS];
+            // Taken first under a name that no page has, then filled, then named.
+            let taken = name.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                store_slot(&self.pending, slot, page, tag);
+                self.pending_count.fetch_add(1, Ordering::AcqRel);
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn entry(&self, page: u64) -> &[AtomicU64] {
+        let at = usize::try_from(page).expect("inside the volume") * self.width;
+        &self.entries.as_slice()[at..][..self.width]
+    }
+
+    /// Bytes kept per page.
+    pub fn bytes_per_page(&self) -> usize {
+        self.width * 8
+    }
+}
+
+/// Whether the file is of this volume, this protection and this key.
+fn check(map: &Arc<MmapRaw>, protection: &Protection, volume: u128) -> Result<(), TagsError> {
+    let header = Words::new(map, 0, HEADER_WORDS);
+    let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
+    let is_same = word(0) == MAGIC
+        && (word(1), word(2)) == (volume as u64, (volume >> 64) as u64)
+        && word(3) == protection.tag_words() as u64;
+    if !is_same {
+        let wanted = protection.name();
+        return Err(TagsError::Other { wanted });
+    }
+    match protection {
+        Protection::Sealed(key) if word(4) != fingerprint(key, volume)? => Err(TagsError::Key),
+        _ => Ok(()),
+    }
+}
+
+fn load_slot(words: &Words, slot: usize) -> (Option<u64>, Tag) {
+    let slot = &words.as_slice()[slot * SLOT_WORDS..][..SLOT_WORDS];
+    // One that is just being filled names no page.
+    let named = slot[0].load(Ordering::Acquire);
+    let page = named.checked_sub(1).filter(|_| named != u64::MAX);
+    let tag = [1, 2, 3].map(|at| slot[at].load(Ordering::Relaxed));
+    (page, tag)
+}
+
+fn store_slot(words: &Words, slot: usize, page: u64, tag: &Tag) {
+    let slot = &words.as_slice()[slot * SLOT_WORDS..][..SLOT_WORDS];
+    for (stored, word) in slot[1..].iter().zip(tag) {
+        stored.store(*word, Ordering::Relaxed);
+    }
+    slot[0].store(page + 1, Ordering::Release);
+}
+
+fn random_salt() -> io::Result<OwnerSalt> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    let (low, high) = bytes.split_at(8);
+    let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("8 bytes"));
+    Ok([word(low), word(high)])
+}
+
+fn len_bytes(width: usize, page_count: u64) -> io::Result<usize> {
+    let entries = usize::try_from(page_count).ok();
+    let words = entries.and_then(|pages| pages.checked_mul(width)?.checked_add(FRONT_WORDS));
+    words
+        .and_then(|words| words.checked_mul(8))
+        .ok_or_else(too_large)
+}
+
+fn too_large() -> io::Error {
+    io::ErrorKind::FileTooLarge.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ mod metrics;
 mod place;
 mod process;
 mod progress;
+mod protected;
 mod service;
 mod serving;
 mod share;

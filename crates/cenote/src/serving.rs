@@ -13,12 +13,17 @@ use crate::commands::volume::{check_scheme, check_size};
 use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::place::Loaded;
+use crate::protected::Protected;
 use crate::size::Size;
 use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
 
 /// A volume may grow to this many times the size that it was opened with: its tables are
 /// laid out for it, a bit per page, and take memory only where they are used.
 const GROWTH_MAX: u64 = 8;
+
+/// Bytes per second that a volume is looked through with when nothing else is said: a percent of a
+/// gigabit link, and 4 TiB in twelve days.
+const SCRUB_RATE: u64 = 4 << 20;
 
 /// Which volume is served: one that was created, or a new one.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,6 +48,13 @@ pub struct WhichVolume {
     pub repair_rate: Option<Size>,
     #[command(flatten)]
     pub expected: Expected,
+    #[command(flatten)]
+    pub protected: Protected,
+    /// Look for pages that went wrong in hosts' memory, so many bytes per second of them, for as long as
+    /// the volume is served; 0: not [default: 4M with --checksum, --seal, --mode detection and
+    /// correction, else 0]
+    #[arg(long, value_name = "SIZE")]
+    pub scrub_rate: Option<Size>,
     #[command(flatten)]
     pub backed: Backed,
 }
@@ -154,12 +166,21 @@ impl Serving {
             let mut spec = Spec::new(check_size(size)?, check_scheme(scheme)?)?;
             spec.expect(which.expected.of(scheme)?);
             spec.placement = which.placement.map(|placement| placement.to_string());
+            which.protected.describe(&mut spec)?;
             volumes.create(&name, &spec)?;
         } else if which.expected.is_given() {
             let what = "--mode and --delta are of a new volume: this one has its own";
             return Err(Failure::usage(what, "--size").into());
         }
-        let opened = Self::open_with(loaded, volumes.clone(), &name, end, &which.backed);
+        let opened = Self::open_with(
+            loaded,
+            volumes.clone(),
+            &name,
+            end,
+            &which.backed,
+            Some(&which.protected),
+        )
+        .and_then(|opened| opened.begin_scrubbing(which.scrub_rate));
         if let (Ok(serving), Some(rate)) = (&opened, which.repair_rate) {
             serving.volume.pace_repairs(rate.bytes(), true);
         }
@@ -175,7 +196,34 @@ impl Serving {
     /// # Errors
     /// As [`Serving::open`].
     pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
-        Self::open_with(loaded, volumes, name, end, &Backed::default())
+        let (backed, protected) = (Backed::default(), Protected::default());
+        Self::open_with(loaded, volumes, name, end, &backed, Some(&protected))
+    }
+
+    /// As [`Serving::open_named`], of a volume whose content goes: its pages are not read, so that a
+    /// key that is lost does not stand in the way.
+    ///
+    /// # Errors
+    /// As [`Serving::open`].
+    pub fn open_to_give_back(loaded: &Loaded, volumes: Volumes, name: &str) -> Result<Self> {
+        volumes.forget_tags(name)?;
+        Self::open_with(
+            loaded,
+            volumes,
+            name,
+            End::GiveBack,
+            &Backed::default(),
+            None,
+        )
+    }
+
+    /// Has the volume look for what went wrong in hosts' memory, all the time.
+    fn begin_scrubbing(self, rate: Option<Size>) -> Result<Self> {
+        let is_worth_it = self.spec.protection.is_some() || self.spec.resilience()?.compares();
+        let usual = if is_worth_it { SCRUB_RATE } else { 0 };
+        let rate = rate.map_or(usual, |rate| rate.bytes());
+        self.volume.set_scrub_rate(rate)?;
+        Ok(self)
     }
 
     fn open_with(
@@ -184,6 +232,7 @@ impl Serving {
         name: &str,
         end: End,
         backed: &Backed,
+        protected: Option<&Protected>,
     ) -> Result<Self> {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
@@ -202,7 +251,7 @@ impl Serving {
         let config = VolumeConfig {
             name: name.to_owned(),
             id: spec.id()?,
-            protection: Protection::None,
+            protection: protected.map_or(Ok(Protection::None), |said| said.of(name, &spec))?,
             resilience,
             placement,
             size_bytes,
@@ -281,6 +330,10 @@ fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
 fn answer(volume: &Volume, question: Question) -> Result<serde_json::Value> {
     match question {
         Question::Status => Ok(serde_json::to_value(volume.status()?)?),
+        Question::Scrub => {
+            volume.begin_scrub()?;
+            Ok(serde_json::Value::Null)
+        }
         Question::Resize { bytes } => {
             volume.resize(bytes)?;
             Ok(serde_json::Value::Null)

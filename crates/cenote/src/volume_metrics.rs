@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use cenote_block::nbd::{Server, Stats};
-use cenote_volume::{BackingStatus, Health, Volume, VolumeStatus};
+use cenote_volume::{BackingStatus, Health, HostState, Standing, Volume, VolumeStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
@@ -126,7 +126,22 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
     };
     let connected = status.hosts.iter().filter(|host| host.connected).count() as u64;
     let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
+    let doubted = |host: &&HostState| host.standing != Standing::Trusted;
+    let doubted = status.hosts.iter().filter(doubted).count() as u64;
+    let corrupt = status.scrub.last.map_or(0, |last| last.corrupt_pages);
     vec![
+        (
+            "cenote_volume_hosts_doubted",
+            "Hosts that sent wrong bytes lately",
+            None,
+            doubted,
+        ),
+        (
+            "cenote_volume_scrub_corrupt",
+            "Pages that the last scrub could not put right",
+            None,
+            corrupt,
+        ),
         bytes(
             "cenote_volume_size",
             "Size of the address range",
@@ -232,6 +247,30 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
             "Slabs moved to another host because theirs wanted them back",
             None,
             counters.slabs_moved,
+        ),
+        (
+            "cenote_volume_wrong_splits",
+            "Splits that hosts held wrong, and that were named",
+            None,
+            status.integrity.wrong_splits,
+        ),
+        (
+            "cenote_volume_healed_splits",
+            "Wrong splits that were written anew",
+            None,
+            status.integrity.healed_splits,
+        ),
+        (
+            "cenote_volume_corrupt_reads",
+            "Reads that were errors because nothing told which splits are right",
+            None,
+            status.integrity.corrupt_reads,
+        ),
+        (
+            "cenote_volume_scrub_passes",
+            "Times that every page was looked at",
+            None,
+            status.scrub.passes,
         ),
         (
             "cenote_volume_slabs_dropped",

@@ -49,6 +49,12 @@ pub struct Spec {
     /// As `--placement` takes it; from the volume's first owner on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<String>,
+    /// `checksum` or `sealed`, where its pages are protected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protection: Option<String>,
+    /// Where the key of a sealed volume is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 impl Spec {
@@ -64,6 +70,8 @@ impl Spec {
             mode: None,
             delta: None,
             placement: None,
+            protection: None,
+            key: None,
         })
     }
 
@@ -121,6 +129,8 @@ impl Spec {
 pub enum Question {
     /// Extents, health, regeneration, memory.
     Status,
+    /// Look at every page once, and put right what is wrong.
+    Scrub,
     /// Another size.
     Resize {
         /// In bytes.
@@ -267,7 +277,11 @@ impl Volumes {
     /// The files cannot be opened.
     pub fn kept(&self, name: &str) -> Result<Kept> {
         let (journal, marks) = (self.file(name, "journal"), self.file(name, "pages"));
-        Kept::in_files(&journal, &marks).with_context(|| marks.display().to_string())
+        let tags = self.file(name, "tags");
+        Kept::in_files(&journal, &marks)
+            .with_context(|| marks.display().to_string())?
+            .with_tags(&tags)
+            .with_context(|| tags.display().to_string())
     }
 
     /// What the last owner left on hosts; `None` when that is nothing.
@@ -290,8 +304,21 @@ impl Volumes {
         let spec = self.load(name)?;
         let id = format!("{:032x}", random_u128()?);
         self.store(name, &Spec { id, ..spec })?;
-        for kind in ["journal", "journal.new", "pages"] {
+        for kind in ["journal", "journal.new", "pages", "tags"] {
             remove_if_there(&self.file(name, kind))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what is kept of a volume's protected pages: they can no longer be read. The volume is no
+    /// protected one from then on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn forget_tags(&self, name: &str) -> Result<()> {
+        let spec = self.load(name)?;
+        if spec.protection.is_some() {
+            remove_if_there(&self.file(name, "tags"))?;
         }
         Ok(())
     }
@@ -538,6 +565,7 @@ mod tests {
         assert_eq!(volumes.in_use().unwrap(), ["v"]);
         let answers = |question| match question {
             Question::Status => Ok(serde_json::json!({"extents": []})),
+            Question::Scrub => Ok(serde_json::Value::Null),
             Question::Resize { bytes } => bail!("cannot be {bytes}"),
         };
         owner.answer(answers).unwrap();

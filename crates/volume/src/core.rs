@@ -13,6 +13,7 @@ use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::marks::Marks;
+use crate::scrub::Scrub;
 use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience, Scheme};
@@ -47,6 +48,7 @@ pub struct Core {
     pub wake: Wake,
     pub counters: Counters,
     pub integrity: Integrity,
+    pub scrub: Scrub,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -165,6 +167,7 @@ impl Core {
             closed: AtomicBool::new(false),
             wake,
             counters: Counters::default(),
+            scrub: Scrub::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             pace: Pace::default(),

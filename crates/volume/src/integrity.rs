@@ -61,6 +61,10 @@ pub struct IntegrityCounters {
 /// What comparing and healing did so far; see `docs/guides/integrity.md`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct IntegrityStatus {
+    /// Bytes that are kept here of each page to know it again; 0: none.
+    pub tag_bytes: u64,
+    /// Whether pages leave this process encrypted.
+    pub is_sealed: bool,
     /// Splits that were found wrong and named.
     pub wrong_splits: u64,
     /// Of those, splits that were written anew.
@@ -77,7 +81,10 @@ impl Integrity {
     /// What the counters say now.
     pub fn status(&self) -> IntegrityStatus {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let tags = self.tags.as_ref();
         IntegrityStatus {
+            tag_bytes: tags.map_or(0, |tags| tags.bytes_per_page() as u64),
+            is_sealed: self.is_sealed(),
             wrong_splits: value(&self.counters.wrong_splits),
             healed_splits: value(&self.counters.healed_splits),
             corrupt_reads: value(&self.counters.corrupt_reads),

@@ -26,6 +26,7 @@ mod marks;
 mod request;
 mod resilience;
 mod scheme;
+mod scrub;
 mod status;
 mod stepped;
 mod timings;
@@ -45,6 +46,7 @@ pub use marks::MarksError;
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use resilience::{Mode, ModeError, Resilience, ResilienceError};
 pub use scheme::{Scheme, SchemeError};
+pub use scrub::{ScrubReport, ScrubStatus};
 pub use status::{
     BackingStatus, CounterValues, ExtentStatus, Health, HostState, RepairStatus, VolumeStatus,
 };

@@ -8,6 +8,7 @@ use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
 use crate::integrity::{IntegrityStatus, Standing};
+use crate::scrub::ScrubStatus;
 use crate::timings::{SpreadValues, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
@@ -46,6 +47,8 @@ pub struct VolumeStatus {
     pub backing: Option<BackingStatus>,
     /// What was found wrong in the memory of hosts, and put right.
     pub integrity: IntegrityStatus,
+    /// What is looked at before readers do.
+    pub scrub: ScrubStatus,
     /// How long it took to map an extent lately.
     pub mapping: TimingValues,
     /// How long it took to give up a slab that its host wanted back lately.
@@ -186,7 +189,9 @@ impl Control {
         let lent_bytes = slabs as u64 * self.slab_bytes();
         let mapped_bytes = extents.len() as u64 * extent_bytes;
         // The bitmap: one bit per page of the mapped range.
-        let tables = mapped_bytes / (8 * PAGE_BYTES as u64);
+        let tags = core.integrity.status().tag_bytes;
+        let tables =
+            mapped_bytes / (8 * PAGE_BYTES as u64) + mapped_bytes / PAGE_BYTES as u64 * tags;
         VolumeStatus {
             size_bytes: core.size_bytes.load(Ordering::Relaxed),
             scheme: core.scheme.to_string(),
@@ -214,6 +219,7 @@ impl Control {
             extents,
             backing: core.backing.as_ref().map(|_| self.backing_status()),
             integrity: core.integrity.status(),
+            scrub: core.scrub.status(),
             mapping: core.timings.map.values(),
             eviction: core.timings.evict.values(),
             repair: self.repair_status(),

@@ -17,6 +17,7 @@ use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
 use crate::marks::{Marks, MarksError};
+use crate::scrub;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -65,6 +66,7 @@ pub struct Volume {
 struct Running {
     control: Option<JoinHandle<()>>,
     queues: Vec<JoinHandle<()>>,
+    scrubber: Option<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -455,6 +457,38 @@ impl Volume {
         self.core.spare.note_away(bytes);
     }
 
+    /// Looks at pages for what went wrong in hosts' memory, so many bytes of them per second, all the
+    /// time; 0: no more.
+    ///
+    /// # Errors
+    /// As [`Volume::worker`].
+    pub fn set_scrub_rate(&self, bytes_per_second: u64) -> Result<(), VolumeError> {
+        self.core.scrub.set_rate(bytes_per_second);
+        match bytes_per_second {
+            0 => Ok(()),
+            _ => self.start_scrubber(),
+        }
+    }
+
+    /// Has every page looked at once, at once; its status tells the end.
+    ///
+    /// # Errors
+    /// As [`Volume::worker`].
+    pub fn begin_scrub(&self) -> Result<(), VolumeError> {
+        self.core.scrub.begin();
+        self.start_scrubber()
+    }
+
+    fn start_scrubber(&self) -> Result<(), VolumeError> {
+        let mut running = self.running();
+        if running.scrubber.is_some() || self.core.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (core, worker) = (Arc::clone(&self.core), self.worker()?);
+        running.scrubber = Some(start("cenote-scrub", move || scrub::run(&core, worker))?);
+        Ok(())
+    }
+
     /// How every extent and host stands now.
     ///
     /// # Errors
@@ -479,7 +513,16 @@ impl Volume {
 
     fn end(&self, command: Command) {
         self.core.closed.store(true, Ordering::Release);
-        let Running { control, queues } = std::mem::take(&mut *self.running());
+        let Running {
+            control,
+            queues,
+            scrubber,
+        } = std::mem::take(&mut *self.running());
+        self.core.scrub.end();
+        // First: its worker may wait for the control thread.
+        if scrubber.is_some_and(|scrubber| scrubber.join().is_err()) {
+            tracing::error!("the volume's scrubber ended by itself");
+        }
         if let Some(control) = control {
             let told = self.command(command);
             let joined = control.join();

@@ -349,10 +349,15 @@ impl Worker {
     ///
     /// # Errors
     /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
-    pub(crate) fn scrub(&mut self, page: u64) -> Result<(), IoError> {
+    pub fn scrub(&mut self, page: u64) -> Result<(), IoError> {
         let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
         let nobody = std::ptr::null_mut();
         self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
+    }
+
+    /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote anew.
+    pub(crate) fn scrubbed(&self) -> (u64, u64) {
+        (self.guard.wrong_count, self.guard.healed_count)
     }
 
     /// Runs one request with a borrowed buffer to its end.

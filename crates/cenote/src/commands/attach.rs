@@ -96,9 +96,7 @@ pub fn release(which: &Which, name: &str) -> Result<()> {
         Ok(None) => Ok(()),
         Ok(Some(_)) => which
             .load()
-            .and_then(|loaded: Loaded| {
-                Serving::open_named(&loaded, volumes.clone(), name, End::GiveBack)
-            })
+            .and_then(|loaded: Loaded| Serving::open_to_give_back(&loaded, volumes.clone(), name))
             .map(drop),
         Err(damaged) => Err(damaged),
     };

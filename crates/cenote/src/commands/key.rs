@@ -6,6 +6,7 @@ use anyhow::Result;
 use cenote_fabric::ClusterKey;
 
 use crate::failure::{DONE, Failure};
+use crate::protected::make_key;
 
 /// `key` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -28,18 +29,33 @@ enum Action {
         #[arg(long, value_name = "FILE", default_value = "cluster.key")]
         out: PathBuf,
     },
+    /// Write a new random key that a volume's pages are sealed with
+    ///
+    /// It stays with the clients that serve the volume; hosts never see it. Without it what the
+    /// volume holds cannot be read by anybody.
+    #[command(
+        after_help = "Example:\n  cenote key seal --out v0.key\n  cenote volume create v0 --size 2G --seal v0.key --dir /tmp/well"
+    )]
+    Seal {
+        /// File to make; one that is there is never overwritten
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let Action::New { out } = &args.action;
+    let (Action::New { out } | Action::Seal { out }) = &args.action;
     if out.exists() {
         return Err(Failure::new(
             format!("{} is there already and stays as it is", out.display()),
-            "another name by --out, or remove the file if no cluster uses it",
+            "another name by --out, or remove the file if nothing uses it",
         )
         .into());
     }
-    make(out)?;
+    match &args.action {
+        Action::New { .. } => drop(make(out)?),
+        Action::Seal { .. } => make_key(out)?,
+    }
     println!("{}", out.display());
     Ok(DONE)
 }

@@ -12,6 +12,7 @@ pub mod key;
 pub mod lab;
 pub mod nbd;
 pub mod plan;
+pub mod scrub;
 pub mod status;
 pub mod swap;
 pub mod top;

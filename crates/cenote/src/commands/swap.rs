@@ -147,6 +147,10 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(rate) = volume.repair_rate {
         command.args(["--repair-rate", &rate.to_string()]);
     }
+    command.args(volume.protected.arguments()?);
+    if let Some(rate) = volume.scrub_rate {
+        command.args(["--scrub-rate", &rate.to_string()]);
+    }
     command.args(volume.backed.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);

@@ -8,9 +8,11 @@ use cenote_volume::{Placement, Scheme};
 use serde_json::Value;
 
 use super::attach::{attach, release};
+use super::scrub::scrub;
 use crate::expected::Expected;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
+use crate::protected::Protected;
 use crate::size::Size;
 use crate::table::Table;
 use crate::volumes::{Question, Spec, Volumes};
@@ -52,6 +54,8 @@ enum Action {
         placement: Option<Placement>,
         #[command(flatten)]
         expected: Expected,
+        #[command(flatten)]
+        protected: Protected,
         #[command(flatten)]
         which: Which,
     },
@@ -118,6 +122,23 @@ Exit code 3: not every extent is whole, or pages cannot be read.")]
         #[arg(long)]
         json: bool,
     },
+    /// Look at every page once: compare what hosts hold of it, and put right what is wrong
+    #[command(after_help = "\
+Of a volume that nobody serves this process is the owner meanwhile.
+
+Example:
+  cenote volume scrub v0 --dir /tmp/well --json
+
+Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
+    Scrub {
+        /// Which volume
+        name: String,
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object on standard output
+        #[arg(long)]
+        json: bool,
+    },
     /// Give up what a volume holds; it stays described
     #[command(after_help = "Example:\n  cenote volume reset v0 --dir /tmp/well")]
     Reset {
@@ -144,12 +165,14 @@ pub fn run(args: &Args) -> Result<u8> {
             scheme,
             expected,
             placement,
+            protected,
             which,
         } => {
             let volumes = Volumes::new(&which.directory()?);
             let mut spec = Spec::new(check_size(*size)?, check_scheme(scheme)?)?;
             spec.expect(expected.of(scheme)?);
             spec.placement = placement.map(|placement| placement.to_string());
+            protected.describe(&mut spec)?;
             volumes.create(name, &spec)?;
             println!("{name}");
         }
@@ -170,6 +193,7 @@ pub fn run(args: &Args) -> Result<u8> {
             let limit = Duration::from_secs(*limit);
             return attach(which, name, limit, *hold, *json);
         }
+        Action::Scrub { name, which, json } => return scrub(which, name, *json),
         Action::Reset { name, which } => release(which, name)?,
         Action::Delete { name, which } => {
             release(which, name)?;
@@ -332,6 +356,7 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
             number("stale_pages"),
         )?;
     }
+    print_integrity(out, spec, status)?;
     let mut table = Table::new(["EXTENT", "HEALTH", "STORED", "PAGES/S", "REBUILT", "HOSTS"]);
     for extent in status["extents"].as_array().into_iter().flatten() {
         let hosts = extent["hosts"].as_array().into_iter().flatten();
@@ -347,6 +372,41 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
         ]);
     }
     table.write(out)?;
+    Ok(())
+}
+
+/// What was found wrong in hosts' memory; nothing where nothing was looked for and nothing found.
+fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<()> {
+    let number = |part: &str, field: &str| status[part][field].as_u64().unwrap_or(0);
+    let wrong = number("integrity", "wrong_splits") + number("integrity", "corrupt_reads");
+    if spec.protection.is_some() || wrong > 0 {
+        writeln!(
+            out,
+            "protection: {}; {} wrong splits, {} written anew, {} reads that were errors for it",
+            spec.protection.as_deref().unwrap_or("none"),
+            number("integrity", "wrong_splits"),
+            number("integrity", "healed_splits"),
+            number("integrity", "corrupt_reads"),
+        )?;
+    }
+    let last = &status["scrub"]["last"];
+    if last.is_object() {
+        writeln!(
+            out,
+            "last scrub: {} pages, {} wrong splits, {} written anew, {} pages corrupt",
+            last["pages"], last["wrong_splits"], last["healed_splits"], last["corrupt_pages"],
+        )?;
+    }
+    let hosts = status["hosts"].as_array().into_iter().flatten();
+    for host in hosts.filter(|host| host["standing"].as_str().unwrap_or("trusted") != "trusted") {
+        writeln!(
+            out,
+            "host {} is {}: it sent {} wrong splits",
+            host["name"].as_str().unwrap_or("-"),
+            host["standing"].as_str().unwrap_or("-"),
+            host["wrong_splits"],
+        )?;
+    }
     Ok(())
 }
 
@@ -374,6 +434,8 @@ mod tests {
             mode: None,
             delta: None,
             placement: Some("coding-sets:2".to_owned()),
+            protection: None,
+            key: None,
         };
         let mut out = Vec::new();
         print(&mut out, "v0", &spec, &status).unwrap();

@@ -89,11 +89,18 @@ impl Lab {
     /// A volume on the hosts of the folder's cluster file, served by `program`, which is the
     /// binary under test wherever it is to run.
     pub fn served(folder: Folder, scheme: &str, program: Command) -> Self {
-        folder
-            .run(&[
-                "volume", "create", VOLUME, "--size", "256M", "--scheme", scheme,
-            ])
-            .expect(0);
+        Self::served_as(folder, &["--scheme", scheme], program)
+    }
+
+    /// As many hosts of a local cluster, and a volume that is created with `flags`.
+    pub fn with_volume(count: u32, transport: &str, flags: &[&str]) -> Self {
+        let folder = Self::cluster(count, &["--transport", transport]);
+        Self::served_as(folder, flags, cenote())
+    }
+
+    fn served_as(folder: Folder, flags: &[&str], program: Command) -> Self {
+        let create = ["volume", "create", VOLUME, "--size", "256M"];
+        folder.run(&[&create, flags].concat()).expect(0);
         let server = Self::serve(&folder, program);
         let lab = Self {
             name: VOLUME.to_owned(),

@@ -153,6 +153,9 @@ impl Worker {
         if wrong == 0 {
             return;
         }
+        if self.is_scrub(op) {
+            self.guard.wrong_count += u64::from(wrong.count_ones());
+        }
         let state = &self.ops[usize::from(op)];
         let Some(stripe) = stripe_of(&self.views, state) else {
             return;

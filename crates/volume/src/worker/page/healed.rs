@@ -55,6 +55,9 @@ impl Worker {
         let counters = &self.core.integrity.counters;
         let count = u64::from(wrong.count_ones());
         counters.healed_splits.fetch_add(count, Ordering::Relaxed);
+        if self.is_scrub(op) {
+            self.guard.healed_count += count;
+        }
     }
 }
 

@@ -27,6 +27,10 @@ pub(in crate::worker) struct Guard {
     plain: Box<[u8; PAGE_BYTES]>,
     next_number: u64,
     numbers_end: u64,
+    /// Splits that scrubbing found wrong, ...
+    pub wrong_count: u64,
+    /// ... and wrote anew.
+    pub healed_count: u64,
 }
 
 /// Sets of splits that are tried without before a page is given up; among (32,8) those of two.
@@ -40,6 +44,8 @@ impl Guard {
             plain: Box::new([0; PAGE_BYTES]),
             next_number: 0,
             numbers_end: 0,
+            wrong_count: 0,
+            healed_count: 0,
         }
     }
 }

@@ -1,0 +1,130 @@
+//! Scrubbing: what went wrong in the memory of hosts is found before a reader does.
+
+mod support;
+
+use cenote_volume::{IoError, Mode, Protection, ScrubReport, Volume};
+use support::rot::{holds, rot, splits_of};
+use support::{Cluster, Transport, page, wait_until};
+
+const SLAB: u64 = 1 << 20;
+const PAGE: usize = 4096;
+const SIZE: u64 = 2 << 20;
+
+fn pass(volume: &Volume) -> ScrubReport {
+    let before = volume.status().unwrap().scrub.passes;
+    volume.begin_scrub().unwrap();
+    wait_until(
+        || {
+            let scrub = volume.status().unwrap().scrub;
+            !scrub.is_running && scrub.passes > before
+        },
+        || format!("{:#?}", volume.status()),
+    );
+    let report = volume.status().unwrap().scrub.last.unwrap();
+    ScrubReport {
+        took_ms: 0,
+        ..report
+    }
+}
+
+fn fill(volume: &Volume, count: u64, round: u64) -> Vec<Vec<u8>> {
+    let mut worker = volume.worker().unwrap();
+    let write = |index| {
+        let bytes = page(index, round);
+        worker.write(index * PAGE as u64, &bytes).unwrap();
+        bytes
+    };
+    (0..count).map(write).collect()
+}
+
+#[test]
+fn every_wrong_split_is_found_and_written_anew() {
+    let cluster = Cluster::start(6, Transport::Shm, 4 << 20, SLAB);
+    let open = |round| match round {
+        300 => cluster.protected_volume("rs:4+2", Protection::Checksum, SIZE),
+        // Nothing is compared when pages are read; all is when they are scrubbed.
+        _ => cluster.volume("rs:4+2", SIZE),
+    };
+    for round in [300, 301] {
+        let volume = open(round);
+        let pages = fill(&volume, 40, round);
+        let clean = ScrubReport {
+            pages: 40,
+            ..ScrubReport::default()
+        };
+        assert_eq!(pass(&volume), clean);
+        for index in [0, 7, 39] {
+            let splits = splits_of(&pages[index], "rs:4+2".parse().unwrap());
+            rot(&splits[index % 6], 0);
+        }
+        let found = ScrubReport {
+            wrong_splits: 3,
+            healed_splits: 3,
+            ..clean
+        };
+        assert_eq!(pass(&volume), found);
+        for index in [0, 7, 39] {
+            let splits = splits_of(&pages[index], "rs:4+2".parse().unwrap());
+            assert!(holds(&splits[index % 6]));
+        }
+        assert_eq!(pass(&volume), clean);
+        volume.close();
+    }
+}
+
+#[test]
+fn what_cannot_be_told_is_counted_and_left_as_it_is() {
+    let cluster = Cluster::start(6, Transport::Shm, 4 << 20, SLAB);
+    let volume = cluster.volume_in_mode("rs:4+2", Mode::Detection, SIZE);
+    let pages = fill(&volume, 4, 310);
+    let splits = splits_of(&pages[2], "rs:4+2".parse().unwrap());
+    rot(&splits[0], 0);
+    rot(&splits[5], 0);
+    let report = pass(&volume);
+    assert_eq!((report.corrupt_pages, report.healed_splits), (1, 0));
+    let mut worker = volume.worker().unwrap();
+    let mut bytes = vec![0; PAGE];
+    let read = worker.read(2 * PAGE as u64, &mut bytes);
+    assert_eq!(read, Err(IoError::Corrupt));
+}
+
+#[test]
+fn a_rate_has_it_look_by_itself() {
+    let cluster = Cluster::start(7, Transport::Shm, 4 << 20, SLAB);
+    let volume = cluster.volume_in_mode("rs:4+3", Mode::Correction, SIZE);
+    let pages = fill(&volume, 64, 320);
+    rot(&splits_of(&pages[60], "rs:4+3".parse().unwrap())[6], 0);
+    volume.set_scrub_rate(16 << 20).unwrap();
+    wait_until(
+        || volume.status().unwrap().scrub.passes == 1,
+        || format!("{:#?}", volume.status()),
+    );
+    let report = volume.status().unwrap().scrub.last.unwrap();
+    assert_eq!((report.wrong_splits, report.healed_splits), (1, 1));
+    let least = 48 * PAGE as u64 * 1000 / (16 << 20);
+    assert!(report.took_ms >= least, "{} ms", report.took_ms);
+}
+
+#[test]
+fn readers_and_writers_go_on_meanwhile() {
+    let cluster = Cluster::start(7, Transport::Tcp, 4 << 20, SLAB);
+    let volume = cluster.volume_in_mode("rs:4+3", Mode::Correction, SIZE);
+    fill(&volume, 64, 330);
+    volume.begin_scrub().unwrap();
+    let mut worker = volume.worker().unwrap();
+    for round in 0..400 {
+        let index = round % 64;
+        let bytes = page(index, 331 + round);
+        worker.write(index * PAGE as u64, &bytes).unwrap();
+        let mut read = vec![0; PAGE];
+        worker.read(index * PAGE as u64, &mut read).unwrap();
+        assert!(read == bytes);
+        if round % 64 == 63 {
+            volume.begin_scrub().unwrap();
+        }
+    }
+    let report = pass(&volume);
+    assert_eq!((report.wrong_splits, report.corrupt_pages), (0, 0));
+    let status = volume.status().unwrap().integrity;
+    assert_eq!((status.wrong_splits, status.corrupt_reads), (0, 0));
+}

@@ -100,6 +100,23 @@ impl LocalCluster {
         Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
     }
 
+    /// Opens a fresh volume whose pages are protected.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn protected_volume(
+        &self,
+        scheme: Scheme,
+        protection: Protection,
+        size_bytes: u64,
+    ) -> anyhow::Result<Arc<Volume>> {
+        let config = VolumeConfig {
+            protection,
+            ..self.volume_config(scheme, size_bytes)
+        };
+        Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
     /// Opens a fresh volume with a backing store on it.
     ///
     /// # Errors

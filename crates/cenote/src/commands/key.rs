@@ -53,7 +53,9 @@ pub fn run(args: &Args) -> Result<u8> {
         .into());
     }
     match &args.action {
-        Action::New { .. } => drop(make(out)?),
+        Action::New { .. } => {
+            make(out)?;
+        }
         Action::Seal { .. } => make_key(out)?,
     }
     println!("{}", out.display());

@@ -4,14 +4,14 @@
 //! far larger), rounds of all cases are interleaved and the median over rounds is kept.
 //! Peers: on `shm` the same bytes copied from and to the same kind of memory without us
 //! (one 4 KiB copy, three, eight or ten of 512 B); everywhere `rs:8+2` beside `plain`
-//! (read) and `mirror:3` (write). Below 1 is better for latency, CPU and system calls.
+//! (read) and `mirror:3` (write); checksums and seals beside the same scheme without. Below 1 is better for latency, CPU and system calls.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use cenote_fabric::{Region, RegionOptions};
-use cenote_volume::{PAGE_BYTES, Scheme, Volume, Worker};
+use cenote_volume::{PAGE_BYTES, Protection, Scheme, SealKey, Volume, Worker};
 use hdrhistogram::Histogram;
 
 use super::Row;
@@ -43,7 +43,14 @@ impl Default for Options {
 }
 
 const WARM_MIB: u64 = 1;
-const SCHEMES: [&str; 3] = ["plain", "mirror:3", "rs:8+2"];
+/// Schemes; and after a space what protects the pages.
+const SCHEMES: [&str; 5] = [
+    "plain",
+    "mirror:3",
+    "rs:8+2",
+    "rs:8+2 checksum",
+    "rs:8+2 sealed",
+];
 const HOSTS: usize = 12;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -87,8 +94,8 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
 
 fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>> {
     let size_bytes = options.cold_mib << 20;
-    // All three volumes fit: 1 + 3 + 1.25 times the size, and room for uneven placement.
-    let memory_mib = (options.cold_mib * 6)
+    // All volumes fit: 1 + 3 + 3 x 1.25 times the size, and room for uneven placement.
+    let memory_mib = (options.cold_mib * 9)
         .div_ceil(HOSTS as u64)
         .next_multiple_of(64)
         + 128;
@@ -96,7 +103,9 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
     let cluster = LocalCluster::start(HOSTS, memory_mib, transport)?;
     let mut volumes = Vec::new();
     for name in SCHEMES {
-        let volume = cluster.volume(name.parse().expect("listed schemes are valid"), size_bytes)?;
+        let (scheme, protection) = protection_of(name);
+        let scheme = scheme.parse().expect("listed schemes are valid");
+        let volume = cluster.protected_volume(scheme, protection, size_bytes)?;
         fill(&volume)?;
         volumes.push(volume);
     }
@@ -127,7 +136,9 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
             };
             case.samples
                 .push(measure(&volumes[index], &cluster, case, set, ops)?);
-            if let Some(bare) = bare.as_ref().filter(|_| case.threads == 1) {
+            // What protects a page is compared with the same pages without it.
+            let has_bare = case.threads == 1 && !case.scheme.contains(' ');
+            if let Some(bare) = bare.as_ref().filter(|_| has_bare) {
                 case.bare.push(bare.measure(case, set, ops));
             }
         }
@@ -154,6 +165,18 @@ fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Scheme and protection of a listed volume.
+fn protection_of(name: &str) -> (&str, Protection) {
+    match name.split_once(' ') {
+        Some((scheme, "checksum")) => (scheme, Protection::Checksum),
+        Some((scheme, _)) => (
+            scheme,
+            Protection::Sealed(SealKey::new([7; SealKey::BYTES])),
+        ),
+        None => (name, Protection::None),
+    }
 }
 
 /// Writes every page once, so that reads find data.
@@ -317,6 +340,7 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
             if case.threads == 1 { "" } else { "s" },
         );
         let beside = match case.verb {
+            _ if case.scheme.contains(' ') => "rs:8+2",
             Verb::Read => "plain",
             Verb::Write if transport == "shm" => "mirror:3",
             Verb::Write => "plain",

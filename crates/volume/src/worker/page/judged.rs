@@ -5,7 +5,7 @@
 //! decide.
 //!
 //! Pure but for where the bytes lie: no verb is posted here.
-//! Paper: \[hydra22\] Table 1; the rule of acceptance is deviation D6.
+//! Paper: \[hydra22\] Table 1; the rule of acceptance is deviation D30.
 
 use std::sync::atomic::Ordering;
 

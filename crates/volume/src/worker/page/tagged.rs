@@ -393,7 +393,7 @@ fn subsets(mask: u64, size: usize) -> impl Iterator<Item = u64> {
         let current = next?;
         let low = current & current.wrapping_neg();
         let ripple = current + low;
-        let following = ((ripple ^ current) >> 2) / low | ripple;
+        let following = (((ripple ^ current) >> 2) / low) | ripple;
         next = (following < 1 << count).then_some(following);
         let chosen = bits(mask).enumerate();
         let chosen = chosen.filter(|(at, _)| current >> at & 1 == 1);

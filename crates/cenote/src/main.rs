@@ -6,7 +6,6 @@
 #![deny(unsafe_code)]
 
 mod ask;
-mod available;
 mod commands;
 mod expected;
 mod failure;

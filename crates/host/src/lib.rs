@@ -23,4 +23,5 @@ pub use config::{Config, Headroom, LockMemory, Share, slab_bytes_default};
 pub use daemon::{Daemon, End, Inheritance};
 pub use error::{Error, Result};
 pub use gauge::{Gauge, Reading};
+pub use machine::{memory_left_bytes, swap_bytes};
 pub use stepped::Stepped;

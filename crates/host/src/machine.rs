@@ -42,8 +42,21 @@ impl Machine {
 /// Memory that can be had now; `u64::MAX` where the system does not say.
 pub(crate) fn available_bytes() -> u64 {
     let system = meminfo_bytes(&read("/proc/meminfo"), "MemAvailable:").unwrap_or(u64::MAX);
-    let group = Group::of_this_process().and_then(|group| group.left_bytes());
+    let group = Group::of_this_process().and_then(|group| group.available_bytes());
     system.min(group.unwrap_or(u64::MAX))
+}
+
+/// Memory that this process could take now without anybody swapping for it: the least of what the
+/// machine and its memory control groups leave. `None` where the system does not say.
+#[must_use]
+pub fn memory_left_bytes() -> Option<u64> {
+    Some(available_bytes()).filter(|bytes| *bytes < u64::MAX)
+}
+
+/// Swap space of this machine; `None` where the system does not say.
+#[must_use]
+pub fn swap_bytes() -> Option<u64> {
+    meminfo_bytes(&read("/proc/meminfo"), "SwapTotal:")
 }
 
 /// Lets the system's out-of-memory killer prefer this process: what it lends is spare

@@ -10,7 +10,6 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::available;
 use crate::failure::{DONE, FAILED};
 use crate::limits::{self, Limit};
 use crate::size::Size;
@@ -167,7 +166,7 @@ fn pidfd() -> Finding {
 
 fn memory() -> Finding {
     let subject = "free memory";
-    match available::memory_bytes() {
+    match cenote_host::memory_left_bytes() {
         Some(bytes) if bytes >= 1 << 30 => Finding::ok(subject, Size(bytes).rounded()),
         Some(bytes) => Finding::warning(
             subject,
@@ -184,7 +183,7 @@ fn memory_lock(capabilities: limits::Capabilities) -> Finding {
         return Finding::ok(subject, "unlimited by CAP_IPC_LOCK");
     }
     let limit = limits::soft(Limit::MemoryLock);
-    let swap = available::swap_bytes().unwrap_or(0);
+    let swap = cenote_host::swap_bytes().unwrap_or(0);
     let found = format!("RLIMIT_MEMLOCK {}", limits::display(limit));
     match limit {
         None => Finding::ok(subject, found),

@@ -23,7 +23,7 @@ use crate::failure::{DONE, Failure};
 use crate::place::{ClusterDir, KEY_FILE, create_private, read_cluster};
 use crate::process::{self, Identity};
 use crate::size::Size;
-use crate::{ask, available, progress, signals};
+use crate::{ask, progress, signals};
 use own_machine::OwnMachine;
 
 /// How long a host may take to announce itself: locking and huge pages take seconds.
@@ -243,7 +243,7 @@ fn rdma_address() -> Result<String> {
 
 fn check_memory(args: &Args) -> Result<()> {
     let hosts = u64::from(args.hosts);
-    let Some(free) = available::memory_bytes() else {
+    let Some(free) = cenote_host::memory_left_bytes() else {
         tracing::warn!("the kernel does not say how much memory is free; going on");
         return Ok(());
     };

@@ -1,11 +1,13 @@
-//! The memory control group that this process runs in, of either version.
+//! The memory control groups that this process is in, of either version: its own and those around it,
+//! each of which may have a limit.
 
 use super::read;
 
-/// A group's folder and how its version names things.
+/// The groups' folders, the process's own first, and how their version names things. One that cannot
+/// be seen from here has no limit: in a container the mount may begin at the process's own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Group {
-    folder: String,
+    folders: Vec<String>,
     is_v2: bool,
 }
 
@@ -22,13 +24,13 @@ impl Group {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             if controllers.split(',').any(|name| name == "memory") {
                 return Some(Self {
-                    folder: format!("/sys/fs/cgroup/memory{path}"),
+                    folders: lineage("/sys/fs/cgroup/memory", path),
                     is_v2: false,
                 });
             }
             if controllers.is_empty() {
                 unified = Some(Self {
-                    folder: format!("/sys/fs/cgroup{path}"),
+                    folders: lineage("/sys/fs/cgroup", path),
                     is_v2: true,
                 });
             }
@@ -36,47 +38,64 @@ impl Group {
         unified
     }
 
-    /// What it may use; `None` without a limit.
+    /// The least that one of them may use; `None` without a limit.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
-        // Version 2 says "max" where there is no limit, which is no number.
-        self.number(if self.is_v2 {
-            "memory.max"
-        } else {
-            "memory.limit_in_bytes"
-        })
+        let folders = self.folders.iter();
+        folders.filter_map(|folder| self.limit_of(folder)).min()
     }
 
-    /// What it still allows at once; `None` without a limit.
-    pub(crate) fn left_bytes(&self) -> Option<u64> {
-        Some(self.limit_bytes()?.saturating_sub(self.used_bytes()?))
-    }
-
-    /// As [`Group::left_bytes`], and what its cache of files would give up.
+    /// The least that one of them still allows, once its cache of files is given up; `None` without
+    /// a limit.
     pub(crate) fn available_bytes(&self) -> Option<u64> {
-        let cached = cached_bytes(&read(&self.file("memory.stat")), self.is_v2);
-        Some(self.left_bytes()?.saturating_add(cached))
+        let of = |folder: &String| {
+            let left = self.limit_of(folder)?.saturating_sub(self.used_of(folder)?);
+            let cached = cached_bytes(&read(&format!("{folder}/memory.stat")), self.is_v2);
+            Some(left.saturating_add(cached))
+        };
+        self.folders.iter().filter_map(of).min()
     }
 
-    /// Its file of stalls for want of memory; version 1 has none.
+    /// Its own file of stalls for want of memory; version 1 has none.
     pub(crate) fn pressure_file(&self) -> Option<String> {
-        self.is_v2.then(|| self.file("memory.pressure"))
+        let own = self.folders.first().filter(|_| self.is_v2)?;
+        Some(format!("{own}/memory.pressure"))
     }
 
-    fn used_bytes(&self) -> Option<u64> {
-        self.number(if self.is_v2 {
+    /// Version 2 says "max" where there is no limit, which is no number; above `memory.high` it
+    /// slows programs down until they use less.
+    fn limit_of(&self, folder: &str) -> Option<u64> {
+        let names: &[&str] = if self.is_v2 {
+            &["memory.max", "memory.high"]
+        } else {
+            &["memory.limit_in_bytes"]
+        };
+        names.iter().filter_map(|name| number(folder, name)).min()
+    }
+
+    fn used_of(&self, folder: &str) -> Option<u64> {
+        let name = if self.is_v2 {
             "memory.current"
         } else {
             "memory.usage_in_bytes"
-        })
+        };
+        number(folder, name)
     }
+}
 
-    fn number(&self, name: &str) -> Option<u64> {
-        read(&self.file(name)).trim().parse().ok()
-    }
+fn number(folder: &str, name: &str) -> Option<u64> {
+    read(&format!("{folder}/{name}")).trim().parse().ok()
+}
 
-    fn file(&self, name: &str) -> String {
-        format!("{}/{name}", self.folder)
-    }
+/// A group's folder and those of the groups that it is in, up to the mount's.
+fn lineage(mount: &str, path: &str) -> Vec<String> {
+    let path = path.trim_end_matches('/');
+    let ends = path.char_indices().filter(|(_, letter)| *letter == '/');
+    let mut folders: Vec<String> = ends
+        .map(|(end, _)| format!("{mount}{}", &path[..end]))
+        .collect();
+    folders.push(format!("{mount}{path}"));
+    folders.reverse();
+    folders
 }
 
 /// Cached pages of files, from `memory.stat`. Lent memory is not among them: the kernel counts it as
@@ -99,43 +118,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_of_either_version_is_found() {
-        let of = |folder: &str, is_v2| {
-            let folder = folder.to_owned();
-            Some(Group { folder, is_v2 })
+    fn the_groups_of_either_version_are_found_with_those_around_them() {
+        let of = |folders: &[&str], is_v2| {
+            let folders = folders.iter().map(|folder| (*folder).to_owned()).collect();
+            Some(Group { folders, is_v2 })
         };
         assert_eq!(
-            Group::find("0::/user.slice\n"),
-            of("/sys/fs/cgroup/user.slice", true)
+            Group::find("0::/user.slice/a.service\n"),
+            of(
+                &[
+                    "/sys/fs/cgroup/user.slice/a.service",
+                    "/sys/fs/cgroup/user.slice",
+                    "/sys/fs/cgroup"
+                ],
+                true
+            )
         );
+        assert_eq!(Group::find("0::/\n"), of(&["/sys/fs/cgroup"], true));
         let both = "0::/unified\n3:cpu,cpuacct:/x\n2:memory:/a:b\n";
-        assert_eq!(Group::find(both), of("/sys/fs/cgroup/memory/a:b", false));
+        assert_eq!(
+            Group::find(both),
+            of(
+                &["/sys/fs/cgroup/memory/a:b", "/sys/fs/cgroup/memory"],
+                false
+            )
+        );
         assert_eq!(Group::find("3:cpu:/x\n"), None);
     }
 
     #[test]
-    fn a_groups_own_figures_are_read() {
-        let folder = tempfile::tempdir().unwrap();
+    fn of_a_group_and_those_around_it_the_one_that_leaves_least_counts() {
+        let mount = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(mount.path().join("slice/service")).unwrap();
         let write = |name: &str, text: &str| {
-            std::fs::write(folder.path().join(name), text).unwrap();
+            std::fs::write(mount.path().join(name), text).unwrap();
         };
-        write("memory.max", "1000000\n");
-        write("memory.current", "700000\n");
+        write("slice/service/memory.max", "1000000\n");
+        write("slice/service/memory.high", "max\n");
+        write("slice/service/memory.current", "700000\n");
         write(
-            "memory.stat",
+            "slice/service/memory.stat",
             "anon 500000\nfile 210000\ninactive_file 150000\nactive_file 50000\n",
         );
         let group = Group {
-            folder: folder.path().display().to_string(),
+            folders: lineage(&mount.path().display().to_string(), "/slice/service"),
             is_v2: true,
         };
-        assert_eq!(group.limit_bytes(), Some(1_000_000));
-        assert_eq!(
-            (group.left_bytes(), group.available_bytes()),
-            (Some(300_000), Some(500_000))
-        );
-        write("memory.max", "max\n");
-        assert_eq!((group.limit_bytes(), group.available_bytes()), (None, None));
+        let figures = || (group.limit_bytes(), group.available_bytes());
+        assert_eq!(figures(), (Some(1_000_000), Some(500_000)));
+        write("slice/memory.max", "3000000\n");
+        write("slice/memory.current", "2900000\n");
+        assert_eq!(figures(), (Some(1_000_000), Some(100_000)));
+        write("slice/service/memory.high", "800000\n");
+        write("slice/memory.current", "1000000\n");
+        assert_eq!(figures(), (Some(800_000), Some(300_000)));
+        write("slice/service/memory.max", "max\n");
+        write("slice/service/memory.high", "max\n");
+        write("slice/memory.max", "max\n");
+        assert_eq!(figures(), (None, None));
         let v1 = "inactive_file 1\ntotal_inactive_file 20\ntotal_active_file 300\n";
         assert_eq!(cached_bytes(v1, false), 320);
     }

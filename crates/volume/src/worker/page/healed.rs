@@ -18,7 +18,9 @@ impl Worker {
         let at = usize::from(op);
         let wrong = self.ops[at].wrong;
         let (page, version, index) = (self.ops[at].page, self.ops[at].version, self.ops[at].index);
-        if wrong == 0 || !self.core.claims.try_claim_at(page, version) {
+        // Verbs that nobody waits for keep the operation's place: it can post no others.
+        let is_late = self.ops[at].pending != 0;
+        if wrong == 0 || is_late || !self.core.claims.try_claim_at(page, version) {
             return false;
         }
         self.ops[at].claimed = true;

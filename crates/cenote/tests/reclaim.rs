@@ -142,7 +142,8 @@ fn swapped_pages_come_home_when_the_machine_has_room_for_them_and_their_group_to
         return;
     }
     let folder = Folder::new();
-    let mut up = vec!["up", "--hosts", "6", "--memory", "96M"];
+    // More than the whole program and a margin fit into what such a machine has to spare.
+    let mut up = vec!["up", "--hosts", "6", "--memory", "160M"];
     up.extend(TOLD);
     folder.run(&up).expect(0);
     // 128 MiB in rs:4+2: 32 slabs of each host.

@@ -40,7 +40,8 @@ pub(super) struct Homing {
 /// Whether `used_bytes` may come home to `spare_bytes`.
 fn fits(used_bytes: u64, spare_bytes: u64) -> bool {
     let margin = (used_bytes / MARGIN_SHARE).max(MARGIN_BYTES);
-    used_bytes > 0 && used_bytes.saturating_add(margin) <= spare_bytes
+    let needed = used_bytes.checked_add(margin);
+    used_bytes > 0 && needed.is_some_and(|bytes| bytes <= spare_bytes)
 }
 
 impl Homing {

@@ -37,7 +37,7 @@ pub struct WhichVolume {
     /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
-    /// Where hosts of a new volume come from: coding-sets[:L], groups of K+R+L hosts of which each
+    /// Where hosts of a new volume come from: coding-sets:L, groups of K+R+L hosts of which each
     /// part of the volume stays in one; least-loaded, two-choices or random, of all hosts
     /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
     #[arg(long, value_name = "PLACEMENT", requires = "size")]

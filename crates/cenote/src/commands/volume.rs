@@ -48,7 +48,7 @@ enum Action {
         /// plain, mirror:N (N copies) or rs:K+R (K splits of a page, any R of K+R may be lost)
         #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
         scheme: String,
-        /// Where its hosts come from: coding-sets[:L], least-loaded, two-choices or random
+        /// Where its hosts come from: coding-sets:L, least-loaded, two-choices or random
         /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
         #[arg(long, value_name = "PLACEMENT")]
         placement: Option<Placement>,

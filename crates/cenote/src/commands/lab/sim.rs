@@ -36,7 +36,7 @@ pub struct Args {
     /// [default: each draws one that the scheme allows]
     #[arg(long)]
     mode: Option<Mode>,
-    /// How hosts are chosen: coding-sets[:L], least-loaded, two-choices or random
+    /// How hosts are chosen: coding-sets:L, least-loaded, two-choices or random
     /// [default: least-loaded; two-choices with --backed]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Option<Placement>,

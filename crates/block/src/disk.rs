@@ -35,9 +35,7 @@ pub trait Disk: Send + Sync + 'static {
     }
 
     /// Takes note of how many bytes of the disk could come back into this machine's memory.
-    fn note_away(&self, bytes: u64) {
-        let _ = bytes;
-    }
+    fn note_away(&self, _bytes: u64) {}
 }
 
 /// Requests in flight of one worker thread.

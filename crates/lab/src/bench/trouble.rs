@@ -209,10 +209,7 @@ impl<'a> Scene<'a> {
             ..Backing::open(&folder.0.join("backing"), size_bytes)?
         };
         let volumes = vec![
-            (
-                "rs:8+2 delta=1",
-                cluster.volume_expecting(coded, size_bytes)?,
-            ),
+            (CODED_NAME, cluster.volume_expecting(coded, size_bytes)?),
             (COPIED, cluster.volume_expecting(copied, size_bytes)?),
             (
                 "plain+backing",
@@ -237,9 +234,7 @@ impl<'a> Scene<'a> {
             loop {
                 let status = volume.status()?;
                 let up = status.hosts.iter().filter(|host| host.connected).count();
-                if up + dead == HOSTS
-                    && (*name != "rs:8+2 delta=1" || status.health != Health::Healthy)
-                {
+                if up + dead == HOSTS && (*name != CODED_NAME || status.health != Health::Healthy) {
                     break;
                 }
                 ensure!(
@@ -436,7 +431,7 @@ fn rows(options: &Options, taken: &[(Trouble, usize, Sample)]) -> Vec<Row> {
                 .filter(|(at, index, _)| at == trouble && *index == volume);
             samples.map(|(.., sample)| sample).collect()
         };
-        let case = format!("rs:8+2 delta=1 {}, {}", options.transport, trouble.label());
+        let case = format!("{CODED_NAME} {}, {}", options.transport, trouble.label());
         for (index, peer) in [(1, COPIED), (2, "plain+backing")] {
             let pairs = |value: &dyn Fn(&Sample) -> f64| -> Vec<(f64, f64)> {
                 let (ours, theirs) = (of(0), of(index));
@@ -473,6 +468,8 @@ fn rows(options: &Options, taken: &[(Trouble, usize, Sample)]) -> Vec<Row> {
 }
 
 const CODED: &str = "rs:8+2";
+/// As in a row.
+const CODED_NAME: &str = "rs:8+2 delta=1";
 const COPIED: &str = "mirror:2";
 /// As many as a coded stripe has members: nothing can be rebuilt elsewhere, so its reads decode for as
 /// long as a host is dead.

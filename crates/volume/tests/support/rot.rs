@@ -3,7 +3,7 @@
 //! A slab is a memfd. Whoever may open a process's descriptors can write to it, and the hosts of a
 //! test are threads of its own process. Bytes are found by what they are: a test's pages are random.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -44,8 +44,25 @@ pub fn holds(split: &[u8]) -> bool {
 
 /// Where a split lies, each place once and in a fixed order.
 fn places_of(split: &[u8]) -> Vec<(File, u64)> {
-    let mut seen = BTreeSet::new();
-    let mut places = Vec::new();
+    let place = |(file, bytes): (File, Vec<u8>)| {
+        let index = bytes
+            .chunks(split.len())
+            .position(|chunk| chunk.starts_with(&split[..LOOKED_FOR]))?;
+        Some((file, (index * split.len()) as u64))
+    };
+    memories().into_values().filter_map(place).collect()
+}
+
+/// Slabs of this process that hold something in their first page, each with all that it holds, in
+/// a fixed order. For test files whose tests run one after the other.
+pub fn slabs() -> Vec<(File, Vec<u8>)> {
+    let holds = |(_, bytes): &(File, Vec<u8>)| bytes.iter().take(4096).any(|&byte| byte != 0);
+    memories().into_values().filter(holds).collect()
+}
+
+/// The memory of this process's hosts, by inode: each slab once, with its bytes.
+fn memories() -> BTreeMap<u64, (File, Vec<u8>)> {
+    let mut memories = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
         let is_slab = std::fs::read_link(entry.path())
             .is_ok_and(|target| target.to_string_lossy().contains("memfd:"));
@@ -55,44 +72,12 @@ fn places_of(split: &[u8]) -> Vec<(File, u64)> {
             continue;
         };
         let metadata = file.metadata().unwrap();
-        if !seen.insert(metadata.ino()) {
-            continue;
-        }
         let mut bytes = vec![0; usize::try_from(metadata.len()).unwrap()];
-        if file.read_exact_at(&mut bytes, 0).is_err() {
-            continue;
-        }
-        let found = bytes
-            .chunks(split.len())
-            .position(|chunk| chunk.starts_with(&split[..LOOKED_FOR]));
-        if let Some(index) = found {
-            places.push((metadata.ino(), file, (index * split.len()) as u64));
+        if file.read_exact_at(&mut bytes, 0).is_ok() {
+            memories.entry(metadata.ino()).or_insert((file, bytes));
         }
     }
-    places.sort_by_key(|(inode, ..)| *inode);
-    let places = places.into_iter();
-    places.map(|(_, file, offset)| (file, offset)).collect()
-}
-
-/// Slabs of this process that hold something in their first page, each with all that it holds, in
-/// a fixed order. For test files whose tests run one after the other.
-pub fn slabs() -> Vec<(File, Vec<u8>)> {
-    let mut slabs = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
-        let is_slab = std::fs::read_link(entry.path())
-            .is_ok_and(|target| target.to_string_lossy().contains("memfd:"));
-        let opened = OpenOptions::new().read(true).write(true).open(entry.path());
-        let Some(file) = opened.ok().filter(|_| is_slab) else {
-            continue;
-        };
-        let metadata = file.metadata().unwrap();
-        let mut bytes = vec![0; usize::try_from(metadata.len()).unwrap()];
-        let is_read = file.read_exact_at(&mut bytes, 0).is_ok();
-        if is_read && bytes.iter().take(4096).any(|&byte| byte != 0) {
-            slabs.insert(metadata.ino(), (file, bytes));
-        }
-    }
-    slabs.into_values().collect()
+    memories
 }
 
 /// Turns the first bytes of a slab over.

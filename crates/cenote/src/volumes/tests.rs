@@ -1,0 +1,107 @@
+//! Volumes described in a folder of their own, their owners and what is asked of these.
+
+use super::*;
+
+fn volumes() -> (tempfile::TempDir, Volumes) {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = ClusterDir::open(folder.path()).unwrap();
+    (folder, Volumes::new(&dir))
+}
+
+#[test]
+fn a_volume_is_created_once_listed_resized_and_deleted() {
+    let (_folder, volumes) = volumes();
+    assert_eq!(volumes.list().unwrap(), []);
+    let spec = Spec::new(Size(2 << 30), "rs:8+2").unwrap();
+    volumes.create("a", &spec).unwrap();
+    let again = volumes.create("a", &spec).unwrap_err();
+    assert!(again.to_string().contains("already"), "{again:#}");
+    assert_eq!(volumes.list().unwrap(), [("a".to_owned(), spec.clone())]);
+    volumes.set_size("a", Size(3 << 20)).unwrap();
+    let loaded = volumes.load("a").unwrap();
+    assert_eq!(
+        (loaded.size().unwrap(), loaded.id().unwrap()),
+        (Size(3 << 20), spec.id().unwrap())
+    );
+    assert_eq!(spec.placement().unwrap(), None);
+    let sets = Placement::CodingSets { spare: 3 };
+    volumes.set_placement("a", sets).unwrap();
+    assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
+    // Whoever owns it next finds the same, also once it holds nothing.
+    volumes.forget_content("a").unwrap();
+    assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
+    volumes.delete("a").unwrap();
+    assert_eq!(volumes.list().unwrap(), []);
+    assert!(volumes.delete("a").is_err());
+}
+
+#[test]
+fn names_that_would_leave_the_folder_are_refused() {
+    let (_folder, volumes) = volumes();
+    for name in ["", ".", "..", "a/b", "../a", "-f", "a b", &"x".repeat(65)] {
+        assert!(
+            volumes
+                .load(name)
+                .unwrap_err()
+                .to_string()
+                .contains("no name"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_volume_has_one_owner_and_the_owner_answers() {
+    let (_folder, volumes) = volumes();
+    volumes
+        .create("v", &Spec::new(Size(4096), "plain").unwrap())
+        .unwrap();
+    let owner = volumes.own("v").unwrap();
+    assert!(volumes.own("v").is_err());
+    assert!(volumes.delete("v").is_err());
+    assert_eq!(volumes.in_use().unwrap(), ["v"]);
+    let answers = |question| match question {
+        Question::Status => Ok(serde_json::json!({"extents": []})),
+        Question::Scrub => Ok(serde_json::Value::Null),
+        Question::Resize { bytes } => bail!("cannot be {bytes}"),
+    };
+    owner.answer(answers).unwrap();
+    assert_eq!(
+        volumes.ask("v", Question::Status).unwrap(),
+        serde_json::json!({"extents": []})
+    );
+    let refused = volumes.ask("v", Question::Resize { bytes: 1 }).unwrap_err();
+    assert_eq!(refused.to_string(), "volume v: cannot be 1");
+    drop(owner);
+    assert!(volumes.in_use().unwrap().is_empty());
+    assert!(volumes.ask("v", Question::Status).is_err());
+}
+
+#[test]
+fn an_owner_survives_garbage_and_answers_the_next() {
+    let (_folder, volumes) = volumes();
+    volumes
+        .create("v", &Spec::new(Size(4096), "plain").unwrap())
+        .unwrap();
+    let owner = volumes.own("v").unwrap();
+    owner.answer(|_| Ok(serde_json::json!(1))).unwrap();
+    for garbage in [
+        &b"\n"[..],
+        b"{}\n",
+        b"\xff\xff\n",
+        b"{\"ask\":\"shrink\"}\n",
+        &[b'a'; 4097],
+    ] {
+        let mut stream = UnixStream::connect(volumes.file("v", "sock")).unwrap();
+        stream.write_all(garbage).unwrap();
+        let mut text = String::new();
+        // An answer or a closed connection, never an "ok".
+        if stream.read_to_string(&mut text).is_ok() {
+            assert!(!text.contains("\"ok\""), "{text}");
+        }
+    }
+    assert_eq!(
+        volumes.ask("v", Question::Status).unwrap(),
+        serde_json::json!(1)
+    );
+}

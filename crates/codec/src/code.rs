@@ -21,6 +21,15 @@ pub const DATA_MAX: usize = 32;
 /// Most parity splits of a code.
 pub const PARITY_MAX: usize = 8;
 
+/// Sources that are read side by side where they come from memory and not from a cache, and ...
+///
+/// Slabs begin on pages, so a line of each source falls into the same set of a cache: of eight
+/// sources and a target one is pushed out before it is used. Four at a time are twice as fast.
+const STREAMS: usize = 4;
+
+/// ... bytes of each until the next four are, while the target stays in a cache.
+const RUN_BYTES: usize = 16 * 1024;
+
 /// A systematic Reed-Solomon code of `k` data and `r` parity splits.
 ///
 /// Split `i` is a data split below `k` and parity `i - k` from there on.
@@ -179,7 +188,7 @@ impl Code {
     }
 
     /// As [`rebuild`](Self::rebuild), from and to `len` bytes of memory that others may write to
-    /// meanwhile.
+    /// meanwhile, and that is in no cache.
     ///
     /// If they do, `out` is unspecified there.
     ///
@@ -213,14 +222,25 @@ impl Code {
             rows[index] = row;
         }
         self.check_rebuild(target, mask, sources.len())?;
-        let mut job = Job::new(len);
-        for index in bits(mask) {
-            // SAFETY: the caller's.
-            unsafe { job.raw_source(rows[index]) };
+        let mut given = [std::ptr::null(); DATA_MAX];
+        for (row, index) in given.iter_mut().zip(bits(mask)) {
+            *row = rows[index];
         }
-        // SAFETY: the caller's.
-        unsafe { job.raw_target(out) };
-        self.run(&job, self.transform(mask, 1 << target).coefs());
+        let transform = self.transform(mask, 1 << target);
+        let groups = || given[..sources.len()].chunks(STREAMS);
+        for at in (0..len).step_by(RUN_BYTES) {
+            let coefs = transform.coefs().chunks(STREAMS);
+            for (index, (group, coefs)) in groups().zip(coefs).enumerate() {
+                let job = Job::new(RUN_BYTES.min(len - at));
+                let mut job = if index == 0 { job } else { job.adding() };
+                // SAFETY: the caller's, and the run ends where the rows do.
+                unsafe {
+                    group.iter().for_each(|row| job.raw_source(row.add(at)));
+                    job.raw_target(out.add(at));
+                }
+                self.run(&job, coefs);
+            }
+        }
         Ok(())
     }
 

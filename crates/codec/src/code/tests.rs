@@ -74,6 +74,25 @@ fn reconstruct_refuses_bad_arguments_and_changes_nothing() {
     assert_eq!(data, page());
 }
 
+/// Rows that are taken in several runs, of more sources than are read side by side.
+#[test]
+fn long_rows_are_rebuilt_as_short_ones_are() {
+    for (k, len) in [(1, 16384), (4, 16384), (5, 40_000), (32, 16385), (9, 65536)] {
+        let code = Code::new(k, 2).unwrap();
+        let byte = |row: usize, at: usize| (row * 31 + at * 7 + at / 251) as u8;
+        let rows: Vec<Vec<u8>> = (1..=k)
+            .map(|row| (0..len).map(|at| byte(row, at)).collect())
+            .collect();
+        let sources: Vec<_> = (1..=k).zip(rows.iter().map(Vec::as_slice)).collect();
+        let (mut expected, mut raw) = (vec![1; len], vec![2; len]);
+        code.rebuild(0, &sources, &mut expected).unwrap();
+        let rows: Vec<_> = sources.iter().map(|(i, row)| (*i, row.as_ptr())).collect();
+        // SAFETY: every row is `len` bytes long.
+        unsafe { code.rebuild_raw(0, &rows, raw.as_mut_ptr(), len) }.unwrap();
+        assert_eq!(raw, expected, "k {k}, {len} bytes");
+    }
+}
+
 #[test]
 fn rebuild_refuses_bad_arguments() {
     let code = Code::new(3, 2).unwrap();

@@ -25,6 +25,9 @@ const R: usize = 2;
 /// A stripe, one host for each of two slabs that move, and one to spare.
 const HOSTS: usize = K + R + 3;
 
+/// After so long without a request a volume counts as idle, with some to spare.
+const SETTLES: Duration = Duration::from_secs(1);
+
 /// What a slab took, in ms.
 #[derive(Default)]
 struct Steps {
@@ -53,6 +56,8 @@ pub(super) fn run(rounds: usize, slab_mib: u64) -> anyhow::Result<Vec<Row>> {
             let scheme = format!("rs:{K}+{R}").parse()?;
             let volume = cluster.volume(scheme, K as u64 * (slab_mib << 20))?;
             fill(&volume)?;
+            // A rebuild yields to a load; what was written counts as one for a while.
+            std::thread::sleep(SETTLES);
             Ok(volume)
         };
         let first = volume()?;

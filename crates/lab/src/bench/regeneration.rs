@@ -114,7 +114,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
         waits.p99_us,
         ("goal", 1000.0),
     ));
-    rows.extend(slab::run(options.rounds, options.slab_mib)?);
+    rows.extend(slab::run(options.rounds, options.slab_mib, copy)?);
     Ok(rows)
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Fills {
     failed: bool,
     /// Whether sources were compared and are not of one code word.
     disagree: bool,
+    /// Whether nothing is fenced, and this is only there to reach the sources.
+    is_trial: bool,
 }
 
 impl Fills {
@@ -70,23 +72,36 @@ const COPY_SOURCE: usize = 1;
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 impl Control {
-    /// The chunk is drained: has the target rebuild its written part, or skips it.
+    /// Has the target reach its sources before anything is fenced, for connecting takes longer than a
+    /// chunk: it rebuilds a page that nobody reads before it is rebuilt again, under a fence.
+    pub(super) fn reach_sources(&mut self, at: usize, now: Time) {
+        self.repairs[at].fill_bytes = self.core.scheme.split_bytes() as u64;
+        self.fill(at, 0, 0, now);
+    }
+
+    /// The chunk is drained: has the target rebuild its written part, or skips it. Before there was
+    /// one: the first page that is written, as a trial.
     pub(super) fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
         let repair = &self.repairs[at];
         let (extent, split, slot) = (repair.extent, repair.split, repair.slot);
         let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
+        let is_trial = repair.is_trial;
         let base = extent as u64 * self.core.extent_pages;
-        let written = |from: u64| {
-            self.core
-                .marks
-                .written
-                .next(base + from, base + u64::from(end), true)
+        let last = if is_trial {
+            self.core.extent_pages
+        } else {
+            u64::from(end)
         };
-        let Some(first) = written(u64::from(start)) else {
+        let (from, last) = (base + u64::from(start), base + last);
+        let Some(first) = self.core.marks.written.next(from, last, true) else {
             return self.fence(at, end);
         };
         let start = u32::try_from(first - base).expect("inside the chunk");
-        let until = end.min(start.saturating_add(self.repairs[at].pages_max));
+        let until = if is_trial {
+            start + 1
+        } else {
+            end.min(start.saturating_add(self.repairs[at].pages_max))
+        };
         let split_bytes = self.core.scheme.split_bytes() as u64;
         let k = self.core.scheme.k();
         let snapshot = self.core.directory.snapshot();
@@ -116,7 +131,7 @@ impl Control {
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
             (COPY, sources.into_iter().collect::<Vec<Source>>())
         } else {
-            if split < k && k > 1 {
+            if split < k && k > 1 && !is_trial {
                 // A write of the chunk may have ended unknown since the repair began.
                 let marks = &self.core.marks;
                 marks.condemn(base + u64::from(start), base + u64::from(end));
@@ -157,6 +172,7 @@ impl Control {
                 .fold(0, |all, source| all | 1 << source.split),
             failed: false,
             disagree: false,
+            is_trial,
         };
         self.requests_made += count;
         self.repairs[at].stage = Stage::Filling(fills);
@@ -213,6 +229,7 @@ impl Control {
         };
         fills.left -= 1;
         match result {
+            FillResult::Done if fills.is_trial => {}
             FillResult::Done => {
                 let bytes = fills.bytes_of(request);
                 let rebuilt = &self.core.counters.rebuilt_bytes;
@@ -249,7 +266,8 @@ impl Control {
             let now = self.now().max(fills.asked_at);
             return self.fill(at, fills.start, fills.end, now);
         }
-        if fills.disagree {
+        // Beside writes, what is compared may not agree.
+        if fills.disagree && !fills.is_trial {
             return self.on_disagreement(at, fills.start, fills.until, fills.end);
         }
         let repair = &mut self.repairs[at];

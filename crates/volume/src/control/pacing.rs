@@ -151,20 +151,12 @@ impl Pacing {
         }
     }
 
-    /// What the next chunk is to be. Writes to it wait, so beside requests it is one fill, and a
-    /// small one where it yields to them.
+    /// What the next chunk is to be. Writes to it wait, so beside requests it is one small fill.
     pub fn step(&self) -> Step {
+        let is_alone = !self.is_loaded && self.rate().is_infinite();
         Step {
-            fill_bytes: if self.rate().is_infinite() {
-                1 << 20
-            } else {
-                256 << 10
-            },
-            fills: if self.is_loaded || self.rate().is_finite() {
-                1
-            } else {
-                4
-            },
+            fill_bytes: if is_alone { 1 << 20 } else { 256 << 10 },
+            fills: if is_alone { 4 } else { 1 },
         }
     }
 

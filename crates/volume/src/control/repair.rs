@@ -41,6 +41,8 @@ pub(super) struct Repair {
     pub fill_bytes: u64,
     /// Sources that the target could not read, for this chunk.
     pub shunned: u64,
+    /// Whether nothing was fenced yet: the target reaches its sources first.
+    pub is_trial: bool,
     /// Pauses since the last chunk that was filled.
     pub pauses: u32,
     /// When the stage began that is timed: the slab was asked for, the first chunk was fenced, the copy took
@@ -83,6 +85,7 @@ impl Repair {
             given_up: Vec::new(),
             fill_bytes: 0,
             shunned: 0,
+            is_trial: true,
             pauses: 0,
             pages_max: u32::MAX,
             began: now,
@@ -114,9 +117,6 @@ impl Repair {
 
 /// How often a drain is looked at: workers leave an epoch within microseconds.
 pub(super) const DRAIN_POLL: Duration = Duration::from_micros(20);
-
-/// Slab bytes of the first step: while the target connects to its sources, few writes wait.
-const FIRST_CHUNK_BYTES: u64 = 4 << 10;
 
 /// Extents repaired at a time: while some wait for a host, a slab or a drain, others go on.
 pub(super) const REPAIRS_MAX: usize = 4;
@@ -323,12 +323,11 @@ impl Control {
         repair.target = Some(session);
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
-        let start = if is_planted(Planted::PublishEarly) {
-            u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages")
-        } else {
-            0
-        };
-        self.fence(at, start);
+        if is_planted(Planted::PublishEarly) {
+            let pages = u32::try_from(self.core.extent_pages);
+            return self.fence(at, pages.expect("an extent has fewer than 2^32 pages"));
+        }
+        self.reach_sources(at, now);
     }
 
     /// Moves the watermark to `start` and fences the chunk that begins there; at the end, publishes.
@@ -344,15 +343,11 @@ impl Control {
         let split_bytes = self.core.scheme.split_bytes() as u64;
         let now = self.now();
         let step = self.pacing.step();
-        let chunk_bytes = if start == 0 {
-            FIRST_CHUNK_BYTES
-        } else {
-            step.fill_bytes * u64::from(step.fills)
-        };
-        let chunk = chunk_bytes.div_ceil(split_bytes);
+        let chunk = (step.fill_bytes * u64::from(step.fills)).div_ceil(split_bytes);
         let end = start
             .saturating_add(u32::try_from(chunk).expect("small"))
             .min(pages);
+        self.repairs[at].is_trial = false;
         let is_whole = start == pages;
         let waits = self.pacing.waits_until(now).filter(|_| !is_whole);
         let is_recorded = !is_whole || self.is_recorded(extent, slot, split);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
+use super::repair::REPAIRS_MAX;
 use crate::timings::Counts;
 
 /// A request's p99 beside a rebuild, in terms of normal, that the rate is chosen for.
@@ -40,6 +41,8 @@ pub struct Step {
     pub fill_bytes: u64,
     /// Fills that are asked for together, under one fence.
     pub fills: u32,
+    /// Chunks of different extents that may be fenced at a time.
+    pub chunks: usize,
 }
 
 /// What the volume's workers did so far.
@@ -151,12 +154,22 @@ impl Pacing {
         }
     }
 
-    /// What the next chunk is to be. Writes to it wait, so beside requests it is one small fill.
+    /// What the next chunk is to be. Writes to it wait, so beside requests it is one small fill; where
+    /// it yields to them a smaller one, which no other keeps from the cores.
     pub fn step(&self) -> Step {
         let is_alone = !self.is_loaded && self.rate().is_infinite();
         Step {
-            fill_bytes: if is_alone { 1 << 20 } else { 256 << 10 },
+            fill_bytes: match (is_alone, self.yields) {
+                (true, _) => 1 << 20,
+                (false, true) => 128 << 10,
+                (false, false) => 256 << 10,
+            },
             fills: if is_alone { 4 } else { 1 },
+            chunks: if self.is_loaded && self.yields {
+                1
+            } else {
+                REPAIRS_MAX
+            },
         }
     }
 
@@ -246,7 +259,8 @@ mod tests {
             users.window(20, true);
         }
         assert_eq!(users.pacing.rate(), FLOOR);
-        assert_eq!(users.pacing.step().fills, 1, "few writes wait for it");
+        let step = users.pacing.step();
+        assert_eq!((step.fills, step.chunks), (1, 1), "few writes wait for it");
         users.window(14, true);
         assert_eq!(
             users.pacing.rate(),

@@ -14,6 +14,7 @@ impl Control {
                 Stage::Filling(_) => RelocationStage::Drained,
                 Stage::Acquiring
                 | Stage::Pausing { .. }
+                | Stage::Queued { .. }
                 | Stage::Reclaiming { .. }
                 | Stage::Dropping { .. }
                 | Stage::Leaving { .. } => return None,
@@ -43,7 +44,9 @@ impl Control {
     /// Share of the slab that is filled, when the extent is being repaired; for status.
     pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
         let done = match self.repairs[self.find_repair(extent)?].stage {
-            Stage::Draining { start, .. } | Stage::Pausing { start, .. } => start,
+            Stage::Draining { start, .. }
+            | Stage::Pausing { start, .. }
+            | Stage::Queued { start } => start,
             Stage::Filling(fills) => fills.end,
             Stage::Acquiring => 0,
             Stage::Reclaiming { .. } | Stage::Dropping { .. } | Stage::Leaving { .. } => {

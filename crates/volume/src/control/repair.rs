@@ -62,6 +62,8 @@ pub(super) enum Stage {
     Filling(Fills),
     /// Nothing is fenced: no source could be read, or it goes on more slowly than it could.
     Pausing { until: Time, start: u32 },
+    /// Nothing is fenced: as many chunks of other repairs are as may be.
+    Queued { start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
     /// Workers are leaving the slabs of an extent that goes back to the disk.
@@ -214,6 +216,9 @@ impl Control {
                 self.repair_retry = Time(0);
             }
             Stage::Pausing { until, start } if now >= until => self.fence(at, start),
+            Stage::Queued { start } if self.fenced_besides(at) < self.pacing.step().chunks => {
+                self.fence(at, start);
+            }
             Stage::Filling(Fills { asked_at, .. }) => {
                 let target = self.repairs[at]
                     .target
@@ -227,6 +232,7 @@ impl Control {
             | Stage::Dropping { .. }
             | Stage::Leaving { .. }
             | Stage::Pausing { .. }
+            | Stage::Queued { .. }
             | Stage::Acquiring => {}
         }
     }
@@ -235,6 +241,17 @@ impl Control {
         self.repairs
             .iter()
             .position(|repair| repair.extent == extent)
+    }
+
+    /// Chunks of repairs other than the one `at` that writes may wait for.
+    fn fenced_besides(&self, at: usize) -> usize {
+        let is_fenced = |repair: &Repair| match &repair.stage {
+            Stage::Draining { .. } => true,
+            Stage::Filling(_) => !repair.is_trial,
+            _ => false,
+        };
+        let others = self.repairs.iter().enumerate().filter(|&(i, _)| i != at);
+        others.filter(|(_, repair)| is_fenced(repair)).count()
     }
 
     /// Repairs that fill slabs, or wait for them.
@@ -349,7 +366,13 @@ impl Control {
             .min(pages);
         self.repairs[at].is_trial = false;
         let is_whole = start == pages;
-        let waits = self.pacing.waits_until(now).filter(|_| !is_whole);
+        let waits = match self.pacing.waits_until(now) {
+            _ if is_whole => None,
+            Some(until) => Some(Stage::Pausing { until, start }),
+            // This one's own chunk is done.
+            None if self.fenced_besides(at) >= step.chunks => Some(Stage::Queued { start }),
+            None => None,
+        };
         let is_recorded = !is_whole || self.is_recorded(extent, slot, split);
         if is_whole && is_recorded && self.repairs[at].moves() {
             return self.replace(at);
@@ -379,8 +402,8 @@ impl Control {
             // Every write reaches it meanwhile: it is whole, and stays so.
             return self.pause(at, start, now);
         }
-        if let Some(until) = waits {
-            self.repairs[at].stage = Stage::Pausing { until, start };
+        if let Some(stage) = waits {
+            self.repairs[at].stage = stage;
             return;
         }
         if is_live {

@@ -1,16 +1,17 @@
 //! A worker: one thread's way into a volume.
 //!
-//! Requests are cut into page operations (`page`), which post verbs on the worker's own
-//! endpoints (`lanes`) and are moved on by completions. `submit`/`poll` serve a front end
-//! with many requests in flight; `read`/`write`/`discard` run one to its end on the
-//! calling thread (Hydra's run-to-completion). Nothing on the page path allocates or
-//! takes a lock shared with other workers.
+//! Requests (`requests`) are cut into page operations (`page`), which post verbs on the worker's
+//! own endpoints (`lanes`) and are moved on by completions. `submit`/`poll` serve a front end
+//! with many requests in flight; `read`/`write`/`discard` run one to its end on the calling
+//! thread (Hydra's run-to-completion). Here is the loop that both turn. Nothing on the page path
+//! allocates or takes a lock shared with other workers.
 //!
 //! Drop order matters: the endpoints go first, after which nothing can land in buffers.
 
 mod lanes;
 mod page;
 mod random;
+mod requests;
 mod switches;
 mod timing;
 
@@ -22,18 +23,17 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT, Time};
-
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
 use crate::control::Command;
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
-use crate::{Done, IoError, Op, PAGE_BYTES, Request};
+use crate::{Done, PAGE_BYTES};
 use lanes::Lanes;
 use page::{Guard, PageOp};
 use random::Random;
+use requests::Slot;
 
 pub use switches::{Switches, Work};
 
@@ -99,33 +99,6 @@ struct View {
     late: u32,
 }
 
-/// A request in flight.
-struct Slot {
-    tag: u64,
-    kind: Kind,
-    // The operation with its buffer; `None` for a borrowed buffer or a free slot.
-    owned: Option<Op>,
-    buffer: *mut u8,
-    offset: u64,
-    len_bytes: u64,
-    // Bytes for which a page operation was started, or that were discarded.
-    started_bytes: u64,
-    // Page operations in flight.
-    pending: u32,
-    // When it began, if it is timed.
-    timed: Option<Time>,
-    result: Result<(), IoError>,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Kind {
-    Read,
-    Write,
-    Discard,
-    /// Reads pages that hold data for nobody, to find splits that are wrong.
-    Scrub,
-}
-
 // SAFETY: the raw pointers in slots point into buffers that the slots own (or that a
 // caller of `run` lends for the call); nothing is tied to a thread.
 unsafe impl Send for Worker {}
@@ -185,53 +158,6 @@ impl Worker {
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.core.size_bytes.load(Ordering::Acquire)
-    }
-
-    /// Starts a request; its end comes out of [`Worker::poll`].
-    ///
-    /// # Errors
-    /// Gives the request back when [`REQUESTS_MAX`] are in flight: poll first.
-    pub fn submit(&mut self, mut request: Request) -> Result<(), Request> {
-        let Some(slot) = self.free_requests.pop() else {
-            return Err(request);
-        };
-        let (kind, buffer, len_bytes) = match &mut request.op {
-            Op::Read(buffer) => (Kind::Read, buffer.as_mut_ptr(), buffer.len() as u64),
-            Op::Write(buffer) => (Kind::Write, buffer.as_mut_ptr(), buffer.len() as u64),
-            Op::Discard { len_bytes } => (Kind::Discard, std::ptr::null_mut(), *len_bytes),
-        };
-        self.start(
-            slot,
-            Slot {
-                tag: request.tag,
-                owned: Some(request.op),
-                ..Slot::new(kind, buffer, request.offset, len_bytes)
-            },
-        );
-        Ok(())
-    }
-
-    fn start(&mut self, index: u16, slot: Slot) {
-        let in_range = slot
-            .offset
-            .checked_add(slot.len_bytes)
-            .is_some_and(|end| end <= self.size_bytes());
-        let at = usize::from(index);
-        self.requests[at] = slot;
-        self.begin_time(at);
-        if self.core.closed.load(Ordering::Acquire) {
-            self.refuse(at, IoError::Closed);
-        } else if !in_range {
-            self.refuse(at, IoError::OutOfRange);
-        }
-        self.starting.push_back(index);
-        self.advance();
-    }
-
-    fn refuse(&mut self, at: usize, error: IoError) {
-        let slot = &mut self.requests[at];
-        slot.result = Err(error);
-        slot.started_bytes = slot.len_bytes;
     }
 
     /// Makes progress without blocking and moves ended requests to `done`.
@@ -304,107 +230,9 @@ impl Worker {
         self.lanes.system_calls()
     }
 
-    /// Reads `buffer.len()` bytes at `offset`, to the end.
-    ///
-    /// # Errors
-    /// Why not every byte could be read; the buffer's content is then unspecified.
-    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let len_bytes = buffer.len() as u64;
-        self.run(Slot::new(
-            Kind::Read,
-            buffer.as_mut_ptr(),
-            offset,
-            len_bytes,
-        ))
-    }
-
-    /// Writes `bytes` at `offset`, to the acknowledgement of every member.
-    ///
-    /// # Errors
-    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        // The pointer is only read through for a write.
-        self.run(Slot::new(
-            Kind::Write,
-            bytes.as_ptr().cast_mut(),
-            offset,
-            bytes.len() as u64,
-        ))
-    }
-
-    /// Makes `len_bytes` at `offset` read as zeros.
-    ///
-    /// # Errors
-    /// Why an edge page could not be written.
-    pub fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), IoError> {
-        self.run(Slot::new(
-            Kind::Discard,
-            std::ptr::null_mut(),
-            offset,
-            len_bytes,
-        ))
-    }
-
-    /// Compares all that hosts hold of one page, and writes anew what is wrong of it.
-    ///
-    /// # Errors
-    /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
-    pub fn scrub(&mut self, page: u64) -> Result<(), IoError> {
-        let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
-        let nobody = std::ptr::null_mut();
-        self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
-    }
-
     /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote anew.
     pub(crate) fn scrubbed(&self) -> (u64, u64) {
         (self.guard.wrong_count, self.guard.healed_count)
-    }
-
-    /// Runs one request with a borrowed buffer to its end.
-    fn run(&mut self, slot: Slot) -> Result<(), IoError> {
-        /// Turns without progress before the thread blocks instead of spinning.
-        const SPINS: u32 = 64;
-        /// And turns after which it sleeps instead of yielding its core.
-        const YIELDS: u32 = 512;
-        /// An ordinary answer over loopback and the wake-up by it, with room to spare.
-        const PATIENCE: Duration = Duration::from_micros(200);
-        // A panic must not leave verbs behind that refer to the caller's buffer.
-        let guard = AbortOnUnwind;
-        let index = loop {
-            match self.free_requests.pop() {
-                Some(index) => break index,
-                None => self.turn(Duration::from_millis(1)),
-            }
-        };
-        let at = usize::from(index);
-        let binds_late = slot.kind == Kind::Read && self.binds_late();
-        self.patience = if binds_late { PATIENCE } else { Duration::MAX };
-        self.start(index, slot);
-        let mut turns = 0;
-        // Nobody polls when this has returned: what was acknowledged early lands first.
-        while !self.requests[at].is_over() || self.landing > 0 {
-            turns += 1;
-            let timeout = match (self.lanes.outstanding(), turns) {
-                (0, ..SPINS) => Duration::ZERO,
-                (0, ..YIELDS) => {
-                    std::thread::yield_now();
-                    Duration::ZERO
-                }
-                (0, _) => Duration::from_millis(1),
-                _ if self.parked.is_empty() && self.starting.is_empty() => {
-                    Duration::from_millis(100)
-                }
-                _ => Duration::from_millis(1),
-            };
-            self.turn(timeout);
-        }
-        self.patience = Duration::MAX;
-        std::mem::forget(guard);
-        self.note_time(at);
-        let result = self.requests[at].result;
-        self.requests[at] = Slot::free();
-        self.free_requests.push(index);
-        result
     }
 
     /// One turn of the loop: arrivals, completions, parked operations, new pages.
@@ -464,100 +292,6 @@ impl Worker {
             }
         }
     }
-
-    /// Starts page operations of waiting requests while there is room.
-    fn start_pages(&mut self) {
-        while let Some(&request) = self.starting.front() {
-            let at = usize::from(request);
-            let all_started = match self.requests[at].kind {
-                Kind::Discard => self.discard_pages(request),
-                Kind::Read | Kind::Write | Kind::Scrub => self.start_chunks(request),
-            };
-            if !all_started {
-                break;
-            }
-            self.starting.pop_front();
-            self.finish_if_over(at);
-        }
-    }
-
-    /// Starts the request's remaining pages; false when operations ran out.
-    fn start_chunks(&mut self, request: u16) -> bool {
-        let at = usize::from(request);
-        while self.requests[at].started_bytes < self.requests[at].len_bytes {
-            let chunk = self.requests[at].next_chunk();
-            if !self.start_op(request, chunk) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Drops whole pages and starts writes of zeros at the edges; false when it has to wait.
-    fn discard_pages(&mut self, request: u16) -> bool {
-        let at = usize::from(request);
-        const PAGE: u64 = PAGE_BYTES as u64;
-        while self.requests[at].started_bytes < self.requests[at].len_bytes {
-            let slot = &self.requests[at];
-            let chunk = slot.next_chunk();
-            if chunk.len_bytes < PAGE_BYTES {
-                if !self.start_op(request, chunk) {
-                    return false;
-                }
-                continue;
-            }
-            let end = (slot.offset + slot.len_bytes) / PAGE;
-            let Some(page) = self.core.marks.written.next(chunk.page, end, true) else {
-                self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
-                continue;
-            };
-            if !self.core.claims.try_claim(page) {
-                return false;
-            }
-            if !is_planted(Planted::LateBit) {
-                self.core.marks.written.remove(page);
-                self.core.marks.heal(page);
-                self.forget_tag(page);
-                if let Some(store) = &self.core.backing {
-                    store.pages.remote.remove(page);
-                }
-            }
-            self.core.claims.release(page);
-            self.core.discarded.store(true, Ordering::Release);
-            self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;
-        }
-        true
-    }
-
-    /// Ends the request when its last page operation has ended.
-    fn finish_if_over(&mut self, at: usize) {
-        let slot = &mut self.requests[at];
-        if !slot.is_over() {
-            return;
-        }
-        if slot.owned.is_some() && slot.timed.is_some() {
-            self.note_time(at);
-        }
-        let slot = &mut self.requests[at];
-        if slot.result.is_err() {
-            self.core
-                .counters
-                .requests_failed
-                .fetch_add(1, Ordering::Relaxed);
-        }
-        // A borrowed buffer's caller looks at the slot by itself.
-        if let Some(op) = slot.owned.take() {
-            let done = Done {
-                tag: slot.tag,
-                op,
-                result: slot.result,
-            };
-            *slot = Slot::free();
-            self.done.push_back(done);
-            self.free_requests
-                .push(u16::try_from(at).expect("REQUESTS_MAX fits"));
-        }
-    }
 }
 
 impl Worker {
@@ -595,67 +329,5 @@ impl Drop for Worker {
             self.retain_settling();
         }
         self.drop_endpoints();
-    }
-}
-
-/// Part of a request inside one page.
-#[derive(Clone, Copy)]
-struct Chunk {
-    page: u64,
-    // First byte inside the page.
-    start: usize,
-    len_bytes: usize,
-    // Where the chunk's bytes are in the request's buffer.
-    buffer_offset: usize,
-}
-
-impl Slot {
-    fn free() -> Self {
-        Self::new(Kind::Read, std::ptr::null_mut(), 0, 0)
-    }
-
-    fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
-        Self {
-            tag: 0,
-            kind,
-            owned: None,
-            buffer,
-            offset,
-            len_bytes,
-            started_bytes: 0,
-            pending: 0,
-            timed: None,
-            result: Ok(()),
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.pending == 0 && self.started_bytes == self.len_bytes
-    }
-
-    /// The next part of the request that lies in one page.
-    fn next_chunk(&self) -> Chunk {
-        let at = self.offset + self.started_bytes;
-        let start = usize::try_from(at % PAGE_BYTES as u64).expect("inside a page");
-        let left = self.len_bytes - self.started_bytes;
-        let len_bytes =
-            usize::try_from(left.min((PAGE_BYTES - start) as u64)).expect("inside a page");
-        // Discards have no buffer and may be longer than memory; their offset is not used.
-        let buffer_offset = usize::try_from(self.started_bytes).unwrap_or(0);
-        Chunk {
-            page: at / PAGE_BYTES as u64,
-            start,
-            len_bytes,
-            buffer_offset,
-        }
-    }
-}
-
-/// Aborts when dropped: stands on the stack while a borrowed buffer is in use.
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }

@@ -1,7 +1,8 @@
 //! How long requests take: one of a few is timed, so that the control thread knows what its repairs
 //! cost the volume's users (`control::pacing`).
 
-use super::{Kind, Worker};
+use super::Worker;
+use super::requests::Kind;
 use crate::PAGE_BYTES;
 
 /// One request of so many is timed: a clock costs some 40 ns, and a page half a microsecond.

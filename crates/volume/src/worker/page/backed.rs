@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 
 use super::epoch::stripe_of;
-use super::{State, Worker, required};
+use super::writing::required;
+use super::{State, Worker};
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
 use crate::{IoError, PAGE_BYTES};
 

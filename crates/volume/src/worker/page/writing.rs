@@ -1,0 +1,263 @@
+//! Writing a page: from its claim to the acknowledgement of every member that must have it.
+//!
+//! A write moves on only when all verbs it posted have completed, so a failed host is marked in the
+//! directory before anything is posted again. One of part of a page reads it first (`Merging`).
+//!
+//! Invariants: as in `page`; a page is on the list of pages in flight from before its first verb
+//! until its splits agree, or the list says that they may not.
+//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.3.
+
+use std::sync::atomic::Ordering;
+
+use cenote_fabric::order_stores;
+use cenote_pool::planted::{Planted, is_planted};
+
+use super::epoch::stripe_of;
+use super::verbs::Verb;
+use super::{ENCODING, State};
+use crate::backing::Route;
+use crate::core::Mapping;
+use crate::directory::Stripe;
+use crate::worker::{OPS_MAX, Worker};
+use crate::{IoError, PAGE_BYTES};
+
+impl Worker {
+    pub(super) fn begin_write(&mut self, op: u16) {
+        let at = usize::from(op);
+        let page = self.ops[at].page;
+        let claimed = self.core.claims.try_claim(page);
+        if !claimed && !is_planted(Planted::TwoWriters) {
+            return self.park(op);
+        }
+        self.ops[at].claimed = claimed;
+        if self.ops[at].len_bytes == PAGE_BYTES {
+            return self.begin_scatter(op);
+        }
+        let written = self.core.marks.written.contains(page);
+        if self.is_discard(op) && !written {
+            return self.finish(op, Ok(()));
+        }
+        if written {
+            self.ops[at].state = State::Merging;
+            return self.gather(op);
+        }
+        let scratch = self.scratch(op);
+        // SAFETY: the operation's scratch block starts with one whole page and is used by it alone.
+        unsafe { scratch.write_bytes(0, PAGE_BYTES) };
+        self.merge(op);
+        self.begin_scatter(op);
+    }
+
+    /// Checks that the page may be written now, then posts its data splits.
+    pub(super) fn begin_scatter(&mut self, op: u16) {
+        let at = usize::from(op);
+        self.enter(op);
+        let index = self.ops[at].index;
+        let is_backed = self.core.backing.is_some();
+        let Some(stripe) = stripe_of(&self.views, &self.ops[at]) else {
+            if is_backed {
+                return self.store_alone(op);
+            }
+            return match self.core.want(self.ops[at].extent) {
+                Mapping::Refused => self.finish(op, Err(IoError::NoSpace)),
+                _ => self.park(op),
+            };
+        };
+        if stripe.fence.contains(&index) {
+            let now = self.core.clock;
+            self.ops[at].fenced.get_or_insert_with(now);
+            return self.park(op);
+        }
+        if let Some(since) = self.ops[at].fenced.take() {
+            self.core
+                .timings
+                .fence
+                .note((self.core.clock)().since(since));
+        }
+        if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
+            if is_backed {
+                return self.store_alone(op);
+            }
+            return self.finish(op, Err(IoError::Lost));
+        }
+        if stripe.has_stranded() {
+            return self.park(op);
+        }
+        let members = required(stripe, index, self.core.scheme.k());
+        self.protect(op);
+        if is_backed && !self.stage(op, Route::Both) {
+            return self.park(op);
+        }
+        // Early, so that a regeneration or a reclaim that drains this write sees its page.
+        self.list(op);
+        let state = &mut self.ops[at];
+        (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        self.prepare_acknowledgement(op);
+        self.scatter(op, members);
+    }
+
+    /// Lists the page as being written.
+    pub(super) fn list(&mut self, op: u16) {
+        let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
+        self.stage_tag(op, slot);
+        self.core.marks.begin_write(slot, page);
+        self.ops[usize::from(op)].listed = true;
+    }
+
+    /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
+    pub(super) fn scatter(&mut self, op: u16, members: u64) {
+        let k = self.core.scheme.k();
+        let parities = members >> k << k;
+        let encodes = k > 1 && parities != 0;
+        self.prefetch(op, members, Verb::Write);
+        if encodes && self.switches.async_encode && !self.lanes.complete_at_once() {
+            self.ops[usize::from(op)].pending = members | ENCODING;
+            self.post(op, members & !parities, Verb::Write);
+            return self.encode.push(op);
+        }
+        // Nothing flies meanwhile; but what was asked for early arrives.
+        if encodes {
+            self.encode_page(op);
+        }
+        self.ops[usize::from(op)].pending = members;
+        self.post(op, members, Verb::Write);
+    }
+
+    /// Encodes the page's parities, whose data splits are on their way, and posts them.
+    pub(in crate::worker) fn post_parities(&mut self, op: u16) {
+        self.encode_page(op);
+        let at = usize::from(op);
+        let k = self.core.scheme.k();
+        self.ops[at].pending &= !ENCODING;
+        // Members may have failed meanwhile; their posts fail and are handled like any other.
+        let unposted = self.ops[at].pending >> k << k;
+        self.post(op, unposted, Verb::Write);
+    }
+
+    pub(super) fn end_merge(&mut self, op: u16) {
+        if self.is_short(op) {
+            self.leave(op);
+            return self.gather(op);
+        }
+        self.revoke_late(op);
+        let Some(op) = self.detach(op) else { return };
+        if !self.judge(op) {
+            return;
+        }
+        // All of the page is written anew.
+        self.count_healed(op);
+        self.merge(op);
+        self.leave(op);
+        self.begin_scatter(op);
+    }
+
+    /// Everything posted has completed: completes what a failure left open, waits for older
+    /// epochs where a slab was skipped, acknowledges.
+    pub(super) fn end_write(&mut self, op: u16) {
+        let at = usize::from(op);
+        // Before the page is given back or the epoch left: readers and rebuilders look then.
+        order_stores();
+        if self.ops[at].failed {
+            let before = stripe_of(&self.views, &self.ops[at]).cloned();
+            // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
+            // cannot be made from the others. The end of the write heals it.
+            self.core.marks.doubt(self.ops[at].page);
+            self.unmark_remote(op);
+            self.leave(op);
+            self.enter(op);
+            self.ops[at].failed = false;
+            let stripe = stripe_of(&self.views, &self.ops[at])
+                .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
+            let Some(stripe) = stripe else {
+                if self.ops[at].entry.is_some() {
+                    return self.await_disk(op);
+                }
+                return self.finish(op, Err(IoError::Lost));
+            };
+            let same = before.map_or(0, |before| unchanged_members(&before, stripe));
+            let acked = self.ops[at].acked & same;
+            let k = self.core.scheme.k();
+            let missing = required(stripe, self.ops[at].index, k) & !acked;
+            let is_fenced = stripe.fence.contains(&self.ops[at].index);
+            if stripe.has_stranded() || (missing != 0 && is_fenced) {
+                return self.hold(op);
+            }
+            self.ops[at].acked = acked;
+            if missing != 0 {
+                self.ops[at].state = State::Writing;
+                return self.scatter(op, missing);
+            }
+        }
+        let stripe =
+            stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
+        let is_known =
+            self.core.directory.is_settled(stripe.changed_in) || is_planted(Planted::StaleSnapshot);
+        if is_known && self.core.is_journaled(stripe.changed_in) {
+            self.mark_remote(op);
+            self.finish(op, Ok(()));
+        } else if self.core.closed.load(Ordering::Acquire) {
+            // Nobody writes the journal any more.
+            self.finish(op, Err(IoError::Closed));
+        } else {
+            self.ops[at].state = State::Settling;
+            self.parked.push(op);
+        }
+    }
+
+    /// Lets go of the epoch, so that a rebuilder can end, and writes the page to every member again
+    /// once nothing stands in the way.
+    fn hold(&mut self, op: u16) {
+        if self.core.closed.load(Ordering::Acquire) {
+            return self.finish(op, Err(IoError::Closed));
+        }
+        self.leave(op);
+        let state = &mut self.ops[usize::from(op)];
+        (state.state, state.acked, state.failed) = (State::Holding, 0, true);
+        self.parked.push(op);
+    }
+
+    /// Writes that will not go on ended unknown.
+    pub(in crate::worker) fn fail_writes(&mut self) {
+        for op in 0..self.ops.len() {
+            if std::mem::take(&mut self.ops[op].listed) {
+                self.unlist(u16::try_from(op).expect("OPS_MAX fits"), false);
+            }
+        }
+    }
+
+    /// Takes the operation's page off the list of pages in flight.
+    pub(super) fn unlist(&self, op: u16, is_whole: bool) {
+        let slot = self.list_slot(op);
+        self.settle_tag(op, slot, is_whole);
+        if is_whole {
+            let page = self.ops[usize::from(op)].page;
+            self.core.marks.end_write(slot, page);
+        } else {
+            self.core.marks.fail_write(slot);
+        }
+    }
+
+    /// The operation's place in the list of pages in flight.
+    pub(super) fn list_slot(&self, op: u16) -> usize {
+        self.farewell.id * OPS_MAX + usize::from(op)
+    }
+}
+
+/// Members that are the same slab in both stripes.
+fn unchanged_members(before: &Stripe, now: &Stripe) -> u64 {
+    let same = before.members.iter().zip(&now.members).enumerate();
+    same.fold(0, |mask, (index, (before, now))| {
+        let kept = matches!((before, now), (Some(before), Some(now))
+            if before.window.descriptor == now.window.descriptor && before.session == now.session);
+        mask | u64::from(kept) << index
+    })
+}
+
+/// Members that must have a page before its write is acknowledged.
+pub(super) fn required(stripe: &Stripe, page: u32, k: usize) -> u64 {
+    let members = stripe.writable(page);
+    if is_planted(Planted::AckAtK) {
+        return members & ((1 << k) - 1);
+    }
+    members
+}

@@ -1,0 +1,346 @@
+//! Requests in flight: cut into page operations, and told of their end.
+//!
+//! `submit` takes a request whose end comes out of `Worker::poll`; `read`, `write`, `discard` and
+//! `scrub` run one with a borrowed buffer to its end on the calling thread. Either way a request
+//! waits its turn for free page operations, oldest first, and is over when its last page is.
+//!
+//! Whole pages that are discarded take no operation: their bit goes under the page's claim.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_pool::planted::{Planted, is_planted};
+
+use super::Worker;
+use crate::{Done, IoError, Op, PAGE_BYTES, Request};
+
+/// A request in flight.
+pub(super) struct Slot {
+    tag: u64,
+    pub(super) kind: Kind,
+    // The operation with its buffer; `None` for a borrowed buffer or a free slot.
+    owned: Option<Op>,
+    pub(super) buffer: *mut u8,
+    offset: u64,
+    pub(super) len_bytes: u64,
+    // Bytes for which a page operation was started, or that were discarded.
+    pub(super) started_bytes: u64,
+    // Page operations in flight.
+    pub(super) pending: u32,
+    // When it began, if it is timed.
+    pub(super) timed: Option<Time>,
+    pub(super) result: Result<(), IoError>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    Discard,
+    /// Reads pages that hold data for nobody, to find splits that are wrong.
+    Scrub,
+}
+
+impl Worker {
+    /// Starts a request; its end comes out of [`Worker::poll`].
+    ///
+    /// # Errors
+    /// Gives the request back when [`super::REQUESTS_MAX`] are in flight: poll first.
+    pub fn submit(&mut self, mut request: Request) -> Result<(), Request> {
+        let Some(slot) = self.free_requests.pop() else {
+            return Err(request);
+        };
+        let (kind, buffer, len_bytes) = match &mut request.op {
+            Op::Read(buffer) => (Kind::Read, buffer.as_mut_ptr(), buffer.len() as u64),
+            Op::Write(buffer) => (Kind::Write, buffer.as_mut_ptr(), buffer.len() as u64),
+            Op::Discard { len_bytes } => (Kind::Discard, std::ptr::null_mut(), *len_bytes),
+        };
+        self.start(
+            slot,
+            Slot {
+                tag: request.tag,
+                owned: Some(request.op),
+                ..Slot::new(kind, buffer, request.offset, len_bytes)
+            },
+        );
+        Ok(())
+    }
+
+    /// Reads `buffer.len()` bytes at `offset`, to the end.
+    ///
+    /// # Errors
+    /// Why not every byte could be read; the buffer's content is then unspecified.
+    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        let len_bytes = buffer.len() as u64;
+        self.run(Slot::new(
+            Kind::Read,
+            buffer.as_mut_ptr(),
+            offset,
+            len_bytes,
+        ))
+    }
+
+    /// Writes `bytes` at `offset`, to the acknowledgement of every member.
+    ///
+    /// # Errors
+    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        // The pointer is only read through for a write.
+        self.run(Slot::new(
+            Kind::Write,
+            bytes.as_ptr().cast_mut(),
+            offset,
+            bytes.len() as u64,
+        ))
+    }
+
+    /// Makes `len_bytes` at `offset` read as zeros.
+    ///
+    /// # Errors
+    /// Why an edge page could not be written.
+    pub fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), IoError> {
+        self.run(Slot::new(
+            Kind::Discard,
+            std::ptr::null_mut(),
+            offset,
+            len_bytes,
+        ))
+    }
+
+    /// Compares all that hosts hold of one page, and writes anew what is wrong of it.
+    ///
+    /// # Errors
+    /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
+    pub fn scrub(&mut self, page: u64) -> Result<(), IoError> {
+        let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
+        let nobody = std::ptr::null_mut();
+        self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
+    }
+
+    /// Runs one request with a borrowed buffer to its end.
+    fn run(&mut self, slot: Slot) -> Result<(), IoError> {
+        /// Turns without progress before the thread blocks instead of spinning.
+        const SPINS: u32 = 64;
+        /// And turns after which it sleeps instead of yielding its core.
+        const YIELDS: u32 = 512;
+        /// An ordinary answer over loopback and the wake-up by it, with room to spare.
+        const PATIENCE: Duration = Duration::from_micros(200);
+        // A panic must not leave verbs behind that refer to the caller's buffer.
+        let guard = AbortOnUnwind;
+        let index = loop {
+            match self.free_requests.pop() {
+                Some(index) => break index,
+                None => self.turn(Duration::from_millis(1)),
+            }
+        };
+        let at = usize::from(index);
+        let binds_late = slot.kind == Kind::Read && self.binds_late();
+        self.patience = if binds_late { PATIENCE } else { Duration::MAX };
+        self.start(index, slot);
+        let mut turns = 0;
+        // Nobody polls when this has returned: what was acknowledged early lands first.
+        while !self.requests[at].is_over() || self.landing > 0 {
+            turns += 1;
+            let timeout = match (self.lanes.outstanding(), turns) {
+                (0, ..SPINS) => Duration::ZERO,
+                (0, ..YIELDS) => {
+                    std::thread::yield_now();
+                    Duration::ZERO
+                }
+                (0, _) => Duration::from_millis(1),
+                _ if self.parked.is_empty() && self.starting.is_empty() => {
+                    Duration::from_millis(100)
+                }
+                _ => Duration::from_millis(1),
+            };
+            self.turn(timeout);
+        }
+        self.patience = Duration::MAX;
+        std::mem::forget(guard);
+        self.note_time(at);
+        let result = self.requests[at].result;
+        self.requests[at] = Slot::free();
+        self.free_requests.push(index);
+        result
+    }
+
+    fn start(&mut self, index: u16, slot: Slot) {
+        let in_range = slot
+            .offset
+            .checked_add(slot.len_bytes)
+            .is_some_and(|end| end <= self.size_bytes());
+        let at = usize::from(index);
+        self.requests[at] = slot;
+        self.begin_time(at);
+        if self.core.closed.load(Ordering::Acquire) {
+            self.refuse(at, IoError::Closed);
+        } else if !in_range {
+            self.refuse(at, IoError::OutOfRange);
+        }
+        self.starting.push_back(index);
+        self.advance();
+    }
+
+    fn refuse(&mut self, at: usize, error: IoError) {
+        let slot = &mut self.requests[at];
+        slot.result = Err(error);
+        slot.started_bytes = slot.len_bytes;
+    }
+
+    /// Starts page operations of waiting requests while there is room.
+    pub(super) fn start_pages(&mut self) {
+        while let Some(&request) = self.starting.front() {
+            let at = usize::from(request);
+            let all_started = match self.requests[at].kind {
+                Kind::Discard => self.discard_pages(request),
+                Kind::Read | Kind::Write | Kind::Scrub => self.start_chunks(request),
+            };
+            if !all_started {
+                break;
+            }
+            self.starting.pop_front();
+            self.finish_if_over(at);
+        }
+    }
+
+    /// Starts the request's remaining pages; false when operations ran out.
+    fn start_chunks(&mut self, request: u16) -> bool {
+        let at = usize::from(request);
+        while self.requests[at].started_bytes < self.requests[at].len_bytes {
+            let chunk = self.requests[at].next_chunk();
+            if !self.start_op(request, chunk) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Drops whole pages and starts writes of zeros at the edges; false when it has to wait.
+    fn discard_pages(&mut self, request: u16) -> bool {
+        let at = usize::from(request);
+        const PAGE: u64 = PAGE_BYTES as u64;
+        while self.requests[at].started_bytes < self.requests[at].len_bytes {
+            let slot = &self.requests[at];
+            let chunk = slot.next_chunk();
+            if chunk.len_bytes < PAGE_BYTES {
+                if !self.start_op(request, chunk) {
+                    return false;
+                }
+                continue;
+            }
+            let end = (slot.offset + slot.len_bytes) / PAGE;
+            let Some(page) = self.core.marks.written.next(chunk.page, end, true) else {
+                self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
+                continue;
+            };
+            if !self.core.claims.try_claim(page) {
+                return false;
+            }
+            if !is_planted(Planted::LateBit) {
+                self.core.marks.written.remove(page);
+                self.core.marks.heal(page);
+                self.forget_tag(page);
+                if let Some(store) = &self.core.backing {
+                    store.pages.remote.remove(page);
+                }
+            }
+            self.core.claims.release(page);
+            self.core.discarded.store(true, Ordering::Release);
+            self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;
+        }
+        true
+    }
+
+    /// Ends the request when its last page operation has ended.
+    pub(super) fn finish_if_over(&mut self, at: usize) {
+        let slot = &mut self.requests[at];
+        if !slot.is_over() {
+            return;
+        }
+        if slot.owned.is_some() && slot.timed.is_some() {
+            self.note_time(at);
+        }
+        let slot = &mut self.requests[at];
+        if slot.result.is_err() {
+            self.core
+                .counters
+                .requests_failed
+                .fetch_add(1, Ordering::Relaxed);
+        }
+        // A borrowed buffer's caller looks at the slot by itself.
+        if let Some(op) = slot.owned.take() {
+            let done = Done {
+                tag: slot.tag,
+                op,
+                result: slot.result,
+            };
+            *slot = Slot::free();
+            self.done.push_back(done);
+            self.free_requests
+                .push(u16::try_from(at).expect("REQUESTS_MAX fits"));
+        }
+    }
+}
+
+/// Part of a request inside one page.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) page: u64,
+    // First byte inside the page.
+    pub(super) start: usize,
+    pub(super) len_bytes: usize,
+    // Where the chunk's bytes are in the request's buffer.
+    pub(super) buffer_offset: usize,
+}
+
+impl Slot {
+    pub(super) fn free() -> Self {
+        Self::new(Kind::Read, std::ptr::null_mut(), 0, 0)
+    }
+
+    fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
+        Self {
+            tag: 0,
+            kind,
+            owned: None,
+            buffer,
+            offset,
+            len_bytes,
+            started_bytes: 0,
+            pending: 0,
+            timed: None,
+            result: Ok(()),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.pending == 0 && self.started_bytes == self.len_bytes
+    }
+
+    /// The next part of the request that lies in one page.
+    fn next_chunk(&self) -> Chunk {
+        let at = self.offset + self.started_bytes;
+        let start = usize::try_from(at % PAGE_BYTES as u64).expect("inside a page");
+        let left = self.len_bytes - self.started_bytes;
+        let len_bytes =
+            usize::try_from(left.min((PAGE_BYTES - start) as u64)).expect("inside a page");
+        // Discards have no buffer and may be longer than memory; their offset is not used.
+        let buffer_offset = usize::try_from(self.started_bytes).unwrap_or(0);
+        Chunk {
+            page: at / PAGE_BYTES as u64,
+            start,
+            len_bytes,
+            buffer_offset,
+        }
+    }
+}
+
+/// Aborts when dropped: stands on the stack while a borrowed buffer is in use.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}

@@ -57,12 +57,16 @@ pub enum Planted {
     LateSplitLands,
     /// The page of a write that is acknowledged early is given back before the write has landed.
     ReleaseEarly,
+    /// A read of a page in flight uses splits that have not landed.
+    ReadUnlanded,
+    /// A read of a page in flight does not look whether another write began meanwhile.
+    ReadOvertaken,
     /// The next owner takes a page whose write was acknowledged early for one whose was not.
     ForgetEarly,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 26] = [
+pub const ALL: [(&str, Planted); 28] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -88,6 +92,8 @@ pub const ALL: [(&str, Planted); 26] = [
     ("free-early", Planted::FreeEarly),
     ("late-split-lands", Planted::LateSplitLands),
     ("release-early", Planted::ReleaseEarly),
+    ("read-unlanded", Planted::ReadUnlanded),
+    ("read-overtaken", Planted::ReadOvertaken),
     ("forget-early", Planted::ForgetEarly),
 ];
 

@@ -18,7 +18,7 @@ pub struct Claims {
 
 /// Words per volume: 128 KiB stays in the second-level cache, and with 256 requests in
 /// flight two of them meet by chance in 1.6% of cases.
-const WORD_COUNT: usize = 1 << 14;
+pub const WORD_COUNT: usize = 1 << 14;
 
 impl Claims {
     pub fn new() -> Self {
@@ -27,10 +27,15 @@ impl Claims {
         }
     }
 
-    fn word(&self, page: u64) -> &AtomicU64 {
+    /// Which of the words is the page's.
+    pub fn index(page: u64) -> usize {
         // Neighbouring pages get different words and share a cache line, which suits runs.
         let mixed = page ^ (page >> 14) ^ (page >> 28);
-        &self.words[usize::try_from(mixed & (WORD_COUNT as u64 - 1)).expect("masked to 14 bits")]
+        usize::try_from(mixed & (WORD_COUNT as u64 - 1)).expect("masked to 14 bits")
+    }
+
+    fn word(&self, page: u64) -> &AtomicU64 {
+        &self.words[Self::index(page)]
     }
 
     /// Takes the page for writing; false while another writer has it.
@@ -71,6 +76,20 @@ impl Claims {
     pub fn version(&self, page: u64) -> Option<u64> {
         let seen = self.word(page).load(Ordering::Acquire);
         (seen & 1 == 0).then_some(seen)
+    }
+
+    /// The version under which a writer has the page, or one that shares its word; `None`: nobody.
+    pub fn held_version(&self, page: u64) -> Option<u64> {
+        let seen = self.word(page).load(Ordering::Acquire);
+        (seen & 1 == 1).then_some(seen)
+    }
+
+    /// Whether no other writer held the page since its writer had it under `version`, which is odd.
+    pub fn unchanged_in_flight(&self, page: u64, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        let seen = self.word(page).load(Ordering::Relaxed);
+        // It still has it, or has given it back.
+        seen == version || seen == version + 1
     }
 
     /// Whether no writer held the page since `version` was taken.

@@ -10,6 +10,7 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::marks::Marks;
@@ -30,6 +31,8 @@ pub struct Core {
     pub size_bytes: AtomicU64,
     pub directory: Arc<Directory>,
     pub claims: Claims,
+    /// Pages that were acknowledged and have not landed everywhere.
+    pub flights: Flights,
     pub marks: Marks,
     /// Every change of the directory up to this epoch is in the journal; the end of time without one.
     pub journaled: AtomicU64,
@@ -131,6 +134,7 @@ impl Core {
         shape: Shape,
         marks: Marks,
         tags: Option<Tags>,
+        flights: Flights,
         backing: Option<Arc<Store>>,
         wake: Wake,
         clock: fn() -> Time,
@@ -155,6 +159,7 @@ impl Core {
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(extent_count, scheme.k(), backing.is_none())),
             claims: Claims::new(),
+            flights,
             marks,
             journaled: AtomicU64::new(u64::MAX),
             backing,

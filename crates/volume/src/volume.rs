@@ -14,6 +14,7 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
+use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
@@ -264,7 +265,12 @@ impl Volume {
             size_max: size_bytes_max,
             host_count: config.hosts.len(),
         };
-        let core = Arc::new(Core::new(shape, marks, tags, store, wake, with.clock));
+        let flights = Flights::new().map_err(|source| VolumeError::Os {
+            what: "getting memory for pages in flight",
+            source,
+        })?;
+        let core = Core::new(shape, marks, tags, flights, store, wake, with.clock);
+        let core = Arc::new(core);
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);
         let is_kept = journal.is_some();

@@ -126,7 +126,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             ..small
         },
         // Splits are late, pages are read and written again at once, and clients end.
-        "release-early" | "forget-early" => Options {
+        "release-early" | "read-unlanded" | "read-overtaken" | "forget-early" => Options {
             clients: 1,
             workers: 3,
             slab_bytes: 8 << 10,

@@ -13,7 +13,8 @@
 //! - A write holds the page's claim from its first read or post to its end.
 //! - A write is acknowledged when every member of the newest stripe that must have it has
 //!   acknowledged, and every epoch in which a skipped slab was live has settled (H3).
-//! - A read returns k splits of one snapshot, with no writer in between.
+//! - A read returns k splits of one snapshot, with no writer in between; of a page in flight, those
+//!   that have landed (`landed`).
 //!
 //! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
 
@@ -24,6 +25,7 @@ mod early;
 mod epoch;
 mod healed;
 mod judged;
+mod landed;
 mod late;
 mod reading;
 mod tagged;
@@ -39,6 +41,7 @@ use super::requests::{Chunk, Kind};
 use crate::IoError;
 use crate::backing::Token;
 use crate::integrity::Tag;
+use landed::Landed;
 pub(in crate::worker) use tagged::Guard;
 
 /// A page operation; unused while its state is `Free`.
@@ -79,6 +82,8 @@ pub(super) struct PageOp {
     listed: bool,
     // The page's claim version when the read began.
     version: u64,
+    // What it may read of a page in flight.
+    landed: Landed,
     // Where a page that goes to the disk besides is, until no verb refers to it.
     entry: Option<u32>,
     // Since when a chunk that is rebuilt is in its way.
@@ -189,6 +194,9 @@ impl Worker {
                     | State::Storing
             );
             if is_whole && std::mem::take(&mut op.claimed) {
+                if op.is_told {
+                    self.core.flights.withdraw(op.page);
+                }
                 self.core.claims.release(op.page);
             }
         }
@@ -285,6 +293,7 @@ impl Worker {
     }
 
     fn unclaim(&mut self, op: u16) {
+        self.withdraw_landed(op);
         let op = &mut self.ops[usize::from(op)];
         if std::mem::take(&mut op.claimed) {
             self.core.claims.release(op.page);

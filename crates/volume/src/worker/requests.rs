@@ -135,12 +135,13 @@ impl Worker {
             }
         };
         let at = usize::from(index);
-        let binds_late = slot.kind == Kind::Read && self.binds_late();
+        let is_read = slot.kind == Kind::Read;
+        let binds_late = is_read && self.binds_late();
         self.patience = if binds_late { PATIENCE } else { Duration::MAX };
         self.start(index, slot);
         let mut turns = 0;
-        // Nobody polls when this has returned: what was acknowledged early lands first.
-        while !self.requests[at].is_over() || self.landing > 0 {
+        // Nobody polls when a write has returned: what was acknowledged early lands first.
+        while !self.requests[at].is_over() || (self.landing > 0 && !is_read) {
             turns += 1;
             let timeout = match (self.lanes.outstanding(), turns) {
                 (0, ..SPINS) => Duration::ZERO,

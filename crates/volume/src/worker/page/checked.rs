@@ -29,7 +29,7 @@ impl Worker {
         let resilience = self.core.resilience;
         let k = self.core.scheme.k();
         let page = self.ops[usize::from(op)].page;
-        let is_doubtful = || self.core.marks.soundness(page) != Soundness::Sound;
+        let is_doubtful = || self.soundness(op) != Soundness::Sound;
         let is_wide = self.is_scrub(op) || self.ops[usize::from(op)].is_wider;
         let wanted = if is_wide || is_doubtful() {
             self.core.scheme.members()
@@ -84,7 +84,7 @@ impl Worker {
             .tags
             .as_ref()
             .map(|tags| tags.load(page));
-        let soundness = self.core.marks.soundness(page);
+        let soundness = self.soundness(op);
         if tag.is_none() && !self.is_compared(op, soundness) {
             self.reconstruct(op);
             return true;
@@ -103,8 +103,8 @@ impl Worker {
         }
         // Out of its epoch it asks anew.
         let all = (1 << self.core.scheme.members()) - 1;
-        let more = stripe_of(&self.views, &self.ops[at]).map_or(all, Stripe::readable)
-            & !self.ops[at].acked;
+        let readable = stripe_of(&self.views, &self.ops[at]).map_or(all, Stripe::readable);
+        let more = self.ops[at].landed.among(readable) & !self.ops[at].acked;
         let more_count = more.count_ones() as usize;
         let verdict = match tag {
             Some(tag) => self.verdict_by_tag(op, tag, more_count),
@@ -176,7 +176,7 @@ impl Worker {
             .counters
             .corrupt_reads
             .fetch_add(1, Ordering::Relaxed);
-        let is_sound = self.core.marks.soundness(state.page) == Soundness::Sound;
+        let is_sound = self.soundness(op) == Soundness::Sound;
         if let Some(stripe) = stripe_of(&self.views, state).filter(|_| is_sound) {
             let among = state.acked.count_ones();
             let read = bits(state.acked).filter_map(|split| stripe.members[split].as_ref());

@@ -3,8 +3,8 @@
 //! Modes other than failure recovery wait for fewer than k+r splits (`Resilience::write_acks`). The
 //! caller then has its buffer back, so the page is copied into scratch before anything is posted
 //! from it (soundness Y3). The operation keeps the page's claim until every member has the page,
-//! or another has taken the place of one that failed: till then readers and writers of it wait
-//! (without that 2663 of 4000 modelled runs were bad, with it none).
+//! or another has taken the place of one that failed: till then writers of it wait, and readers use
+//! what has landed (`landed`). Without that 2663 of 4000 modelled runs were bad, with it none.
 //!
 //! While its owner lives, such a write survives what any other does: its page is in scratch, and
 //! goes to whoever takes a lost member's place. Should the owner end, or fewer than k members be
@@ -93,6 +93,9 @@ impl Worker {
         }
         self.ops[at].is_told = true;
         self.landing += 1;
+        // Who reads the page from now on is to know it; should this not be its end, it is torn.
+        self.decide_tag(op);
+        self.publish_landed(op);
         if is_planted(Planted::ReleaseEarly) {
             self.unclaim(op);
         }

@@ -4,7 +4,8 @@
 //! meanwhile. It moves on as soon as enough splits are there (`late`), and hands over what they
 //! make once they were judged (`checked`). The reads inside writes of part of a page go the same way.
 //!
-//! Invariant: a read returns k splits of one snapshot, with no writer in between.
+//! Invariant: a read returns k splits of one snapshot, with no writer in between. Pages that are
+//! claimed are waited for, or read as `landed` says.
 
 use std::sync::atomic::Ordering;
 
@@ -12,6 +13,7 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::State;
 use super::epoch::stripe_of;
+use super::landed::Landed;
 use super::verbs::Verb;
 use crate::IoError;
 use crate::directory::Stripe;
@@ -22,8 +24,9 @@ impl Worker {
     pub(super) fn begin_read(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].page;
+        self.ops[at].landed = Landed::default();
         let Some(version) = self.core.claims.version(page) else {
-            return self.park(op);
+            return self.begin_landed(op);
         };
         if !self.core.marks.written.contains(page) {
             if !self.core.claims.unchanged(page, version) {
@@ -50,6 +53,9 @@ impl Worker {
         if is_planted(Planted::DecodeStale) {
             readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
         }
+        let Some(readable) = self.usable(op, readable) else {
+            return self.park(op);
+        };
         let is_there = readable.count_ones() as usize >= k;
         if self.core.backing.is_some() && !(is_there && self.is_remote(op)) {
             return self.fetch(op);
@@ -65,7 +71,7 @@ impl Worker {
             return self.finish(op, Err(IoError::Lost));
         }
         let data = (1 << k) - 1;
-        let soundness = self.core.marks.soundness(self.ops[at].page);
+        let soundness = self.soundness(op);
         let is_compared = self.is_compared(op, soundness);
         let chosen = match soundness {
             _ if is_compared => self.first_look(op, readable),
@@ -122,12 +128,6 @@ impl Worker {
         if !self.begin_heal(op) {
             self.finish(op, Ok(()));
         }
-    }
-
-    /// Whether nobody wrote the page since the read of it began.
-    pub(super) fn is_unchanged(&self, op: u16) -> bool {
-        let op = &self.ops[usize::from(op)];
-        self.core.claims.unchanged(op.page, op.version)
     }
 
     pub(super) fn count_repeat(&self) {

@@ -140,6 +140,8 @@ impl Worker {
             self.step(op);
         } else if self.is_acknowledgeable(op) {
             self.acknowledge_early(op);
+        } else if self.ops[at].is_told {
+            self.publish_landed(op);
         }
     }
 

@@ -183,6 +183,7 @@ impl Worker {
                 return self.hold(op);
             }
             self.ops[at].acked = acked;
+            self.publish_landed(op);
             if missing != 0 {
                 self.ops[at].state = State::Writing;
                 return self.scatter(op, missing);
@@ -210,6 +211,7 @@ impl Worker {
         if self.core.closed.load(Ordering::Acquire) {
             return self.finish(op, Err(IoError::Closed));
         }
+        self.withdraw_landed(op);
         self.leave(op);
         let state = &mut self.ops[usize::from(op)];
         (state.state, state.acked, state.failed) = (State::Holding, 0, true);

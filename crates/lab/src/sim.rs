@@ -34,7 +34,7 @@ use serde::Serialize;
 
 use world::World;
 
-pub use options::{Options, Weights};
+pub use options::{Options, Weights, seal_key};
 pub use plant::{planted, plants};
 
 /// What a simulation found.
@@ -50,6 +50,12 @@ pub struct Report {
     pub page_ops: u64,
     /// Faults injected.
     pub faults: u64,
+    /// Of those, splits that rotted.
+    pub rotten_splits: u64,
+    /// Splits that clients found wrong.
+    pub wrong_splits: u64,
+    /// Of those, splits that were written anew.
+    pub healed_splits: u64,
     /// Of everything that happened, in hex; the same for the same options.
     pub trace_hash: String,
     /// Promises broken; the simulation ends with the first.
@@ -110,12 +116,19 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Report)) -> Result<Repor
 }
 
 fn summary(options: &Options, world: &World, started: Instant) -> Report {
+    let errors = world.clients.iter().map(client::Client::errors);
+    let (wrong_splits, healed_splits) = errors.fold((0, 0), |sum, (wrong, healed)| {
+        (sum.0 + wrong, sum.1 + healed)
+    });
     Report {
         seed: options.seed,
         hosts: options.hosts,
         simulated_seconds: world.net.now().0 / 1_000_000_000,
         page_ops: world.clients.iter().map(|client| client.page_ops).sum(),
         faults: world.faults,
+        rotten_splits: world.rotten_splits,
+        wrong_splits,
+        healed_splits,
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
         arrows_hit: world.arrows_hit,

@@ -51,6 +51,12 @@ pub enum Planted {
     DiskOvertakes,
     /// A buffer is used again while the disk refers to it.
     FreeEarly,
+    /// Splits that are read are not compared.
+    SkipCompare,
+    /// Of splits that disagree another one is taken for wrong.
+    HealWrong,
+    /// A page is not asked for its checksum.
+    SkipTag,
     /// Slabs pass to the next owner under the generations that the last one knew.
     NoRenew,
     /// What a read did not wait for lands after its end.
@@ -66,7 +72,7 @@ pub enum Planted {
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 28] = [
+pub const ALL: [(&str, Planted); 31] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -87,6 +93,9 @@ pub const ALL: [(&str, Planted); 28] = [
     ("forget-listed", Planted::ForgetListed),
     ("mend-by-parity", Planted::MendByParity),
     ("no-renew", Planted::NoRenew),
+    ("skip-compare", Planted::SkipCompare),
+    ("heal-wrong", Planted::HealWrong),
+    ("skip-tag", Planted::SkipTag),
     ("early-clear", Planted::EarlyClear),
     ("disk-overtakes", Planted::DiskOvertakes),
     ("free-early", Planted::FreeEarly),

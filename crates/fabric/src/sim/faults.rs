@@ -10,7 +10,7 @@ use super::model::{LinkModel, Nic};
 use super::net::{Net, NodeId, Serving};
 use super::state::State;
 use super::trace::Kind;
-use crate::{Error, FAILURE_TIMEOUT, Result, Status, WindowId};
+use crate::{Error, FAILURE_TIMEOUT, Generation, Result, Status, WindowId};
 
 /// What becomes of a host's memory when its process crashes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -202,7 +202,7 @@ impl Net {
     /// Changes every byte of a range of a window, unnoticed.
     ///
     /// # Errors
-    /// `StaleWindow`: there is no such window.
+    /// `StaleWindow`: there is no such window in that generation.
     ///
     /// # Panics
     /// If the range passes the window's end.
@@ -210,6 +210,7 @@ impl Net {
         &self,
         host: NodeId,
         window: WindowId,
+        generation: Generation,
         offset: u64,
         len_bytes: usize,
     ) -> Result<()> {
@@ -217,7 +218,10 @@ impl Net {
         state.trace(Kind::Fault, host, u64::from(window.0), offset);
         let node = &state.nodes[host.0 as usize];
         let process = node.process.as_ref().ok_or(Error::StaleWindow)?;
-        let (region, _) = process.table.standing(window).ok_or(Error::StaleWindow)?;
+        let standing = process.table.standing(window);
+        let (region, _) = standing
+            .filter(|(_, known)| known.generation == generation)
+            .ok_or(Error::StaleWindow)?;
         let mut bytes = vec![0; len_bytes];
         region
             .read(offset, &mut bytes)

@@ -3,6 +3,7 @@
 mod buffers;
 mod observed;
 mod owning;
+mod rot;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Request, Resilience, Seat,
-    Stepped, Worker,
+    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Protection, Request, Resilience,
+    Seat, Stepped, Worker,
 };
 
 use super::dialer::Dialing;
 use super::disk::Disk;
 use super::estate::Estate;
-use super::model::{Model, SECTOR_BYTES};
+use super::model::{Excuse, Model, SECTOR_BYTES};
 use super::random::Random;
 use buffers::Buffers;
 
@@ -25,6 +26,7 @@ use buffers::Buffers;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub resilience: Resilience,
+    pub protection: Protection,
     pub placement: Placement,
     /// Whether a disk is behind the volume.
     pub is_backed: bool,
@@ -56,6 +58,10 @@ pub struct Client {
     drain_turns: u32,
     /// No further requests; those under way end.
     is_resting: bool,
+    /// What may be an error now.
+    excuse: Excuse,
+    /// Wrong splits that earlier owners named, and healed.
+    errors_before: (u64, u64),
     pub page_ops: u64,
     /// The volume, whoever owns it.
     volume_id: u128,
@@ -130,6 +136,8 @@ impl Client {
             seats: Vec::new(),
             drain_turns: 0,
             is_resting: false,
+            excuse: Excuse::Any,
+            errors_before: (0, 0),
             page_ops: 0,
             volume_id: 0,
             estate: Estate::new(),
@@ -299,7 +307,8 @@ impl Client {
         self.page_ops += (count * SECTOR_BYTES).div_ceil(PAGE_BYTES) as u64;
         let place = format!("{} sectors {first}..{}", self.name, first + count);
         // A page whose write ended unknown may be an error until it is written whole.
-        let is_excused = kind == Kind::Mend || self.model.may_fail(first, count, start);
+        let is_excused =
+            kind == Kind::Mend || self.model.may_fail(first, count, start, self.excuse);
         if let Err(error) = done.result
             && !is_excused
         {

@@ -40,8 +40,10 @@ pub fn epoch(world: &mut World, options: &Options) {
     world.net.set_late(None);
     world.net.set_notice_delay(Duration::ZERO);
     heal(world);
+    world.expect_right(0);
     read_back(world);
     lose_and_read_back(world, options);
+    world.excuse_errors();
     if !world.is_gentle {
         // What was lost for good stays lost: its owner starts again.
         for client in 0..world.clients.len() {
@@ -114,11 +116,8 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
     if !world.violations.is_empty() || world.clients.iter_mut().any(|client| client.has_lost()) {
         return;
     }
-    let r = if options.is_backed {
-        options.hosts
-    } else {
-        options.scheme.members() - options.scheme.k()
-    };
+    let r = options.spare_hosts();
+    world.expect_right(r);
     let mut gone = Vec::new();
     while gone.len() < r {
         let host = world.random.below(options.hosts as u64);

@@ -45,6 +45,7 @@ enum Kind {
     Drain,
     Squeeze,
     Ambush,
+    Rot,
 }
 
 /// How a fault ends.
@@ -76,11 +77,7 @@ impl Faults {
         let pause_ns = u64::try_from(options.fault_pause.as_nanos());
         Self {
             weights: options.weights,
-            r: if options.is_backed {
-                options.hosts
-            } else {
-                options.scheme.members() - options.scheme.k()
-            },
+            r: options.spare_hosts(),
             is_backed: options.is_backed,
             pause_ns: pause_ns.unwrap_or(u64::MAX / 2).clamp(1, u64::MAX / 2),
             impaired: Vec::new(),
@@ -202,6 +199,10 @@ impl Faults {
         match kind {
             Kind::PauseClient | Kind::ReplaceClient => {
                 return self.trouble_client(world, now, client, kind);
+            }
+            Kind::Rot => {
+                world.rot(client);
+                return;
             }
             Kind::Ambush => {
                 let arrow = *world.random.pick(&ARROWS);
@@ -354,6 +355,7 @@ impl Weights {
             (self.drain, Kind::Drain),
             (self.squeeze, Kind::Squeeze),
             (self.ambush, Kind::Ambush),
+            (self.rot, Kind::Rot),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
         let mut at = world.random.below(sum.max(1));

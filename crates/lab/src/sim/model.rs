@@ -35,9 +35,35 @@ pub struct Model {
     contents_made: u64,
     /// Starts of the reads under way.
     reading: Vec<u64>,
-    /// Pages whose last write was acknowledged by a client that ended before all of it had landed:
-    /// errors, or what was acknowledged, until this step, when they were written whole.
-    at_risk: BTreeMap<usize, u64>,
+    /// Pages that are errors, or what was acknowledged, until they are written whole.
+    at_risk: BTreeMap<usize, Risk>,
+}
+
+/// Why a page may be an error, and in which steps.
+#[derive(Clone, Copy, Debug)]
+struct Risk {
+    cause: Cause,
+    since: u64,
+    /// When it was written whole; `u64::MAX` before.
+    until: u64,
+}
+
+/// Why a page may be an error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// Its last write was acknowledged by a client that ended before all of it had landed.
+    Unfinished,
+    /// A split of it rotted.
+    Rot,
+}
+
+/// What excuses a request that fails.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Excuse {
+    /// Everything that may happen to a page.
+    Any,
+    /// Enough splits are left to put right what rotted.
+    AllButRot,
 }
 
 /// A sector that read as what it cannot hold.
@@ -109,12 +135,13 @@ impl Model {
     ) {
         if is_acknowledged {
             let whole = first.div_ceil(PAGE)..(first + count) / PAGE;
+            // What rotted while the page was written may have rotted behind the write.
             let healed = self
                 .at_risk
                 .iter_mut()
-                .filter(|(page, _)| whole.contains(page));
-            for (_, until) in healed {
-                *until = step.min(*until);
+                .filter(|(page, risk)| whole.contains(page) && risk.since < start);
+            for (_, risk) in healed {
+                risk.until = step.min(risk.until);
             }
         }
         let horizon = self.reading.iter().copied().min().unwrap_or(step);
@@ -142,17 +169,30 @@ impl Model {
         }
     }
 
-    /// The client that ended had not finished what it acknowledged of this page.
-    pub fn risk(&mut self, page: usize) {
-        self.at_risk.insert(page, u64::MAX);
+    /// From this step on the page may be an error.
+    pub fn risk(&mut self, page: usize, cause: Cause, step: u64) {
+        let risk = Risk {
+            cause,
+            since: step,
+            until: u64::MAX,
+        };
+        self.at_risk.insert(page, risk);
+    }
+
+    /// Whether a page is at risk, and has not been written whole since.
+    pub fn is_at_risk(&self, page: usize) -> bool {
+        let risk = self.at_risk.get(&page);
+        risk.is_some_and(|risk| risk.until == u64::MAX)
     }
 
     /// Whether a request of these sectors may fail although hosts are there: some page of them was
-    /// being written when a write of it ended unknown, and has not been written whole since.
-    pub fn may_fail(&self, first: usize, count: usize, start: u64) -> bool {
+    /// being written when a write of it ended unknown, or rotted, and has not been written whole since.
+    pub fn may_fail(&self, first: usize, count: usize, start: u64, excuse: Excuse) -> bool {
         let pages = first / PAGE * PAGE..(first + count).next_multiple_of(PAGE);
         let numbers = pages.start / PAGE..pages.end / PAGE;
-        if self.at_risk.range(numbers).any(|(_, &until)| until > start) {
+        let mut risks = self.at_risk.range(numbers).map(|(_, risk)| risk);
+        let counts = |risk: &Risk| excuse == Excuse::Any || risk.cause != Cause::Rot;
+        if risks.any(|risk| risk.until > start && counts(risk)) {
             return true;
         }
         self.sectors[pages].iter().any(|versions| {
@@ -322,18 +362,18 @@ mod tests {
         mixed[..100].copy_from_slice(&sector(&model, torn)[..100]);
         model.begin_read(4);
         assert!(model.end_read(3, &mixed, 4).is_err(), "it still runs");
-        assert!(!model.may_fail(0, 8, 4));
+        assert!(!model.may_fail(0, 8, 4, Excuse::Any));
         model.end_all(5);
         model.begin_read(6);
         assert!(model.end_read(3, &mixed, 6).is_ok());
-        assert!(model.may_fail(0, 1, 6), "on its page");
-        assert!(!model.may_fail(8, 8, 6), "on the next");
+        assert!(model.may_fail(0, 1, 6, Excuse::AllButRot), "on its page");
+        assert!(!model.may_fail(8, 8, 6, Excuse::Any), "on the next");
         mixed[300] ^= 1;
         model.begin_read(7);
         assert!(model.end_read(3, &mixed, 7).is_err(), "a byte of nobody");
         model.begin_write(0, 0, 8, 8);
         model.end_write(0, (0, 8), 8, 9, true);
-        assert!(!model.may_fail(0, 8, 10));
+        assert!(!model.may_fail(0, 8, 10, Excuse::Any));
     }
 
     #[test]
@@ -342,8 +382,9 @@ mod tests {
         let old = model.fresh_content();
         model.begin_write(old, 0, 8, 1);
         model.end_write(old, (0, 8), 1, 2, true);
-        model.risk(0);
-        assert!(model.may_fail(3, 1, 3) && !model.may_fail(8, 1, 3));
+        model.risk(0, Cause::Unfinished, 2);
+        let may_fail = |model: &Model, first, start| model.may_fail(first, 1, start, Excuse::Any);
+        assert!(may_fail(&model, 3, 3) && !may_fail(&model, 8, 3));
         model.begin_read(3);
         assert!(model.end_read(3, &[0; SECTOR_BYTES], 3).is_err());
         let new = model.fresh_content();
@@ -352,11 +393,25 @@ mod tests {
         let part = model.fresh_content();
         model.begin_write(part, 1, 2, 5);
         model.end_write(part, (1, 2), 5, 6, true);
-        assert!(model.may_fail(3, 1, 7), "written in part");
+        assert!(may_fail(&model, 3, 7), "written in part");
         model.begin_write(new, 0, 8, 7);
         model.end_write(new, (0, 8), 7, 8, true);
-        assert!(model.may_fail(3, 1, 7), "began before");
-        assert!(!model.may_fail(3, 1, 9));
+        assert!(may_fail(&model, 3, 7), "began before");
+        assert!(!may_fail(&model, 3, 9));
+    }
+
+    #[test]
+    fn what_rotted_while_it_was_written_stays_at_risk() {
+        let mut model = Model::new(7, 8 * SECTOR_BYTES as u64);
+        let content = model.fresh_content();
+        model.begin_write(content, 0, 8, 1);
+        model.risk(0, Cause::Rot, 2);
+        model.end_write(content, (0, 8), 1, 3, true);
+        assert!(model.is_at_risk(0) && model.may_fail(0, 1, 4, Excuse::Any));
+        assert!(!model.may_fail(0, 1, 4, Excuse::AllButRot));
+        model.begin_write(content, 0, 8, 5);
+        model.end_write(content, (0, 8), 5, 6, true);
+        assert!(!model.is_at_risk(0) && !model.may_fail(0, 1, 7, Excuse::Any));
     }
 
     #[test]

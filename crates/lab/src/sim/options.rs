@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cenote_fabric::sim::{Config, LinkModel, Stragglers};
-use cenote_volume::{Mode, Placement, Resilience, Scheme};
+use cenote_volume::{Mode, Placement, Protection, Resilience, Scheme, SealKey};
 
 use super::random::Random;
 use super::world::seconds;
@@ -27,6 +27,8 @@ pub struct Options {
     pub scheme: Scheme,
     /// What every volume expects of its hosts; `None`: each draws a mode that its scheme allows.
     pub mode: Option<Mode>,
+    /// What clients keep of every page.
+    pub protection: Protection,
     /// How hosts of stripes are chosen; `None`: the least loaded of all.
     pub placement: Option<Placement>,
     /// Whether a disk is behind each volume: then any host may go at any time.
@@ -63,6 +65,7 @@ impl Default for Options {
             workers: 2,
             scheme: "rs:4+2".parse().expect("a valid scheme"),
             mode: None,
+            protection: Protection::None,
             placement: None,
             is_backed: false,
             slab_bytes: 64 << 10,
@@ -103,6 +106,8 @@ pub struct Weights {
     pub squeeze: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
+    /// A split of a volume that notices rots where it lies.
+    pub rot: u64,
 }
 
 impl Weights {
@@ -121,6 +126,8 @@ impl Weights {
             drain: 8,
             squeeze: 8,
             ambush: 6,
+            // Where it is asked for: it takes hosts from those that may be away.
+            rot: 0,
         }
     }
 }
@@ -141,6 +148,26 @@ impl Options {
             },
             ..self
         }
+    }
+
+    /// As they are, with splits that rot. Without tags no client ends in the middle of a write: a page
+    /// whose write ended unknown is believed as it lies.
+    #[must_use]
+    pub fn rotting(self) -> Self {
+        let is_tagged = self.protection != Protection::None;
+        let weights = Weights {
+            rot: 120,
+            replace_client: if is_tagged {
+                self.weights.replace_client
+            } else {
+                0
+            },
+            // A slab that is taken unanswered is one more than those that may be away.
+            squeeze: if is_tagged { self.weights.squeeze } else { 0 },
+            ambush: if is_tagged { self.weights.ambush } else { 0 },
+            ..self.weights
+        };
+        Self { weights, ..self }
     }
 
     /// The papers' latencies, with stragglers: messages of one operation meet others between them.
@@ -178,6 +205,18 @@ impl Options {
         }
     }
 
+    /// Hosts that may be away at a time: every volume survives it, with a split that rots meanwhile.
+    pub(super) fn spare_hosts(&self) -> usize {
+        let compared = match self.mode {
+            _ if self.is_backed => return self.hosts,
+            _ if self.weights.rot == 0 || self.protection != Protection::None => 0,
+            Some(Mode::FailureRecovery | Mode::EcOnly) => 0,
+            Some(Mode::Detection) => 1,
+            Some(Mode::Correction) | None => 2,
+        };
+        self.scheme.r().saturating_sub(compared)
+    }
+
     pub(super) fn slabs_per_host(&self) -> u32 {
         let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
         let members = self.scheme.members();
@@ -202,7 +241,7 @@ impl Options {
             .placement
             .map(|placement| format!(" --placement {placement}"));
         format!(
-            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{}{} --rate {} --fault-pause {}",
+            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{}{}{} --rate {} --fault-pause {}",
             self.seed,
             seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
             self.hosts,
@@ -215,9 +254,27 @@ impl Options {
             },
             self.mode
                 .map_or_else(String::new, |mode| format!(" --mode {mode}")),
+            self.protection_flags(),
             placement.unwrap_or_default(),
             self.rate,
             self.fault_pause.as_secs_f64()
         )
     }
+
+    fn protection_flags(&self) -> String {
+        let mut flags = match self.protection {
+            Protection::None => String::new(),
+            Protection::Checksum => " --checksum".to_owned(),
+            Protection::Sealed(_) => " --seal".to_owned(),
+        };
+        if self.weights.rot > 0 {
+            flags.push_str(" --rot");
+        }
+        flags
+    }
+}
+
+/// The key of simulated volumes that are sealed: which one it is changes nothing.
+pub fn seal_key() -> SealKey {
+    SealKey::new([7; SealKey::BYTES])
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cenote_fabric::sim::planted::Planted;
-use cenote_volume::Mode;
+use cenote_volume::{Mode, Protection};
 
 use super::world::World;
 use super::{Options, Weights};
@@ -138,6 +138,35 @@ pub fn planted(name: &str, seed: u64) -> Options {
             weights: Weights {
                 delay: 6,
                 replace_client: 4,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Splits rot where they lie, while slabs are moved.
+        "skip-compare" | "heal-wrong" => Options {
+            clients: 1,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            scheme: "rs:2+3".parse().expect("a scheme"),
+            rate: 1000,
+            mode: Some(Mode::Correction),
+            weights: Weights {
+                rot: 20,
+                delay: 3,
+                drain: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
+        "skip-tag" => Options {
+            clients: 1,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            rate: 1000,
+            protection: Protection::Checksum,
+            weights: Weights {
+                rot: 20,
+                delay: 3,
                 ..Weights::default()
             },
             ..small

@@ -39,6 +39,8 @@ pub struct World {
     pub random: Random,
     pub steps: u64,
     pub faults: u64,
+    /// Of those, splits that rotted.
+    pub rotten_splits: u64,
     /// No request may fail: no stripe has lost more than r.
     pub is_gentle: bool,
     pub violations: Vec<Violation>,
@@ -84,6 +86,7 @@ impl World {
         };
         let plan = Plan {
             resilience: Resilience::of(options.scheme),
+            protection: options.protection.clone(),
             placement: (options.placement)
                 .unwrap_or_else(|| Placement::over_all_hosts(options.scheme.r())),
             is_backed: options.is_backed,
@@ -118,6 +121,7 @@ impl World {
             random,
             steps: 0,
             faults: 0,
+            rotten_splits: 0,
             is_gentle: true,
             violations: Vec::new(),
             failed_requests: 0,

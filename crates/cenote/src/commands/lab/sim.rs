@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::sim::{self, Options, Report};
-use cenote_volume::{Mode, Placement, Scheme};
+use cenote_volume::{Mode, Placement, Protection, Scheme};
 
 use crate::failure::{DONE, FAILED};
 
@@ -36,6 +36,15 @@ pub struct Args {
     /// [default: each draws one that the scheme allows]
     #[arg(long)]
     mode: Option<Mode>,
+    /// Clients keep a checksum of every page
+    #[arg(long)]
+    checksum: bool,
+    /// Pages leave clients encrypted
+    #[arg(long, conflicts_with = "checksum")]
+    seal: bool,
+    /// Splits rot in the memory of hosts, too, one of a page at a time; of volumes that notice
+    #[arg(long)]
+    rot: bool,
     /// How hosts are chosen: coding-sets:L, least-loaded, two-choices or random
     /// [default: least-loaded; two-choices with --backed]
     #[arg(long, value_name = "PLACEMENT")]
@@ -84,6 +93,11 @@ fn options(args: &Args, seed: u64) -> Options {
     if let Some(plant) = &args.plant {
         return sim::planted(plant, seed);
     }
+    let protection = match (args.checksum, args.seal) {
+        (true, _) => Protection::Checksum,
+        (_, true) => Protection::Sealed(sim::seal_key()),
+        _ => Protection::None,
+    };
     let options = Options {
         seed,
         duration: Duration::from_secs_f64((args.hours * 3600.0).clamp(1.0, 1e9)),
@@ -93,11 +107,13 @@ fn options(args: &Args, seed: u64) -> Options {
         workers: args.workers,
         scheme: args.scheme,
         mode: args.mode,
+        protection,
         placement: args.placement,
         rate: args.rate,
         fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
         ..Options::default()
     };
+    let options = if args.rot { options.rotting() } else { options };
     if args.backed {
         options.backed()
     } else {

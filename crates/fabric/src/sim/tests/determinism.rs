@@ -35,8 +35,9 @@ fn run(seed: u64) -> (u64, u64) {
             .lose_connection(pair.net.connections(client, host)[1]);
         pair.finish(7);
         pair.endpoint = pair.session.endpoint(Duration::ZERO).unwrap();
+        let descriptor = &pair.window.descriptor;
         pair.net
-            .corrupt(host, pair.window.descriptor.id, 5, 3)
+            .corrupt(host, descriptor.id, descriptor.generation, 5, 3)
             .unwrap();
         drop(pair.read(0, 4096).unwrap());
     }

@@ -203,14 +203,15 @@ fn corruption_changes_every_byte_of_its_range_alone() {
     let mut pair = Pair::plain();
     let (_, host) = pair.nodes();
     assert_eq!(pair.write(0, &[9; 64]), Status::Ok);
-    let window = pair.window.descriptor.id;
-    pair.net.corrupt(host, window, 10, 20).unwrap();
+    let (window, generation) = (pair.window.descriptor.id, pair.window.descriptor.generation);
+    pair.net.corrupt(host, window, generation, 10, 20).unwrap();
     let bytes = pair.read(0, 64).unwrap();
     for (at, &byte) in bytes.iter().enumerate() {
         assert_eq!(byte == 9, !(10..30).contains(&at), "byte {at}");
     }
     pair.listener.revoke(window).unwrap();
-    assert!(pair.net.corrupt(host, window, 0, 1).is_err());
+    let gone = pair.net.corrupt(host, window, generation, 0, 1);
+    assert!(gone.is_err());
 }
 
 #[test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Protection, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
 use super::super::estate::Estate;
-use super::super::model::{Model, SECTOR_BYTES};
+use super::super::model::{Cause, Model, SECTOR_BYTES};
 use super::{Client, Kind, Trouble, to_index};
 
 /// Pause before a volume is opened again that could not be.
@@ -31,7 +31,7 @@ impl Client {
         let config = VolumeConfig {
             name: self.name.clone(),
             id: self.volume_id,
-            protection: Protection::None,
+            protection: self.plan.protection.clone(),
             resilience: self.plan.resilience,
             placement: self.plan.placement,
             size_bytes: self.plan.size_bytes,
@@ -67,11 +67,13 @@ impl Client {
         for lane in self.workers.drain(..) {
             // Acknowledged, and not everywhere yet: what is left of them is an error, not other bytes.
             for page in lane.worker.landing_pages() {
-                self.model.risk(to_index(page));
+                self.model.risk(to_index(page), Cause::Unfinished, step);
             }
             lane.worker.abandon();
         }
         self.model.end_all(step);
+        let (wrong, healed) = self.errors();
+        self.errors_before = (wrong, healed);
         self.mending.clear();
         self.missing.clear();
         self.missing_epoch = 0;

@@ -10,6 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_codec::{DATA_MAX, PARITY_MAX};
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::Worker;
 use super::verbs::bits;
@@ -39,7 +40,7 @@ impl Worker {
             self.reconstruct(op);
             return Verdict::Right { wrong: 0 };
         }
-        if self.differing(op, present, 0) == Some(0) {
+        if self.differing(op, present, 0) == Some(0) || is_planted(Planted::SkipCompare) {
             self.reconstruct(op);
             return Verdict::Right { wrong: 0 };
         }
@@ -53,6 +54,12 @@ impl Worker {
         }
         let locatable = tolerated.min((given - k) / 2);
         match self.differing(op, present, locatable) {
+            Some(wrong) if is_planted(Planted::HealWrong) => {
+                let innocent = present & !wrong;
+                let wrong = innocent & innocent.wrapping_neg();
+                self.keep_right(op, present & !wrong);
+                Verdict::Right { wrong }
+            }
             Some(wrong) => {
                 self.keep_right(op, present & !wrong);
                 Verdict::Right { wrong }

@@ -11,8 +11,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 
 use super::protection::SealKey;
 
@@ -79,22 +79,17 @@ impl Sealer {
     /// Encrypts a page into `sealed` under a number that was never used before.
     pub fn seal(&self, page: u64, number: u64, plain: &[u8], sealed: &mut [u8]) -> Seal {
         let name = (self.owner as u64) << NUMBER_BITS | number;
-        let mut tag = [0; TAG_BYTES];
-        let done = self.keys[self.owner].seal_out_of_place_scatter(
-            nonce(number),
-            Aad::from(self.place(page)),
-            plain,
-            sealed,
-            &[],
-            &mut tag,
-        );
-        done.expect("a page is far below the cipher's limit, and the tag has its length");
-        let (low, high) = tag.split_at(8);
+        sealed.copy_from_slice(plain);
+        let aad = Aad::from(self.place(page));
+        let tag = self.keys[self.owner].seal_in_place_separate_tag(nonce(number), aad, sealed);
+        let tag = tag.expect("a page is far below the cipher's limit");
+        let (low, high) = tag.as_ref().split_at(8);
         let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("8 bytes"));
         [name, word(low), word(high)]
     }
 
-    /// Decrypts a page into `plain` if it is what the seal was made of; else `plain` is unspecified.
+    /// Decrypts a page into `plain` if it is what the seal was made of; else `plain` is unspecified, and
+    /// nothing of the page.
     #[must_use]
     pub fn open(&self, page: u64, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> bool {
         let owner = usize::try_from(seal[0] >> NUMBER_BITS).expect("16 bits");
@@ -106,7 +101,8 @@ impl Sealer {
         tag[..8].copy_from_slice(&seal[1].to_le_bytes());
         tag[8..].copy_from_slice(&seal[2].to_le_bytes());
         let aad = Aad::from(self.place(page));
-        key.open_separate_gather(nonce(number), aad, sealed, &tag, plain)
+        plain.copy_from_slice(sealed);
+        key.open_in_place_separate_tag(nonce(number), aad, tag.into(), plain, 0..)
             .is_ok()
     }
 
@@ -149,8 +145,8 @@ fn derive(key: &SealKey, volume: u128, info: &[&[u8]], out: &mut [u8]) -> io::Re
     expanded.fill(out).map_err(refused)
 }
 
-fn refused(error: aws_lc_rs::error::Unspecified) -> io::Error {
-    io::Error::other(error)
+fn refused(_: ring::error::Unspecified) -> io::Error {
+    io::Error::other("the cipher refuses")
 }
 
 fn nonce(number: u64) -> Nonce {

@@ -2,12 +2,13 @@
 //!
 //! Read once a second: `/proc/meminfo` and the control group's limit, whichever leaves less, and
 //! the kernel's count of stalls (PSI). A file in the format of `/proc/meminfo` may stand for the
-//! machine: several hosts on one machine then each have a machine of their own.
+//! machine: several hosts on one machine then each have a machine of their own. The machine's files are
+//! kept open, so that a host that is out of descriptors still sees what it has.
 
 use std::path::Path;
 use std::time::Duration;
 
-use crate::machine::{Group, meminfo_bytes, read};
+use crate::machine::{Files, Group, meminfo_bytes, read};
 
 /// One look at the machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -60,13 +61,17 @@ fn of_machine() -> Gauge {
             .and_then(Group::pressure_file)
             .map(Stalls::new),
     );
+    let mut files = Files::default();
     Box::new(move |now| {
-        let (total, available) = figures(&read("/proc/meminfo"))?;
-        let limit = group.as_ref().and_then(Group::limit_bytes);
-        let left = group.as_ref().and_then(Group::available_bytes);
+        let (total, available) = figures(&files.read("/proc/meminfo"))?;
+        let mut of_group = |ask: fn(&Group, &mut Files) -> Option<u64>| {
+            group.as_ref().and_then(|group| ask(group, &mut files))
+        };
+        let limit = of_group(Group::limit_bytes);
+        let left = of_group(Group::available_bytes);
         let mut is_stalled = false;
         for file in &mut stalls {
-            is_stalled |= file.look(now);
+            is_stalled |= file.look(now, &mut files);
         }
         Some(Reading {
             total_bytes: total.min(limit.unwrap_or(u64::MAX)),
@@ -96,8 +101,8 @@ impl Stalls {
     }
 
     /// Whether programs waited for too much of the time since the last look.
-    fn look(&mut self, now: Duration) -> bool {
-        let total = stalled_us(&read(&self.path));
+    fn look(&mut self, now: Duration, files: &mut Files) -> bool {
+        let total = stalled_us(&files.read(&self.path));
         let before = std::mem::replace(&mut self.last, total.map(|total| (now, total)));
         let (Some((then, before)), Some(total)) = (before, total) else {
             return false;
@@ -161,7 +166,7 @@ mod tests {
                  full avg10=9.00 avg60=0.00 avg300=0.04 total=9{total}\n"
             );
             std::fs::write(&file, text).unwrap();
-            stalls.look(Duration::from_secs(second))
+            stalls.look(Duration::from_secs(second), &mut Files::default())
         };
         assert!(!look(1, 7_000_000), "what was before the first look");
         assert!(!look(2, 7_090_000));

@@ -1,9 +1,11 @@
 //! What the machine has and allows, read from `/proc` and the control group.
 
+mod files;
 mod group;
 
 use std::fs;
 
+pub(crate) use files::Files;
 pub(crate) use group::Group;
 
 use crate::{Error, Result};
@@ -42,7 +44,8 @@ impl Machine {
 /// Memory that can be had now; `u64::MAX` where the system does not say.
 pub(crate) fn available_bytes() -> u64 {
     let system = meminfo_bytes(&read("/proc/meminfo"), "MemAvailable:").unwrap_or(u64::MAX);
-    let group = Group::of_this_process().and_then(|group| group.available_bytes());
+    let group = Group::of_this_process();
+    let group = group.and_then(|group| group.available_bytes(&mut Files::default()));
     system.min(group.unwrap_or(u64::MAX))
 }
 

@@ -78,7 +78,8 @@ fn a_client_of_the_version_before_is_served_and_not_asked() {
     assert_eq!((status.clients[0].slabs, status.clients[0].version), (1, 1));
     // Long enough for the host to have asked: its status counts seconds.
     let since = status.uptime_s;
-    operator.status_when(|status| status.uptime_s >= since + 3);
+    let later = operator.status_when(|status| status.uptime_s >= since + 3);
+    assert_eq!(later.clients[0].declined, 1, "it cannot be asked");
     earlier
         .session
         .send(&[1, 4, 9, 0, 0, 0, 0, 0, 0, 0])

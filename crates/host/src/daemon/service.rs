@@ -367,9 +367,17 @@ impl Daemon {
         };
         let mut bytes = Vec::with_capacity(64);
         // An answer to an earlier session may reach one that has said nothing yet.
-        let version = self.version(client).max(VERSION_OLDEST);
+        let said = self.version(client);
+        let version = said.max(VERSION_OLDEST);
         if version < reply.since() {
-            // A question of the host's own: whom it cannot ask counts as one that does not answer.
+            // A question of the host's own: whom it cannot ask will not do it, and others are asked.
+            if let Reply::Evict { windows } = reply
+                && said > 0
+            {
+                for window in windows {
+                    self.ledger.handle_declined(client, *window);
+                }
+            }
             return tracing::debug!(
                 version,
                 "a client is not asked: it speaks an earlier version"

@@ -1,7 +1,7 @@
 //! The memory control groups that this process is in, of either version: its own and those around it,
 //! each of which may have a limit.
 
-use super::read;
+use super::{Files, read};
 
 /// The groups' folders, the process's own first, and how their version names things. One that cannot
 /// be seen from here has no limit: in a container the mount may begin at the process's own.
@@ -39,17 +39,20 @@ impl Group {
     }
 
     /// The least that one of them may use; `None` without a limit.
-    pub(crate) fn limit_bytes(&self) -> Option<u64> {
+    pub(crate) fn limit_bytes(&self, files: &mut Files) -> Option<u64> {
         let folders = self.folders.iter();
-        folders.filter_map(|folder| self.limit_of(folder)).min()
+        folders
+            .filter_map(|folder| self.limit_of(folder, files))
+            .min()
     }
 
     /// The least that one of them still allows, once its cache of files is given up; `None` without
     /// a limit.
-    pub(crate) fn available_bytes(&self) -> Option<u64> {
+    pub(crate) fn available_bytes(&self, files: &mut Files) -> Option<u64> {
         let of = |folder: &String| {
-            let left = self.limit_of(folder)?.saturating_sub(self.used_of(folder)?);
-            let cached = cached_bytes(&read(&format!("{folder}/memory.stat")), self.is_v2);
+            let limit = self.limit_of(folder, files)?;
+            let left = limit.saturating_sub(self.used_of(folder, files)?);
+            let cached = cached_bytes(&files.read(&format!("{folder}/memory.stat")), self.is_v2);
             Some(left.saturating_add(cached))
         };
         self.folders.iter().filter_map(of).min()
@@ -63,27 +66,30 @@ impl Group {
 
     /// Version 2 says "max" where there is no limit, which is no number; above `memory.high` it
     /// slows programs down until they use less.
-    fn limit_of(&self, folder: &str) -> Option<u64> {
+    fn limit_of(&self, folder: &str, files: &mut Files) -> Option<u64> {
         let names: &[&str] = if self.is_v2 {
             &["memory.max", "memory.high"]
         } else {
             &["memory.limit_in_bytes"]
         };
-        names.iter().filter_map(|name| number(folder, name)).min()
+        names
+            .iter()
+            .filter_map(|name| number(folder, name, files))
+            .min()
     }
 
-    fn used_of(&self, folder: &str) -> Option<u64> {
+    fn used_of(&self, folder: &str, files: &mut Files) -> Option<u64> {
         let name = if self.is_v2 {
             "memory.current"
         } else {
             "memory.usage_in_bytes"
         };
-        number(folder, name)
+        number(folder, name, files)
     }
 }
 
-fn number(folder: &str, name: &str) -> Option<u64> {
-    read(&format!("{folder}/{name}")).trim().parse().ok()
+fn number(folder: &str, name: &str, files: &mut Files) -> Option<u64> {
+    files.read(&format!("{folder}/{name}")).trim().parse().ok()
 }
 
 /// A group's folder and those of the groups that it is in, up to the mount's.
@@ -164,7 +170,13 @@ mod tests {
             folders: lineage(&mount.path().display().to_string(), "/slice/service"),
             is_v2: true,
         };
-        let figures = || (group.limit_bytes(), group.available_bytes());
+        let mut files = Files::default();
+        let mut figures = || {
+            (
+                group.limit_bytes(&mut files),
+                group.available_bytes(&mut files),
+            )
+        };
         assert_eq!(figures(), (Some(1_000_000), Some(500_000)));
         write("slice/memory.max", "3000000\n");
         write("slice/memory.current", "2900000\n");

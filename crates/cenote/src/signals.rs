@@ -19,7 +19,19 @@ use anyhow::{Context, Result};
 /// # Errors
 /// The mask cannot be set, or the thread not started.
 pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> {
-    watch(then, None)
+    watch(then, None, || {})
+}
+
+/// As [`on_stop`]; the second signal calls `in_haste` before it ends the process, while every
+/// other thread may be anywhere.
+///
+/// # Errors
+/// As [`on_stop`].
+pub fn on_stop_or_haste(
+    then: impl FnOnce() + Send + 'static,
+    in_haste: impl FnOnce() + Send + 'static,
+) -> Result<Arc<AtomicBool>> {
+    watch(then, None, in_haste)
 }
 
 /// As [`on_stop`], but SIGHUP only calls `on_hangup`, each time.
@@ -30,12 +42,13 @@ pub fn on_stop_or_hangup(
     then: impl FnOnce() + Send + 'static,
     on_hangup: impl FnMut() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
-    watch(then, Some(Box::new(on_hangup)))
+    watch(then, Some(Box::new(on_hangup)), || {})
 }
 
 fn watch(
     then: impl FnOnce() + Send + 'static,
     mut on_hangup: Option<Box<dyn FnMut() + Send>>,
+    in_haste: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
     let set = stop_signals();
     // SAFETY: `set` is initialised; the old mask is not asked for.
@@ -60,6 +73,7 @@ fn watch(
             tracing::info!(signal = first, "stopping");
             then();
             let second = wait();
+            in_haste();
             std::process::exit(128 + second);
         })
         .context("start the signal thread")?;

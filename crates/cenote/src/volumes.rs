@@ -391,11 +391,24 @@ impl Volumes {
     /// # Errors
     /// Nobody owns it, or the owner refuses or is silent.
     pub fn ask(&self, name: &str, question: Question) -> Result<serde_json::Value> {
+        self.ask_within(name, question, OWNER_LIMIT)
+    }
+
+    /// As [`Volumes::ask`], of an owner that takes no longer than `limit` to read or to answer.
+    ///
+    /// # Errors
+    /// As [`Volumes::ask`].
+    pub fn ask_within(
+        &self,
+        name: &str,
+        question: Question,
+        limit: Duration,
+    ) -> Result<serde_json::Value> {
         let path = self.file(name, "sock");
         let mut stream = UnixStream::connect(&path)
             .with_context(|| format!("ask the owner of volume {name}"))?;
-        stream.set_read_timeout(Some(OWNER_LIMIT))?;
-        stream.set_write_timeout(Some(OWNER_LIMIT))?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
         let mut line = serde_json::to_string(&question)?;
         line.push('\n');
         stream.write_all(line.as_bytes())?;

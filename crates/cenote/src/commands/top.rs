@@ -44,7 +44,7 @@ pub struct Args {
     /// How often to ask
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
     interval_ms: u64,
-    /// How long a host may take to answer
+    /// How long a host, or the owner of a volume, may take to answer
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     timeout_ms: u64,
     /// Print one frame as text after one interval, and end; needs no terminal
@@ -95,7 +95,10 @@ fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
     let (news, told) = mpsc::channel();
     let at_stop = news.clone();
     // A closed channel means that the main thread is past caring.
-    signals::on_stop(move || drop(at_stop.send(News::Stop)))?;
+    signals::on_stop_or_haste(
+        move || drop(at_stop.send(News::Stop)),
+        screen::give_back_in_haste,
+    )?;
     let mut view = View::new(sampler.cluster());
     let mut screen = Screen::enter()?;
     let sampler = Arc::new(sampler);

@@ -117,7 +117,7 @@ impl Sampler {
         let at = Instant::now();
         let found = folder.list()?.into_iter().map(|(name, spec)| {
             let status = folder.is_owned(&name)?.then(|| {
-                let answer = folder.ask(&name, Question::Status);
+                let answer = folder.ask_within(&name, Question::Status, self.timeout);
                 answer.map_err(|error| chain(&error))
             });
             Ok(Volume {

@@ -1,6 +1,9 @@
-//! The terminal: taken over, drawn on, and given back as it was, also by a panic.
+//! The terminal: taken over, drawn on, and given back as it was, also by a panic or when the process
+//! is ended in the middle of drawing.
 
+use std::fs::File;
 use std::io::{self, Stdout, Write};
+use std::os::fd::AsFd as _;
 use std::sync::Once;
 
 use anyhow::{Context, Result};
@@ -118,6 +121,18 @@ fn give_back() -> io::Result<()> {
     terminal::disable_raw_mode()
 }
 
+/// Gives the terminal back while another thread may be drawing on it, and will never go on: that one
+/// may hold the lock of standard output.
+pub fn give_back_in_haste() {
+    // The process ends: there is nowhere left to say that some of it failed.
+    drop(terminal::disable_raw_mode());
+    let Ok(copy) = io::stdout().as_fd().try_clone_to_owned() else {
+        return;
+    };
+    let mut out = File::from(copy);
+    drop(execute!(out, EnableLineWrap, Show, LeaveAlternateScreen));
+}
+
 /// What a panic says is written before the stack is unwound: the terminal must be back by then.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
@@ -147,19 +162,47 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+    #[ignore = "needs a terminal; haste_gives_the_terminal_back_from_who_draws runs it in one"]
+    fn a_hasty_end_with_the_screen_taken_over() {
+        let _screen = Screen::enter().expect("a terminal");
+        // As a thread that draws, and will not go on.
+        let _drawing = io::stdout().lock();
+        give_back_in_haste();
+        std::process::exit(0);
+    }
+
+    /// What a terminal gets from one of the tests that need one, and then how it is set; `None` where
+    /// there is no `script` to make one.
+    fn in_a_terminal(test: &str) -> Option<String> {
         let module = module_path!().split_once("::").expect("inside a crate").1;
         let command = format!(
-            "{} --exact {module}::a_panic_with_the_screen_taken_over --ignored --nocapture; stty -a",
+            "{} --exact {module}::{test} --ignored --nocapture; stty -a",
             std::env::current_exe().expect("this test").display()
         );
         let mut script = Command::new("script");
         let run = script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
         let Ok(output) = run.env("TERM", "xterm").output() else {
             println!("skipped: script is not installed (Debian: bsdutils)");
+            return None;
+        };
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[test]
+    fn haste_gives_the_terminal_back_from_who_draws() {
+        let Some(written) = in_a_terminal("a_hasty_end_with_the_screen_taken_over") else {
             return;
         };
-        let written = String::from_utf8_lossy(&output.stdout).into_owned();
+        let at = |text: &str| written.find(text).unwrap_or_else(|| panic!("{written:?}"));
+        assert!(at("\x1b[?1049h") < at("\x1b[?1049l"), "{written:?}");
+        assert!(at("\x1b[?1049l") < at(" icanon"), "{written:?}");
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_is_told() {
+        let Some(written) = in_a_terminal("a_panic_with_the_screen_taken_over") else {
+            return;
+        };
         let at = |text: &str| {
             let found = written.find(text);
             found.unwrap_or_else(|| panic!("{text:?} in {written:?}"))

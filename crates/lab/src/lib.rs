@@ -11,6 +11,7 @@ pub mod figure;
 pub mod hydra;
 pub mod infiniswap;
 pub mod latency;
+mod rotten;
 pub mod sim;
 pub mod spread;
 mod swapping;

@@ -56,7 +56,8 @@ enum Bench {
         /// What it serves: raw or messages
         role: fabric::peer::Role,
     },
-    /// Random reads and writes of pages, against a bare copy; under trouble, against copies and a disk
+    /// Random reads and writes of pages, against a bare copy; under trouble, against copies and a
+    /// disk; protected, against the same without
     Page {
         /// Only over this transport; may be given again [default: shm and tcp; under trouble, tcp]
         #[arg(long, value_enum)]
@@ -64,6 +65,9 @@ enum Bench {
         /// While this happens, may be given again; `all` is each in turn
         #[arg(long, value_enum, value_name = "TROUBLE")]
         trouble: Vec<page::Trouble>,
+        /// Only what checksums and seals add [default transport: shm]
+        #[arg(long, conflicts_with = "trouble")]
+        protected: bool,
     },
     /// fio over NBD, against nbdkit's memory plugin
     Nbd,
@@ -74,7 +78,7 @@ enum Bench {
     AppsWorker(apps::Worker),
     /// Hosts that die or want their memory back under a program; times to get and give a slab
     Reclaim(reclaim::Args),
-    /// A host that dies, flows of others, a burst: throughput of a program over time, coded or copied
+    /// A host that dies or rots, flows of others, a burst: throughput of a program over time, coded or copied
     Events(events::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration {
@@ -98,9 +102,14 @@ pub fn run(args: &Args) -> Result<u8> {
             fabric::peer::serve(*role)?;
             return Ok(DONE);
         }
-        Bench::Page { transport, trouble } if !trouble.is_empty() => {
-            page::run(transport, trouble, rounds)?
-        }
+        Bench::Page {
+            transport,
+            protected: true,
+            ..
+        } => page::run_protected(transport, rounds)?,
+        Bench::Page {
+            transport, trouble, ..
+        } if !trouble.is_empty() => page::run(transport, trouble, rounds)?,
         Bench::Page { transport, .. } => {
             let mut options = pages::Options::default();
             choose(&mut options.transports, transport);

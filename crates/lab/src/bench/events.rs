@@ -2,7 +2,7 @@
 //!
 //! memcached runs in half of its peak over one volume after another: coded, copied, and one with a
 //! disk behind it. In each, the load goes on without a pause while a host dies, other traffic runs
-//! over the hosts, or more clients come; throughput around that moment stands beside the throughput
+//! over the hosts, more clients come, or a host's memory rots; throughput around that moment stands beside the throughput
 //! before it, and beside that of the other volumes in the same round.
 //!
 //! Elsewhere: one volume and one event (`scene`), what happens (`trouble`), curves (`timeline`).
@@ -79,6 +79,10 @@ pub enum Kind {
     Copied,
     /// One copy, and a disk behind it.
     Backed,
+    /// rs:8+3, which puts a wrong split right.
+    Correcting,
+    /// Two copies, of whose pages a checksum is kept.
+    Checked,
 }
 
 impl Kind {
@@ -89,14 +93,19 @@ impl Kind {
             Self::Coded => "rs:8+2",
             Self::Copied => "mirror:2",
             Self::Backed => "plain+backing",
+            Self::Correcting => "rs:8+3 correction",
+            Self::Checked => "mirror:2 checksum",
         }
     }
 
-    /// As on the command line of `cenote swap on`.
-    fn scheme(self) -> &'static str {
+    /// As on the command line of `cenote swap on`; a disk's place comes after it.
+    fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Backed => "plain",
-            other => other.label(),
+            Self::Coded => &["--scheme", "rs:8+2"],
+            Self::Copied => &["--scheme", "mirror:2"],
+            Self::Backed => &["--scheme", "plain", "--backing"],
+            Self::Correcting => &["--scheme", "rs:8+3", "--mode", "correction"],
+            Self::Checked => &["--scheme", "mirror:2", "--checksum"],
         }
     }
 }
@@ -124,13 +133,18 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     let mut random = Random::new(options.seed);
     let mut rows = Vec::new();
     for trouble in &options.troubles {
-        let mut timelines = vec![Vec::new(); options.volumes.len()];
+        let volumes = volumes_under(*trouble, options);
+        if volumes.is_empty() {
+            eprintln!("{}: {UNNOTICED}", trouble.label());
+            continue;
+        }
+        let mut timelines = vec![Vec::new(); volumes.len()];
         for round in 0..options.rounds {
             // Whoever goes first changes from round to round; what happens does not.
             let chance = random.below(u64::MAX);
-            for turn in 0..options.volumes.len() {
-                let index = (turn + round) % options.volumes.len();
-                let kind = options.volumes[index];
+            for turn in 0..volumes.len() {
+                let index = (turn + round) % volumes.len();
+                let kind = volumes[index];
                 let scene = Scene {
                     options,
                     interrupt: &interrupt,
@@ -146,19 +160,32 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
                 timelines[index].push(timeline);
             }
         }
-        rows.extend(rows_of(*trouble, options, &timelines));
+        rows.extend(rows_of(*trouble, options, &volumes, &timelines));
         if let Some(dir) = &options.plots {
-            timeline::draw(dir, *trouble, &options.volumes, &timelines)?;
+            timeline::draw(dir, *trouble, &volumes, &timelines)?;
         }
     }
     drop(server);
     Ok(rows)
 }
 
+/// The volumes that an event befalls.
+fn volumes_under(trouble: Trouble, options: &Options) -> Vec<Kind> {
+    let asked = options.volumes.iter();
+    asked.filter_map(|kind| trouble.stand_in(*kind)).collect()
+}
+
+const UNNOTICED: &str = "none of the volumes that were asked for notices it";
+
 /// What would fail late is refused early.
 fn check(options: &Options) -> anyhow::Result<()> {
     ensure!(options.rounds > 0, "no rounds asked for");
     ensure!(!options.volumes.is_empty(), "no volumes asked for");
+    let mut troubles = options.troubles.iter();
+    ensure!(
+        troubles.any(|trouble| !volumes_under(*trouble, options).is_empty()),
+        "corruption injected: {UNNOTICED}"
+    );
     ensure!(
         (10..100).contains(&options.limit),
         "a limit from 10 to 99 per cent"
@@ -184,17 +211,22 @@ const METRICS: [Metric; 3] = [
 ];
 
 /// The first volume beside each other one, and beside itself before the event.
-fn rows_of(trouble: Trouble, options: &Options, timelines: &[Vec<Timeline>]) -> Vec<Row> {
+fn rows_of(
+    trouble: Trouble,
+    options: &Options,
+    volumes: &[Kind],
+    timelines: &[Vec<Timeline>],
+) -> Vec<Row> {
     let mut rows = Vec::new();
     let (ours, peers) = (&timelines[0], &timelines[1..]);
     let case = format!(
         "memcached SYS {}% {} {}, {}",
         options.limit,
         options.transport,
-        options.volumes[0].label(),
+        volumes[0].label(),
         trouble.label()
     );
-    for (kind, theirs) in options.volumes[1..].iter().zip(peers) {
+    for (kind, theirs) in volumes[1..].iter().zip(peers) {
         for (metric, more_is_better, of) in METRICS {
             let pairs: Vec<_> = ours.iter().map(of).zip(theirs.iter().map(of)).collect();
             rows.push(figures::row(

@@ -14,6 +14,7 @@ pub mod events;
 pub mod fabric;
 pub mod nbd;
 pub mod page;
+pub mod protected;
 pub mod reclaim;
 pub mod regeneration;
 pub mod trouble;

@@ -4,7 +4,8 @@
 //! far larger), rounds of all cases are interleaved and the median over rounds is kept.
 //! Peers: on `shm` the same bytes copied from and to the same kind of memory without us
 //! (one 4 KiB copy, three, eight or ten of 512 B); everywhere `rs:8+2` beside `plain`
-//! (read) and `mirror:3` (write); checksums and seals beside the same scheme without. Below 1 is better for latency, CPU and system calls.
+//! (read) and `mirror:3` (write); checksums and seals beside the same scheme without (what they add
+//! is `protected`). Below 1 is better for latency, CPU and system calls.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -168,7 +169,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// Scheme and protection of a listed volume.
-fn protection_of(name: &str) -> (&str, Protection) {
+pub(super) fn protection_of(name: &str) -> (&str, Protection) {
     match name.split_once(' ') {
         Some((scheme, "checksum")) => (scheme, Protection::Checksum),
         Some((scheme, _)) => (
@@ -182,7 +183,7 @@ fn protection_of(name: &str) -> (&str, Protection) {
 /// Writes every page once, so that reads find data.
 pub(crate) fn fill(volume: &Volume) -> anyhow::Result<()> {
     let mut worker = volume.worker()?;
-    let chunk: Vec<u8> = (0..1_usize << 20).map(|at| (at * 31 % 251) as u8).collect();
+    let chunk: Vec<u8> = (0..FILL_BYTES).map(filled).collect();
     for offset in (0..volume.size_bytes()).step_by(chunk.len()) {
         worker
             .write(offset, &chunk)
@@ -190,6 +191,21 @@ pub(crate) fn fill(volume: &Volume) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Whether these bytes from `offset` on are as [`fill`] wrote them.
+pub(crate) fn is_filled(offset: u64, bytes: &[u8]) -> bool {
+    let first = offset as usize % FILL_BYTES;
+    let mut places = bytes.iter().enumerate();
+    places.all(|(at, byte)| *byte == filled(first + at))
+}
+
+/// The byte in this place of a piece that is filled.
+fn filled(at: usize) -> u8 {
+    (at * 31 % 251) as u8
+}
+
+/// Bytes that are filled at a time.
+const FILL_BYTES: usize = 1 << 20;
 
 fn measure(
     volume: &Arc<Volume>,

@@ -12,10 +12,12 @@ use cenote_lab::bench::apps::{self, App, Options, Slot, pagerank};
   cenote bench apps --quick
   cenote bench apps --only etc --only sys --limits 50 --rounds 5
   cenote bench apps --slots rs --slots nbdkit --save apps.jsonl
+  cenote bench apps --slots rs --slots mirror --only sys --quick
 
 Each program works in memory, then in 75% and in 50% of its peak over each kind of swap. A row
 says as well within which bounds the ratio of the rounds was; where these contain 1, ours is no
-different. It needs root, no other swap, and the Debian packages that
+different. The last example is coding beside two copies: rows at 75% and 50%, and beside memory, which
+is 100% and the same for both. A program that does not finish at a limit is said, and left out there. It needs root, no other swap, and the Debian packages that
 scripts/install-packages.sh lists for bench. It cleans up after itself.")]
 pub struct Args {
     /// Only this program; may be given again [default: all but memaslap]

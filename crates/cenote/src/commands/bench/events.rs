@@ -13,6 +13,7 @@ use crate::commands::up::Transport;
 #[command(after_help = "Examples:
   cenote bench events
   cenote bench events --only death --rounds 5 --plots curves
+  cenote bench events --only corruption --plots curves
   cenote bench events --transport tcp --volumes rs --volumes mirror
 
 memcached runs in half of its peak over each volume in turn; its throughput while something
@@ -54,6 +55,8 @@ enum Event {
     Flows,
     /// Twice as many connections ask
     Burst,
+    /// The memory of one host rots; rs:8+3 that corrects and mirror:2 with checksums, no disk
+    Corruption,
 }
 
 impl From<Event> for Trouble {
@@ -63,6 +66,7 @@ impl From<Event> for Trouble {
             Event::Death => Self::Death,
             Event::Flows => Self::Flows,
             Event::Burst => Self::Burst,
+            Event::Corruption => Self::Corruption,
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The arguments of `cenote bench page --trouble`.
+//! The arguments of `cenote bench page --trouble` and `--protected`.
 
 use anyhow::Result;
 use cenote_lab::bench::Row;
+use cenote_lab::bench::protected;
 use cenote_lab::bench::trouble::{self, Options};
 
 use crate::commands::up::Transport;
@@ -23,6 +24,8 @@ pub enum Trouble {
     OneDead,
     /// Two hosts are
     TwoDead,
+    /// The memory of one host rots, over and over; rs:8+3 that corrects, in place of rs:8+2
+    Corrupted,
 }
 
 impl Trouble {
@@ -36,6 +39,7 @@ impl Trouble {
             Self::Burst => vec![Lab::Burst],
             Self::OneDead => vec![Lab::OneDead],
             Self::TwoDead => vec![Lab::TwoDead],
+            Self::Corrupted => vec![Lab::Corrupted],
         }
     }
 }
@@ -57,6 +61,20 @@ pub fn run(
     for transport in transports {
         options.transport = transport.to_string();
         rows.extend(trouble::run(&options)?);
+    }
+    Ok(rows)
+}
+
+pub fn run_protected(transports: &[Transport], rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = protected::Options::default();
+    options.rounds = rounds.unwrap_or(options.rounds);
+    if transports.is_empty() {
+        return protected::run(&options);
+    }
+    let mut rows = Vec::new();
+    for transport in transports {
+        options.transport = transport.to_string();
+        rows.extend(protected::run(&options)?);
     }
     Ok(rows)
 }

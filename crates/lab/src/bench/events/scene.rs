@@ -40,9 +40,10 @@ impl Scene<'_> {
         )?;
         let size = format!("{swap_mib}M");
         let backing = self.options.dir.join("backing").display().to_string();
-        let mut args = vec!["--size", &size, "--scheme", kind.scheme()];
+        let mut args = vec!["--size", &size];
+        args.extend(kind.arguments());
         if kind == Kind::Backed {
-            args.extend(["--backing", &backing]);
+            args.push(&backing);
         }
         let (swap, _) = OurSwap::on(cluster.dir(), &args)?;
         let limited = LiftOnDrop(self.group);

@@ -1,4 +1,4 @@
-//! Rows of made-up timelines, and one real event.
+//! What is refused before anything is started.
 
 use super::*;
 
@@ -9,6 +9,13 @@ fn what_cannot_be_measured_is_refused() {
         ..Options::default()
     };
     assert!(run(&nothing).unwrap_err().to_string().contains("volumes"));
+    let unnoticed = Options {
+        volumes: vec![Kind::Backed],
+        troubles: vec![Trouble::Corruption],
+        ..Options::default()
+    };
+    let refused = run(&unnoticed).unwrap_err().to_string();
+    assert!(refused.starts_with("corruption injected"), "{refused}");
     let limit = Options {
         limit: 100,
         ..Options::default()

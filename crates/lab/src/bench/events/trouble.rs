@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::Kind;
 use crate::bench::apps::memcached_load::{CONNECTION_COUNT, Steering};
 use crate::cluster::LocalCluster;
+use crate::rotten::Rotten;
 use crate::swapping::interrupt::Interrupt;
 
 /// Something that happens while a program pages.
@@ -20,11 +22,19 @@ pub enum Trouble {
     Flows,
     /// Twice as many connections ask.
     Burst,
+    /// The memory of one host rots, all of it and over and over.
+    Corruption,
 }
 
 impl Trouble {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Nothing, Self::Death, Self::Flows, Self::Burst];
+    pub const ALL: [Self; 5] = [
+        Self::Nothing,
+        Self::Death,
+        Self::Flows,
+        Self::Burst,
+        Self::Corruption,
+    ];
 
     /// As in a row.
     #[must_use]
@@ -34,6 +44,7 @@ impl Trouble {
             Self::Death => "one host dies",
             Self::Flows => "background flows",
             Self::Burst => "request burst",
+            Self::Corruption => "corruption injected",
         }
     }
 
@@ -44,6 +55,18 @@ impl Trouble {
             Self::Death => "death",
             Self::Flows => "flows",
             Self::Burst => "burst",
+            Self::Corruption => "corruption",
+        }
+    }
+
+    /// The volume that takes a kind's place: where memory rots, one that notices. With a disk behind
+    /// it a page that rotted is an error, and its program would end.
+    pub(super) fn stand_in(self, kind: Kind) -> Option<Kind> {
+        match (self, kind) {
+            (Self::Corruption, Kind::Coded) => Some(Kind::Correcting),
+            (Self::Corruption, Kind::Copied) => Some(Kind::Checked),
+            (Self::Corruption, Kind::Backed) => None,
+            _ => Some(kind),
         }
     }
 
@@ -70,6 +93,10 @@ impl Trouble {
                 interrupt.sleep(time)
             }
             Self::Flows => flow(cluster, || interrupt.sleep(time)),
+            Self::Corruption => {
+                let host = (chance % cluster.host_count() as u64) as usize;
+                Rotten::host(cluster, host)?.beside(|| interrupt.sleep(time))
+            }
             Self::Burst => {
                 load.set_active(CONNECTION_COUNT);
                 interrupt.sleep(time)?;

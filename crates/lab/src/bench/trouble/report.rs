@@ -7,6 +7,9 @@ use super::{COPIED, Cast, Options, Taken, Trouble};
 use crate::bench::Row;
 use crate::bench::apps::figures;
 
+/// Per cent of a sample.
+type Share = (&'static str, fn(&Sample) -> f64);
+
 /// Reading of a sample.
 type Metric = (&'static str, &'static str, fn(&Sample) -> f64);
 
@@ -58,7 +61,7 @@ pub(super) fn rows(options: &Options, taken: &[Taken]) -> Vec<Row> {
                     &pairs,
                 ));
             }
-            let shares: [(&str, fn(&Sample) -> f64); 2] = [
+            let shares: [Share; 2] = [
                 ("lost", Sample::lost_percent),
                 ("wrong", Sample::wrong_percent),
             ];

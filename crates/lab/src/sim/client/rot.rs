@@ -58,14 +58,12 @@ impl Client {
         )
     }
 
-    /// Splits of a page beside k that it takes to put a wrong one right; `None`: it is not.
+    /// Splits of a page beside k that it takes to put a wrong one right; `None`: it may stay an error.
+    /// With tags every host of r may go, and rebuilds from what is left know nothing of tags: they
+    /// spread a wrong split, or tear the page.
     fn needed_to_right(&self) -> Option<usize> {
         let is_correcting = self.plan.resilience.mode() == Mode::Correction;
-        match (self.is_tagged(), is_correcting) {
-            (true, _) => Some(1),
-            (false, true) => Some(2 * self.plan.resilience.delta()),
-            (false, false) => None,
-        }
+        (is_correcting && !self.is_tagged()).then(|| 2 * self.plan.resilience.delta())
     }
 
     fn expect_right(&mut self, gone: usize) {

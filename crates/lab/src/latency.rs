@@ -12,6 +12,7 @@
 
 pub(crate) mod cluster;
 pub mod costs;
+pub mod trouble;
 
 use anyhow::{Result, ensure};
 use cenote_fabric::sim::{Background, LinkModel, Nic, Stragglers};

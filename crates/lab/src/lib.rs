@@ -10,6 +10,8 @@ pub mod demo;
 pub mod figure;
 pub mod hydra;
 pub mod infiniswap;
+#[cfg(test)]
+mod killed;
 pub mod latency;
 mod rotten;
 pub mod sim;

@@ -108,3 +108,71 @@ fn encoding_is_charged_to_writes_that_encode() {
 fn nothing_to_measure_is_refused() {
     assert!(latency::run(&options(&["plain"], 0)).is_err());
 }
+
+/// Each in one trouble at a time: ours with one split to spare beside two copies and a disk.
+mod in_trouble {
+    use cenote_lab::latency::Operation::{self, Read, Write};
+    use cenote_lab::latency::trouble::{
+        self, BACKUP, COPIES, CORRECTION, OURS, OURS_EXACTLY, Options, Row, Trouble,
+    };
+    use std::sync::OnceLock;
+
+    const OPTIONS: Options = Options {
+        seed: 1,
+        operations: 1000,
+    };
+
+    fn row(system: &str, operation: Operation, of: Trouble) -> &'static Row {
+        static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+        let rows = ROWS.get_or_init(|| trouble::run(&OPTIONS).expect("the options make sense"));
+        trouble::find(rows, system, operation, of).expect("it comes through")
+    }
+
+    #[test]
+    fn a_slow_host_is_in_the_tail_of_copies_and_not_in_ours() {
+        let ours = row(OURS, Read, Trouble::SlowHost);
+        assert!(2 * ours.p99_ns <= 3 * ours.p50_ns, "{ours:?}");
+        let exactly = row(OURS_EXACTLY, Read, Trouble::SlowHost);
+        assert!(ours.p99_ns * 4 < exactly.p99_ns, "{ours:?} {exactly:?}");
+        let copies = row(COPIES, Read, Trouble::SlowHost);
+        assert!(ours.p99_ns < copies.p99_ns, "{ours:?} {copies:?}");
+        let flows = |system| row(system, Read, Trouble::Flows).p99_ns;
+        assert!(flows(OURS) < flows(COPIES) && flows(OURS) < flows(BACKUP));
+    }
+
+    #[test]
+    fn dead_hosts_cost_a_disk_and_not_codes_or_copies() {
+        for trouble in [Trouble::OneDead, Trouble::TwoDead] {
+            for operation in [Read, Write] {
+                let (ours, backup) = (
+                    row(OURS, operation, trouble),
+                    row(BACKUP, operation, trouble),
+                );
+                assert!(ours.p50_ns * 4 < backup.p50_ns, "{ours:?} {backup:?}");
+                let calm = row(OURS, operation, Trouble::None);
+                assert!(ours.p50_ns < 2 * calm.p50_ns, "{ours:?} {calm:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_splits_cost_the_tail_of_reads() {
+        let (rot, calm) = (
+            row(CORRECTION, Read, Trouble::Rot),
+            row(CORRECTION, Read, Trouble::None),
+        );
+        assert_eq!(rot.p50_ns, calm.p50_ns);
+        assert!(rot.p99_ns > calm.p99_ns, "{rot:?} {calm:?}");
+    }
+
+    #[test]
+    fn a_burst_waits_for_itself() {
+        for system in [OURS, COPIES, BACKUP] {
+            let (burst, calm) = (
+                row(system, Read, Trouble::Bursts),
+                row(system, Read, Trouble::None),
+            );
+            assert!(burst.p99_ns > calm.p99_ns, "{burst:?} {calm:?}");
+        }
+    }
+}

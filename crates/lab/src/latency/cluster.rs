@@ -1,5 +1,7 @@
 //! Hosts and one volume, whose one worker has one page under way.
 
+mod troubled;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +27,16 @@ pub struct Setup {
     pub resilience: Resilience,
     /// What of the page path is on.
     pub switches: Switches,
+    /// How the hosts of its stripes are chosen.
+    pub placement: Placement,
     /// What the processor's work costs; 0: nothing.
     pub costs: Costs,
     /// Hosts; `None`: some more than the scheme needs.
     pub hosts: Option<usize>,
     /// Whether a disk is behind the volume, and how long it takes for a page.
     pub disk_ns: Option<u64>,
+    /// Pages of the volume: few, so that it is quickly written; none of the model depends on it.
+    pub pages: u64,
 }
 
 impl Setup {
@@ -39,9 +45,11 @@ impl Setup {
         Self {
             resilience: Resilience::of(scheme),
             switches: Switches::default(),
+            placement: Placement::over_all_hosts(scheme.r()),
             costs: Costs::default(),
             hosts: None,
             disk_ns: None,
+            pages: PAGES,
         }
     }
 }
@@ -67,7 +75,7 @@ pub struct Cluster {
     is_rung: bool,
 }
 
-/// Pages of the volume: few, so that it is quickly written; none of the model depends on it.
+/// Pages of a volume, where nothing else is said.
 const PAGES: u64 = 64;
 /// So small that extents lie on many choices of hosts.
 const SLAB_BYTES: u64 = PAGE_BYTES as u64;
@@ -88,10 +96,11 @@ impl Cluster {
         let count = setup
             .hosts
             .unwrap_or(HOSTS.max(scheme.members() + FLOW_HOSTS));
-        let slabs = u32::try_from(PAGES)?;
+        let pages = setup.pages;
+        let slabs = u32::try_from(pages)?;
         // One extent, where it is to go all at once.
         let slab_bytes = match setup.disk_ns {
-            Some(_) => PAGES * PAGE_BYTES as u64,
+            Some(_) => pages * PAGE_BYTES as u64,
             None => SLAB_BYTES,
         };
         let hosts: Vec<Host> = (0..count)
@@ -107,13 +116,13 @@ impl Cluster {
             power: None,
             retired: false,
         };
-        let size_bytes = PAGES * PAGE_BYTES as u64;
+        let size_bytes = pages * PAGE_BYTES as u64;
         let config = VolumeConfig {
             name: "latency".into(),
             id: random.u128(),
             protection: Protection::None,
             resilience: setup.resilience,
-            placement: Placement::over_all_hosts(scheme.r()),
+            placement: setup.placement,
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: hosts.iter().enumerate().map(known).collect(),
@@ -163,7 +172,8 @@ impl Cluster {
         self.worker = Some(worker);
         // With a disk behind it, the first writes of an extent go there alone.
         let rounds = if self.setup.disk_ns.is_some() { 2 } else { 1 };
-        for page in (0..rounds).flat_map(|_| 0..PAGES) {
+        let pages = self.setup.pages;
+        for page in (0..rounds).flat_map(|_| 0..pages) {
             self.write(page)?;
         }
         costs::set(&self.net, self.setup.costs);
@@ -175,10 +185,38 @@ impl Cluster {
     pub fn lose_host(&mut self) -> Result<()> {
         let seats = self.volume.seats();
         let seat = seats.first().ok_or_else(|| anyhow!("nothing is mapped"))?;
-        let (at, net) = (seat.host, self.net.clone());
-        self.hosts[at].crash(&net, sim::Memory::Lost, sim::Notice::AtOnce);
+        let at = seat.host;
+        self.kill(at, sim::Notice::AtOnce);
         self.pass(self.net.now().after(TICK * 3));
         Ok(())
+    }
+
+    /// Ends a host, with its memory.
+    pub fn kill(&mut self, host: usize, notice: sim::Notice) {
+        let net = self.net.clone();
+        self.hosts[host].crash(&net, sim::Memory::Lost, notice);
+    }
+
+    /// Has every message to a host be late.
+    pub fn slow_down(&mut self, host: usize, delay: Duration) {
+        let (client, host) = (self.connector.node(), self.hosts[host].node);
+        self.net.set_extra_delay(client, host, delay);
+    }
+
+    /// The worker that measures, for somebody else.
+    #[cfg(test)]
+    pub fn take_worker(&mut self) -> Option<Worker> {
+        self.worker.take()
+    }
+
+    #[cfg(test)]
+    pub fn now(&self) -> Time {
+        self.net.now()
+    }
+
+    #[cfg(test)]
+    pub fn volume(&mut self) -> &mut Stepped {
+        &mut self.volume
     }
 
     /// Has the network be another from now on.
@@ -199,7 +237,7 @@ impl Cluster {
         let pause_ns = self.random.below(10_000);
         self.pass(self.net.now().after(Duration::from_nanos(pause_ns)));
         self.settle()?;
-        let page = self.random.below(PAGES);
+        let page = self.random.below(self.setup.pages);
         match operation {
             Operation::Read => self.read(page),
             Operation::Write => self.write(page),
@@ -207,7 +245,7 @@ impl Cluster {
     }
 
     /// Has what was acknowledged early land, as it does while a thread polls.
-    fn settle(&mut self) -> Result<()> {
+    pub fn settle(&mut self) -> Result<()> {
         loop {
             let worker = self.worker()?;
             worker.poll(&mut Vec::new());
@@ -278,7 +316,7 @@ impl Cluster {
     }
 
     /// Has everything happen up to `end`.
-    fn pass(&mut self, end: Time) {
+    pub fn pass(&mut self, end: Time) {
         while self.net.next_event().is_some_and(|next| next <= end) || self.tick_at <= end {
             self.step();
         }
@@ -286,7 +324,7 @@ impl Cluster {
     }
 
     /// The next event of the network, or the next look at everybody's timers.
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         let event = self.net.next_event().unwrap_or(Time(u64::MAX));
         if self.disk.due() <= event.min(self.tick_at) {
             self.net.advance_to(self.disk.due());

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use cenote_lab::latency::{self, ENCODE_NS, Operation, Options, Row};
+use cenote_lab::latency::{self, ENCODE_NS, Operation, Options, Row, trouble};
 use cenote_volume::Scheme;
 
 use crate::failure::DONE;
@@ -22,12 +22,19 @@ pub struct Args {
     /// What encoding a page costs
     #[arg(long, value_name = "NS", default_value_t = ENCODE_NS)]
     encode_ns: u64,
+    /// Ours, two copies and a disk beside each other in one trouble at a time: flows of others, a slow
+    /// host, dead ones, wrong splits, bursts; the processor's work is charged as the paper has it
+    #[arg(long, conflicts_with_all = ["scheme", "encode_ns"])]
+    trouble: bool,
     /// One JSON line per row in place of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
+    if args.trouble {
+        return run_trouble(args);
+    }
     let mut options = Options {
         seed: args.seed,
         operations: usize::try_from(args.operations)?,
@@ -50,6 +57,49 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
+fn run_trouble(args: &Args) -> Result<u8> {
+    let options = trouble::Options {
+        seed: args.seed,
+        operations: usize::try_from(args.operations)?,
+    };
+    let rows = trouble::run(&options)?;
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        writeln!(
+            out,
+            "Simulated, seed {}: microseconds of virtual time per page, {} pages a row\n\
+             {:<10} {:<18} {:<6} {:>9} {:>9} {:>9}",
+            options.seed, options.operations, "trouble", "system", "", "p50", "p99", "p99.9"
+        )?;
+    }
+    let micros = |ns: u64| ns as f64 / 1000.0;
+    for row in &rows {
+        if args.json {
+            serde_json::to_writer(&mut out, row)?;
+            writeln!(out)?;
+            continue;
+        }
+        writeln!(
+            out,
+            "{:<10} {:<18} {:<6} {:>9.2} {:>9.2} {:>9.2}",
+            row.trouble.name(),
+            row.system,
+            verb(row.operation),
+            micros(row.p50_ns),
+            micros(row.p99_ns),
+            micros(row.p999_ns)
+        )?;
+    }
+    Ok(DONE)
+}
+
+fn verb(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Read => "read",
+        Operation::Write => "write",
+    }
+}
+
 fn print(out: &mut impl Write, options: &Options, rows: &[Row]) -> Result<()> {
     writeln!(
         out,
@@ -63,10 +113,7 @@ fn print(out: &mut impl Write, options: &Options, rows: &[Row]) -> Result<()> {
     )?;
     let micros = |ns: u64| ns as f64 / 1000.0;
     for row in rows {
-        let operation = match row.operation {
-            Operation::Read => "read",
-            Operation::Write => "write",
-        };
+        let operation = verb(row.operation);
         writeln!(
             out,
             "{:<10} {:<6} {:<21} {:>9.2} {:>9.2} {:>9.2}",

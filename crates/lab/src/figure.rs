@@ -3,12 +3,16 @@
 //! Numbers in CSV are written as Rust writes them: the shortest text that reads back as the same
 //! number. No cell holds a comma or a quote, so none is quoted.
 
+mod bars;
+
 use std::fmt::Display;
 use std::ops::Range;
 
 use anyhow::{Result, anyhow, ensure};
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
+
+pub use bars::Bars;
 
 /// Rows of numbers and names under a header.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

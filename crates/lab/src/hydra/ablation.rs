@@ -9,11 +9,13 @@
 //!
 //! Units: virtual nanoseconds. Paper: \[hydra22\] 7.1, 7.2, Figures 9 to 12 and 19.
 
+pub mod drawn;
 mod figures;
 pub mod measured;
 
 use anyhow::{Result, ensure};
-use cenote_volume::{Mode, Resilience, Switches};
+use cenote_pool::placement::Policy;
+use cenote_volume::{Mode, Placement, Resilience, Switches};
 use serde::Serialize;
 
 use crate::latency::cluster::{Cluster, Setup};
@@ -142,13 +144,17 @@ fn systems(options: &Options) -> Result<Vec<(String, Setup)>> {
                 ..off
             }),
         ),
-        // It reads k+1 as well, and does everything else as it was done before.
+        // It reads k+1 as well, and does everything else as it was done before: encodes first, copies,
+        // is woken by events, and has each stripe on a group of hosts of its own, drawn at random.
         (
             "ec-cache",
-            step(Switches {
-                late_binding: true,
-                ..off
-            }),
+            Setup {
+                placement: Placement::Policy(Policy::Random),
+                ..step(Switches {
+                    late_binding: true,
+                    ..off
+                })
+            },
         ),
         ("ec-only", coded(8, 2, Mode::EcOnly, 0, options)?),
         (

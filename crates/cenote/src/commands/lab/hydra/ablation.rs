@@ -1,10 +1,12 @@
 //! `ablation`.
 
+use std::fs;
 use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use cenote_lab::hydra::ablation::measured;
+use anyhow::{Context, Result, ensure};
 use cenote_lab::hydra::ablation::{self, COMPARISONS, OUR_COSTS, Options, PAPER_COSTS, Row, Value};
+use cenote_lab::hydra::ablation::{drawn, measured};
 use cenote_lab::latency::Operation;
 use serde::Serialize;
 
@@ -33,6 +35,9 @@ pub struct Args {
     /// One JSON line per row in place of text
     #[arg(long)]
     json: bool,
+    /// Write Figures 9 to 12 and 19 into this folder, too, as CSV and as SVG; on sim
+    #[arg(long, value_name = "FOLDER")]
+    files: Option<PathBuf>,
 }
 
 /// A ratio of the paper's beside ours.
@@ -54,6 +59,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let operations = usize::try_from(args.operations)?;
     let mut out = stdout().lock();
     if args.transport != "sim" {
+        ensure!(
+            args.files.is_none(),
+            "--files: the paper's figures are drawn on sim"
+        );
         let options = measured::Options {
             transport: args.transport.clone(),
             rounds: usize::try_from(args.rounds)?,
@@ -74,6 +83,9 @@ pub fn run(args: &Args) -> Result<u8> {
         },
     };
     let rows = ablation::run(&options)?;
+    if let Some(folder) = &args.files {
+        write_figures(folder, &rows)?;
+    }
     if args.json {
         for row in &rows {
             serde_json::to_writer(&mut out, row)?;
@@ -87,6 +99,19 @@ pub fn run(args: &Args) -> Result<u8> {
         print(&mut out, &options, &rows)?;
     }
     Ok(DONE)
+}
+
+fn write_figures(folder: &Path, rows: &[Row]) -> Result<()> {
+    let write = |name: String, content: &str| {
+        let path = folder.join(name);
+        fs::write(&path, content).with_context(|| path.display().to_string())
+    };
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    for figure in drawn::draw(rows)? {
+        write(format!("{}.csv", figure.name), figure.csv.text())?;
+        write(format!("{}.svg", figure.name), &figure.svg)?;
+    }
+    Ok(())
 }
 
 fn besides(rows: &[Row]) -> Vec<Beside> {

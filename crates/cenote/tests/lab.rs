@@ -68,6 +68,44 @@ fn latencies_are_labelled_simulated_in_text_and_json() {
     assert_eq!(rows[0]["p50_ns"], 4000, "the model's READ of 4 KiB");
 }
 
+#[test]
+fn latencies_in_trouble_have_rows_of_what_comes_through() {
+    let arguments = [
+        "lab",
+        "latency",
+        "--trouble",
+        "--operations",
+        "50",
+        "--json",
+    ];
+    let json = run(&arguments).expect(0).stdout;
+    let has = |trouble: &str, system: &str| {
+        let is_it = |line: &&str| line.contains(trouble) && line.contains(system);
+        json.lines().filter(is_it).count()
+    };
+    assert!(json.lines().all(|line| line.contains("\"simulated\":true")));
+    assert_eq!(has("\"two-dead\"", "\"rs:8+2\""), 2, "{json}");
+    assert_eq!(has("\"two-dead\"", "\"mirror:2\""), 0, "{json}");
+    run(&["lab", "latency", "--trouble", "--scheme", "plain"]).expect(2);
+}
+
+#[test]
+fn the_ablations_figures_are_written_beside_its_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("figures");
+    let files = path.to_str().expect("UTF-8");
+    let arguments = ["lab", "hydra", "ablation", "--operations", "20"];
+    run(&[&arguments[..], &["--files", files]].concat()).expect(0);
+    for figure in ["9-read", "10-write", "11-read", "12b-write", "19c"] {
+        let table = std::fs::read_to_string(path.join(format!("figure-{figure}.csv")));
+        assert!(table.expect("a table").contains("p50_us,p99_us"));
+        let picture = std::fs::read_to_string(path.join(format!("figure-{figure}.svg")));
+        assert!(picture.expect("a picture").starts_with("<svg "));
+    }
+    let tcp = ["--transport", "tcp", "--files", files];
+    run(&[&arguments[..], &tcp].concat()).expect(1);
+}
+
 /// The keys of a JSON object in their order, which the map of the parser does not keep.
 fn expect_keys(line: &str, keys: &[&str]) -> serde_json::Value {
     let mut at = 0;

@@ -173,6 +173,8 @@ mod in_trouble {
                 row(system, Read, Trouble::None),
             );
             assert!(burst.p99_ns > calm.p99_ns, "{burst:?} {calm:?}");
+            // For its own sixteen pages, and for nothing else.
+            assert!(burst.p999_ns < 16 * calm.p50_ns, "{burst:?} {calm:?}");
         }
     }
 }

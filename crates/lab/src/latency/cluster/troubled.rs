@@ -71,6 +71,7 @@ impl Cluster {
         }
         let (mut done, mut left) = (Vec::new(), count);
         while left > 0 {
+            let polled_at = self.net.now();
             if is_woken && std::mem::take(&mut self.is_rung) {
                 costs::wake();
             }
@@ -88,7 +89,8 @@ impl Cluster {
                 left -= 1;
             }
             ensure!(took < PATIENCE, "a burst is not done");
-            if left > 0 {
+            // What came while the processor worked is there already.
+            if left > 0 && self.net.now() == polled_at {
                 self.step();
             }
         }

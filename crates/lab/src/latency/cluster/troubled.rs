@@ -36,8 +36,13 @@ impl Cluster {
         let at = usize::try_from(self.random.below(seats.len() as u64))?;
         let node = self.hosts[seats[at].host].node;
         let offset = page % extent_pages * split_bytes as u64;
-        self.net
-            .corrupt(node, seats[at].window, offset, split_bytes)?;
+        self.net.corrupt(
+            node,
+            seats[at].window,
+            seats[at].generation,
+            offset,
+            split_bytes,
+        )?;
         match operation {
             Operation::Read => self.read(page),
             Operation::Write => self.write(page),

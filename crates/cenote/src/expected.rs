@@ -7,7 +7,7 @@ use cenote_volume::{Mode, Resilience, Scheme};
 
 use crate::failure::Failure;
 
-/// `--mode` and `--delta`; chosen once, for the volume's life.
+/// `--mode` and `--delta`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Expected {
     /// What is expected of hosts: failure-recovery (they may go), detection (splits of theirs may be

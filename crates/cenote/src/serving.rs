@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cenote_volume::{
-    Backing, HostConfig, Placement, Protection, Volume, VolumeConfig, VolumeError,
+    Backing, HostConfig, Placement, Protection, Resilience, Volume, VolumeConfig, VolumeError,
 };
 
 use crate::commands::volume::{check_scheme, check_size};
@@ -170,7 +170,7 @@ impl Serving {
             volumes.create(&name, &spec)?;
         } else if which.expected.is_given() {
             let what = "--mode and --delta are of a new volume: this one has its own";
-            return Err(Failure::usage(what, "--size").into());
+            return Err(Failure::usage(what, "cenote volume set").into());
         }
         let opened = Self::open_with(
             loaded,
@@ -279,8 +279,9 @@ impl Serving {
             Failure::new(format!("open volume {name}: {e}"), hint)
         })?;
         let volume = Arc::new(volume);
-        let asked = Arc::clone(&volume);
-        owner.answer(move |question| answer(&asked, question))?;
+        let (asked, folder) = (Arc::clone(&volume), volumes.clone());
+        let called = name.to_owned();
+        owner.answer(move |question| answer(&asked, &folder, &called, question))?;
         Ok(Self {
             volume,
             name: name.to_owned(),
@@ -327,7 +328,12 @@ fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
     Ok(hosts)
 }
 
-fn answer(volume: &Volume, question: Question) -> Result<serde_json::Value> {
+fn answer(
+    volume: &Volume,
+    volumes: &Volumes,
+    name: &str,
+    question: Question,
+) -> Result<serde_json::Value> {
     match question {
         Question::Status => Ok(serde_json::to_value(volume.status()?)?),
         Question::Scrub => {
@@ -336,6 +342,18 @@ fn answer(volume: &Volume, question: Question) -> Result<serde_json::Value> {
         }
         Question::Resize { bytes } => {
             volume.resize(bytes)?;
+            Ok(serde_json::Value::Null)
+        }
+        Question::Set {
+            scheme,
+            mode,
+            delta,
+        } => {
+            let wanted = Resilience::new(scheme.parse()?, mode.parse()?, delta)?;
+            volume.check_resilience(wanted)?;
+            // First: whoever owns it next goes on with what this one may not end.
+            volumes.set_resilience(name, wanted)?;
+            volume.set_resilience(wanted)?;
             Ok(serde_json::Value::Null)
         }
     }

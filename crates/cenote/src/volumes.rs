@@ -20,7 +20,7 @@ use crate::place::{ClusterDir, create_private, try_lock};
 use crate::process::remove_if_there;
 use crate::size::Size;
 
-/// Longest request line in bytes; far above what the two requests need.
+/// Longest request line in bytes; far above what any request needs.
 const REQUEST_BYTES_MAX: u64 = 4096;
 /// Longest answer in bytes: a status lists every extent of a volume.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -124,7 +124,7 @@ impl Spec {
 }
 
 /// What the owner of a volume is asked.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Question {
     /// Extents, health, regeneration, memory.
@@ -136,6 +136,27 @@ pub enum Question {
         /// In bytes.
         bytes: u64,
     },
+    /// Expect something else of hosts.
+    Set {
+        /// As `--scheme` takes it.
+        scheme: String,
+        /// As `--mode` takes it.
+        mode: String,
+        /// As `--delta` takes it.
+        delta: usize,
+    },
+}
+
+impl Question {
+    /// Asks for another resilience.
+    #[must_use]
+    pub fn set(wanted: Resilience) -> Self {
+        Self::Set {
+            scheme: wanted.scheme().to_string(),
+            mode: wanted.mode().to_string(),
+            delta: wanted.delta(),
+        }
+    }
 }
 
 /// What it says.
@@ -235,9 +256,18 @@ impl Volumes {
     /// # Errors
     /// The file cannot be written.
     pub fn set_size(&self, name: &str, size: Size) -> Result<()> {
-        let mut spec = self.load(name)?;
-        spec.size = size.to_string();
-        self.store(name, &spec)
+        self.edit(name, |spec| spec.size = size.to_string())
+    }
+
+    /// Notes what the volume expects of its hosts, for this owner and those after it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn set_resilience(&self, name: &str, resilience: Resilience) -> Result<()> {
+        self.edit(name, |spec| {
+            spec.scheme = resilience.scheme().to_string();
+            spec.expect(resilience);
+        })
     }
 
     /// Notes how hosts are chosen, for this owner and those after it.
@@ -245,8 +275,19 @@ impl Volumes {
     /// # Errors
     /// The file cannot be written.
     pub fn set_placement(&self, name: &str, placement: Placement) -> Result<()> {
+        self.edit(name, |spec| spec.placement = Some(placement.to_string()))
+    }
+
+    /// Changes a volume's description, and loses no change that another process makes meanwhile: an
+    /// owner notes one thing while a command notes another.
+    fn edit(&self, name: &str, change: impl FnOnce(&mut Spec)) -> Result<()> {
+        let folder = File::open(&self.folder).with_context(|| self.folder.display().to_string())?;
+        // Given back with the descriptor.
+        folder
+            .lock()
+            .with_context(|| self.folder.display().to_string())?;
         let mut spec = self.load(name)?;
-        spec.placement = Some(placement.to_string());
+        change(&mut spec);
         self.store(name, &spec)
     }
 
@@ -301,9 +342,8 @@ impl Volumes {
     /// # Errors
     /// The system refuses.
     pub fn forget_content(&self, name: &str) -> Result<()> {
-        let spec = self.load(name)?;
         let id = format!("{:032x}", random_u128()?);
-        self.store(name, &Spec { id, ..spec })?;
+        self.edit(name, |spec| spec.id = id)?;
         for kind in ["journal", "journal.new", "pages", "tags"] {
             remove_if_there(&self.file(name, kind))?;
         }

@@ -236,3 +236,22 @@ fn reconstruct_writes_nothing_but_missing_splits() {
         assert_eq!(&buffer[3 + data.len()..], &around[3 + data.len()..]);
     }
 }
+
+/// A volume's pages get and lose parities without being coded anew: how many there are says nothing
+/// about any one of them.
+#[test]
+fn a_parity_is_the_same_however_many_there_are() {
+    for k in [2, 4, 8, 16, 32] {
+        let data: Vec<u8> = (0..k * 64).map(|at| (at * 167 + at / 7) as u8).collect();
+        let all = cenote_codec::Code::new(k, cenote_codec::PARITY_MAX).unwrap();
+        let mut parities = vec![0; cenote_codec::PARITY_MAX * 64];
+        all.encode(&data, &mut parities);
+        for r in 1..cenote_codec::PARITY_MAX {
+            let mut fewer = vec![0; r * 64];
+            cenote_codec::Code::new(k, r)
+                .unwrap()
+                .encode(&data, &mut fewer);
+            assert_eq!(fewer, parities[..r * 64], "{k}+{r}");
+        }
+    }
+}

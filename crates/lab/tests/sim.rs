@@ -139,6 +139,29 @@ fn every_mode_keeps_every_promise() {
     }
 }
 
+/// Mode, delta and parities change all the time, among all other faults, and owners end in between.
+#[test]
+fn volumes_whose_resilience_changes_keep_every_promise() {
+    for (scheme, seed) in [("rs:4+2", 1), ("mirror:2", 2), ("rs:2+1", 3)] {
+        let options = Options {
+            scheme: scheme.parse().expect("a valid scheme"),
+            hosts: 10,
+            slab_bytes: 16 << 10,
+            volume_bytes: 256 << 10,
+            fault_pause: Duration::from_millis(400),
+            weights: Weights {
+                reshape: 60,
+                replace_client: 12,
+                ambush: 12,
+                ..Weights::all()
+            },
+            ..options(seed, 120)
+        };
+        let report = assert_kept(&options);
+        assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");
+    }
+}
+
 /// Splits rot where they lie, in each mode that notices: what is read is right or an error, and no
 /// error in mode correction once enough splits are there.
 #[test]

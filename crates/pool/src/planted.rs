@@ -69,10 +69,14 @@ pub enum Planted {
     ReadOvertaken,
     /// The next owner takes a page whose write was acknowledged early for one whose was not.
     ForgetEarly,
+    /// A write does without slabs that its extent is yet to give up.
+    AheadOfStripe,
+    /// As many parities are made of a page as the volume's scheme has, not its extent.
+    EncodeByScheme,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 31] = [
+pub const ALL: [(&str, Planted); 33] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -104,6 +108,8 @@ pub const ALL: [(&str, Planted); 31] = [
     ("read-unlanded", Planted::ReadUnlanded),
     ("read-overtaken", Planted::ReadOvertaken),
     ("forget-early", Planted::ForgetEarly),
+    ("ahead-of-stripe", Planted::AheadOfStripe),
+    ("encode-by-scheme", Planted::EncodeByScheme),
 ];
 
 /// Whether this thread's code is to make the mistake.

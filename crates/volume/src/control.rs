@@ -25,6 +25,7 @@ mod progress;
 mod reclaim;
 mod recording;
 mod repair;
+mod reshaping;
 mod standing;
 mod suspects;
 
@@ -41,11 +42,11 @@ use cenote_pool::control::{Reply, Request, Window};
 use cenote_pool::ledger::LEASE;
 use cenote_pool::placement::Placement;
 
-use crate::VolumeError;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
 use crate::journal::Journal;
 use crate::status::{CounterValues, HostState, VolumeStatus};
+use crate::{Resilience, VolumeError};
 use activity::Activity;
 use closing::Closing;
 use endpoints::{Equipped, Opening};
@@ -56,6 +57,7 @@ use pacing::Pacing;
 use placing::Placer;
 use recording::Record;
 use repair::Repair;
+use reshaping::Reshaping;
 use standing::Standings;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
@@ -81,6 +83,8 @@ pub enum Command {
     Status {
         reply: SyncSender<VolumeStatus>,
     },
+    /// Expect something else of hosts from now on.
+    Reshape(Resilience),
     /// Give every slab back and end.
     Close,
     /// End, and leave every slab to the next owner.
@@ -117,6 +121,7 @@ pub struct Control {
     volume: u128,
     slab_bytes: u64,
     hosts: Vec<Host>,
+    placement: Placement,
     placer: Placer,
     workers: Vec<usize>,
     openings: Vec<Opening>,
@@ -125,6 +130,7 @@ pub struct Control {
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
+    reshaping: Reshaping,
     pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
@@ -158,7 +164,8 @@ impl Control {
                 name: parts.name,
             },
             standings: Standings::new(hosts.len(), now),
-            placer: Placer::new(parts.placement, parts.core.scheme, &hosts),
+            placement: parts.placement,
+            placer: Placer::new(parts.placement, parts.core.resilience().scheme(), &hosts),
             hosts,
             activity: Activity::new(parts.core.touched.len(), now),
             core: parts.core,
@@ -172,6 +179,7 @@ impl Control {
             jobs: BTreeMap::new(),
             refused: Vec::new(),
             repairs: Vec::new(),
+            reshaping: Reshaping::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
             repair_retry: Time(0),
@@ -365,6 +373,7 @@ impl Control {
                     tracing::debug!("nobody waits for the status");
                 }
             }
+            Command::Reshape(resilience) => self.begin_reshaping(resilience),
             Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
     }

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_codec::Code;
 use cenote_fabric::{Endpoint, Time};
 use cenote_pool::planted::{Planted, is_planted};
 
@@ -14,6 +13,7 @@ use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::marks::Marks;
+use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::timings::Timings;
 use crate::wake::Wake;
@@ -21,10 +21,8 @@ use crate::{PAGE_BYTES, Resilience, Scheme};
 
 /// Shared state of one volume.
 pub struct Core {
-    pub scheme: Scheme,
-    /// How many splits its pages' operations send and wait for.
-    pub resilience: Resilience,
-    pub code: Option<Code>,
+    pub scheme: Cut,
+    pub codes: Codes,
     /// Pages in one extent: slab bytes / split bytes.
     pub extent_pages: u64,
     /// Size of the volume in bytes; grows by resize.
@@ -149,15 +147,17 @@ impl Core {
         let scheme = resilience.scheme();
         let extent_pages = slab_bytes / scheme.split_bytes() as u64;
         let pages = pages_of(scheme, slab_bytes, size_max);
+        let codes = Codes::new(Cut::of(scheme));
+        // Not by the first who codes a page.
+        codes.with(scheme.r());
         let extent_count =
             usize::try_from(pages / extent_pages).expect("volume sizes fit the address space");
         Self {
-            scheme,
-            resilience,
-            code: scheme.code(),
+            scheme: Cut::of(scheme),
+            codes,
             extent_pages,
             size_bytes: AtomicU64::new(size_bytes),
-            directory: Arc::new(Directory::new(extent_count, scheme.k(), backing.is_none())),
+            directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
             claims: Claims::new(),
             flights,
             marks,
@@ -179,6 +179,11 @@ impl Core {
             spare: Spare::default(),
             clock,
         }
+    }
+
+    /// What is expected of hosts, for whoever begins now. Takes the directory's lock.
+    pub fn resilience(&self) -> Resilience {
+        self.directory.snapshot().resilience
     }
 
     /// Whether the next owner would know of every change up to this epoch.

@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
+use crate::Resilience;
+
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
 
@@ -109,6 +111,12 @@ impl Stripe {
         })
     }
 
+    /// Splits of a page in this stripe: other stripes of the volume may have more or fewer while its
+    /// scheme changes.
+    pub fn splits(&self) -> usize {
+        self.members.len() - usize::from(self.moved.is_some())
+    }
+
     /// The split that a slab of the stripe holds, or is to hold.
     pub fn split_of(&self, member: usize) -> usize {
         match self.moved {
@@ -131,6 +139,8 @@ impl Stripe {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub epoch: u64,
+    /// What is expected of hosts: who works in this epoch goes by it.
+    pub resilience: Resilience,
     /// `None`: never written, not mapped.
     pub extents: Vec<Option<Arc<Stripe>>>,
 }
@@ -172,9 +182,10 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    pub fn new(extent_count: usize, k: usize, strands: bool) -> Self {
+    pub fn new(extent_count: usize, resilience: Resilience, strands: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
+            resilience,
             extents: vec![None; extent_count],
         };
         Self {
@@ -186,7 +197,7 @@ impl Directory {
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
-            k,
+            k: resilience.scheme().k(),
             strands,
         }
     }
@@ -376,6 +387,11 @@ impl WorkerEpoch {
         }
     }
 
+    /// The snapshot that was entered last.
+    pub fn known(&self) -> &Snapshot {
+        &self.current
+    }
+
     /// Publishes that nothing older than `epoch` is worked in any more; `None`: nothing at all.
     pub fn leave(&self, oldest: Option<u64>) {
         self.slot().store(oldest.unwrap_or(IDLE), Ordering::Release);
@@ -398,7 +414,11 @@ mod tests {
 
     #[test]
     fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
-        let directory = Arc::new(Directory::new(1, 1, true));
+        let directory = Arc::new(Directory::new(
+            1,
+            Resilience::of(crate::Scheme::PLAIN),
+            true,
+        ));
         let (_, mut a) = directory.register().unwrap();
         let (_, mut b) = directory.register().unwrap();
         assert_eq!(a.enter(false).epoch, 1);
@@ -422,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_change_that_changes_nothing_makes_no_epoch() {
-        let directory = Directory::new(1, 1, true);
+        let directory = Directory::new(1, Resilience::of(crate::Scheme::PLAIN), true);
         assert_eq!(directory.publish(|_| false), 1);
         assert_eq!(directory.snapshot().epoch, 1);
     }

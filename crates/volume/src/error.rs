@@ -54,6 +54,28 @@ pub enum VolumeError {
         /// The scheme asked for.
         scheme: Scheme,
     },
+    /// An open volume's pages are not cut anew.
+    #[error(
+        "{to} cuts pages otherwise than {from}, which the volume has: only the number of parities, or of copies, changes; take another volume for the rest"
+    )]
+    Cut {
+        /// The scheme that it has.
+        from: Scheme,
+        /// The scheme asked for.
+        to: Scheme,
+    },
+    /// The cluster is too small for more parities.
+    #[error(
+        "{scheme} needs hosts in {needed} different failure domains, and the cluster file has {domains} that lend: add hosts, or take a scheme with fewer splits"
+    )]
+    TooFewDomains {
+        /// The scheme asked for.
+        scheme: Scheme,
+        /// Its splits.
+        needed: usize,
+        /// Domains of hosts that lend.
+        domains: usize,
+    },
     /// Hosts that an earlier owner's slabs are on do not answer, and without them data is lost.
     #[error(
         "hosts {hosts} do not answer, and hold slabs of this volume without which it cannot be read; start them, and try again"

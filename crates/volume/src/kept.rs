@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::integrity::Tags;
 use crate::journal::{Identity, Image, Journal, JournalFile, Log};
 use crate::marks::Marks;
+use crate::scheme::Cut;
 use crate::{JournalError, VolumeConfig, VolumeError};
 
 /// What survives a volume's owner.
@@ -93,9 +94,10 @@ impl Kept {
             return Ok(None);
         };
         let scheme = config.resilience.scheme();
-        let is_same = image.identity.volume == config.id
-            && usize::from(image.identity.k) == scheme.k()
-            && usize::from(image.identity.r) == scheme.r();
+        // How many parities there are may have changed since, for some extents.
+        let splits_max = Cut::of(scheme).splits_max();
+        let is_same =
+            image.identity.volume == config.id && usize::from(image.identity.k) == scheme.k();
         let extent_bytes = image
             .identity
             .slab_bytes
@@ -103,7 +105,7 @@ impl Kept {
             .max(1);
         let extents = config.size_bytes.div_ceil(extent_bytes);
         let fits = |&(extent, member): &(u32, u8)| {
-            u64::from(extent) < extents && usize::from(member) < scheme.members()
+            u64::from(extent) < extents && usize::from(member) < splits_max
         };
         if !is_same || !image.held.keys().all(fits) {
             return Err(VolumeError::Foreign);

@@ -49,7 +49,8 @@ pub use resilience::{Mode, ModeError, Resilience, ResilienceError};
 pub use scheme::{Scheme, SchemeError};
 pub use scrub::{ScrubReport, ScrubStatus};
 pub use status::{
-    BackingStatus, CounterValues, ExtentStatus, Health, HostState, RepairStatus, VolumeStatus,
+    BackingStatus, ChangeStatus, CounterValues, ExtentStatus, Health, HostState, RepairStatus,
+    VolumeStatus,
 };
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
 pub use timings::{SpreadValues, TimingValues};

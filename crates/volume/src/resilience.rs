@@ -98,6 +98,16 @@ impl Resilience {
         }
     }
 
+    /// What becomes of a mode in a stripe, which may have fewer parities than it needs while they are
+    /// being made, and more while they are given up.
+    pub(crate) fn in_stripe(mode: Mode, delta: usize, stripe: Scheme) -> Self {
+        Self {
+            mode,
+            delta,
+            scheme: stripe,
+        }
+    }
+
     /// The scheme that it is valid for.
     #[must_use]
     pub fn scheme(self) -> Scheme {
@@ -156,6 +166,12 @@ impl Resilience {
     #[must_use]
     pub fn compares(self) -> bool {
         matches!(self.mode, Mode::Detection | Mode::Correction)
+    }
+}
+
+impl fmt::Display for Resilience {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {} delta {}", self.scheme, self.mode, self.delta)
     }
 }
 

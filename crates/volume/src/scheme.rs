@@ -6,8 +6,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
-use cenote_codec::Code;
+use cenote_codec::{Code, PARITY_MAX};
 
 use crate::PAGE_BYTES;
 
@@ -54,12 +55,60 @@ impl Scheme {
     pub fn split_bytes(self) -> usize {
         PAGE_BYTES / self.k
     }
+}
 
-    /// The code of `rs`; copies need none.
-    pub(crate) fn code(self) -> Option<Code> {
-        (self.k > 1).then(|| {
-            Code::new(self.k, self.r).expect("a scheme's numbers are in the codec's range")
-        })
+/// How pages are cut: what of a scheme does not change while a volume is open. How many parities
+/// there are is each stripe's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Cut {
+    k: usize,
+}
+
+impl Cut {
+    pub fn of(scheme: Scheme) -> Self {
+        Self { k: scheme.k() }
+    }
+
+    /// Data splits per page.
+    pub fn k(self) -> usize {
+        self.k
+    }
+
+    /// Bytes of a page in one slab.
+    pub fn split_bytes(self) -> usize {
+        PAGE_BYTES / self.k
+    }
+
+    /// The scheme with so many parities, or further copies.
+    pub fn with_parities(self, r: usize) -> Scheme {
+        Scheme { k: self.k, r }
+    }
+
+    /// Most splits of a page.
+    pub fn splits_max(self) -> usize {
+        self.k + PARITY_MAX
+    }
+}
+
+/// The codes of one cut with any number of parities; copies need none. One is made when it is first
+/// asked for, so whoever makes stripes of another width asks before anybody codes pages of theirs.
+#[derive(Debug)]
+pub struct Codes {
+    cut: Cut,
+    by_parities: [OnceLock<Code>; PARITY_MAX + 1],
+}
+
+impl Codes {
+    pub fn new(cut: Cut) -> Self {
+        let by_parities = [const { OnceLock::new() }; PARITY_MAX + 1];
+        Self { cut, by_parities }
+    }
+
+    /// The code with `r` parities; `None`: pages are copied.
+    pub fn with(&self, r: usize) -> Option<&Code> {
+        let make =
+            || Code::new(self.cut.k, r).expect("a scheme's numbers are in the codec's range");
+        (self.cut.k > 1).then(|| self.by_parities[r].get_or_init(make))
     }
 }
 

@@ -22,6 +22,8 @@ pub struct VolumeStatus {
     pub mode: String,
     /// Splits read besides those needed, or wrong splits to be found or put right.
     pub delta: usize,
+    /// What of scheme, mode and delta is yet to come true; `null`: nothing.
+    pub change: Option<ChangeStatus>,
     /// Bytes that each host lends to one extent.
     pub slab_bytes: u64,
     /// Bytes of the volume in one extent.
@@ -57,6 +59,20 @@ pub struct VolumeStatus {
     pub repair: RepairStatus,
     /// What happened so far.
     pub counters: CounterValues,
+}
+
+/// A change of scheme, mode or delta that is under way: those that the volume is said to have are
+/// what it is to have.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct ChangeStatus {
+    /// The scheme of extents that are as they were.
+    pub from: String,
+    /// The scheme that all are to have.
+    pub to: String,
+    /// Mapped extents that have it, whole.
+    pub extents_done: usize,
+    /// Mapped extents.
+    pub extents: usize,
 }
 
 /// How slabs are rebuilt and moved, and what that costs others.
@@ -177,6 +193,7 @@ impl Control {
     pub(crate) fn status(&self) -> VolumeStatus {
         let core = self.core();
         let snapshot = core.directory.snapshot();
+        let resilience = snapshot.resilience;
         let extent_bytes = core.extent_pages * PAGE_BYTES as u64;
         let mapped = snapshot.extents.iter().enumerate();
         let extents: Vec<ExtentStatus> = mapped
@@ -194,9 +211,10 @@ impl Control {
             mapped_bytes / (8 * PAGE_BYTES as u64) + mapped_bytes / PAGE_BYTES as u64 * tags;
         VolumeStatus {
             size_bytes: core.size_bytes.load(Ordering::Relaxed),
-            scheme: core.scheme.to_string(),
-            mode: core.resilience.mode().to_string(),
-            delta: core.resilience.delta(),
+            scheme: resilience.scheme().to_string(),
+            mode: resilience.mode().to_string(),
+            delta: resilience.delta(),
+            change: self.change_status(&snapshot),
             slab_bytes: self.slab_bytes(),
             extent_bytes,
             health: extents
@@ -263,7 +281,7 @@ impl Control {
         let core = self.core();
         let base = index as u64 * core.extent_pages;
         let readable = stripe.readable().count_ones() as usize;
-        let splits = stripe.members.iter().take(core.scheme.members());
+        let splits = stripe.members.iter().take(stripe.splits());
         let filling = splits
             .flatten()
             .any(|member| member.state != MemberState::Live);
@@ -271,7 +289,7 @@ impl Control {
             Health::Degraded
         } else if readable < core.scheme.k() {
             Health::Lost
-        } else if readable == core.scheme.members() {
+        } else if readable == stripe.splits() {
             Health::Healthy
         } else if filling {
             Health::Regenerating
@@ -288,7 +306,7 @@ impl Control {
             hosts: stripe
                 .members
                 .iter()
-                .take(core.scheme.members())
+                .take(stripe.splits())
                 .map(|member| member.as_ref().map(|m| host_of(m.session)))
                 .collect(),
             regenerated: self.progress(index),

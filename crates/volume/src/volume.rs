@@ -1,5 +1,6 @@
 //! A volume: opened once per owner, shared by its workers.
 
+mod changing;
 mod tending;
 
 use std::sync::atomic::Ordering;
@@ -59,6 +60,8 @@ pub struct Volume {
     running: Mutex<Running>,
     host_count: usize,
     size_bytes_max: u64,
+    // Failure domains of hosts that lend.
+    domain_count: usize,
     is_kept: bool,
 }
 
@@ -276,6 +279,7 @@ impl Volume {
         let is_kept = journal.is_some();
         let opened = is_kept.then_some(opened);
         let host_count = config.hosts.len();
+        let domain_count = changing::domains(&config.hosts);
         let (commands, inbox) = std::sync::mpsc::channel();
         let control = Control::new(Parts {
             core: Arc::clone(&core),
@@ -298,6 +302,7 @@ impl Volume {
             running: Mutex::default(),
             host_count,
             size_bytes_max,
+            domain_count,
             is_kept,
         };
         Ok(Assembled {
@@ -317,7 +322,7 @@ impl Volume {
     /// The redundancy scheme.
     #[must_use]
     pub fn scheme(&self) -> Scheme {
-        self.core.scheme
+        self.core.resilience().scheme()
     }
 
     /// Bytes of the volume in one extent.

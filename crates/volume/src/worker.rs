@@ -12,10 +12,10 @@ mod lanes;
 mod page;
 mod random;
 mod requests;
+mod scratch;
 mod switches;
 mod timing;
 
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -25,15 +25,16 @@ use std::time::Duration;
 
 use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
+use crate::Done;
 use crate::control::Command;
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
-use crate::{Done, PAGE_BYTES};
 use lanes::Lanes;
 use page::{Guard, PageOp};
 use random::Random;
 use requests::Slot;
+use scratch::Scratch;
 
 pub use switches::{Switches, Work};
 
@@ -60,8 +61,7 @@ pub struct Worker {
     working: u32,
     ops: Box<[PageOp]>,
     free_ops: Vec<u16>,
-    // OPS_MAX blocks of one page and r parities.
-    scratch: Box<[UnsafeCell<u8>]>,
+    scratch: Scratch,
     // Operations that have ended, and of which verbs are still out.
     lingering: usize,
     // Writes that were acknowledged, and are not everywhere yet.
@@ -111,13 +111,13 @@ impl Worker {
         host_count: usize,
         commands: Sender<Command>,
     ) -> std::io::Result<Self> {
-        let block = PAGE_BYTES + core.scheme.r() * core.scheme.split_bytes();
+        let parities = epoch.known().resilience.scheme().r();
         // First: it takes the worker back when what follows fails.
         let farewell = Farewell { id, commands };
         let mut worker = Self {
             lanes: Lanes::new(host_count)?,
             // A slab that is being moved is written twice.
-            queue: CompletionQueue::with_capacity(OPS_MAX * (core.scheme.members() + 1)),
+            queue: CompletionQueue::with_capacity(OPS_MAX * (core.scheme.splits_max() + 1)),
             inline: CompletionQueue::with_capacity(1),
             ready: Vec::with_capacity(OPS_MAX),
             epoch,
@@ -125,14 +125,14 @@ impl Worker {
             working: 0,
             ops: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
             free_ops: (0..OPS_MAX as u16).rev().collect(),
-            scratch: (0..OPS_MAX * block).map(|_| UnsafeCell::new(0)).collect(),
+            scratch: Scratch::new(core.scheme, parities),
             lingering: 0,
             landing: 0,
             patience: Duration::MAX,
             random: Random::new(id as u64),
             switches: Switches::default(),
             meter: None,
-            guard: Guard::new(block),
+            guard: Guard::new(Scratch::block_bytes(core.scheme)),
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
             at_disk: 0,

@@ -229,7 +229,7 @@ fn what_another_volume_left_is_refused() {
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     let model = fill(&volume, 3);
     volume.detach();
-    for (scheme, size) in [("rs:2+2", SIZE), ("mirror:2", SIZE), ("rs:2+1", SIZE / 4)] {
+    for (scheme, size) in [("rs:4+1", SIZE), ("mirror:2", SIZE), ("rs:2+1", SIZE / 4)] {
         let refused = cluster.kept_volume(scheme, size);
         assert!(
             matches!(refused, Err(VolumeError::Foreign)),

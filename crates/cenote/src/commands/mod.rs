@@ -13,6 +13,7 @@ pub mod lab;
 pub mod nbd;
 pub mod plan;
 pub mod scrub;
+mod set;
 pub mod status;
 pub mod swap;
 pub mod top;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::attach::{attach, release};
 use super::scrub::scrub;
+use super::set::{Wish, describe_change, set};
 use crate::expected::Expected;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
@@ -97,6 +98,30 @@ Example:
         #[command(flatten)]
         which: Which,
     },
+    /// Change scheme, mode or delta of a volume, also while it is in use
+    #[command(after_help = "\
+Requests go on meanwhile. A mode and a delta hold from the next request on; parities are made, or
+given up, part by part of the volume, and each part survives the loss of as many hosts as it has
+parities by then. K does not change while a volume holds data. Should its server end in the middle,
+the next one goes on; so does this command's change when the command is ended.
+
+Examples:
+  cenote volume set v0 --scheme rs:8+3 --mode correction --dir /tmp/well
+  cenote volume set v0 --delta 1 --dir /tmp/well --json")]
+    Set {
+        /// Which volume
+        name: String,
+        #[command(flatten)]
+        wish: Wish,
+        /// Do not wait for the end of the change
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object on standard output
+        #[arg(long)]
+        json: bool,
+    },
     /// Take over a volume whose server has ended, make it whole, and leave it to the next
     #[command(after_help = "\
 Its slabs are asked back from their hosts, pages that were being written are made to agree, and what
@@ -183,6 +208,13 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Resize { name, size, which } => {
             resize(&Volumes::new(&which.directory()?), name, check_size(*size)?)?;
         }
+        Action::Set {
+            name,
+            wish,
+            no_wait,
+            which,
+            json,
+        } => return set(which, name, wish, !no_wait, *json),
         Action::Attach {
             name,
             limit,
@@ -230,10 +262,17 @@ fn list(volumes: &Volumes, json: bool) -> Result<()> {
     for (name, spec) in volumes.list()? {
         let in_use = volumes.is_owned(&name)?;
         let state = if in_use { "in use" } else { "not in use" };
+        // An owner that does not answer is one for `volume status`.
+        let status = in_use.then(|| volumes.ask(&name, Question::Status).ok());
+        let change = status.flatten().map(|status| status["change"].clone());
+        let change = change.unwrap_or_default();
+        let under_way = describe_change(&change).unwrap_or_default();
         rows.push(serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "in_use": in_use,
+            "name": name, "size": spec.size, "scheme": spec.scheme, "mode": spec.mode,
+            "delta": spec.delta, "in_use": in_use, "change": change,
         }));
-        table.row(vec![name, spec.size, spec.scheme, state.to_owned()]);
+        let state = format!("{state}{under_way}");
+        table.row(vec![name, spec.size, spec.scheme, state]);
     }
     if json {
         serde_json::to_writer_pretty(&mut out, &rows)?;
@@ -323,7 +362,11 @@ pub fn health(status: &Value) -> String {
         .iter()
         .filter(|extent| extent["health"] == "healthy")
         .count();
-    format!("{health}, {whole} of {} extents whole", extents.len())
+    let change = describe_change(&status["change"]).unwrap_or_default();
+    format!(
+        "{health}, {whole} of {} extents whole{change}",
+        extents.len()
+    )
 }
 
 fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Result<()> {

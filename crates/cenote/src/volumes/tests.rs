@@ -64,6 +64,7 @@ fn a_volume_has_one_owner_and_the_owner_answers() {
         Question::Status => Ok(serde_json::json!({"extents": []})),
         Question::Scrub => Ok(serde_json::Value::Null),
         Question::Resize { bytes } => bail!("cannot be {bytes}"),
+        Question::Set { scheme, .. } => Ok(serde_json::json!(scheme)),
     };
     owner.answer(answers).unwrap();
     assert_eq!(

@@ -44,6 +44,8 @@ pub struct Plan {
 pub struct Client {
     pub name: String,
     plan: Plan,
+    /// Hosts that must be there before it begins.
+    members: usize,
     dialing: Dialing,
     connector: Arc<dyn Connector>,
     volume: Option<Stepped>,
@@ -125,6 +127,7 @@ impl Client {
         let model = Model::new(random.next(), plan.size_bytes);
         let mut client = Self {
             name,
+            members: plan.resilience.scheme().members(),
             dialing: Dialing::new(Arc::clone(&connector)),
             connector,
             volume: None,
@@ -207,9 +210,7 @@ impl Client {
             return;
         }
         let volume = self.volume.as_mut().expect("it is taken over");
-        if self.workers.len() < self.plan.worker_count
-            && volume.connected_count() >= self.plan.resilience.scheme().members()
-        {
+        if self.workers.len() < self.plan.worker_count && volume.connected_count() >= self.members {
             let worker = volume
                 .worker()
                 .expect("nothing in the simulator refuses it");

@@ -15,6 +15,7 @@ use super::{Options, Weights};
 
 /// The faults under way.
 pub struct Faults {
+    options: Options,
     weights: Weights,
     /// Hosts that a volume survives the loss of.
     r: usize,
@@ -44,6 +45,7 @@ enum Kind {
     LoseAcknowledgement,
     Drain,
     Squeeze,
+    Reshape,
     Ambush,
     Rot,
 }
@@ -76,6 +78,7 @@ impl Faults {
     pub fn new(options: &Options) -> Self {
         let pause_ns = u64::try_from(options.fault_pause.as_nanos());
         Self {
+            options: options.clone(),
             weights: options.weights,
             r: options.spare_hosts(),
             is_backed: options.is_backed,
@@ -199,6 +202,12 @@ impl Faults {
         match kind {
             Kind::PauseClient | Kind::ReplaceClient => {
                 return self.trouble_client(world, now, client, kind);
+            }
+            Kind::Reshape => {
+                let resilience = self.options.another_resilience(&mut world.random);
+                world.faults += 1;
+                world.note(format!("c{client} is to be {resilience}"));
+                return world.clients[client].reshape(resilience);
             }
             Kind::Rot => {
                 world.rot(client);
@@ -354,6 +363,7 @@ impl Weights {
             (self.lose_acknowledgement, Kind::LoseAcknowledgement),
             (self.drain, Kind::Drain),
             (self.squeeze, Kind::Squeeze),
+            (self.reshape, Kind::Reshape),
             (self.ambush, Kind::Ambush),
             (self.rot, Kind::Rot),
         ];

@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
+use cenote_codec::PARITY_MAX;
 use cenote_fabric::sim::{Config, LinkModel, Stragglers};
 use cenote_volume::{Mode, Placement, Protection, Resilience, Scheme, SealKey};
 
 use super::random::Random;
 use super::world::seconds;
+
+const MODES: [Mode; 4] = [
+    Mode::FailureRecovery,
+    Mode::Detection,
+    Mode::Correction,
+    Mode::EcOnly,
+];
 
 /// What to simulate. Sizes in bytes.
 #[derive(Clone, Debug)]
@@ -104,6 +112,8 @@ pub struct Weights {
     pub drain: u64,
     /// The programs of a host's machine need its memory for a while.
     pub squeeze: u64,
+    /// A volume is to expect something else of its hosts: mode, delta, parities.
+    pub reshape: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
     /// A split of a volume that notices rots where it lies.
@@ -125,6 +135,7 @@ impl Weights {
             lose_acknowledgement: 8,
             drain: 8,
             squeeze: 8,
+            reshape: 6,
             ambush: 6,
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,
@@ -165,6 +176,8 @@ impl Options {
             // A slab that is taken unanswered is one more than those that may be away.
             squeeze: if is_tagged { self.weights.squeeze } else { 0 },
             ambush: if is_tagged { self.weights.ambush } else { 0 },
+            // Into a mode that does not notice.
+            reshape: 0,
             ..self.weights
         };
         Self { weights, ..self }
@@ -189,12 +202,6 @@ impl Options {
 
     /// What a volume expects of its hosts.
     pub(super) fn resilience(&self, random: &mut Random) -> Resilience {
-        const MODES: [Mode; 4] = [
-            Mode::FailureRecovery,
-            Mode::Detection,
-            Mode::Correction,
-            Mode::EcOnly,
-        ];
         let delta = self.scheme.r().min(1);
         let possible = |mode| Resilience::new(self.scheme, mode, delta).ok();
         let modes: Vec<Resilience> = MODES.into_iter().filter_map(possible).collect();
@@ -203,6 +210,35 @@ impl Options {
             None => *random.pick(&modes),
             Some(mode) => possible(mode).unwrap_or_else(|| Resilience::of(self.scheme)),
         }
+    }
+
+    /// What a volume comes to expect of its hosts later: never fewer parities than in the beginning, so
+    /// that it survives what all others do.
+    pub(super) fn another_resilience(&self, random: &mut Random) -> Resilience {
+        let (k, r) = (self.scheme.k(), self.scheme.r());
+        let schemes: Vec<Scheme> = (r..=r + self.more_parities())
+            .filter_map(|r| scheme_of(k, r))
+            .collect();
+        let scheme = *random.pick(&schemes);
+        let modes = MODES
+            .into_iter()
+            .filter(|mode| self.mode.is_none_or(|given| given == *mode));
+        let all = modes.flat_map(|mode| (0..=2).map(move |delta| (mode, delta)));
+        let possible: Vec<Resilience> = all
+            .filter_map(|(mode, delta)| Resilience::new(scheme, mode, delta).ok())
+            .collect();
+        match possible.is_empty() {
+            true => Resilience::of(scheme),
+            false => *random.pick(&possible),
+        }
+    }
+
+    /// Parities that a volume may have besides those of the beginning. One host is left to
+    /// regenerate on.
+    fn more_parities(&self) -> usize {
+        let room = (self.hosts - 1).saturating_sub(self.scheme.members());
+        let most = if self.weights.reshape > 0 { 2 } else { 0 };
+        room.min(most).min(PARITY_MAX - self.scheme.r())
     }
 
     /// Hosts that may be away at a time: every volume survives it, with a split that rots meanwhile.
@@ -219,9 +255,9 @@ impl Options {
 
     pub(super) fn slabs_per_host(&self) -> u32 {
         let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
-        let members = self.scheme.members();
+        let members = self.scheme.members() + self.more_parities();
         let slabs = self.volume_bytes.div_ceil(extent_bytes) * (members * self.clients) as u64;
-        let hosts = self.hosts - (members - self.scheme.k());
+        let hosts = self.hosts - self.scheme.r();
         let enough = u32::try_from((slabs * 5 / 3).div_ceil(hosts as u64)).unwrap_or(u32::MAX);
         self.slabs_per_host.unwrap_or(enough)
     }
@@ -277,4 +313,14 @@ impl Options {
 /// The key of simulated volumes that are sealed: which one it is changes nothing.
 pub fn seal_key() -> SealKey {
     SealKey::new([7; SealKey::BYTES])
+}
+
+/// The scheme of so many data splits and parities, if there is one.
+fn scheme_of(k: usize, r: usize) -> Option<Scheme> {
+    let text = match (k, r) {
+        (1, 0) => "plain".to_owned(),
+        (1, r) => format!("mirror:{}", r + 1),
+        (k, r) => format!("rs:{k}+{r}"),
+    };
+    text.parse().ok()
 }

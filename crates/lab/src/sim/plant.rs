@@ -142,6 +142,25 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
+        // What is expected of hosts changes all the time, while slabs are moved and rebuilt.
+        "ahead-of-stripe" | "encode-by-scheme" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            slabs_per_host: Some(24),
+            rate: 2000,
+            gentle_percent: 100,
+            fault_pause: Duration::from_millis(100),
+            weights: Weights {
+                reshape: 10,
+                delay: 6,
+                drain: 4,
+                crash: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
         // Splits rot where they lie, while slabs are moved.
         "skip-compare" | "heal-wrong" => Options {
             clients: 1,

@@ -43,6 +43,7 @@ impl Control {
             })
             .collect();
         windows.extend(self.repairs.iter().flat_map(|repair| repair.leaving()));
+        windows.extend(self.surplus());
         let mut owed = Owed::default();
         for (&request, acquire) in &self.acquires {
             match acquire.window() {

@@ -14,7 +14,7 @@ use crate::marks::Soundness;
 impl Control {
     /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`.
     pub(super) fn source_count(&self, target: HostIndex, page: u64, count: u32) -> usize {
-        let (k, resilience) = (self.core.scheme.k(), self.core.resilience);
+        let (k, resilience) = (self.core.scheme.k(), self.core.resilience());
         // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
         let is_judged = self.core.marks.written.contains(page)
             && self.core.marks.soundness(page) == Soundness::Sound;

@@ -147,7 +147,7 @@ impl Control {
             let count = self.source_count(target.host, first, until - start);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
-            ((k, self.core.scheme.r(), split), sources.collect())
+            ((k, stripe.splits() - k, split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {

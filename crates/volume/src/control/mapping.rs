@@ -81,7 +81,7 @@ impl Control {
             }
             return;
         }
-        let members = self.core.scheme.members();
+        let members = self.core.resilience().scheme().members();
         self.jobs.insert(
             extent,
             MapJob {

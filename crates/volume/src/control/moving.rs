@@ -101,7 +101,7 @@ impl Control {
             };
             let (session, window) = (member.session, pool_window(&member.window.descriptor));
             // Of a stripe with parities or copies the one slab is moved; the disk is slower.
-            let is_plain = self.core.scheme.r() == 0;
+            let is_plain = stripe.splits() == self.core.scheme.k();
             if is_plain && self.may_drop(extent) {
                 self.begin_drop(extent);
                 continue;
@@ -117,7 +117,7 @@ impl Control {
                 self.decline(session.host, window);
                 continue;
             };
-            let slot = self.core.scheme.members();
+            let slot = stripe.splits();
             self.repairs
                 .push(Repair::new(extent, split, slot, Stage::Acquiring, now));
             self.acquire(extent, split, target, Purpose::Repair);

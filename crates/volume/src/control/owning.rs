@@ -79,7 +79,7 @@ impl Control {
             .enumerate()
             .map(|(index, host)| (host.config.name.as_str(), index))
             .collect();
-        let members = self.core.scheme.members();
+        let members = self.core.resilience().scheme().members();
         let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
         for (&(extent, split), held) in &image.held {
             let stripe = found.entry(extent as usize).or_insert_with(|| Stripe {
@@ -87,6 +87,10 @@ impl Control {
                 stranded: vec![None; members],
                 ..Stripe::default()
             });
+            // The last owner ended while the scheme changed: the extent has slabs to give up.
+            let splits = members.max(usize::from(split) + 1).max(stripe.splits());
+            stripe.members.resize(splits, None);
+            stripe.stranded.resize(splits, None);
             // A host that is no longer of the cluster is one that never answers.
             if let Some(&host) = index_of.get(held.host.as_str()) {
                 stripe.stranded[usize::from(split)] = Some(Stranded {
@@ -106,6 +110,9 @@ impl Control {
                     ..Stripe::default()
                 });
             }
+        }
+        for stripe in found.values() {
+            self.core.codes.with(stripe.splits() - self.core.scheme.k());
         }
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
@@ -247,7 +254,7 @@ impl Control {
         if let Some(member) = member {
             let snapshot = self.core.directory.snapshot();
             let stripe = snapshot.extents[extent].as_deref();
-            let known = stripe.and_then(|stripe| stripe.members[split].as_ref());
+            let known = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
             if known.is_none_or(|known| known.birth != member.birth) {
                 self.give_back(session, pool_window(&descriptor));
             }

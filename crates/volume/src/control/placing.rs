@@ -58,7 +58,7 @@ impl Control {
         let seed = self.seed(extent);
         if let Placer::Sets(sets) = &self.placer
             && held.is_empty()
-            && count == self.core.scheme.members()
+            && count == self.core.resilience().scheme().members()
         {
             let by_host = self.by_host(candidates);
             if let Some(whole) = sets.place(|host| by_host[host], Pick::default(), seed) {
@@ -127,7 +127,7 @@ impl Control {
 
     /// Hosts on which a stripe may have one more slab beside those that it has.
     fn admitted(&self, candidates: &[Candidate], held: &[HostIndex]) -> Vec<Candidate> {
-        let most = power_max(self.core.scheme);
+        let most = power_max(self.core.resilience().scheme());
         let admits = |host: &Host| {
             let others = || held.iter().map(|&held| &self.hosts[held]);
             let shares = |other: &Host| host.power.is_some() && other.power == host.power;

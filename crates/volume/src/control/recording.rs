@@ -87,8 +87,10 @@ impl Control {
     }
 
     fn describe(&self, extent: usize, stripe: Option<&Stripe>, changes: &mut Vec<Change>) {
-        for split in 0..self.core.scheme.members() {
+        // Those that the stripe has had as well.
+        for split in 0..self.core.scheme.splits_max() {
             let live = stripe
+                .filter(|stripe| split < stripe.splits())
                 .and_then(|stripe| stripe.members[split].as_ref())
                 .filter(|member| member.state == MemberState::Live)
                 .map(|member| (member.session.host, member.birth));

@@ -138,7 +138,7 @@ impl Control {
                     | Stage::Leaving { .. }
             )
         };
-        self.repairs.iter().any(drains)
+        self.repairs.iter().any(drains) || self.is_giving_up()
     }
 
     /// When the first repair that pauses goes on.
@@ -180,11 +180,13 @@ impl Control {
         while let Some(extent) = extents.pop() {
             self.step_repair(extent, now);
         }
+        self.give_up_surplus();
         if now >= self.repair_retry && !self.is_opening() {
             self.repair_retry = now.after(PAUSE);
             if self.core.backing.is_some() {
                 self.drop_the_lost();
             }
+            self.reshape(now);
             self.start_repairs(now);
             self.start_moves(now);
             self.step_drops();
@@ -269,7 +271,7 @@ impl Control {
                 return;
             }
             let Some(stripe) = stripe else { continue };
-            let mut splits = stripe.members.iter().take(self.core.scheme.members());
+            let mut splits = stripe.members.iter().take(stripe.splits());
             let Some(split) = splits.position(Option::is_none) else {
                 continue;
             };
@@ -305,6 +307,7 @@ impl Control {
             let stripe = snapshot.extents[extent].as_ref();
             // A slab that was to be moved and is lost meanwhile is rebuilt in its own place.
             repair.split == split
+                && matches!(repair.stage, Stage::Acquiring)
                 && stripe.is_some_and(|stripe| stripe.members[split].is_some() == repair.moves())
         };
         let Some(at) = self

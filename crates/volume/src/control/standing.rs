@@ -78,7 +78,7 @@ impl Control {
         let mut domains: Vec<u32> = others.iter().map(|candidate| candidate.domain).collect();
         domains.sort_unstable();
         domains.dedup();
-        if domains.len() < self.core.scheme.members() {
+        if domains.len() < self.core.resilience().scheme().members() {
             candidates
         } else {
             others

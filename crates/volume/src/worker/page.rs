@@ -38,9 +38,9 @@ use cenote_fabric::Time;
 
 use super::Worker;
 use super::requests::{Chunk, Kind};
-use crate::IoError;
 use crate::backing::Token;
 use crate::integrity::Tag;
+use crate::{IoError, Mode};
 use landed::Landed;
 pub(in crate::worker) use tagged::Guard;
 
@@ -94,6 +94,11 @@ pub(super) struct PageOp {
     tag: Tag,
     // Splits that were read and found wrong.
     wrong: u64,
+    // What the epoch that it entered last expects of hosts, ...
+    mode: Mode,
+    delta: u8,
+    // ... and how many parities its stripe has there.
+    parities: u8,
     // Whether it reads for nobody, to find what is wrong.
     is_scrub: bool,
     // Whether what it read first was wrong, so that it reads all there is.

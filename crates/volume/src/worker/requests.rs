@@ -136,7 +136,8 @@ impl Worker {
         };
         let at = usize::from(index);
         let is_read = slot.kind == Kind::Read;
-        let binds_late = is_read && self.binds_late();
+        let resilience = self.epoch.known().resilience;
+        let binds_late = is_read && self.binds_late(resilience);
         self.patience = if binds_late { PATIENCE } else { Duration::MAX };
         self.start(index, slot);
         let mut turns = 0;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_codec::PARITY_MAX;
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
@@ -60,6 +61,15 @@ impl Client {
                 None
             }
         };
+    }
+
+    /// Has the volume expect something else of its hosts, from now on and of its next owners.
+    pub fn reshape(&mut self, resilience: Resilience) {
+        self.plan.resilience = resilience;
+        if let Some(volume) = &self.volume {
+            let begun = volume.volume().set_resilience(resilience);
+            begun.expect("there are hosts for it");
+        }
     }
 
     /// Its process ends without a word.
@@ -138,11 +148,12 @@ impl Client {
             .filter(|seat| seat.is_live)
             .map(|seat| (seat.extent, seat.split))
             .collect();
-        let scheme = self.plan.resilience.scheme();
+        // Those that a stripe has given up as well.
+        let splits_max = self.plan.resilience.scheme().k() + PARITY_MAX;
         let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
         let all = extents
             .iter()
-            .flat_map(|&extent| (0..scheme.members()).map(move |split| (extent, split)));
+            .flat_map(|&extent| (0..splits_max).map(move |split| (extent, split)));
         let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
         self.missing.retain(|place, _| missing.contains(place));
         for place in missing {

@@ -18,7 +18,6 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 
 use super::epoch::stripe_of;
-use super::writing::required;
 use super::{State, Worker};
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
 use crate::{IoError, PAGE_BYTES};
@@ -248,7 +247,7 @@ impl Worker {
             let is_there = stripe.readable().count_ones() as usize >= k;
             is_there && !stripe.fence.contains(&index) && !stripe.has_stranded()
         });
-        let Some(members) = stripe.map(|stripe| required(stripe, index, k)) else {
+        let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
             return false;
         };
         let state = &mut self.ops[at];

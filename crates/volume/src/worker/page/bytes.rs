@@ -1,7 +1,8 @@
 //! Where the bytes of an operation are, and making one kind of split from the other.
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
+
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::verbs::spare_of;
 use crate::PAGE_BYTES;
@@ -10,11 +11,11 @@ use crate::worker::{Work, Worker};
 impl Worker {
     /// Encodes the page's parities and posts them.
     pub(super) fn encode_page(&mut self, op: u16) {
-        let code = self
-            .core
-            .code
-            .as_ref()
-            .expect("only schemes with a code encode");
+        if is_planted(Planted::EncodeByScheme) {
+            let scheme = self.epoch.known().resilience.scheme();
+            self.ops[usize::from(op)].parities = scheme.r() as u8;
+        }
+        let code = self.code(op).expect("only schemes with a code encode");
         // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
         // nothing writes it while the operation lives; the parities are the rest of this
         // operation's own scratch block, which does not overlap the page.
@@ -23,7 +24,7 @@ impl Worker {
                 std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
                 std::slice::from_raw_parts_mut(
                     self.scratch(op).add(PAGE_BYTES),
-                    self.parity_bytes(),
+                    self.parity_bytes(op),
                 ),
             )
         };
@@ -48,7 +49,7 @@ impl Worker {
             self.spend(Work::Copy);
         }
         let data = (1 << self.core.scheme.k()) - 1;
-        let Some(code) = self.core.code.as_ref().filter(|_| present & data != data) else {
+        let Some(code) = self.code(op).filter(|_| present & data != data) else {
             return;
         };
         // SAFETY: as in `post_parities`, and no verb of this operation is out, so nothing else
@@ -56,7 +57,7 @@ impl Worker {
         let (page, parities) = unsafe {
             (
                 std::slice::from_raw_parts_mut(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes()),
+                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes(op)),
             )
         };
         code.reconstruct(present, page, parities)
@@ -88,14 +89,11 @@ impl Worker {
 
     /// This operation's scratch block: a page, then the parities.
     pub(super) fn scratch(&self, op: u16) -> *mut u8 {
-        let block = PAGE_BYTES + self.parity_bytes();
-        let number = usize::from(self.ops[usize::from(op)].block);
-        let block = &self.scratch[number * block..][..block];
-        UnsafeCell::raw_get(block.as_ptr())
+        self.scratch.block(self.ops[usize::from(op)].block)
     }
 
-    pub(super) fn parity_bytes(&self) -> usize {
-        self.core.scheme.r() * self.core.scheme.split_bytes()
+    pub(super) fn parity_bytes(&self, op: u16) -> usize {
+        usize::from(self.ops[usize::from(op)].parities) * self.core.scheme.split_bytes()
     }
 
     /// The chunk's bytes in the request's buffer.

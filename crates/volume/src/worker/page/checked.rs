@@ -26,13 +26,13 @@ impl Worker {
     /// The splits that are read at first: all data, so that nothing is decoded while they agree,
     /// and parities in turn, so that each is looked at. Copies all take turns.
     pub(super) fn first_look(&self, op: u16, readable: u64) -> u64 {
-        let resilience = self.core.resilience;
+        let resilience = self.resilience(op);
         let k = self.core.scheme.k();
         let page = self.ops[usize::from(op)].page;
         let is_doubtful = || self.soundness(op) != Soundness::Sound;
         let is_wide = self.is_scrub(op) || self.ops[usize::from(op)].is_wider;
         let wanted = if is_wide || is_doubtful() {
-            self.core.scheme.members()
+            self.splits(op)
         } else if self.is_doubted(op) && resilience.compares() {
             resilience.correction_splits()
         } else if resilience.compares() {
@@ -62,7 +62,7 @@ impl Worker {
         let is_tagged = self.core.integrity.tags.is_some();
         match soundness {
             Soundness::Sound => {
-                self.core.resilience.compares()
+                self.resilience(op).compares()
                     || self.is_scrub(op)
                     || self.ops[usize::from(op)].is_wider
                     || is_tagged && self.is_doubted(op)
@@ -102,7 +102,7 @@ impl Worker {
             return false;
         }
         // Out of its epoch it asks anew.
-        let all = (1 << self.core.scheme.members()) - 1;
+        let all = (1 << self.splits(op)) - 1;
         let readable = stripe_of(&self.views, &self.ops[at]).map_or(all, Stripe::readable);
         let more = self.ops[at].landed.among(readable) & !self.ops[at].acked;
         let more_count = more.count_ones() as usize;
@@ -192,8 +192,9 @@ impl Worker {
 
     /// Wrong splits that this read puts right.
     pub(super) fn tolerated(&self, op: u16) -> usize {
-        match self.core.resilience.mode() {
-            Mode::Correction => self.core.resilience.delta(),
+        let resilience = self.resilience(op);
+        match resilience.mode() {
+            Mode::Correction => resilience.delta(),
             // All that is there was read: one that is wrong shows.
             _ if self.is_scrub(op) => 1,
             _ => 0,

@@ -38,8 +38,8 @@ impl Worker {
         if !self.switches.in_place && self.ops[usize::from(op)].entry.is_none() {
             self.copy_to_scratch(op);
         }
-        let acks = self.core.resilience.write_acks();
-        let waits_for_all = acks >= self.core.scheme.members();
+        let acks = self.resilience(op).write_acks();
+        let waits_for_all = acks >= self.splits(op);
         if waits_for_all || self.core.backing.is_some() || self.lanes.complete_at_once() {
             return;
         }

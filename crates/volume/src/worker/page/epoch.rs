@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use cenote_codec::Code;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::{PageOp, State};
+use crate::Resilience;
 use crate::directory::Stripe;
 use crate::worker::{View, Worker};
 
@@ -38,7 +40,45 @@ impl Worker {
         }
         self.views.back_mut().expect("just pushed").count += 1;
         self.working += 1;
-        self.ops[usize::from(op)].epoch = epoch;
+        self.note_expected(op, epoch);
+    }
+
+    /// Notes what the epoch expects of hosts, and how wide the operation's stripe is in it.
+    fn note_expected(&mut self, op: u16, epoch: u64) {
+        let view = self.views.back().expect("just pushed");
+        let state = &mut self.ops[usize::from(op)];
+        let resilience = view.snapshot.resilience;
+        let stripe = view.snapshot.extents[state.extent].as_deref();
+        let parities = stripe.map_or(resilience.scheme().r(), |stripe| {
+            stripe.splits() - self.core.scheme.k()
+        });
+        state.epoch = epoch;
+        state.mode = resilience.mode();
+        // A mode's delta is at most its scheme's parities.
+        (state.delta, state.parities) = (resilience.delta() as u8, parities as u8);
+        self.scratch.reserve(parities);
+    }
+
+    /// What the operation expects of its stripe's hosts.
+    #[inline]
+    pub(super) fn resilience(&self, op: u16) -> Resilience {
+        let op = &self.ops[usize::from(op)];
+        Resilience::in_stripe(
+            op.mode,
+            op.delta.into(),
+            self.core.scheme.with_parities(op.parities.into()),
+        )
+    }
+
+    /// Splits of the operation's page.
+    pub(super) fn splits(&self, op: u16) -> usize {
+        self.core.scheme.k() + usize::from(self.ops[usize::from(op)].parities)
+    }
+
+    /// The code of the operation's stripe; `None`: its pages are copied.
+    pub(super) fn code(&self, op: u16) -> Option<&Code> {
+        let parities = self.ops[usize::from(op)].parities;
+        self.core.codes.with(parities.into())
     }
 
     /// Leaves the operation's epoch and publishes the oldest that is still worked in. What the

@@ -45,7 +45,7 @@ impl Worker {
             return Verdict::Right { wrong: 0 };
         }
         let tolerated = self.tolerated(op);
-        let needed = self.core.resilience.correction_splits();
+        let needed = self.resilience(op).correction_splits();
         if tolerated == 0 {
             return Verdict::Corrupt;
         }
@@ -77,7 +77,7 @@ impl Worker {
             count += 1;
         }
         let splits = &splits[..count];
-        let Some(code) = &self.core.code else {
+        let Some(code) = self.code(op) else {
             return outvoted(splits, tolerated);
         };
         if tolerated == 0 {

@@ -105,7 +105,7 @@ impl Worker {
         let stripe = stripe_of(&self.views, state);
         let is_same = |stripe: &Stripe| stripe.changed_in == state.landed.changed_in;
         let landed = state.landed.among(readable);
-        let resilience = self.core.resilience;
+        let resilience = self.resilience(op);
         let needed = if resilience.compares() {
             resilience.read_splits()
         } else {

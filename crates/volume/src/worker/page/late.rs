@@ -15,6 +15,7 @@ use cenote_pool::planted::{Planted, is_planted};
 use super::epoch::stripe_of;
 use super::verbs::{bits, token};
 use super::{PageOp, State};
+use crate::Resilience;
 use crate::worker::Worker;
 
 impl Worker {
@@ -22,8 +23,9 @@ impl Worker {
     /// the least decoding. At least k are readable.
     pub(super) fn choose(&mut self, op: u16, readable: u64) -> u64 {
         let k = self.core.scheme.k() as u32;
-        let splits = self.core.resilience.read_splits() as u32;
-        if self.binds_late() {
+        let resilience = self.resilience(op);
+        let splits = resilience.read_splits() as u32;
+        if self.binds_late(resilience) {
             return self.draw(op, readable, splits);
         }
         if k == 1 {
@@ -37,8 +39,8 @@ impl Worker {
     }
 
     /// Whether reads ask for more splits than they need.
-    pub(in crate::worker) fn binds_late(&self) -> bool {
-        self.core.resilience.read_splits() > self.core.scheme.k()
+    pub(in crate::worker) fn binds_late(&self, resilience: Resilience) -> bool {
+        resilience.read_splits() > self.core.scheme.k()
             && !self.lanes.complete_at_once()
             && self.switches.late_binding
     }

@@ -83,7 +83,7 @@ impl Worker {
         };
         let waits = match is_compared {
             true => chosen.count_ones(),
-            false => self.core.resilience.read_waits() as u32,
+            false => self.resilience(op).read_waits() as u32,
         };
         let is_sealed = self.core.integrity.is_sealed();
         let state = &mut self.ops[at];

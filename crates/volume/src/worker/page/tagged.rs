@@ -229,7 +229,7 @@ impl Worker {
 
     fn try_without(&mut self, op: u16, tag: Tag, present: u64) -> bool {
         let (page, parities) = (self.page_buffer(op), self.scratch(op));
-        let parity_bytes = self.parity_bytes();
+        let parity_bytes = self.parity_bytes(op);
         // SAFETY: the operation's page and parities, whole; no verb of it is out, so nothing writes them.
         let (page, parities) = unsafe {
             (
@@ -239,7 +239,8 @@ impl Worker {
         };
         let candidate = &mut self.guard.candidate[..PAGE_BYTES];
         candidate.copy_from_slice(page);
-        let code = self.core.code.as_ref().expect("k is above 1");
+        let count = self.ops[usize::from(op)].parities.into();
+        let code = self.core.codes.with(count).expect("k is above 1");
         let decoded = code.reconstruct(present, candidate, parities);
         decoded.expect("k splits of a valid code are present");
         let candidate = self.guard.candidate.as_ptr();
@@ -258,9 +259,11 @@ impl Worker {
     /// Splits that were read and differ from what the candidate makes of them.
     fn unlike_candidate(&mut self, op: u16, present: u64) -> u64 {
         let (k, len) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let parity_bytes = self.parity_bytes(op);
         let (page, parities) = self.guard.candidate.split_at_mut(PAGE_BYTES);
-        if let Some(code) = &self.core.code {
-            code.encode(page, parities);
+        let count = self.ops[usize::from(op)].parities.into();
+        if let Some(code) = self.core.codes.with(count) {
+            code.encode(page, &mut parities[..parity_bytes]);
         }
         let differs = |split: usize| {
             let right = match split {

@@ -83,7 +83,7 @@ impl Worker {
         if stripe.has_stranded() {
             return self.park(op);
         }
-        let members = required(stripe, index, self.core.scheme.k());
+        let members = self.required(stripe, index);
         self.protect(op);
         if is_backed && !self.stage(op, Route::Both) {
             return self.park(op);
@@ -176,8 +176,7 @@ impl Worker {
             };
             let same = before.map_or(0, |before| unchanged_members(&before, stripe));
             let acked = self.ops[at].acked & same;
-            let k = self.core.scheme.k();
-            let missing = required(stripe, self.ops[at].index, k) & !acked;
+            let missing = self.required(stripe, self.ops[at].index) & !acked;
             let is_fenced = stripe.fence.contains(&self.ops[at].index);
             if stripe.has_stranded() || (missing != 0 && is_fenced) {
                 return self.hold(op);
@@ -203,6 +202,20 @@ impl Worker {
             self.ops[at].state = State::Settling;
             self.parked.push(op);
         }
+    }
+
+    /// Members that must have a page before its write is acknowledged: all that have the pages before
+    /// it, whatever the volume's scheme is by now.
+    pub(super) fn required(&self, stripe: &Stripe, page: u32) -> u64 {
+        let members = stripe.writable(page);
+        if is_planted(Planted::AckAtK) {
+            return members & ((1 << self.core.scheme.k()) - 1);
+        }
+        if is_planted(Planted::AheadOfStripe) {
+            let scheme = self.epoch.known().resilience.scheme();
+            return members & ((1 << scheme.members()) - 1);
+        }
+        members
     }
 
     /// Lets go of the epoch, so that a rebuilder can end, and writes the page to every member again
@@ -253,13 +266,4 @@ fn unchanged_members(before: &Stripe, now: &Stripe) -> u64 {
             if before.window.descriptor == now.window.descriptor && before.session == now.session);
         mask | u64::from(kept) << index
     })
-}
-
-/// Members that must have a page before its write is acknowledged.
-pub(super) fn required(stripe: &Stripe, page: u32, k: usize) -> u64 {
-    let members = stripe.writable(page);
-    if is_planted(Planted::AckAtK) {
-        return members & ((1 << k) - 1);
-    }
-    members
 }

@@ -1,0 +1,182 @@
+//! `cenote volume set`: what a volume expects of its hosts, anew, also while it is in use.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cenote_volume::{Mode, Resilience, Scheme};
+use serde_json::Value;
+
+use super::volume::check_scheme;
+use crate::expected::Expected;
+use crate::failure::{DONE, Failure};
+use crate::place::Which;
+use crate::progress;
+use crate::volumes::{Question, Spec, Volumes};
+
+/// What is to be another.
+#[derive(clap::Args, Debug)]
+#[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
+pub struct Wish {
+    /// The scheme, with another number of parities or copies: rs:8+3 of an rs:8+2, mirror:3 of a
+    /// mirror:2 or plain
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: Option<String>,
+    #[command(flatten)]
+    pub expected: Expected,
+}
+
+/// How often the owner is asked how far it is.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Wish {
+    /// What the volume is to expect of its hosts.
+    fn of(&self, spec: &Spec) -> Result<Resilience> {
+        let before = spec.resilience()?;
+        let scheme: Scheme = match &self.scheme {
+            Some(scheme) => check_scheme(scheme)?.parse()?,
+            None => before.scheme(),
+        };
+        let mode = self.expected.mode.unwrap_or(before.mode());
+        let usual = match mode {
+            _ if mode == before.mode() => before.delta(),
+            Mode::Detection | Mode::Correction => before.delta().max(1),
+            Mode::FailureRecovery | Mode::EcOnly => before.delta(),
+        };
+        let delta = self.expected.delta.unwrap_or(usual);
+        let wanted = Resilience::new(scheme, mode, delta);
+        Ok(wanted
+            .map_err(|error| Failure::usage(error.to_string(), "--scheme, --mode, --delta"))?)
+    }
+}
+
+/// Has a volume expect something else of its hosts; waits until that is so, where it is in use.
+///
+/// # Errors
+/// There is no such volume; it cannot be what is wished; its owner does not answer.
+pub fn set(which: &Which, name: &str, wish: &Wish, waits: bool, json: bool) -> Result<u8> {
+    let volumes = Volumes::new(&which.directory()?);
+    let spec = volumes.load(name)?;
+    let wanted = wish.of(&spec)?;
+    let in_use = volumes.is_owned(name)?;
+    if in_use {
+        volumes.ask(name, Question::set(wanted))?;
+    } else {
+        describe(&volumes, name, wanted)?;
+    }
+    let change = match in_use {
+        true if waits => follow(&volumes, name)?,
+        true => change_of(&volumes, name)?,
+        false => Value::Null,
+    };
+    let (scheme, mode, delta) = (wanted.scheme(), wanted.mode(), wanted.delta());
+    if json {
+        let object = serde_json::json!({
+            "name": name, "scheme": scheme.to_string(), "mode": mode.to_string(), "delta": delta,
+            "in_use": in_use, "change": change,
+        });
+        println!("{}", serde_json::to_string_pretty(&object)?);
+    } else {
+        let under_way = describe_change(&change).unwrap_or_default();
+        println!("{name}: {scheme} {mode} delta {delta}{under_way}");
+    }
+    Ok(DONE)
+}
+
+/// Notes what the next owner of a volume that nobody has is to bring it to.
+fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
+    let _owner = volumes.own(name)?;
+    let before = volumes.load(name)?.resilience()?.scheme();
+    if before.k() != wanted.scheme().k() && volumes.left(name)?.is_some() {
+        return Err(Failure::new(
+            format!(
+                "volume {name} holds data in {before}: only its number of parities, or of copies, changes"
+            ),
+            format!("cenote volume reset {name} gives its content up"),
+        )
+        .into());
+    }
+    volumes.set_resilience(name, wanted)
+}
+
+/// Waits until nothing of a change is under way; `null`.
+fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
+    let bar = progress::line();
+    loop {
+        let change = change_of(volumes, name)
+            .context("the change is noted, and the volume's next owner goes on with it")?;
+        if change.is_null() {
+            bar.finish_and_clear();
+            return Ok(change);
+        }
+        bar.set_message(describe_change(&change).unwrap_or_default());
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn change_of(volumes: &Volumes, name: &str) -> Result<Value> {
+    Ok(volumes.ask(name, Question::Status)?["change"].clone())
+}
+
+/// Says how far a change is; `change` is of a volume's status. `None`: there is none.
+pub fn describe_change(change: &Value) -> Option<String> {
+    let (from, to) = (change["from"].as_str()?, change["to"].as_str()?);
+    let (done, all) = (&change["extents_done"], &change["extents"]);
+    Some(if from == to {
+        format!(", changing: {done} of {all} extents")
+    } else {
+        format!(", changing from {from} to {to}: {done} of {all} extents")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::Size;
+
+    fn wish(scheme: Option<&str>, mode: Option<Mode>, delta: Option<usize>) -> Wish {
+        Wish {
+            scheme: scheme.map(str::to_owned),
+            expected: Expected { mode, delta },
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_stays_as_it_is() {
+        let mut spec = Spec::new(Size(4096), "rs:8+3").unwrap();
+        spec.expect(Resilience::new("rs:8+3".parse().unwrap(), Mode::Correction, 1).unwrap());
+        let said = |wish: Wish| {
+            wish.of(&spec)
+                .map(|it| (it.scheme().r(), it.mode(), it.delta()))
+        };
+        assert_eq!(
+            said(wish(Some("rs:8+4"), None, None)).unwrap(),
+            (4, Mode::Correction, 1)
+        );
+        assert_eq!(
+            said(wish(None, Some(Mode::EcOnly), Some(0))).unwrap(),
+            (3, Mode::EcOnly, 0)
+        );
+        let refused = said(wish(Some("rs:8+2"), None, None)).unwrap_err();
+        assert!(refused.to_string().contains("at least 3"), "{refused:#}");
+        assert!(said(wish(None, None, Some(2))).is_err());
+        assert!(said(wish(Some("rs:7+2"), None, None)).is_err());
+    }
+
+    #[test]
+    fn a_mode_that_compares_gets_a_delta() {
+        let spec = Spec::new(Size(4096), "rs:8+2").unwrap();
+        let detection = wish(None, Some(Mode::Detection), None).of(&spec).unwrap();
+        assert_eq!((detection.mode(), detection.delta()), (Mode::Detection, 1));
+    }
+
+    #[test]
+    fn a_change_is_told_as_long_as_there_is_one() {
+        assert_eq!(describe_change(&Value::Null), None);
+        let change =
+            serde_json::json!({"from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8});
+        assert_eq!(
+            describe_change(&change).unwrap(),
+            ", changing from rs:8+2 to rs:8+3: 3 of 8 extents"
+        );
+    }
+}

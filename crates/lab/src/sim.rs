@@ -50,12 +50,9 @@ pub struct Report {
     pub page_ops: u64,
     /// Faults injected.
     pub faults: u64,
-    /// Of those, splits that rotted.
-    pub rotten_splits: u64,
-    /// Splits that clients found wrong.
-    pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
-    pub healed_splits: u64,
+    /// Where splits rot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rot: Option<Rot>,
     /// Of everything that happened, in hex; the same for the same options.
     pub trace_hash: String,
     /// Promises broken; the simulation ends with the first.
@@ -66,6 +63,17 @@ pub struct Report {
     /// Real time that it took.
     #[serde(skip)]
     pub elapsed: Duration,
+}
+
+/// Splits that rotted, and what became of them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Rot {
+    /// Faults that were one.
+    pub rotten_splits: u64,
+    /// Splits that clients found wrong.
+    pub wrong_splits: u64,
+    /// Of those, splits that were written anew.
+    pub healed_splits: u64,
 }
 
 /// A broken promise.
@@ -116,19 +124,21 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Report)) -> Result<Repor
 }
 
 fn summary(options: &Options, world: &World, started: Instant) -> Report {
-    let errors = world.clients.iter().map(client::Client::errors);
-    let (wrong_splits, healed_splits) = errors.fold((0, 0), |sum, (wrong, healed)| {
-        (sum.0 + wrong, sum.1 + healed)
-    });
+    let mut rot = Rot {
+        rotten_splits: world.rotten_splits,
+        ..Rot::default()
+    };
+    for (wrong, healed) in world.clients.iter().map(client::Client::errors) {
+        rot.wrong_splits += wrong;
+        rot.healed_splits += healed;
+    }
     Report {
         seed: options.seed,
         hosts: options.hosts,
         simulated_seconds: world.net.now().0 / 1_000_000_000,
         page_ops: world.clients.iter().map(|client| client.page_ops).sum(),
         faults: world.faults,
-        rotten_splits: world.rotten_splits,
-        wrong_splits,
-        healed_splits,
+        rot: (options.weights.rot > 0).then_some(rot),
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
         arrows_hit: world.arrows_hit,

@@ -198,8 +198,9 @@ fn rotten_splits_are_found_and_healed() {
                 ..options(seed, 20)
             };
             let report = assert_kept(&options.rotting());
-            rotten += report.rotten_splits;
-            healed += report.healed_splits;
+            let rot = report.rot.expect("splits rot");
+            rotten += rot.rotten_splits;
+            healed += rot.healed_splits;
         }
         assert!(rotten > 10, "{rotten} splits rotted");
         // Splits that disagree without a tag name nobody.

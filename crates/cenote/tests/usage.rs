@@ -195,7 +195,10 @@ fn volumes_are_described_before_anybody_serves_them() {
     let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
     assert_eq!(
         list,
-        serde_json::json!([{"name": "v0", "size": "2G", "scheme": "rs:8+2", "in_use": false}])
+        serde_json::json!([{
+            "name": "v0", "size": "2G", "scheme": "rs:8+2", "mode": "failure-recovery", "delta": 0,
+            "in_use": false, "change": null
+        }])
     );
     folder
         .run(&["volume", "resize", "v0", "--size", "3G"])

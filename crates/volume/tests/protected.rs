@@ -242,6 +242,36 @@ fn the_disk_of_a_sealed_volume_sees_nothing_and_a_wrong_page_of_it_is_an_error()
 }
 
 #[test]
+fn a_page_that_hosts_get_from_the_disk_is_sealed_as_it_was() {
+    let _alone = alone();
+    for protection in protections() {
+        let cluster = Cluster::start(3, Transport::Shm, 8 << 20, SLAB);
+        let disk = TestDisk::default();
+        let config = VolumeConfig {
+            protection: protection.clone(),
+            ..cluster.config("plain", SIZE)
+        };
+        let volume = Volume::open_backed(config, disk.backing(), cluster.connector()).unwrap();
+        let mut worker = volume.worker().unwrap();
+        let bytes = page(3, 250);
+        // Its extent has no slab yet: the disk alone has it, and is to have one.
+        worker.write(3 * PAGE_BYTES as u64, &bytes).unwrap();
+        let status = || volume.status().unwrap();
+        support::wait_until(
+            || status().mapped_bytes > 0,
+            || format!("{:#?}", volume.status()),
+        );
+        let promoted = || status().backing.unwrap().pages_promoted;
+        assert_eq!((promoted(), holds(&bytes)), (0, false));
+        assert_eq!(read(&mut worker, 3), Ok(bytes.clone()));
+        assert_eq!(promoted(), 1);
+        assert_eq!(holds(&bytes), protection == Protection::Checksum);
+        disk.fail_reads(true);
+        assert_eq!(read(&mut worker, 3), Ok(bytes), "from its host");
+    }
+}
+
+#[test]
 fn the_next_owner_has_the_tags_and_pages_in_the_making_are_old_or_new() {
     let _alone = alone();
     for (index, transport) in [Transport::Shm, Transport::Tcp].into_iter().enumerate() {

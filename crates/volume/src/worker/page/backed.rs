@@ -252,7 +252,8 @@ impl Worker {
         };
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Promoting, 0, false);
-        state.in_scratch = false;
+        // The request's buffer has what the user sees: of a sealed page no host's business.
+        state.in_scratch = self.core.integrity.is_sealed();
         self.scatter(op, members);
         true
     }

@@ -109,6 +109,20 @@ fn a_write_that_is_repeated_without_a_host_survives_the_loss_of_another() {
     }
 }
 
+/// A rebuild that has fewer sources than it needs for a while lets writers in, and takes in what they
+/// wrote: what it made before and they wrote again, and what nobody had written before.
+#[test]
+fn a_rebuild_that_loses_sight_of_a_source_at_a_step_takes_in_what_is_written_meanwhile() {
+    for case in [
+        case("rs:2+1", Mode::FailureRecovery, 0),
+        case("rs:4+1", Mode::FailureRecovery, 0),
+    ] {
+        let scene = || Scene::new(&case, Doing::WriteAndRebuild);
+        let steps = (0..).find(|&step| scene().run_parted(step) < step);
+        assert!(steps > Some(20), "{case:?}: {steps:?} steps");
+    }
+}
+
 /// Nobody says that the host is gone: its silence does.
 #[test]
 fn hosts_that_fall_silent_at_a_step_are_found_out() {

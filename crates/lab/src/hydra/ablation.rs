@@ -172,16 +172,7 @@ fn systems(options: &Options) -> Result<Vec<(String, Setup)>> {
     ]
     .map(|(name, setup)| (name.to_owned(), setup))
     .into();
-    let backed = Setup {
-        disk_ns: Some(DISK_NS),
-        switches: Switches {
-            run_to_completion: false,
-            in_place: false,
-            ..Switches::default()
-        },
-        ..plain(options)?
-    };
-    systems.push(("disk backup".into(), backed));
+    systems.push(("disk backup".into(), plain(options)?.on_disk(DISK_NS)));
     Ok(systems)
 }
 

@@ -80,6 +80,11 @@ const PAGES: u64 = 2;
 const PART: std::ops::Range<usize> = 100..1100;
 /// Long beside a page, short beside silence.
 const LATE: Duration = Duration::from_micros(300);
+/// How long two hosts do not reach each other: some pauses of a rebuild, fewer than have it look for
+/// another host; ...
+const PARTED: Duration = Duration::from_millis(700);
+/// ... and between two writes meanwhile.
+const BESIDES: Duration = Duration::from_millis(90);
 /// Virtual time in which everything must end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -189,14 +194,59 @@ impl Scene {
         }
         let steps = self.steps;
         self.kill_all();
-        self.check(&now);
+        self.check([&now, &bytes(1, 0)]);
+        steps
+    }
+
+    /// A slab is lost, and at some step of its rebuild the new one's host does not reach a source any
+    /// more, while pages are written; in the end it does, and the slab is believed.
+    /// How many steps that took.
+    pub fn run_parted(mut self, part_at: usize) -> usize {
+        self.name += &format!(" parted at step {part_at}");
+        let [lost, source, spare] = [0, 1, self.hosts.len() - 1].map(|at| self.hosts[at]);
+        // Nobody's until it is written.
+        let len_bytes = PAGE_BYTES as u64;
+        self.submit(0, 0, 0, Op::Discard { len_bytes });
+        self.finish(0);
+        self.cluster.kill(lost, Notice::AtOnce);
+        while self.is_whole() {
+            self.step_idle();
+        }
+        let mut texts = [vec![0; PAGE_BYTES], bytes(1, 0)];
+        self.steps = 0;
+        while self.steps < part_at && !self.is_whole() {
+            self.step_idle();
+        }
+        let steps = self.steps;
+        self.cluster.part(spare, source, true);
+        let end = self.cluster.now().after(PARTED);
+        let mut version = 0;
+        while self.cluster.now() < end {
+            version += 1;
+            let until = self.cluster.now().after(BESIDES);
+            while self.cluster.now() < until {
+                self.step_idle();
+            }
+            // Once, in this pause of the rebuild or that; the other over and over.
+            let is_due = version == 1 + part_at as u64 % 4;
+            for page in (0..2).filter(|&page| page == 1 || is_due) {
+                let text = bytes(page, version);
+                self.submit(0, page, 0, Op::Write(text.clone()));
+                self.finish(0);
+                texts[page as usize] = text;
+            }
+        }
+        self.cluster.part(spare, source, false);
+        self.rebuild();
+        self.cluster.kill(source, Notice::AtOnce);
+        self.check([&texts[0], &texts[1]]);
         steps
     }
 
     /// What is read of both pages, by both workers.
-    fn check(&mut self, now: &[u8]) {
+    fn check(&mut self, expected: [&[u8]; 2]) {
         for worker in 0..2 {
-            for (page, expected) in [(0, now), (1, &bytes(1, 0)[..])] {
+            for (page, expected) in (0..).zip(expected) {
                 self.submit(worker, page, 0, Op::Read(vec![0; PAGE_BYTES]));
                 let read = self.finish(worker);
                 assert!(
@@ -235,7 +285,7 @@ impl Scene {
                 assert_eq!(done.result, Ok(()), "{}", self.name);
                 match done.op {
                     Op::Read(bytes) | Op::Write(bytes) => return bytes,
-                    Op::Discard { .. } => unreachable!("nobody asks for one"),
+                    Op::Discard { .. } => return Vec::new(),
                 }
             }
             let is_late = self.cluster.now() > end;
@@ -268,19 +318,27 @@ impl Scene {
         let end = self.cluster.now().after(PATIENCE);
         loop {
             self.kill_due();
-            for at in 0..2 {
-                self.worker(at).poll(&mut Vec::new());
-            }
-            let status = self.cluster.volume().status();
-            let is_whole = status.extents.iter().all(|it| it.health == Health::Healthy);
             // With two gone, fewer are left than members.
             let is_hopeless = self.asked > 1 && self.kills.is_empty();
-            if is_whole || is_hopeless {
+            if self.is_whole() || is_hopeless {
                 return;
             }
             assert!(self.cluster.now() < end, "{}: not rebuilt", self.name);
-            self.step();
+            self.step_idle();
         }
+    }
+
+    fn is_whole(&mut self) -> bool {
+        let status = self.cluster.volume().status();
+        status.extents.iter().all(|it| it.health == Health::Healthy)
+    }
+
+    /// A step in which nobody asks for anything.
+    fn step_idle(&mut self) {
+        for at in 0..2 {
+            self.worker(at).poll(&mut Vec::new());
+        }
+        self.step();
     }
 
     fn step(&mut self) {

@@ -52,6 +52,19 @@ impl Setup {
             pages: PAGES,
         }
     }
+
+    /// The same with a disk behind it, by kernel threads that are woken: Infiniswap's.
+    pub fn on_disk(self, disk_ns: u64) -> Self {
+        Self {
+            disk_ns: Some(disk_ns),
+            switches: Switches {
+                run_to_completion: false,
+                in_place: false,
+                ..Switches::default()
+            },
+            ..self
+        }
+    }
 }
 
 /// A volume on hosts, in virtual time.
@@ -195,6 +208,22 @@ impl Cluster {
     pub fn kill(&mut self, host: usize, notice: sim::Notice) {
         let net = self.net.clone();
         self.hosts[host].crash(&net, sim::Memory::Lost, notice);
+    }
+
+    /// Has two hosts reach each other no more, though the client reaches both; or again.
+    #[cfg(test)]
+    pub fn part(&mut self, one: usize, other: usize, are_parted: bool) {
+        let (one, other) = (self.hosts[one].node, self.hosts[other].node);
+        for (from, to) in [(one, other), (other, one)] {
+            if are_parted {
+                self.net.cut(from, to);
+            } else {
+                self.net.heal(from, to);
+            }
+        }
+        if are_parted {
+            self.net.lose_connections(one, other);
+        }
     }
 
     /// Has every message to a host be late.

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use cenote_volume::{Mode, Resilience, Switches};
+use cenote_volume::{Mode, Resilience};
 use serde::Serialize;
 
 use super::cluster::{Cluster, Setup};
@@ -123,15 +123,7 @@ fn systems() -> Result<[(&'static str, Setup); 5]> {
             ..Setup::of(scheme)
         })
     };
-    let backup = Setup {
-        disk_ns: Some(DISK_NS),
-        switches: Switches {
-            run_to_completion: false,
-            in_place: false,
-            ..Switches::default()
-        },
-        ..setup("plain", Mode::FailureRecovery, 0)?
-    };
+    let backup = setup("plain", Mode::FailureRecovery, 0)?.on_disk(DISK_NS);
     Ok([
         (OURS, setup("rs:8+2", Mode::FailureRecovery, 1)?),
         (OURS_EXACTLY, setup("rs:8+2", Mode::FailureRecovery, 0)?),

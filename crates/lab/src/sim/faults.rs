@@ -48,6 +48,7 @@ enum Kind {
     Reshape,
     Ambush,
     Rot,
+    Part,
 }
 
 /// How a fault ends.
@@ -65,6 +66,8 @@ enum End {
     Undrain(usize),
     /// Its machine's programs end.
     Relieve(usize),
+    /// Two hosts reach each other again.
+    Join(usize, usize),
 }
 
 /// A host that was away for less than the failure timeout is missed this late: until then its
@@ -153,6 +156,7 @@ impl Faults {
             | LoseOne(_, other)
             | Undrain(other)
             | Relieve(other) => other == host,
+            Join(one, other) => one == host || other == host,
             Resume(actor) => actor == Actor::Host(host),
         })
     }
@@ -172,11 +176,8 @@ impl Faults {
                     let node = world.hosts[host].node;
                     world.wake(node, net.now());
                 }
-                Heal(client, host) => {
-                    let (c, h) = nodes(world, client, host);
-                    world.net.heal(c, h);
-                    world.net.heal(h, c);
-                }
+                Heal(client, host) => heal(world, nodes(world, client, host)),
+                Join(one, other) => heal(world, host_nodes(world, one, other)),
                 Undelay(client, host) => slow_down(world, client, host, Duration::ZERO),
                 Lose(client, host) => {
                     let (c, h) = nodes(world, client, host);
@@ -229,8 +230,9 @@ impl Faults {
         if self.is_busy(host) || world.sprung.contains(&host) || !world.hosts[host].is_up() {
             return;
         }
-        // A delay below the failure time impairs nobody, nor does a host that only asks.
-        if !matches!(kind, Kind::Delay | Kind::Drain | Kind::Squeeze) {
+        // A delay below the failure time impairs nobody, nor does a host that only asks, nor one that
+        // everybody but another host reaches.
+        if !matches!(kind, Kind::Delay | Kind::Drain | Kind::Squeeze | Kind::Part) {
             let may = self.may_impair(world, now);
             if may.is_some_and(|may| !may.contains(&host)) {
                 return;
@@ -241,6 +243,7 @@ impl Faults {
         match kind {
             Kind::Crash => self.crash(world, now, host),
             Kind::Cut => self.cut(world, now, client, host),
+            Kind::Part => self.part(world, now, host),
             Kind::Lose => self.lose(world, now, client, host),
             Kind::Drain => {
                 let end = Time(now.0 + world.random.between(10 * MS, 10 * S));
@@ -292,18 +295,20 @@ impl Faults {
     }
 
     fn cut(&mut self, world: &mut World, now: Time, client: usize, host: usize) {
-        let ways = world.random.below(3);
-        let longest = if world.is_gentle { 6 * S } else { 30 * S };
-        let end = Time(now.0 + world.random.between(10 * MS, longest));
-        world.note(format!("cut c{client} and h{host:02}, way {ways}"));
-        let (c, h) = nodes(world, client, host);
-        if ways != 1 {
-            world.net.cut(c, h);
-        }
-        if ways != 0 {
-            world.net.cut(h, c);
-        }
+        let end = cut(world, now, nodes(world, client, host));
+        world.note(format!("cut c{client} and h{host:02}"));
         self.ends.push((end, Heal(client, host)));
+    }
+
+    /// What one of two hosts is to rebuild, it cannot read from the other.
+    fn part(&mut self, world: &mut World, now: Time, host: usize) {
+        let other = index(world.random.below(world.hosts.len() as u64));
+        if other == host || self.is_busy(other) {
+            return;
+        }
+        let end = cut(world, now, host_nodes(world, host, other));
+        world.note(format!("cut h{host:02} and h{other:02}"));
+        self.ends.push((end, Join(host, other)));
     }
 
     /// Breaks connections: one, or one or all while much is under way.
@@ -348,7 +353,7 @@ impl Faults {
     }
 }
 
-use End::{Heal, Lose, LoseOne, Relieve, Restart, Resume, Undelay, Undrain};
+use End::{Heal, Join, Lose, LoseOne, Relieve, Restart, Resume, Undelay, Undrain};
 
 impl Weights {
     fn draw(self, world: &mut World) -> Option<Kind> {
@@ -366,6 +371,7 @@ impl Weights {
             (self.reshape, Kind::Reshape),
             (self.ambush, Kind::Ambush),
             (self.rot, Kind::Rot),
+            (self.part, Kind::Part),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
         let mut at = world.random.below(sum.max(1));
@@ -382,6 +388,25 @@ fn drain(world: &mut World, host: usize, draining: bool) {
     world.hosts[host].drain(draining);
     let node = world.hosts[host].node;
     world.wake(node, world.net.now());
+}
+
+/// Cuts a link, in one direction or both; until when.
+fn cut(world: &mut World, now: Time, (one, other): (NodeId, NodeId)) -> Time {
+    let ways = world.random.below(3);
+    let longest = if world.is_gentle { 6 * S } else { 30 * S };
+    let end = Time(now.0 + world.random.between(10 * MS, longest));
+    if ways != 1 {
+        world.net.cut(one, other);
+    }
+    if ways != 0 {
+        world.net.cut(other, one);
+    }
+    end
+}
+
+fn heal(world: &World, (one, other): (NodeId, NodeId)) {
+    world.net.heal(one, other);
+    world.net.heal(other, one);
 }
 
 /// Breaks one connection between two nodes, of those that there are.
@@ -405,6 +430,10 @@ fn nodes(world: &World, client: usize, host: usize) -> (NodeId, NodeId) {
         world.node(Actor::Client(client)),
         world.node(Actor::Host(host)),
     )
+}
+
+fn host_nodes(world: &World, one: usize, other: usize) -> (NodeId, NodeId) {
+    (world.node(Actor::Host(one)), world.node(Actor::Host(other)))
 }
 
 fn index(value: u64) -> usize {

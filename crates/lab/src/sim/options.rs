@@ -118,6 +118,8 @@ pub struct Weights {
     pub ambush: u64,
     /// A split of a volume that notices rots where it lies.
     pub rot: u64,
+    /// Two hosts do not reach each other, while their clients reach both.
+    pub part: u64,
 }
 
 impl Weights {
@@ -139,6 +141,7 @@ impl Weights {
             ambush: 6,
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,
+            part: 10,
         }
     }
 }

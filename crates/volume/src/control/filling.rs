@@ -12,7 +12,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, Request, Source};
 
-use super::repair::Stage;
+use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member, MemberState};
 
@@ -197,6 +197,9 @@ impl Control {
 
     /// Lets writers into the chunk until sources are tried again: what stands in the way may
     /// take long to pass. A target that can reach too few for too often is replaced.
+    ///
+    /// Of a chunk, what lies before `start` is filled: from now on writers reach it there. Of a trial
+    /// nothing is, and nobody was kept away from what lies before the page that it was made with.
     pub(super) fn pause(&mut self, at: usize, start: u32, now: Time) {
         self.repairs[at].pauses += 1;
         if self.repairs[at].pauses > PAUSES_MAX {
@@ -205,8 +208,17 @@ impl Control {
             }
             return self.abandon(at);
         }
-        let extent = self.repairs[at].extent;
+        let Repair {
+            extent,
+            slot,
+            is_trial,
+            ..
+        } = self.repairs[at];
+        let start = if is_trial { 0 } else { start };
         self.core.directory.publish_stripe(extent, |stripe| {
+            if let Some(Some(member)) = stripe.members.get_mut(slot) {
+                member.state = MemberState::Filling { watermark: start };
+            }
             stripe.fence = 0..0;
             true
         });

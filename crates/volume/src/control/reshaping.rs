@@ -11,8 +11,9 @@
 //! Row i of a code's parities is the same however many there are, so no page is written anew.
 //!
 //! Invariants: nobody expects of an extent what its scheme has not come to yet, for operations count
-//! the splits of their stripe; few extents grow at a time, and none while others have lost something; a parity is not given up for one that is missing while a host could
-//! hold that, and never when fewer than k+1 splits would be left of an extent that lacks some.
+//! the splits of their stripe; few extents grow at a time, and none while others have lost something;
+//! a parity is not given up for one that is missing while a host could hold that, and never when fewer
+//! than k+1 splits would be left of an extent that lacks some.
 //! Decision 28.
 
 use std::sync::Arc;

@@ -54,27 +54,32 @@ pub fn run(
         ..Options::default()
     };
     options.rounds = rounds.unwrap_or(options.rounds);
-    if transports.is_empty() {
-        return trouble::run(&options);
-    }
-    let mut rows = Vec::new();
-    for transport in transports {
-        options.transport = transport.to_string();
-        rows.extend(trouble::run(&options)?);
-    }
-    Ok(rows)
+    over(transports, |transport| {
+        options.transport = transport.unwrap_or(&options.transport).to_owned();
+        trouble::run(&options)
+    })
 }
 
 pub fn run_protected(transports: &[Transport], rounds: Option<usize>) -> Result<Vec<Row>> {
     let mut options = protected::Options::default();
     options.rounds = rounds.unwrap_or(options.rounds);
+    over(transports, |transport| {
+        options.transport = transport.unwrap_or(&options.transport).to_owned();
+        protected::run(&options)
+    })
+}
+
+/// Measures over each transport; without any, over the measurement's own.
+fn over(
+    transports: &[Transport],
+    mut measure: impl FnMut(Option<&str>) -> Result<Vec<Row>>,
+) -> Result<Vec<Row>> {
     if transports.is_empty() {
-        return protected::run(&options);
+        return measure(None);
     }
     let mut rows = Vec::new();
     for transport in transports {
-        options.transport = transport.to_string();
-        rows.extend(protected::run(&options)?);
+        rows.extend(measure(Some(&transport.to_string()))?);
     }
     Ok(rows)
 }

@@ -23,6 +23,8 @@ if [ "$code" -ne 0 ]; then
     grep -E '^(error|warning: unused)|\.\.\. FAILED$' "$log" || true
     # The output of failed tests: panics with the lines after them.
     grep -A 12 'panicked at' "$log" || true
+    # What the guest said last.
+    sed -n '/^rdma in a guest FAILED/,$p' "$log"
 fi
 
 left_out=$(grep -hE '^skipped: ' "$log" | sort -u || true)

@@ -10,6 +10,7 @@
 mod homing;
 mod leaving;
 mod service;
+mod stocking;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use cenote_pool::pressure::Room;
 pub(crate) use leaving::Heir;
 use leaving::Leaving;
 pub use leaving::{End, Inheritance};
+use stocking::Stocking;
 pub(crate) use watch::Watch;
 
 use crate::machine::{Machine, volunteer_for_oom_killer};
@@ -56,6 +58,7 @@ pub struct Daemon {
     /// Fills that the filler has not ended yet.
     fills: usize,
     keeper: SideThread<keeper::Job>,
+    stocking: Stocking,
     filler: SideThread<fill::Job>,
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
@@ -234,6 +237,7 @@ impl Daemon {
             outcomes: parts.outcomes,
             fills: 0,
             keeper: parts.keeper,
+            stocking: Stocking::default(),
             filler: parts.filler,
             is_short: false,
             leaving: Leaving::default(),
@@ -286,7 +290,7 @@ impl Daemon {
             if self.leaving.upgrade.swap(false, Ordering::Relaxed) {
                 break Ok(End::Upgrade);
             }
-            let patience = self.next_tick().since((self.clock)());
+            let patience = self.next_turn().since((self.clock)());
             self.turn(patience, &mut events)?;
         }
     }
@@ -304,14 +308,20 @@ impl Daemon {
     pub(crate) fn turn(&mut self, patience: Duration, events: &mut Vec<Event>) -> Result<()> {
         self.listener.poll(Some(patience), events)?;
         self.handle(events);
+        self.make_stock();
         if (self.clock)() >= self.next_tick() {
             self.tick(events)?;
         }
         Ok(())
     }
 
-    /// When the next tick is due.
-    pub(crate) fn next_tick(&self) -> Time {
+    /// When the next turn is due if nothing happens before.
+    pub(crate) fn next_turn(&self) -> Time {
+        let due = self.stocking.due(self.fills);
+        due.map_or(self.next_tick(), |due| due.min(self.next_tick()))
+    }
+
+    fn next_tick(&self) -> Time {
         self.ticked.after(TICK)
     }
 

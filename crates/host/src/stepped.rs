@@ -95,7 +95,7 @@ impl Stepped {
     /// When it wants a turn even if nothing arrives.
     #[must_use]
     pub fn next_tick(&self) -> Time {
-        self.daemon.next_tick()
+        self.daemon.next_turn()
     }
 
     /// Does the next piece of slow work: one slab made or given back, or a fill moved on as far

@@ -17,6 +17,8 @@ pub enum Planted {
     NoFence,
     /// A chunk is rebuilt while writers from before the fence are still in it.
     NoDrain,
+    /// A chunk that a write went into while it was rebuilt counts as rebuilt.
+    KeepVoid,
     /// A slab is published before it is filled.
     PublishEarly,
     /// What is under way to a host is forgotten when the host is reached anew.
@@ -76,12 +78,13 @@ pub enum Planted {
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 33] = [
+pub const ALL: [(&str, Planted); 34] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
     ("no-fence", Planted::NoFence),
     ("no-drain", Planted::NoDrain),
+    ("keep-void", Planted::KeepVoid),
     ("publish-early", Planted::PublishEarly),
     ("forget-in-flight", Planted::ForgetInFlight),
     ("decode-stale", Planted::DecodeStale),

@@ -12,6 +12,7 @@ mod closing;
 mod compared;
 mod dialer;
 mod dropping;
+mod easing;
 mod endpoints;
 mod filling;
 mod homing;

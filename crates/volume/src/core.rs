@@ -97,6 +97,10 @@ pub struct Counters {
     pub reads_repeated: AtomicU64,
     pub requests_failed: AtomicU64,
     pub rebuilt_bytes: AtomicU64,
+    /// Chunks rebuilt once more because a write went through their fence.
+    pub chunks_void: AtomicU64,
+    /// Writes that did so at once.
+    pub fence_passes: AtomicU64,
     pub slabs_rebuilt: AtomicU64,
     /// Slabs copied to another host because theirs wanted them back.
     pub slabs_moved: AtomicU64,

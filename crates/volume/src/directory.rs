@@ -13,13 +13,13 @@
 //! Concurrency: `changes` serialises publishers; workers take it only when the epoch moved.
 //! Paper: \[hydra22\] 4.1 (address ranges), 4.3 (remote failure).
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
 use crate::Resilience;
+use crate::fence::Fence;
 
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
@@ -72,7 +72,7 @@ pub struct Stripe {
     /// The split that the one past the last is to have, while there is one.
     pub moved: Option<usize>,
     /// Pages of the extent in which writes wait, for regeneration or reclaim.
-    pub fence: Range<u32>,
+    pub fence: Fence,
     /// Slabs that missed no acknowledged write, by split: those that went when no more than k
     /// were left, after which nothing was acknowledged. Empty: none.
     pub stranded: Vec<Option<Stranded>>,

@@ -18,6 +18,7 @@ mod control;
 mod core;
 mod directory;
 mod error;
+mod fence;
 mod flights;
 mod homing;
 mod integrity;

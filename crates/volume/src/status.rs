@@ -88,6 +88,10 @@ pub struct RepairStatus {
     pub leave: TimingValues,
     /// Writes that waited for a chunk that was being rebuilt, and how long.
     pub fence_waits: SpreadValues,
+    /// Writes that went into such a chunk at once.
+    pub fence_passes: u64,
+    /// Chunks that were rebuilt once more because a write went into them.
+    pub chunks_void: u64,
 }
 
 /// A backing store.

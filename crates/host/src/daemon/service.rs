@@ -52,6 +52,7 @@ impl Daemon {
                 result,
             } => {
                 self.fills -= 1;
+                self.stocking.note_fill((self.clock)());
                 if result == FillResult::Done {
                     self.counters.fills += 1;
                     self.counters.fill_bytes += len_bytes;
@@ -71,7 +72,7 @@ impl Daemon {
     pub(super) fn carry_out(&mut self) {
         while let Some(action) = self.ledger.poll_action() {
             match action {
-                Action::Prepare { slab } => self.keeper.ask(KeeperJob::Prepare(slab)),
+                Action::Prepare { slab } => self.stocking.put_off(slab),
                 // The keeper frees the memory, which takes long; verbs find it dead from then
                 // on. What is left for this thread is to close an empty window.
                 Action::Retire { slab, .. } => {
@@ -89,13 +90,26 @@ impl Daemon {
                 }
                 Action::Send { client, reply } => {
                     match reply {
-                        Reply::Mapped { .. } => self.counters.maps += 1,
+                        Reply::Mapped { .. } => {
+                            self.counters.maps += 1;
+                            self.stocking.note_grant((self.clock)());
+                        }
                         Reply::Refused { .. } => self.counters.refused += 1,
                         _ => {}
                     }
                     self.send(client, &reply);
                 }
             }
+        }
+        self.make_stock();
+    }
+
+    /// Has the keeper make what is to be made now.
+    pub(super) fn make_stock(&mut self) {
+        let is_awaited = self.ledger.awaited() > 0;
+        let now = (self.clock)();
+        for slab in self.stocking.take(now, self.fills, is_awaited) {
+            self.keeper.ask(KeeperJob::Prepare(slab));
         }
     }
 
@@ -300,6 +314,7 @@ impl Daemon {
         }
         session.fills += 1;
         self.fills += 1;
+        self.stocking.note_fill((self.clock)());
         let memory = slab.and_then(|slab| self.memory[slab as usize].as_ref());
         let target = Arc::clone(&memory.expect("a lent slab has memory").region);
         let wanted = Arc::clone(&session.wanted);

@@ -13,7 +13,7 @@ use super::Fill;
 use super::compared;
 use super::direct::{self, Failed};
 use super::landings::Landings;
-use super::sources::Sources;
+use super::sources::{Sources, Unusable};
 
 /// Bytes of one source that land in one slot. Eight of them and the result fit a second-level
 /// cache of 256 KiB.
@@ -101,6 +101,9 @@ impl Gather {
         if !run.compares() && direct::reaches(run.sources) {
             return Some(self.fill_directly(run, hosts, now));
         }
+        if let Err(end) = run.equip(hosts) {
+            return Some(end);
+        }
         let slots = SLOTS * run.sources.len();
         if self.landings.count() < slots {
             self.landings = Landings::new(slots, PIECE_BYTES);
@@ -135,7 +138,7 @@ impl Gather {
         now: Time,
     ) -> Result<(), FillResult> {
         for (host, _) in run.sources {
-            hosts.host(*host).endpoint.poll(now, &mut self.queue);
+            hosts.host(*host).endpoint().poll(now, &mut self.queue);
         }
         self.reap(run, hosts)?;
         while run.progress.posted < run.fill.len_bytes
@@ -148,7 +151,7 @@ impl Gather {
             return Err(run.check_alive(hosts, now));
         }
         for (host, _) in run.sources {
-            hosts.host(*host).endpoint.flush(&mut self.queue);
+            hosts.host(*host).endpoint().flush(&mut self.queue);
         }
         Ok(())
     }
@@ -175,7 +178,7 @@ impl Gather {
                 run.fill.offset + run.progress.posted,
                 token(self.serial, slot, index),
             );
-            let endpoint = &mut hosts.host(*host).endpoint;
+            let endpoint = hosts.host(*host).endpoint();
             // SAFETY: the landing is a piece of `landings`, at least `len` bytes, which lives
             // in `self` and is not touched before its completion is popped: `reap` decodes a
             // slot when none is missing, and a fill that ends early revokes its landings.
@@ -253,6 +256,15 @@ impl Run<'_> {
         self.sources.len() > usize::from(self.fill.k)
     }
 
+    /// Opens the connections that its verbs go over.
+    fn equip(&self, hosts: &mut Sources) -> Result<(), FillResult> {
+        for (index, (host, _)) in self.sources.iter().enumerate() {
+            let equipped = hosts.host(*host).equip();
+            equipped.map_err(|Unusable| self.source_failed(index))?;
+        }
+        Ok(())
+    }
+
     fn source_failed(&self, index: usize) -> FillResult {
         FillResult::SourceFailed {
             split: self.fill.sources[index].split,
@@ -276,7 +288,7 @@ impl Run<'_> {
                 if missing >> index & 1 == 1 {
                     hosts
                         .host(*host)
-                        .endpoint
+                        .endpoint()
                         .revoke_landing(token(serial, slot, index));
                 }
             }

@@ -1,7 +1,7 @@
 //! This host as a client of the hosts that it reads from.
 //!
-//! One session and one endpoint per address, and the windows attached through them,
-//! least recently used first out. Between fills dead connections are dropped.
+//! One session per address, an endpoint where sources are not mapped, and the windows attached
+//! through them, least recently used first out. Between fills dead connections are dropped.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(super) struct Sources {
 /// A connection to one host.
 pub(super) struct Host {
     address: String,
-    /// For the fill to post on.
-    pub(super) endpoint: Box<dyn Endpoint>,
+    /// For the fill to post on; `None` until one does: a connection costs more than some fills.
+    endpoint: Option<Box<dyn Endpoint>>,
     /// The most recently used last. Before the session, whose end they may outlive.
     windows: Vec<RemoteWindow>,
     /// Windows of the fill in hand that the host would not open.
@@ -97,10 +97,9 @@ impl Sources {
         let session = self
             .connector
             .connect(&parsed, &self.hello, FAILURE_TIMEOUT)?;
-        let endpoint = session.endpoint(FAILURE_TIMEOUT)?;
         Ok(Host {
             address: address.to_owned(),
-            endpoint,
+            endpoint: None,
             windows: Vec::new(),
             refused: Vec::new(),
             session,
@@ -109,7 +108,23 @@ impl Sources {
 }
 
 impl Host {
-    /// Whether both connections stand, as far as can be told without waiting.
+    /// Opens the connection that verbs go over, if there is none.
+    pub(super) fn equip(&mut self) -> Result<(), Unusable> {
+        if self.endpoint.is_none() {
+            let opened = self.session.endpoint(FAILURE_TIMEOUT);
+            self.endpoint = Some(opened.map_err(|error| self.unusable(&error))?);
+        }
+        Ok(())
+    }
+
+    /// For a fill to post on, after [`Host::equip`].
+    pub(super) fn endpoint(&mut self) -> &mut dyn Endpoint {
+        self.endpoint
+            .as_deref_mut()
+            .expect("equipped before the fill posts")
+    }
+
+    /// Whether all connections stand, as far as can be told without waiting.
     pub(super) fn is_live(&mut self, now: Time) -> bool {
         self.refused.clear();
         for _ in 0..MESSAGES_MAX {
@@ -121,8 +136,11 @@ impl Host {
         }
         let mut unowned = CompletionQueue::default();
         // No fill waits for a completion now: what still comes belongs to one that ended early.
-        self.endpoint.poll(now, &mut unowned);
-        !self.endpoint.is_dead()
+        let Some(endpoint) = &mut self.endpoint else {
+            return true;
+        };
+        endpoint.poll(now, &mut unowned);
+        !endpoint.is_dead()
     }
 
     /// The window, if it is attached; otherwise asks the host for it, and [`Host::attached`]
@@ -173,7 +191,7 @@ impl Host {
     }
 
     fn unusable(&self, error: &Error) -> Unusable {
-        tracing::warn!(address = self.address, %error, "attach a source of a fill");
+        tracing::warn!(address = self.address, %error, "use a source of a fill");
         Unusable
     }
 
@@ -185,8 +203,8 @@ impl Host {
         } else {
             WAIT
         };
-        let fds = self.endpoint.fd().into_iter().chain(self.session.fd());
-        (fds, limit)
+        let endpoint = self.endpoint.as_ref().and_then(|endpoint| endpoint.fd());
+        (endpoint.into_iter().chain(self.session.fd()), limit)
     }
 
     /// Forgets a window whose verbs fail; attached anew it may be another.

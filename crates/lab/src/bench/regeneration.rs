@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
         (load, paces.map(|yields| (yields, Figures::default())))
     });
     // Those that yield come first: waits for a chunk are counted since the volume was made.
-    let mut waits = volume.status()?.repair.fence_waits;
+    let mut met = volume.status()?.repair;
     for yields in [true, false] {
         volume.pace_repairs(0, yields);
         for round in 0..options.rounds {
@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             }
         }
         if yields {
-            waits = volume.status()?.repair.fence_waits;
+            met = volume.status()?.repair;
         }
     }
     drop(volume);
@@ -112,7 +112,11 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             rows.extend(figures.rows(load, how, copy));
         }
     }
-    eprintln!("regeneration: {} writes waited for a chunk", waits.count);
+    let waits = met.fence_waits;
+    eprintln!(
+        "regeneration: of writes that met a chunk {} went into it at once and {} waited, {:.0} us at most; {} chunks void",
+        met.fence_passes, waits.count, waits.max_us, met.chunks_void
+    );
     for (metric, ours) in [("latency_p50", waits.p50_us), ("latency_p99", waits.p99_us)] {
         let case = "shm rs:8+2 write, waiting for a chunk of a rebuild that yields";
         let name = ("regeneration", case.to_owned());

@@ -36,7 +36,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
     };
     match name {
         // Many at a few pages, on links that are slow now and then while slabs are rebuilt.
-        "torn-read" | "two-writers" | "no-fence" | "no-drain" => Options {
+        "torn-read" | "two-writers" | "no-fence" | "no-drain" | "keep-void" => Options {
             clients: 1,
             workers: 3,
             slab_bytes: 8 << 10,

@@ -47,7 +47,8 @@ impl Ledger {
     }
 
     /// Requests that wait for a slab.
-    pub(super) fn awaited(&self) -> u32 {
+    #[must_use]
+    pub fn awaited(&self) -> u32 {
         u32::try_from(self.waiting.len()).expect("bounded by the slabs")
     }
 

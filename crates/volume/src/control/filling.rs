@@ -4,9 +4,8 @@
 //! A chunk is one fill or, when nobody else asks for anything, several at once: the target goes from
 //! one to the next without a round trip. It carries them out in order, and a chunk that failed is
 //! asked for again when all of them have been answered: no fill of an earlier try is
-//! under way beside one of a later.
+//! under way beside one of a later. What a write went into meanwhile is begun again (`easing`).
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
@@ -15,6 +14,7 @@ use cenote_pool::control::{FillResult, Request, Source};
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member, MemberState};
+use crate::fence::Fence;
 
 /// The fills of one chunk.
 #[derive(Clone, Copy)]
@@ -82,6 +82,9 @@ impl Control {
     /// The chunk is drained: has the target rebuild its written part, or skips it. Before there was
     /// one: the first page that is written, as a trial.
     pub(super) fn fill(&mut self, at: usize, start: u32, end: u32, now: Time) {
+        if self.repairs[at].gate.was_passed() {
+            return self.end_chunk(at, end);
+        }
         let repair = &self.repairs[at];
         let (extent, split, slot) = (repair.extent, repair.split, repair.slot);
         let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
@@ -94,7 +97,7 @@ impl Control {
         };
         let (from, last) = (base + u64::from(start), base + last);
         let Some(first) = self.core.marks.written.next(from, last, true) else {
-            return self.fence(at, end);
+            return self.end_chunk(at, end);
         };
         let start = u32::try_from(first - base).expect("inside the chunk");
         let until = if is_trial {
@@ -198,7 +201,7 @@ impl Control {
     /// Lets writers into the chunk until sources are tried again: what stands in the way may
     /// take long to pass. A target that can reach too few for too often is replaced.
     ///
-    /// Of a chunk, what lies before `start` is filled: from now on writers reach it there. Of a trial
+    /// Of a chunk that is not void, what lies before `start` is filled: from now on writers reach it there. Of a trial
     /// nothing is, and nobody was kept away from what lies before the page that it was made with.
     pub(super) fn pause(&mut self, at: usize, start: u32, now: Time) {
         self.repairs[at].pauses += 1;
@@ -209,19 +212,15 @@ impl Control {
             return self.abandon(at);
         }
         let Repair {
-            extent,
-            slot,
-            is_trial,
-            ..
+            is_trial, chunk, ..
         } = self.repairs[at];
-        let start = if is_trial { 0 } else { start };
-        self.core.directory.publish_stripe(extent, |stripe| {
-            if let Some(Some(member)) = stripe.members.get_mut(slot) {
-                member.state = MemberState::Filling { watermark: start };
-            }
-            stripe.fence = 0..0;
-            true
-        });
+        let start = match self.judge_chunk(at) {
+            true if is_trial => 0,
+            true => start,
+            false => chunk,
+        };
+        let state = MemberState::Filling { watermark: start };
+        self.set_state(at, state, Fence::default());
         self.repairs[at].stage = Stage::Pausing {
             until: now.after(PAUSE),
             start,
@@ -244,8 +243,7 @@ impl Control {
             FillResult::Done if fills.is_trial => {}
             FillResult::Done => {
                 let bytes = fills.bytes_of(request);
-                let rebuilt = &self.core.counters.rebuilt_bytes;
-                rebuilt.fetch_add(bytes, Ordering::Relaxed);
+                self.repairs[at].filled_bytes += bytes;
             }
             FillResult::SourceFailed { split } => {
                 fills.failed = true;
@@ -257,11 +255,11 @@ impl Control {
             FillResult::Disagree => fills.disagree = true,
             FillResult::TargetStale | FillResult::Bad => return self.abandon(at),
         }
-        self.end_chunk(host, request);
+        self.end_fills(host, request);
     }
 
-    /// Goes on when the last fill of a chunk has been answered.
-    fn end_chunk(&mut self, host: HostIndex, request: u64) {
+    /// Goes on when the last of the fills has been answered.
+    fn end_fills(&mut self, host: HostIndex, request: u64) {
         // Asking after a source may have lost a host, and with it repairs.
         let found = self.repairs.iter().position(|repair| {
             matches!(repair.stage, Stage::Filling(fills) if fills.contains(request))
@@ -280,6 +278,9 @@ impl Control {
         }
         // Beside writes, what is compared may not agree.
         if fills.disagree && !fills.is_trial {
+            if self.repairs[at].gate.was_passed() {
+                return self.end_chunk(at, fills.end);
+            }
             return self.on_disagreement(at, fills.start, fills.until, fills.end);
         }
         let repair = &mut self.repairs[at];
@@ -288,7 +289,7 @@ impl Control {
             repair.pages_max = repair.pages_max.saturating_mul(2);
             return self.fill(at, fills.until, fills.end, self.now());
         }
-        self.fence(at, fills.end);
+        self.end_chunk(at, fills.end);
     }
 
     /// Leaves a source out for the rest of the chunk and asks after it; false when it is none

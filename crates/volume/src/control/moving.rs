@@ -22,6 +22,7 @@ use super::mapping::Purpose;
 use super::repair::{REPAIRS_MAX, Repair, Stage};
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
+use crate::fence::Fence;
 
 /// Slabs that hosts want back.
 #[derive(Default)]
@@ -193,7 +194,7 @@ impl Control {
             });
             replaced = std::mem::replace(&mut stripe.members[split], copy);
             stripe.moved = None;
-            stripe.fence = 0..0;
+            stripe.fence = Fence::default();
             // Who still reads the slab must have left before a write that skips it counts.
             stripe.changed_in = epoch;
             true

@@ -1,5 +1,7 @@
 //! How far repairs are, for people and for simulators.
 
+use std::sync::atomic::Ordering;
+
 use super::Control;
 use super::repair::Stage;
 use crate::status::RepairStatus;
@@ -38,6 +40,8 @@ impl Control {
             fill: timings.fill.values(),
             leave: timings.leave.values(),
             fence_waits: timings.fence.values(),
+            fence_passes: self.core.counters.fence_passes.load(Ordering::Relaxed),
+            chunks_void: self.core.counters.chunks_void.load(Ordering::Relaxed),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
+use crate::fence::Fence;
 
 impl Control {
     /// Fences every mapped extent in which no page is written, to unmap it once drained.
@@ -30,7 +31,7 @@ impl Control {
             let pages =
                 u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
-                stripe.fence = 0..pages;
+                stripe.fence = Fence::around(0..pages);
                 true
             });
             let stage = Stage::Reclaiming { epoch };
@@ -52,7 +53,7 @@ impl Control {
         let mut freed = Vec::new();
         self.core.directory.publish(|next| {
             match &mut next.extents[extent] {
-                Some(stripe) if !is_empty => Arc::make_mut(stripe).fence = 0..0,
+                Some(stripe) if !is_empty => Arc::make_mut(stripe).fence = Fence::default(),
                 slot => {
                     freed = slot
                         .take()

@@ -13,6 +13,7 @@
 //! a fence never outlives its repair; one repair per extent.
 //! Paper: \[hydra22\] 4.4 (background slab regeneration).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,11 +21,13 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
+use super::easing::Ease;
 use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
 use super::pacing::Load;
 use super::{Control, Granted, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session};
+use crate::fence::{Fence, Gate};
 
 /// One extent being repaired or reclaimed.
 pub(super) struct Repair {
@@ -48,6 +51,14 @@ pub(super) struct Repair {
     /// When the stage began that is timed: the slab was asked for, the first chunk was fenced, the copy took
     /// its place.
     pub began: Time,
+    /// First page of the chunk.
+    pub chunk: u32,
+    /// What lets writes into it.
+    pub gate: Arc<Gate>,
+    /// What came of the chunks before.
+    pub ease: Ease,
+    /// Slab bytes of the chunk that are filled.
+    pub filled_bytes: u64,
     /// Most pages that are filled at a time, while sources disagree somewhere in the chunk.
     pub pages_max: u32,
 }
@@ -89,6 +100,10 @@ impl Repair {
             shunned: 0,
             is_trial: true,
             pauses: 0,
+            chunk: 0,
+            gate: Arc::new(Gate::new(Duration::ZERO)),
+            ease: Ease::default(),
+            filled_bytes: 0,
             pages_max: u32::MAX,
             began: now,
         }
@@ -362,7 +377,7 @@ impl Control {
             u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
         let split_bytes = self.core.scheme.split_bytes() as u64;
         let now = self.now();
-        let step = self.pacing.step();
+        let step = self.repairs[at].ease.of(self.pacing.step());
         let chunk = (step.fill_bytes * u64::from(step.fills)).div_ceil(split_bytes);
         let end = start
             .saturating_add(u32::try_from(chunk).expect("small"))
@@ -376,31 +391,32 @@ impl Control {
             None if self.fenced_besides(at) >= step.chunks => Some(Stage::Queued { start }),
             None => None,
         };
+        if is_whole && self.record.is_some() {
+            // Writes reach all of it from here on; they do not wait for the disk besides.
+            self.set_state(
+                at,
+                MemberState::Filling { watermark: start },
+                Fence::default(),
+            );
+        }
         let is_recorded = !is_whole || self.is_recorded(extent, slot, split);
         if is_whole && is_recorded && self.repairs[at].moves() {
             return self.replace(at);
         }
         let is_live = is_whole && is_recorded;
-        let mut kept = false;
-        let epoch = self.core.directory.publish_stripe(extent, |stripe| {
-            if let Some(Some(member)) = stripe.members.get_mut(slot) {
-                kept = true;
-                member.state = if is_live {
-                    MemberState::Live
-                } else {
-                    MemberState::Filling { watermark: start }
-                };
-            }
-            stripe.fence = if is_whole || waits.is_some() || is_planted(Planted::NoFence) {
-                0..0
-            } else {
-                start..end
-            };
-            kept
-        });
-        if !kept {
+        let state = match is_live {
+            true => MemberState::Live,
+            false => MemberState::Filling { watermark: start },
+        };
+        let is_open = is_whole || waits.is_some() || is_planted(Planted::NoFence);
+        let gate = self.open_gate(at);
+        let fence = match is_open {
+            true => Fence::default(),
+            false => Fence::with_gate(start..end, gate),
+        };
+        let Some(epoch) = self.set_state(at, state, fence) else {
             return self.abandon(at);
-        }
+        };
         if !is_recorded {
             // Every write reaches it meanwhile: it is whole, and stays so.
             return self.pause(at, start, now);
@@ -425,9 +441,25 @@ impl Control {
             .note_chunk(now, u64::from(end - start) * split_bytes);
         let repair = &mut self.repairs[at];
         repair.shunned = 0;
+        (repair.chunk, repair.filled_bytes) = (start, 0);
         repair.pages_max = u32::MAX;
         repair.fill_bytes = step.fill_bytes;
         repair.stage = Stage::Draining { epoch, start, end };
+    }
+
+    /// Publishes how far a repair's slab is and what is fenced next; the epoch, unless the slab is gone.
+    pub(super) fn set_state(&mut self, at: usize, state: MemberState, fence: Fence) -> Option<u64> {
+        let Repair { extent, slot, .. } = self.repairs[at];
+        let mut kept = false;
+        let epoch = self.core.directory.publish_stripe(extent, |stripe| {
+            if let Some(Some(member)) = stripe.members.get_mut(slot) {
+                kept = true;
+                member.state = state;
+            }
+            stripe.fence = fence;
+            kept
+        });
+        kept.then_some(epoch)
     }
 
     /// Whether the next owner would find the filled slab; one that is gone needs not be found.
@@ -443,7 +475,7 @@ impl Control {
         let repair = self.repairs.swap_remove(at);
         let mut dropped = None;
         self.core.directory.publish_stripe(repair.extent, |stripe| {
-            stripe.fence = 0..0;
+            stripe.fence = Fence::default();
             let filling = |member: &Member| member.state != MemberState::Live;
             if let Some(slot) = stripe.members.get_mut(repair.slot)
                 && slot.as_ref().is_some_and(filling)

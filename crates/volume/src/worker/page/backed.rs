@@ -245,7 +245,7 @@ impl Worker {
         let k = self.core.scheme.k();
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
             let is_there = stripe.readable().count_ones() as usize >= k;
-            is_there && !stripe.fence.contains(&index) && !stripe.has_stranded()
+            is_there && !stripe.fence.contains(index) && !stripe.has_stranded()
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
             return false;

@@ -29,7 +29,7 @@ impl Worker {
         let k = self.core.scheme.k();
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
             let is_there = stripe.readable().count_ones() as usize >= k;
-            is_there && !stripe.fence.contains(&index)
+            is_there && !stripe.fence.contains(index)
         });
         let members = stripe.map_or(0, |stripe| holders(stripe, index, wrong));
         if members == 0 {

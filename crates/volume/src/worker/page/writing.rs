@@ -63,10 +63,17 @@ impl Worker {
                 _ => self.park(op),
             };
         };
-        if stripe.fence.contains(&index) {
-            let now = self.core.clock;
-            self.ops[at].fenced.get_or_insert_with(now);
-            return self.park(op);
+        if stripe.fence.contains(index) {
+            let now = (self.core.clock)();
+            let since = self.ops[at].fenced;
+            if !stripe.fence.lets_in(now.since(since.unwrap_or(now))) {
+                self.ops[at].fenced.get_or_insert(now);
+                return self.park(op);
+            }
+            if since.is_none() {
+                let passes = &self.core.counters.fence_passes;
+                passes.fetch_add(1, Ordering::Relaxed);
+            }
         }
         if let Some(since) = self.ops[at].fenced.take() {
             self.core
@@ -177,7 +184,7 @@ impl Worker {
             let same = before.map_or(0, |before| unchanged_members(&before, stripe));
             let acked = self.ops[at].acked & same;
             let missing = self.required(stripe, self.ops[at].index) & !acked;
-            let is_fenced = stripe.fence.contains(&self.ops[at].index);
+            let is_fenced = stripe.fence.contains(self.ops[at].index);
             if stripe.has_stranded() || (missing != 0 && is_fenced) {
                 return self.hold(op);
             }

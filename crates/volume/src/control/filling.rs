@@ -121,6 +121,8 @@ impl Control {
             window: pool_window(&member.window.descriptor),
         };
         let copies = slot != split && !self.is_rebuilt(stripe, split);
+        // Whether pages are to be right before they are read, since reading would not show it.
+        let is_blind;
         let (code, sources) = if copies {
             // Copying costs a k-th of decoding, needs no other host, and is right also for pages
             // that decoding would get wrong.
@@ -128,6 +130,7 @@ impl Control {
             let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
                 return self.abandon(at);
             };
+            is_blind = self.is_condemned(replaced.session.host);
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
             (COPY, sources.into_iter().collect::<Vec<Source>>())
         } else {
@@ -144,14 +147,20 @@ impl Control {
                 .collect();
             others
                 .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
-            let count = self.source_count(target.host, first, until - start);
+            let is_judged = self.repairs[at].unjudged != Some(start);
+            let count = self.source_count(target.host, first, until - start, is_judged);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
+            let there = (stripe.readable() & !(1 << split)).count_ones() as usize;
+            is_blind = others.len() < count.min(there);
             ((k, stripe.splits() - k, split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {
             return self.pause(at, start, now);
+        }
+        if is_blind && !is_trial && self.is_tagged() && !self.is_mended(at, start, until) {
+            return self.mend(at, start, until);
         }
         let from = u64::from(start);
         let len_bytes = u64::from(until - start) * split_bytes;

@@ -22,7 +22,7 @@ const SUMS: [(&str, Sum); 3] = [
 
 fn main() {
     for (name, pages) in [("warm", 4), ("cold", 1 << 16)] {
-        let bytes: Vec<u8> = (0..pages * PAGE).map(|at| (at * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..pages * PAGE).map(|at| ((at * 31) >> 3) as u8).collect();
         let mut times = vec![Vec::new(); SUMS.len()];
         let mut next = 0;
         for _ in 0..ROUNDS {

@@ -15,6 +15,7 @@ mod place;
 mod process;
 mod progress;
 mod protected;
+mod scrubbing;
 mod service;
 mod serving;
 mod share;

@@ -14,16 +14,13 @@ use crate::expected::Expected;
 use crate::failure::Failure;
 use crate::place::Loaded;
 use crate::protected::Protected;
+use crate::scrubbing::Scrubbing;
 use crate::size::Size;
 use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
 
 /// A volume may grow to this many times the size that it was opened with: its tables are
 /// laid out for it, a bit per page, and take memory only where they are used.
 const GROWTH_MAX: u64 = 8;
-
-/// Bytes per second that a volume is looked through with when nothing else is said: a percent of a
-/// gigabit link, and 4 TiB in twelve days.
-const SCRUB_RATE: u64 = 4 << 20;
 
 /// Which volume is served: one that was created, or a new one.
 #[derive(Clone, Debug, clap::Args)]
@@ -134,6 +131,7 @@ pub struct Serving {
     pub spec: Spec,
     volumes: Volumes,
     owner: Option<Owner>,
+    scrubbing: Arc<Scrubbing>,
     end: End,
 }
 
@@ -180,7 +178,11 @@ impl Serving {
             &which.backed,
             Some(&which.protected),
         )
-        .and_then(|opened| opened.begin_scrubbing(which.scrub_rate));
+        .and_then(|opened| {
+            // From then on it follows the volume's mode.
+            opened.scrubbing.begin(&opened.volume, which.scrub_rate)?;
+            Ok(opened)
+        });
         if let (Ok(serving), Some(rate)) = (&opened, which.repair_rate) {
             serving.volume.pace_repairs(rate.bytes(), true);
         }
@@ -215,15 +217,6 @@ impl Serving {
             &Backed::default(),
             None,
         )
-    }
-
-    /// Has the volume look for what went wrong in hosts' memory, all the time.
-    fn begin_scrubbing(self, rate: Option<Size>) -> Result<Self> {
-        let is_worth_it = self.spec.protection.is_some() || self.spec.resilience()?.compares();
-        let usual = if is_worth_it { SCRUB_RATE } else { 0 };
-        let rate = rate.map_or(usual, |rate| rate.bytes());
-        self.volume.set_scrub_rate(rate)?;
-        Ok(self)
     }
 
     fn open_with(
@@ -279,15 +272,17 @@ impl Serving {
             Failure::new(format!("open volume {name}: {e}"), hint)
         })?;
         let volume = Arc::new(volume);
+        let scrubbing = Arc::new(Scrubbing::new(spec.protection.is_some()));
         let (asked, folder) = (Arc::clone(&volume), volumes.clone());
-        let called = name.to_owned();
-        owner.answer(move |question| answer(&asked, &folder, &called, question))?;
+        let (called, scrubs) = (name.to_owned(), Arc::clone(&scrubbing));
+        owner.answer(move |question| answer(&asked, &folder, &called, &scrubs, question))?;
         Ok(Self {
             volume,
             name: name.to_owned(),
             spec,
             volumes,
             owner: Some(owner),
+            scrubbing,
             end,
         })
     }
@@ -332,6 +327,7 @@ fn answer(
     volume: &Volume,
     volumes: &Volumes,
     name: &str,
+    scrubbing: &Scrubbing,
     question: Question,
 ) -> Result<serde_json::Value> {
     match question {
@@ -354,6 +350,7 @@ fn answer(
             // First: whoever owns it next goes on with what this one may not end.
             volumes.set_resilience(name, wanted)?;
             volume.set_resilience(wanted)?;
+            scrubbing.follow(volume, wanted)?;
             Ok(serde_json::Value::Null)
         }
     }

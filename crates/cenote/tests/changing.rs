@@ -39,7 +39,10 @@ fn a_served_volume_changes_under_load() {
         assert_eq!(done["delta"], 1);
         assert_eq!(done["change"], Value::Null);
         assert_eq!(lab.status()["mode"], "correction");
+        // What compares is looked through, and what does not is not, unless somebody says how fast.
+        assert_eq!(lab.status()["scrub"]["rate_bytes"], 4 << 20);
         set(&lab, &["--mode", "failure-recovery", "--delta", "0"]);
+        assert_eq!(lab.status()["scrub"]["rate_bytes"], 0);
         set(&lab, &["--scheme", "rs:4+2"]);
         // The next server goes on with what this one does not end.
         set(&lab, &["--scheme", "rs:4+4", "--no-wait"]);

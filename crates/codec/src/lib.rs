@@ -20,7 +20,7 @@ pub mod kernel;
 mod locate;
 mod transform;
 
-pub use checksum::{crc32c, crc64};
+pub use checksum::{crc32c, crc64, xxh3};
 pub use code::{Code, DATA_MAX, PARITY_MAX};
 pub use error::CodeError;
 pub use kernel::Kernel;

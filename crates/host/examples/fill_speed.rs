@@ -1,6 +1,8 @@
 //! Rebuilt bytes per second of one host over `shm` or `tcp`, beside memcpy on one core.
 //!
-//! `cargo run --release -p cenote-host --example fill_speed [shm|tcp] [k] [huge|small]`
+//! `cargo run --release -p cenote-host --example fill_speed [shm|tcp] [k] [huge|small] [compared]`
+//!
+//! `compared`: one source more than k, as of volumes that compare or whose pages have tags.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -28,6 +30,7 @@ fn main() {
         .next()
         .map_or(8, |text| text.parse().expect("a number of data splits"));
     let pages = args.next().unwrap_or_else(|| "huge".into());
+    let compares = args.next().is_some_and(|text| text == "compared");
     let lab = Lab::new(fabric);
     let config = |name: &str| Config {
         memory_bytes: SLAB_BYTES,
@@ -35,15 +38,21 @@ fn main() {
         huge_pages: pages == "huge",
         ..lab.config(name, 1)
     };
-    let hosts: Vec<_> = (0..k)
+    let hosts: Vec<_> = (0..k + u8::from(compares))
         .map(|h| Host::start(config(&format!("h{h}"))))
         .collect();
     let mut sources = Vec::new();
-    for (host, split) in hosts.iter().zip(0..) {
+    // The split after the data splits is the one that is filled.
+    for (host, split) in hosts.iter().zip((0..k).chain([k + 1])) {
         let mut client = lab.client(host, 1);
         let window = client.map(1, 0);
         let remote = client.attach(window).unwrap();
-        let bytes = support::noise(split.into(), usize::try_from(SLAB_BYTES).unwrap());
+        let len_bytes = usize::try_from(SLAB_BYTES).unwrap();
+        let bytes = match compares {
+            // What is compared must be of one code word.
+            true => vec![0; len_bytes],
+            false => support::noise(split.into(), len_bytes),
+        };
         client.write(&remote, 0, &bytes);
         sources.push(Source {
             split,

@@ -59,6 +59,8 @@ pub enum Planted {
     HealWrong,
     /// A page is not asked for its checksum.
     SkipTag,
+    /// Slabs are rebuilt from as few sources as it takes, though the pages' tags tell which are right.
+    BelieveSources,
     /// Slabs pass to the next owner under the generations that the last one knew.
     NoRenew,
     /// What a read did not wait for lands after its end.
@@ -103,6 +105,7 @@ pub const ALL: [(&str, Planted); 34] = [
     ("skip-compare", Planted::SkipCompare),
     ("heal-wrong", Planted::HealWrong),
     ("skip-tag", Planted::SkipTag),
+    ("believe-sources", Planted::BelieveSources),
     ("early-clear", Planted::EarlyClear),
     ("disk-overtakes", Planted::DiskOvertakes),
     ("free-early", Planted::FreeEarly),

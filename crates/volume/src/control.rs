@@ -18,6 +18,7 @@ mod filling;
 mod homing;
 mod hosts;
 mod mapping;
+mod mending;
 mod moving;
 mod owning;
 mod pacing;
@@ -53,6 +54,7 @@ use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
+use mending::Mender;
 use moving::Wanted;
 use pacing::Pacing;
 use placing::Placer;
@@ -107,6 +109,8 @@ pub struct Parts {
     /// Links made while the volume was opened, by host.
     pub links: Vec<(HostIndex, Link)>,
     pub commands: Receiver<Command>,
+    /// Where these come from.
+    pub orders: Sender<Command>,
     /// What survives the owner.
     pub journal: Option<Journal>,
     /// Told once what the journal names is taken over.
@@ -131,6 +135,7 @@ pub struct Control {
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
+    mender: Mender,
     reshaping: Reshaping,
     pacing: Pacing,
     // Slabs that their hosts want back.
@@ -180,6 +185,7 @@ impl Control {
             jobs: BTreeMap::new(),
             refused: Vec::new(),
             repairs: Vec::new(),
+            mender: Mender::new(parts.orders),
             reshaping: Reshaping::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
@@ -251,6 +257,7 @@ impl Control {
             self.tick(now);
         }
         self.tend_pace(now);
+        self.tend_mending();
         self.step_repairs();
         if self.is_opening() && self.acquires.is_empty() {
             self.tend_owning(now);
@@ -272,7 +279,7 @@ impl Control {
     pub fn patience(&self) -> Duration {
         if self.hosts.iter().any(|host| host.is_unread) {
             Duration::ZERO
-        } else if self.is_draining() {
+        } else if self.is_draining() || self.is_mending() {
             repair::DRAIN_POLL
         } else if let Some(until) = self.pauses_until() {
             until.since(self.now()).clamp(repair::DRAIN_POLL, TICK)

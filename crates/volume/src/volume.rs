@@ -293,6 +293,7 @@ impl Volume {
             hosts: config.hosts,
             links: with.links,
             commands: inbox,
+            orders: commands.clone(),
             journal,
             opened: Some(ended),
         });

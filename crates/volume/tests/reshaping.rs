@@ -306,3 +306,49 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert!(matches!(closed, Err(VolumeError::Closed)), "{closed:?}");
     assert_eq!(worker.write(0, &page(0, 2)), Err(IoError::Closed));
 }
+
+/// The next owner finds every extent short of what it is to have, and some short of what they had.
+#[test]
+fn what_was_lost_is_rebuilt_before_what_is_yet_to_come_after_a_takeover() {
+    const SMALL: u64 = 128 << 10;
+    let mut cluster = Cluster::start(9, Transport::Shm, 16 << 20, SMALL);
+    let volume = cluster.kept_volume("rs:4+1", SIZE).unwrap();
+    write_all(&mut volume.worker().unwrap(), 1);
+    let extents = volume.status().unwrap().extents;
+    let has = |extent: usize, host: usize| {
+        let name = Some(cluster.configs[host].name.clone());
+        extents[extent].hosts.contains(&name)
+    };
+    // One that is not of the first extent, so that others come before those that have lost something.
+    let gone = (0..9).find(|&host| !has(0, host) && (1..extents.len()).any(|at| has(at, host)));
+    let gone = gone.expect("five of nine hosts have the first extent");
+    let has_lost: Vec<bool> = (0..extents.len()).map(|at| has(at, gone)).collect();
+    volume.detach();
+    cluster.stop(gone);
+    let volume = cluster.kept_volume("rs:4+2", SIZE).unwrap();
+    // A slab takes some tenths of a second.
+    volume.pace_repairs(1 << 20, true);
+    let mut grown_seen = false;
+    wait_until(
+        || {
+            let status = volume.status().unwrap();
+            let of_kind = |lost: bool| {
+                let extents = status.extents.iter().zip(&has_lost);
+                extents.filter(move |(_, has_lost)| **has_lost == lost)
+            };
+            let mut grown = of_kind(false);
+            if grown.any(|(extent, _)| extent.regenerated.is_some()) {
+                grown_seen = true;
+                for (extent, _) in of_kind(true) {
+                    let there = extent.hosts.iter().flatten().count();
+                    let is_seen_to = extent.regenerated.is_some() || there > 4;
+                    assert!(is_seen_to, "{:#?}", status.extents);
+                }
+            }
+            status.health == Health::Healthy
+        },
+        || format!("{:#?}", volume.status()),
+    );
+    assert!(grown_seen, "it took no time");
+    assert_all(&volume, 1);
+}

@@ -72,6 +72,8 @@ pub struct Client {
     /// Extents and members without a slab that is read, and since which step.
     missing: BTreeMap<(usize, usize), u64>,
     missing_epoch: u64,
+    /// The directory when it was looked for extents with few slabs.
+    few_epoch: u64,
     buffers: Buffers,
     /// Pages that the last owner was writing, to be mended before anything else.
     mending: Vec<u64>,
@@ -147,6 +149,7 @@ impl Client {
             disk: Disk::new(0),
             missing: BTreeMap::new(),
             missing_epoch: 0,
+            few_epoch: 0,
             buffers: Buffers::default(),
             mending: Vec::new(),
             is_opening: false,
@@ -221,6 +224,7 @@ impl Client {
                 tags: 0,
             });
         }
+        self.note_few();
         trouble.extend(self.buffers.check(now).map(Trouble::Wrong));
         for index in 0..self.workers.len() {
             self.reap(index, steps, trouble);
@@ -232,6 +236,7 @@ impl Client {
             // Workers may have asked for extents or marked failures.
             volume.turn();
         }
+        self.note_few();
         self.note_missing(*steps);
     }
 

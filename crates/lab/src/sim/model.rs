@@ -6,6 +6,7 @@
 //! taken effect or not. Sectors are 512 bytes, the least that a front end may write.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Sectors of a page.
 const PAGE: usize = cenote_volume::PAGE_BYTES / SECTOR_BYTES;
@@ -55,6 +56,8 @@ pub enum Cause {
     Unfinished,
     /// A split of it rotted.
     Rot,
+    /// So did one, and no more than k splits of it were there for a while.
+    RotAmongFew,
 }
 
 /// What excuses a request that fails.
@@ -177,6 +180,15 @@ impl Model {
             until: u64::MAX,
         };
         self.at_risk.insert(page, risk);
+    }
+
+    /// Of the pages that rotted, and have not been written whole since, no more than k splits are left.
+    pub fn leave_few(&mut self, pages: Range<usize>) {
+        let rotted = |risk: &&mut Risk| risk.cause == Cause::Rot && risk.until == u64::MAX;
+        let at_risk = self.at_risk.range_mut(pages).map(|(_, risk)| risk);
+        at_risk
+            .filter(rotted)
+            .for_each(|risk| risk.cause = Cause::RotAmongFew);
     }
 
     /// Whether a page is at risk, and has not been written whole since.
@@ -412,6 +424,16 @@ mod tests {
         model.begin_write(content, 0, 8, 5);
         model.end_write(content, (0, 8), 5, 6, true);
         assert!(!model.is_at_risk(0) && !model.may_fail(0, 1, 7, Excuse::Any));
+    }
+
+    #[test]
+    fn what_rotted_is_excused_where_too_few_splits_were_left() {
+        let mut model = Model::new(7, 16 * SECTOR_BYTES as u64);
+        model.risk(0, Cause::Rot, 1);
+        model.risk(1, Cause::Rot, 1);
+        model.leave_few(1..2);
+        assert!(!model.may_fail(0, 1, 2, Excuse::AllButRot));
+        assert!(model.may_fail(8, 1, 2, Excuse::AllButRot));
     }
 
     #[test]

@@ -256,6 +256,11 @@ impl Options {
         self.scheme.r().saturating_sub(compared)
     }
 
+    /// Whether splits rot of pages whose tags tell it.
+    pub(super) fn rots_under_tags(&self) -> bool {
+        self.weights.rot > 0 && self.protection != Protection::None && self.scheme.r() > 0
+    }
+
     pub(super) fn slabs_per_host(&self) -> u32 {
         let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
         let members = self.scheme.members() + self.more_parities();

@@ -190,6 +190,21 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
+        // Hosts go for good while splits rot that few read, one at a time.
+        "believe-sources" => Options {
+            clients: 1,
+            scheme: "rs:4+3".parse().expect("a scheme"),
+            hosts: 9,
+            rate: 20,
+            protection: Protection::Checksum,
+            gentle_percent: 100,
+            weights: Weights {
+                rot: 20,
+                crash: 4,
+                ..Weights::default()
+            },
+            ..small
+        },
         // Machines need their memory, and hosts ask for slabs back.
         "free-before-done" => Options {
             weights: Weights {

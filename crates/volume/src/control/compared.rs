@@ -1,10 +1,15 @@
-//! Regeneration from splits that were compared with each other, where the volume's mode compares.
+//! Regeneration from splits that were compared with each other, where the volume's mode compares or its
+//! pages have tags.
 //!
 //! k splits always form a code word: from survivors of which one is wrong a new split would be made
 //! that agrees with it, and the page would be wrong for good without anybody noticing (soundness Y4).
 //! So the new host gets more sources than it needs and compares them (`host::fill::compared`). Where
 //! they disagree beyond what tells which are wrong, the steps become smaller until it is one page;
 //! that one is **torn**, an error until it is written whole.
+//!
+//! With tags one source more than k is enough: where they disagree the client, which has the tags, looks
+//! the pages through and heals them (`mending`) before the rebuild goes on. A page that still disagrees
+//! when it alone was looked through is rebuilt from what is there: its tag goes on telling that it is wrong.
 
 use super::Control;
 use crate::Mode;
@@ -13,12 +18,21 @@ use crate::marks::Soundness;
 
 impl Control {
     /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`.
-    pub(super) fn source_count(&self, target: HostIndex, page: u64, count: u32) -> usize {
+    /// `is_judged`: whether the step's first page is not known to disagree for good.
+    pub(super) fn source_count(
+        &self,
+        target: HostIndex,
+        page: u64,
+        count: u32,
+        is_judged: bool,
+    ) -> usize {
         let (k, resilience) = (self.core.scheme.k(), self.core.resilience());
+        let is_tagged = self.is_tagged();
         // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
-        let is_judged = self.core.marks.written.contains(page)
+        let is_judged = is_judged
+            && self.core.marks.written.contains(page)
             && self.core.marks.soundness(page) == Soundness::Sound;
-        if !resilience.compares() || (count == 1 && !is_judged) {
+        if !(resilience.compares() || is_tagged) || (count == 1 && !is_judged) {
             return k;
         }
         if !self.hosts[target].speaks(COMPARES_SINCE) {
@@ -26,6 +40,8 @@ impl Control {
             return k;
         }
         match resilience.mode() {
+            // Its tag says what a page is, once it is known that something is wrong.
+            _ if is_tagged => k + 1,
             Mode::Correction => resilience.correction_splits(),
             _ => resilience.read_splits(),
         }
@@ -34,8 +50,16 @@ impl Control {
     /// The sources of a step disagree: goes on in smaller ones, to the page that they disagree about.
     pub(super) fn on_disagreement(&mut self, at: usize, start: u32, until: u32, end: u32) {
         let extent = self.repairs[at].extent;
-        let count = until - start;
-        if count == 1 {
+        let (count, now) = (until - start, self.now());
+        if self.is_tagged() {
+            if count == 1 && self.repairs[at].mended == (start..until) {
+                self.repairs[at].unjudged = Some(start);
+                return self.fill(at, start, end, now);
+            }
+            if count == 1 || !self.is_mended(at, start, until) {
+                return self.mend(at, start, until);
+            }
+        } else if count == 1 {
             let page = extent as u64 * self.core.extent_pages + u64::from(start);
             tracing::warn!(
                 extent,
@@ -45,7 +69,6 @@ impl Control {
             self.core.marks.tear(page);
         }
         self.repairs[at].pages_max = (count / 2).max(1);
-        let now = self.now();
         self.fill(at, start, end, now);
     }
 }

@@ -124,6 +124,8 @@ impl Control {
             window: pool_window(&member.window.descriptor),
         };
         let copies = slot != split && !self.is_rebuilt(stripe, split);
+        // Whether pages are to be right before they are read, since reading would not show it.
+        let is_blind;
         let (code, sources) = if copies {
             // Copying costs a k-th of decoding, needs no other host, and is right also for pages
             // that decoding would get wrong.
@@ -131,6 +133,7 @@ impl Control {
             let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
                 return self.abandon(at);
             };
+            is_blind = self.is_condemned(replaced.session.host);
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
             (COPY, sources.into_iter().collect::<Vec<Source>>())
         } else {
@@ -147,14 +150,20 @@ impl Control {
                 .collect();
             others
                 .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
-            let count = self.source_count(target.host, first, until - start);
+            let is_judged = self.repairs[at].unjudged != Some(start);
+            let count = self.source_count(target.host, first, until - start, is_judged);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
+            let there = (stripe.readable() & !(1 << split)).count_ones() as usize;
+            is_blind = others.len() < count.min(there);
             ((k, stripe.splits() - k, split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {
             return self.pause(at, start, now);
+        }
+        if is_blind && !is_trial && self.is_tagged() && !self.is_mended(at, start, until) {
+            return self.mend(at, start, until);
         }
         let from = u64::from(start);
         let len_bytes = u64::from(until - start) * split_bytes;
@@ -200,9 +209,6 @@ impl Control {
 
     /// Lets writers into the chunk until sources are tried again: what stands in the way may
     /// take long to pass. A target that can reach too few for too often is replaced.
-    ///
-    /// Of a chunk that is not void, what lies before `start` is filled: from now on writers reach it there. Of a trial
-    /// nothing is, and nobody was kept away from what lies before the page that it was made with.
     pub(super) fn pause(&mut self, at: usize, start: u32, now: Time) {
         self.repairs[at].pauses += 1;
         if self.repairs[at].pauses > PAUSES_MAX {
@@ -211,6 +217,19 @@ impl Control {
             }
             return self.abandon(at);
         }
+        let start = self.lift_fence(at, start);
+        self.repairs[at].stage = Stage::Pausing {
+            until: now.after(PAUSE),
+            start,
+        };
+    }
+
+    /// Lets writers into the chunk before all of it is filled; where it goes on later.
+    ///
+    /// What lies before `start` is filled: from now on writers reach it there. Not in a chunk that is void;
+    /// and of a trial nothing is, for nobody was kept away from what lies before the page that it was
+    /// made with.
+    pub(super) fn lift_fence(&mut self, at: usize, start: u32) -> u32 {
         let Repair {
             is_trial, chunk, ..
         } = self.repairs[at];
@@ -221,10 +240,7 @@ impl Control {
         };
         let state = MemberState::Filling { watermark: start };
         self.set_state(at, state, Fence::default());
-        self.repairs[at].stage = Stage::Pausing {
-            until: now.after(PAUSE),
-            start,
-        };
+        start
     }
 
     pub(super) fn on_filled(&mut self, host: HostIndex, request: u64, result: FillResult) {

@@ -16,6 +16,7 @@ impl Control {
                 Stage::Filling(_) => RelocationStage::Drained,
                 Stage::Acquiring
                 | Stage::Pausing { .. }
+                | Stage::Mending { .. }
                 | Stage::Queued { .. }
                 | Stage::Reclaiming { .. }
                 | Stage::Dropping { .. }
@@ -50,6 +51,7 @@ impl Control {
         let done = match self.repairs[self.find_repair(extent)?].stage {
             Stage::Draining { start, .. }
             | Stage::Pausing { start, .. }
+            | Stage::Mending { start }
             | Stage::Queued { start } => start,
             Stage::Filling(fills) => fills.end,
             Stage::Acquiring => 0,

@@ -7,12 +7,14 @@
 //! above it they are degraded, only inside the chunk do they wait. Reads go on throughout.
 //!
 //! The same fence and drain serve the reclaim of extents that were discarded whole, and slabs that
-//! are moved (`moving`): their copy is filled beside them, and takes their place when it is whole.
+//! are moved (`moving`): their copy is filled beside them, and takes their place when it is whole. In
+//! protected volumes a chunk is `MENDING` where its sources are doubted (`mending`).
 //!
 //! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
 //! a fence never outlives its repair; one repair per extent.
 //! Paper: \[hydra22\] 4.4 (background slab regeneration).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
 use super::pacing::Load;
 use super::{Control, Granted, pool_window};
-use crate::directory::{HostIndex, Member, MemberState, Session};
+use crate::directory::{HostIndex, Member, MemberState, Session, Snapshot};
 use crate::fence::{Fence, Gate};
 
 /// One extent being repaired or reclaimed.
@@ -61,6 +63,12 @@ pub(super) struct Repair {
     pub filled_bytes: u64,
     /// Most pages that are filled at a time, while sources disagree somewhere in the chunk.
     pub pages_max: u32,
+    /// What that is in the chunk that is fenced next.
+    pub pages_after: u32,
+    /// Pages that were looked through last (`mending`).
+    pub mended: Range<u32>,
+    /// A page that is rebuilt from k sources, since nothing tells what it is.
+    pub unjudged: Option<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +83,8 @@ pub(super) enum Stage {
     Pausing { until: Time, start: u32 },
     /// Nothing is fenced: as many chunks of other repairs are as may be.
     Queued { start: u32 },
+    /// Nothing is fenced: pages are looked through.
+    Mending { start: u32 },
     /// Writers of a wholly discarded extent are leaving.
     Reclaiming { epoch: u64 },
     /// Workers are leaving the slabs of an extent that goes back to the disk.
@@ -105,6 +115,9 @@ impl Repair {
             ease: Ease::default(),
             filled_bytes: 0,
             pages_max: u32::MAX,
+            pages_after: u32::MAX,
+            mended: 0..0,
+            unjudged: None,
             began: now,
         }
     }
@@ -233,6 +246,7 @@ impl Control {
                 self.repair_retry = Time(0);
             }
             Stage::Pausing { until, start } if now >= until => self.fence(at, start),
+            Stage::Mending { start } if self.is_looked_through(extent) => self.fence(at, start),
             Stage::Queued { start } if self.fenced_besides(at) < self.pacing.step().chunks => {
                 self.fence(at, start);
             }
@@ -249,6 +263,7 @@ impl Control {
             | Stage::Dropping { .. }
             | Stage::Leaving { .. }
             | Stage::Pausing { .. }
+            | Stage::Mending { .. }
             | Stage::Queued { .. }
             | Stage::Acquiring => {}
         }
@@ -277,17 +292,20 @@ impl Control {
         self.repairs.iter().filter(drops).count()
     }
 
-    /// Looks for stripes with a missing member and starts on the first few.
+    /// Looks for stripes with a missing member and starts on a few: on those with the fewest left first, so
+    /// that what was lost comes before what an extent is to have besides (`reshaping`).
     fn start_repairs(&mut self, now: Time) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        if self.rebuilding() >= REPAIRS_MAX {
+            self.repair_retry = Time(0);
+            return;
+        }
+        for (extent, split) in incomplete(&snapshot) {
             if self.rebuilding() >= REPAIRS_MAX {
                 self.repair_retry = Time(0);
                 return;
             }
-            let Some(stripe) = stripe else { continue };
-            let mut splits = stripe.members.iter().take(stripe.splits());
-            let Some(split) = splits.position(Option::is_none) else {
+            let Some(stripe) = &snapshot.extents[extent] else {
                 continue;
             };
             if stripe.has_stranded() {
@@ -442,7 +460,7 @@ impl Control {
         let repair = &mut self.repairs[at];
         repair.shunned = 0;
         (repair.chunk, repair.filled_bytes) = (start, 0);
-        repair.pages_max = u32::MAX;
+        repair.pages_max = std::mem::replace(&mut repair.pages_after, u32::MAX);
         repair.fill_bytes = step.fill_bytes;
         repair.stage = Stage::Draining { epoch, start, end };
     }
@@ -511,4 +529,20 @@ impl Control {
             self.abandon(at);
         }
     }
+}
+
+/// Extents that lack members, those with the fewest left first, and the first split that each lacks.
+fn incomplete(snapshot: &Snapshot) -> Vec<(usize, usize)> {
+    let mapped = snapshot.extents.iter().enumerate();
+    let mut lacking: Vec<(u32, usize, usize)> = mapped
+        .filter_map(|(extent, stripe)| {
+            let stripe = stripe.as_deref()?;
+            let mut splits = stripe.members.iter().take(stripe.splits());
+            let split = splits.position(Option::is_none)?;
+            Some((stripe.readable().count_ones(), extent, split))
+        })
+        .collect();
+    lacking.sort_unstable();
+    let lacking = lacking.into_iter();
+    lacking.map(|(_, extent, split)| (extent, split)).collect()
 }

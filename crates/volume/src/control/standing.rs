@@ -86,13 +86,14 @@ impl Control {
     }
 
     /// Whether the copy in the making of a split is made from others: its host's bytes are doubted,
-    /// and enough are left without them.
+    /// and enough are left without them. Where tags tell what is right, enough to be compared: a copy
+    /// takes away nothing that a page could be made from.
     pub(super) fn is_rebuilt(&self, stripe: &Stripe, split: usize) -> bool {
         let host = stripe.members[split]
             .as_ref()
             .map(|member| member.session.host);
         let others = stripe.readable() & !(1 << split);
         host.is_some_and(|host| self.is_condemned(host))
-            && others.count_ones() as usize >= self.core.scheme.k()
+            && others.count_ones() as usize >= self.core.scheme.k() + usize::from(self.is_tagged())
     }
 }

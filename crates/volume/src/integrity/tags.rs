@@ -17,6 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_codec::{crc64, xxh3};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::protection::Protection;
@@ -26,6 +27,15 @@ use crate::marks::{IN_FLIGHT_MAX, Marks, Soundness, Words, allocate};
 /// A tag: a checksum in the first word, or a seal.
 pub type Tag = [u64; 3];
 
+/// How checksums are made; a volume keeps to what its pages were written with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sum {
+    /// CRC-64/NVME, as in files of the first version.
+    Crc64,
+    /// XXH3-64.
+    Xxh3,
+}
+
 /// The tags of one volume.
 pub struct Tags {
     entries: Words,
@@ -34,6 +44,7 @@ pub struct Tags {
     pending_count: AtomicU64,
     /// Words of a tag.
     width: usize,
+    sum: Sum,
     /// What encrypts pages, where tags are seals.
     pub sealer: Option<Sealer>,
     file: Option<File>,
@@ -51,6 +62,9 @@ pub enum TagsError {
         /// What it was to be opened with.
         wanted: &'static str,
     },
+    /// Another version of this program wrote them.
+    #[error("tags of pages: written by a version of this program that this one does not know")]
+    Version,
     /// Its pages were sealed with another key.
     #[error("this is not the key that the volume's pages are sealed with")]
     Key,
@@ -61,7 +75,10 @@ pub enum TagsError {
 
 /// Words in front of all else: magic, volume, width, fingerprint, number of owners.
 const HEADER_WORDS: usize = 512;
+/// Of seals, and of checksums that are CRC-64.
 const MAGIC: u64 = u64::from_le_bytes(*b"cenoteT1");
+/// Of checksums that are XXH3.
+const MAGIC_XXH3: u64 = u64::from_le_bytes(*b"cenoteT2");
 /// Words of a staged or pending tag: its page's number and 1, then the tag.
 const SLOT_WORDS: usize = 4;
 const OWNER_WORDS: usize = 2 * OWNERS_MAX;
@@ -177,7 +194,15 @@ impl Tags {
             let owners: Vec<OwnerSalt> = (0..=count).map(of).collect();
             sealer = Some(Sealer::new(key, volume, &owners)?);
         }
-        word(0).store(MAGIC, Ordering::Release);
+        let is_left = [MAGIC, MAGIC_XXH3].contains(&word(0).load(Ordering::Acquire));
+        if !is_left {
+            let magic = if sealer.is_some() { MAGIC } else { MAGIC_XXH3 };
+            word(0).store(magic, Ordering::Release);
+        }
+        let sum = match word(0).load(Ordering::Acquire) {
+            MAGIC => Sum::Crc64,
+            _ => Sum::Xxh3,
+        };
         let slots = HEADER_WORDS + OWNER_WORDS;
         let entry_words = usize::try_from(page_count).map_err(|_| too_large())? * width;
         Ok(Self {
@@ -186,6 +211,7 @@ impl Tags {
             pending: Words::new(map, slots + STAGED_WORDS, STAGED_WORDS),
             pending_count: AtomicU64::new(0),
             width,
+            sum,
             sealer,
             file,
         })
@@ -218,6 +244,15 @@ impl Tags {
         }
     }
 
+    /// The checksum of a page's bytes.
+    #[inline]
+    pub fn checksum(&self, bytes: &[u8]) -> u64 {
+        match self.sum {
+            Sum::Xxh3 => xxh3(bytes),
+            Sum::Crc64 => crc64(bytes),
+        }
+    }
+
     /// The page's tag. It is the page's if nobody wrote the page meanwhile.
     #[inline]
     pub fn load(&self, page: u64) -> Tag {
@@ -227,6 +262,20 @@ impl Tags {
             *word = stored.load(Ordering::Relaxed);
         }
         tag
+    }
+
+    /// Hints that the page's tag is asked for soon: among many pages it is in no cache.
+    #[inline]
+    pub fn prefetch(&self, page: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let entry = self.entry(page).as_ptr();
+            // SAFETY: a hint that never faults; the address is inside the map.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(entry.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = page;
     }
 
     /// Notes the tag that a write in this slot gives its page, before it is listed. Under its claim.
@@ -312,7 +361,11 @@ impl Tags {
 fn check(map: &Arc<MmapRaw>, protection: &Protection, volume: u128) -> Result<(), TagsError> {
     let header = Words::new(map, 0, HEADER_WORDS);
     let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
-    let is_same = word(0) == MAGIC
+    let magic = word(0);
+    if magic != MAGIC && magic != MAGIC_XXH3 && magic << 8 == MAGIC << 8 {
+        return Err(TagsError::Version);
+    }
+    let is_same = (magic == MAGIC || magic == MAGIC_XXH3 && word(3) == 1)
         && (word(1), word(2)) == (volume as u64, (volume >> 64) as u64)
         && word(3) == protection.tag_words() as u64;
     if !is_same {

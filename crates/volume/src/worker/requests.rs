@@ -113,9 +113,27 @@ impl Worker {
     /// # Errors
     /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
     pub fn scrub(&mut self, page: u64) -> Result<(), IoError> {
-        let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
-        let nobody = std::ptr::null_mut();
-        self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
+        self.run(Slot::scrub(page))
+    }
+
+    /// Begins a [`Worker::scrub`] whose end [`Worker::end_scrub`] tells, by whoever polls; `None` while too
+    /// much is under way.
+    pub(crate) fn begin_scrub(&mut self, page: u64) -> Option<u16> {
+        let index = self.free_requests.pop()?;
+        self.start(index, Slot::scrub(page));
+        Some(index)
+    }
+
+    /// How it ended, once it has.
+    pub(crate) fn end_scrub(&mut self, index: u16) -> Option<Result<(), IoError>> {
+        let slot = &mut self.requests[usize::from(index)];
+        if !slot.is_over() {
+            return None;
+        }
+        let result = slot.result;
+        *slot = Slot::free();
+        self.free_requests.push(index);
+        Some(result)
     }
 
     /// Runs one request with a borrowed buffer to its end.
@@ -314,6 +332,11 @@ impl Slot {
             timed: None,
             result: Ok(()),
         }
+    }
+
+    fn scrub(page: u64) -> Self {
+        let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
+        Self::new(Kind::Scrub, std::ptr::null_mut(), offset, len_bytes)
     }
 
     fn is_over(&self) -> bool {

@@ -87,6 +87,7 @@ impl Client {
         self.mending.clear();
         self.missing.clear();
         self.missing_epoch = 0;
+        self.few_epoch = 0;
         self.volume = None;
         self.epoch = 0;
         self.seats.clear();

@@ -2,10 +2,10 @@
 //!
 //! One split of a page at a time: of a page that is at risk already nothing more rots until it is
 //! written whole. Meanwhile it may be an error; other bytes it may never be, and where enough
-//! splits are left to put it right, no error either.
+//! splits are left to put it right, no error either. With tags that is one more than k, all the time.
 
 use cenote_fabric::sim::{Net, NodeId};
-use cenote_volume::{Mode, PAGE_BYTES, Protection};
+use cenote_volume::{Mode, PAGE_BYTES, Protection, Stepped};
 
 use super::super::model::{Cause, Excuse, SECTOR_BYTES};
 use super::super::random::Random;
@@ -59,11 +59,37 @@ impl Client {
     }
 
     /// Splits of a page beside k that it takes to put a wrong one right; `None`: it may stay an error.
-    /// With tags every host of r may go, and rebuilds from what is left know nothing of tags: they
-    /// spread a wrong split, or tear the page.
+    /// A tag tells with one: if no more than k were left at some time, see [`Client::note_few`].
     fn needed_to_right(&self) -> Option<usize> {
         let is_correcting = self.plan.resilience.mode() == Mode::Correction;
-        (is_correcting && !self.is_tagged()).then(|| 2 * self.plan.resilience.delta())
+        match self.is_tagged() {
+            true => Some(1),
+            false => is_correcting.then(|| 2 * self.plan.resilience.delta()),
+        }
+    }
+
+    /// Pages that rotted, and that nothing tells any more: no more than k splits are there.
+    pub(super) fn note_few(&mut self) {
+        let epoch = self.volume.as_ref().map_or(0, Stepped::epoch);
+        // While it is taken over, what is there is still being found.
+        if self.is_opening
+            || !self.is_tagged()
+            || std::mem::replace(&mut self.few_epoch, epoch) == epoch
+        {
+            return;
+        }
+        let scheme = self.plan.resilience.scheme();
+        let extent_pages = to_index(self.plan.slab_bytes) / scheme.split_bytes();
+        let pages = to_index(self.plan.size_bytes) / PAGE_BYTES;
+        let mut live = vec![0; pages.div_ceil(extent_pages)];
+        for seat in self.seats().iter().filter(|seat| seat.is_live) {
+            live[seat.extent] += 1;
+        }
+        let few = live.iter().enumerate();
+        for (extent, _) in few.filter(|(_, live)| **live <= scheme.k()) {
+            let first = extent * extent_pages;
+            self.model.leave_few(first..first + extent_pages);
+        }
     }
 
     fn expect_right(&mut self, gone: usize) {
@@ -112,7 +138,13 @@ impl Client {
         // A host that is down, or has given the slab to somebody else since, has none to rot.
         net.corrupt(node, seat.window, seat.generation, offset, len)
             .ok()?;
-        self.model.risk(to_index(page), Cause::Rot, step);
+        let of_extent = live.iter().filter(|other| other.extent == seat.extent);
+        let is_among_few = of_extent.count() <= self.plan.resilience.scheme().k();
+        let cause = match self.is_tagged() && is_among_few {
+            true => Cause::RotAmongFew,
+            false => Cause::Rot,
+        };
+        self.model.risk(to_index(page), cause, step);
         Some(format!("split {} of page {page}", seat.split))
     }
 }

@@ -99,6 +99,33 @@ fn what_was_made_otherwise_is_refused_and_stays_as_it_was() {
 }
 
 #[test]
+fn checksums_stay_what_they_were_and_a_later_version_is_refused() {
+    let files = files();
+    let page = [7; crate::PAGE_BYTES];
+    let first = owner(&files, &Protection::Checksum).unwrap();
+    assert_eq!(first.tags.checksum(&page), xxh3(&page));
+    write(&first, 0, 5, [1, 0, 0]);
+    end(&first, 0, 5, [1, 0, 0]);
+    drop(first);
+    let map = Arc::new(MmapRaw::map_raw(&files.1).unwrap());
+    let magic = |bytes: &[u8; 8]| {
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        header.as_slice()[0].store(u64::from_le_bytes(*bytes), Ordering::Release);
+    };
+    magic(b"cenoteT1");
+    for _ in 0..2 {
+        let next = owner(&files, &Protection::Checksum).unwrap();
+        assert_eq!(next.tags.checksum(&page), crc64(&page));
+    }
+    magic(b"cenoteT3");
+    let refused = owner(&files, &Protection::Checksum).err();
+    assert!(matches!(refused, Some(TagsError::Version)));
+    magic(b"cenoteP1");
+    let refused = owner(&files, &Protection::Checksum).err();
+    assert!(matches!(refused, Some(TagsError::Other { .. })));
+}
+
+#[test]
 fn pages_of_an_unprotected_volume_have_no_tags_to_take_over() {
     let files = files();
     let marks = Marks::create(&files.0, 3, PAGES).unwrap();

@@ -94,6 +94,7 @@ impl Worker {
             state.primary = chosen.trailing_zeros() as u8;
         }
         self.prefetch(op, chosen, Verb::Read);
+        self.prefetch_tag(op);
         self.post(op, chosen, Verb::Read);
     }
 

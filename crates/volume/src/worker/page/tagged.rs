@@ -17,7 +17,6 @@ use super::verbs::bits;
 use crate::integrity::{Integrity, NUMBER_BLOCK, Tag, Tags};
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
-use cenote_codec::crc64;
 use cenote_pool::planted::{Planted, is_planted};
 
 /// A worker's own part of protecting pages: room, and numbers for seals.
@@ -63,6 +62,7 @@ impl Worker {
         if !is_tagged {
             return;
         }
+        self.prefetch_tag(op);
         let at = usize::from(op);
         let page = self.ops[at].page;
         let is_whole = self.ops[at].len_bytes == PAGE_BYTES && !self.is_discard(op);
@@ -75,7 +75,8 @@ impl Worker {
             // SAFETY: a whole page in the request's buffer or the operation's scratch, which nothing
             // writes while the operation lives.
             let bytes = unsafe { std::slice::from_raw_parts(bytes.cast_const(), PAGE_BYTES) };
-            self.ops[at].tag = [crc64(bytes), 0, 0];
+            let tags = self.tags().expect("it is tagged");
+            self.ops[at].tag = [tags.checksum(bytes), 0, 0];
             return;
         }
         let number = self.take_number();
@@ -106,6 +107,13 @@ impl Worker {
         let sealer = sealer.expect("a sealed volume has a sealer");
         self.ops[at].tag = sealer.seal(page, number, plain, sealed);
         self.ops[at].in_scratch = true;
+    }
+
+    /// Asks early for the page's tag, so that it comes while splits do.
+    pub(super) fn prefetch_tag(&self, op: u16) {
+        if let Some(tags) = self.tags() {
+            tags.prefetch(self.ops[usize::from(op)].page);
+        }
     }
 
     /// A number that no other page of this owner is sealed under.
@@ -374,7 +382,7 @@ unsafe fn fitting(
 ) -> Option<Tag> {
     let tags = integrity.tags.as_ref()?;
     let fits = |tag: &Tag| match &tags.sealer {
-        None => crc64(bytes) == tag[0] || is_planted(Planted::SkipTag),
+        None => tags.checksum(bytes) == tag[0] || is_planted(Planted::SkipTag),
         Some(sealer) => {
             // SAFETY: the caller's.
             let plain = unsafe { std::slice::from_raw_parts_mut(to, PAGE_BYTES) };

@@ -12,19 +12,18 @@ use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
+use crate::layout::{Layout, Place};
 use crate::marks::Marks;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::timings::Timings;
 use crate::wake::Wake;
-use crate::{PAGE_BYTES, Resilience, Scheme};
+use crate::{PAGE_BYTES, Resilience};
 
 /// Shared state of one volume.
 pub struct Core {
-    pub scheme: Cut,
+    layout: Layout,
     pub codes: Codes,
-    /// Pages in one extent: slab bytes / split bytes.
-    pub extent_pages: u64,
     /// Size of the volume in bytes; grows by resize.
     pub size_bytes: AtomicU64,
     pub directory: Arc<Directory>,
@@ -145,17 +144,16 @@ impl Core {
             host_count,
         } = shape;
         let scheme = resilience.scheme();
-        let extent_pages = slab_bytes / scheme.split_bytes() as u64;
-        let pages = pages_of(scheme, slab_bytes, size_max);
-        let codes = Codes::new(Cut::of(scheme));
+        let layout = Layout::new(Cut::of(scheme), slab_bytes);
+        let pages = pages_of(layout, size_max);
+        let codes = Codes::new();
         // Not by the first who codes a page.
-        codes.with(scheme.r());
-        let extent_count =
-            usize::try_from(pages / extent_pages).expect("volume sizes fit the address space");
+        codes.with(layout.cut(), scheme.r());
+        let extent_count = usize::try_from(pages / layout.extent_pages())
+            .expect("volume sizes fit the address space");
         Self {
-            scheme: Cut::of(scheme),
+            layout,
             codes,
-            extent_pages,
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
             claims: Claims::new(),
@@ -193,8 +191,7 @@ impl Core {
 
     /// Makes sure that what is known of the pages of so large a volume has room.
     pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
-        let extents = size_bytes.div_ceil(self.extent_pages * PAGE_BYTES as u64);
-        let pages = extents * self.extent_pages;
+        let pages = pages_of(self.layout, size_bytes);
         if let Some(tags) = &self.integrity.tags {
             tags.reserve(pages)?;
         }
@@ -203,17 +200,39 @@ impl Core {
 
     /// The pages of an extent.
     pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
-        let base = extent as u64 * self.extent_pages;
-        base..base + self.extent_pages
+        self.layout_of(extent).pages(extent)
     }
 
-    /// Extent of a page of the volume, and the page's index in it.
-    pub fn locate(&self, page: u64) -> (usize, u32) {
-        let extent =
-            usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
-        let index =
-            u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
-        (extent, index)
+    /// The first page at or after `from` and before `end` of which an extent holds data.
+    pub fn held(&self, _extent: usize, from: u64, end: u64) -> Option<u64> {
+        self.marks.written.next(from, end, true)
+    }
+
+    /// Whether an extent holds data.
+    pub fn holds(&self, extent: usize) -> bool {
+        let pages = self.pages(extent);
+        self.held(extent, pages.start, pages.end).is_some()
+    }
+
+    /// Pages of which an extent holds data.
+    pub fn held_count(&self, extent: usize) -> u64 {
+        let pages = self.pages(extent);
+        self.marks.written.count(pages.start, pages.end)
+    }
+
+    /// How the pages of an extent lie.
+    pub fn layout_of(&self, _extent: usize) -> Layout {
+        self.layout
+    }
+
+    /// How pages lie that are written for the first time.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Where a page of the volume is.
+    pub fn locate(&self, page: u64) -> Place {
+        self.layout.locate(page)
     }
 
     /// Asks the control thread to map an extent and says where that stands.
@@ -289,8 +308,7 @@ impl Core {
 
 /// Pages of a volume of up to `size_max` bytes, in whole extents: the control thread looks at each
 /// to its end.
-pub fn pages_of(scheme: Scheme, slab_bytes: u64, size_max: u64) -> u64 {
-    let extent_pages = slab_bytes / scheme.split_bytes() as u64;
+pub fn pages_of(layout: Layout, size_max: u64) -> u64 {
     let pages = size_max.div_ceil(PAGE_BYTES as u64);
-    pages.next_multiple_of(extent_pages)
+    pages.next_multiple_of(layout.extent_pages())
 }

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
 use crate::Resilience;
+use crate::scheme::Cut;
 
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
@@ -66,6 +67,8 @@ pub enum MemberState {
 /// The slabs of one extent. Immutable; a change makes another one.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe {
+    /// How its pages are cut; with fewer slabs than data splits nothing is read or acknowledged.
+    pub cut: Cut,
     /// Index = split. `None`: lost, or never had (degraded). While a slab is being moved there is
     /// one more past the last split's: its copy in the making.
     pub members: Vec<Option<Member>>,
@@ -125,6 +128,16 @@ impl Stripe {
         }
     }
 
+    /// Splits of a page in this stripe that are made of the others.
+    pub fn parities(&self) -> usize {
+        self.splits() - self.cut.k()
+    }
+
+    /// Whether pages can be read: at least as many slabs as data splits are there.
+    pub fn is_there(&self) -> bool {
+        self.readable().count_ones() as usize >= self.cut.k()
+    }
+
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {
         self.members
             .iter()
@@ -164,8 +177,6 @@ pub struct Directory {
     settled: AtomicU64,
     dropped: Mutex<Vec<Dropped>>,
     failed: Mutex<Vec<Session>>,
-    /// Data splits of the code: with fewer slabs nothing is read or acknowledged.
-    k: usize,
     /// Whether slabs that are out of reach are waited for: nothing else has their bytes.
     strands: bool,
 }
@@ -197,7 +208,6 @@ impl Directory {
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
-            k: resilience.scheme().k(),
             strands,
         }
     }
@@ -281,7 +291,7 @@ impl Directory {
                 }
                 let stripe = Arc::make_mut(stripe);
                 // No more than k left: after this one nothing is acknowledged.
-                let is_last = stripe.readable().count_ones() as usize <= self.k;
+                let is_last = stripe.readable().count_ones() as usize <= stripe.cut.k();
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {
                         let member = stripe.members[index].take().expect("a hit is present");

@@ -23,6 +23,7 @@ mod homing;
 mod integrity;
 mod journal;
 mod kept;
+mod layout;
 mod marks;
 mod request;
 mod resilience;

@@ -194,7 +194,7 @@ impl Control {
         let core = self.core();
         let snapshot = core.directory.snapshot();
         let resilience = snapshot.resilience;
-        let extent_bytes = core.extent_pages * PAGE_BYTES as u64;
+        let extent_bytes = core.layout().extent_pages() * PAGE_BYTES as u64;
         let mapped = snapshot.extents.iter().enumerate();
         let extents: Vec<ExtentStatus> = mapped
             .filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?)))
@@ -279,15 +279,14 @@ impl Control {
 
     fn extent_status(&self, index: usize, stripe: &Stripe) -> ExtentStatus {
         let core = self.core();
-        let base = index as u64 * core.extent_pages;
         let readable = stripe.readable().count_ones() as usize;
         let splits = stripe.members.iter().take(stripe.splits());
         let filling = splits
             .flatten()
             .any(|member| member.state != MemberState::Live);
-        let health = if readable < core.scheme.k() && core.backing.is_some() {
+        let health = if !stripe.is_there() && core.backing.is_some() {
             Health::Degraded
-        } else if readable < core.scheme.k() {
+        } else if !stripe.is_there() {
             Health::Lost
         } else if readable == stripe.splits() {
             Health::Healthy
@@ -301,8 +300,7 @@ impl Control {
             index,
             health,
             activity: self.activity_of(index),
-            stored_bytes: core.marks.written.count(base, base + core.extent_pages)
-                * PAGE_BYTES as u64,
+            stored_bytes: core.held_count(index) * PAGE_BYTES as u64,
             hosts: stripe
                 .members
                 .iter()

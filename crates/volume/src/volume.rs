@@ -19,7 +19,9 @@ use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
+use crate::layout::Layout;
 use crate::marks::{Marks, MarksError};
+use crate::scheme::Cut;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -239,7 +241,8 @@ impl Volume {
             what: "making an eventfd",
             source,
         })?;
-        let pages = pages_of(scheme, slab_bytes, size_bytes_max);
+        let layout = Layout::new(Cut::of(scheme), slab_bytes);
+        let pages = pages_of(layout, size_bytes_max);
         let (marks, tags, journal) = match with.kept {
             Some((kept, left)) => {
                 let (marks, tags, journal) = kept.begin(&config, slab_bytes, pages, left)?;
@@ -328,7 +331,7 @@ impl Volume {
     /// Bytes of the volume in one extent.
     #[must_use]
     pub fn extent_bytes(&self) -> u64 {
-        self.core.extent_pages * PAGE_BYTES as u64
+        self.core.layout().extent_pages() * PAGE_BYTES as u64
     }
 
     /// A new worker with endpoints to every connected host; one per thread.

@@ -12,9 +12,9 @@ use crate::directory::HostIndex;
 use crate::marks::Soundness;
 
 impl Control {
-    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`.
-    pub(super) fn source_count(&self, target: HostIndex, page: u64, count: u32) -> usize {
-        let (k, resilience) = (self.core.scheme.k(), self.core.resilience());
+    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`, k at least.
+    pub(super) fn source_count(&self, target: HostIndex, k: usize, page: u64, count: u32) -> usize {
+        let resilience = self.core.resilience();
         // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
         let is_judged = self.core.marks.written.contains(page)
             && self.core.marks.soundness(page) == Soundness::Sound;
@@ -36,7 +36,7 @@ impl Control {
         let extent = self.repairs[at].extent;
         let count = until - start;
         if count == 1 {
-            let page = extent as u64 * self.core.extent_pages + u64::from(start);
+            let page = self.core.pages(extent).start + u64::from(start);
             tracing::warn!(
                 extent,
                 page,

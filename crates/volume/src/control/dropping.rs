@@ -67,8 +67,7 @@ impl Control {
 
     /// Begins to drop extents that have too few slabs left to be read.
     pub(super) fn drop_the_lost(&mut self) {
-        let k = self.core.scheme.k();
-        let is_lost = |stripe: &Stripe| (stripe.readable().count_ones() as usize) < k;
+        let is_lost = |stripe: &Stripe| !stripe.is_there();
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
             if !stripe.as_deref().is_some_and(is_lost) {

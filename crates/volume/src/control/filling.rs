@@ -75,7 +75,8 @@ impl Control {
     /// Has the target reach its sources before anything is fenced, for connecting takes longer than a
     /// chunk: it rebuilds a page that nobody reads before it is rebuilt again, under a fence.
     pub(super) fn reach_sources(&mut self, at: usize, now: Time) {
-        self.repairs[at].fill_bytes = self.core.scheme.split_bytes() as u64;
+        let layout = self.core.layout_of(self.repairs[at].extent);
+        self.repairs[at].fill_bytes = layout.cut().split_bytes() as u64;
         self.fill(at, 0, 0, now);
     }
 
@@ -86,14 +87,15 @@ impl Control {
         let (extent, split, slot) = (repair.extent, repair.split, repair.slot);
         let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
         let is_trial = repair.is_trial;
-        let base = extent as u64 * self.core.extent_pages;
+        let layout = self.core.layout_of(extent);
+        let base = layout.pages(extent).start;
         let last = if is_trial {
-            self.core.extent_pages
+            layout.extent_pages()
         } else {
             u64::from(end)
         };
         let (from, last) = (base + u64::from(start), base + last);
-        let Some(first) = self.core.marks.written.next(from, last, true) else {
+        let Some(first) = self.core.held(extent, from, last) else {
             return self.fence(at, end);
         };
         let start = u32::try_from(first - base).expect("inside the chunk");
@@ -102,8 +104,7 @@ impl Control {
         } else {
             end.min(start.saturating_add(self.repairs[at].pages_max))
         };
-        let split_bytes = self.core.scheme.split_bytes() as u64;
-        let k = self.core.scheme.k();
+        let (k, split_bytes) = (layout.cut().k(), layout.cut().split_bytes() as u64);
         let snapshot = self.core.directory.snapshot();
         let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
             return self.abandon(at);
@@ -111,7 +112,7 @@ impl Control {
         let Some(Some(member)) = stripe.members.get(slot) else {
             return self.abandon(at);
         };
-        if (stripe.readable().count_ones() as usize) < k {
+        if !stripe.is_there() {
             return self.abandon(at);
         }
         let usable = |index: usize| shunned >> index & 1 == 0;
@@ -144,10 +145,10 @@ impl Control {
                 .collect();
             others
                 .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
-            let count = self.source_count(target.host, first, until - start);
+            let count = self.source_count(target.host, k, first, until - start);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
-            ((k, stripe.splits() - k, split), sources.collect())
+            ((k, stripe.parities(), split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {

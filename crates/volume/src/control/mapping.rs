@@ -369,7 +369,8 @@ impl Control {
             }
         }
         let live = members.iter().flatten().count();
-        let all_data = self.core.scheme.k();
+        let cut = self.core.layout_of(extent).cut();
+        let all_data = cut.k();
         if live < all_data {
             for member in members.into_iter().flatten() {
                 self.give_back(member.session, pool_window(&member.window.descriptor));
@@ -399,6 +400,7 @@ impl Control {
         }
         self.core.directory.publish(|next| {
             next.extents[extent] = Some(std::sync::Arc::new(Stripe {
+                cut,
                 members,
                 changed_in: next.epoch,
                 ..Stripe::default()

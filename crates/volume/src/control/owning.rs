@@ -82,7 +82,9 @@ impl Control {
         let members = self.core.resilience().scheme().members();
         let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
         for (&(extent, split), held) in &image.held {
-            let stripe = found.entry(extent as usize).or_insert_with(|| Stripe {
+            let extent = extent as usize;
+            let stripe = found.entry(extent).or_insert_with(|| Stripe {
+                cut: self.core.layout_of(extent).cut(),
                 members: vec![None; members],
                 stranded: vec![None; members],
                 ..Stripe::default()
@@ -102,17 +104,16 @@ impl Control {
         }
         // A page that holds data where no slab does is lost, and does not become zeros.
         for extent in 0..self.core.directory.snapshot().extents.len() {
-            let pages = self.core.pages(extent);
-            let first = self.core.marks.written.next(pages.start, pages.end, true);
-            if first.is_some() {
+            if self.core.holds(extent) {
                 found.entry(extent).or_insert_with(|| Stripe {
+                    cut: self.core.layout_of(extent).cut(),
                     members: vec![None; members],
                     ..Stripe::default()
                 });
             }
         }
         for stripe in found.values() {
-            self.core.codes.with(stripe.splits() - self.core.scheme.k());
+            self.core.codes.with(stripe.cut, stripe.parities());
         }
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
@@ -310,7 +311,7 @@ impl Control {
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
             let patience = if is_present { PRESENT_MAX } else { ABSENT_MAX };
-            let is_readable = stripe.readable().count_ones() as usize >= self.core.scheme.k();
+            let is_readable = stripe.is_there();
             let since = match &self.opening {
                 Some(opening) => opening.since,
                 None if is_readable => *self.waits.entry(extent).or_insert(now),
@@ -428,7 +429,7 @@ impl Control {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
             if let Some(stripe) = stripe {
-                let data = (1_u64 << self.core.scheme.k()) - 1;
+                let data = (1_u64 << stripe.cut.k()) - 1;
                 if stripe.readable() & data != data {
                     self.condemn(extent);
                 }
@@ -440,7 +441,7 @@ impl Control {
     /// A data split of the extent is lost, and may be decoded from what remains.
     pub(super) fn condemn(&self, extent: usize) {
         // Copies do not depend on each other.
-        if self.core.scheme.k() > 1 {
+        if self.core.layout_of(extent).cut().k() > 1 {
             let pages = self.core.pages(extent);
             self.core.marks.condemn(pages.start, pages.end);
         }

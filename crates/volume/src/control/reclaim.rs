@@ -12,23 +12,15 @@ impl Control {
     pub(super) fn reclaim_empty(&mut self) {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            let base = extent as u64 * self.core.extent_pages;
-            let is_empty = || {
-                self.core
-                    .marks
-                    .written
-                    .next(base, base + self.core.extent_pages, true)
-                    .is_none()
-            };
-            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || !is_empty() {
+            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || self.core.holds(extent)
+            {
                 continue;
             }
             if self.find_repair(extent).is_some() {
                 self.core.discarded.store(true, Ordering::Release);
                 continue;
             }
-            let pages =
-                u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+            let pages = self.core.layout_of(extent).extent_end();
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
                 stripe.fence = 0..pages;
                 true
@@ -42,13 +34,7 @@ impl Control {
     /// The extent is drained: unmaps it unless a write came first.
     pub(super) fn reclaim(&mut self, at: usize) {
         let extent = self.repairs.swap_remove(at).extent;
-        let base = extent as u64 * self.core.extent_pages;
-        let is_empty = self
-            .core
-            .marks
-            .written
-            .next(base, base + self.core.extent_pages, true)
-            .is_none();
+        let is_empty = !self.core.holds(extent);
         let mut freed = Vec::new();
         self.core.directory.publish(|next| {
             match &mut next.extents[extent] {

@@ -88,7 +88,7 @@ impl Control {
 
     fn describe(&self, extent: usize, stripe: Option<&Stripe>, changes: &mut Vec<Change>) {
         // Those that the stripe has had as well.
-        for split in 0..self.core.scheme.splits_max() {
+        for split in 0..self.core.layout_of(extent).cut().splits_max() {
             let live = stripe
                 .filter(|stripe| split < stripe.splits())
                 .and_then(|stripe| stripe.members[split].as_ref())

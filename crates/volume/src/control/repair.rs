@@ -278,8 +278,7 @@ impl Control {
             if stripe.has_stranded() {
                 continue;
             }
-            let is_lost = (stripe.readable().count_ones() as usize) < self.core.scheme.k();
-            if is_lost || self.find_repair(extent).is_some() {
+            if !stripe.is_there() || self.find_repair(extent).is_some() {
                 continue;
             }
             let members = stripe.members.iter().flatten();
@@ -319,7 +318,7 @@ impl Control {
         };
         let Granted { session, window } = granted;
         let moves = self.repairs[at].moves();
-        if split < self.core.scheme.k() && !moves {
+        if split < self.core.layout_of(extent).cut().k() && !moves {
             self.condemn(extent);
         }
         tracing::info!(extent, split, moves, host = %self.hosts[session.host].config.name, "regeneration starts");
@@ -344,8 +343,8 @@ impl Control {
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
         if is_planted(Planted::PublishEarly) {
-            let pages = u32::try_from(self.core.extent_pages);
-            return self.fence(at, pages.expect("an extent has fewer than 2^32 pages"));
+            let pages = self.core.layout_of(extent).extent_end();
+            return self.fence(at, pages);
         }
         self.reach_sources(at, now);
     }
@@ -358,9 +357,8 @@ impl Control {
             slot,
             ..
         } = self.repairs[at];
-        let pages =
-            u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
-        let split_bytes = self.core.scheme.split_bytes() as u64;
+        let layout = self.core.layout_of(extent);
+        let (pages, split_bytes) = (layout.extent_end(), layout.cut().split_bytes() as u64);
         let now = self.now();
         let step = self.pacing.step();
         let chunk = (step.fill_bytes * u64::from(step.fills)).div_ceil(split_bytes);

@@ -26,6 +26,7 @@ use super::placing::Placer;
 use super::repair::REPAIRS_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
+use crate::scheme::Cut;
 use crate::status::ChangeStatus;
 use crate::{Resilience, Scheme};
 
@@ -60,7 +61,7 @@ impl Control {
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
         // Before anybody has pages to code in a stripe of that width.
-        self.core.codes.with(to.r());
+        self.core.codes.with(Cut::of(to), to.r());
         self.placer = Placer::new(self.placement, to, &self.hosts);
         let epoch = self.core.directory.publish(|next| {
             next.resilience = resilience;
@@ -84,9 +85,8 @@ impl Control {
         };
         if self.reshaping.change.is_none() {
             // The last owner ended in the middle of it, or an extent was being mapped meanwhile.
-            let parities = first.splits() - self.core.scheme.k();
             self.reshaping.change = Some(Change {
-                from: self.core.scheme.with_parities(parities),
+                from: first.cut.with_parities(first.parities()),
                 epoch: snapshot.epoch,
             });
         }
@@ -98,14 +98,14 @@ impl Control {
             .collect();
         let mut growing = REPAIRS_MAX.saturating_sub(self.mendable(&snapshot));
         let mut surplus = Vec::new();
-        let (k, splits) = (self.core.scheme.k(), scheme.members());
+        let splits = scheme.members();
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
             let mut has_changed = false;
             for &(extent, is_stuck) in &ready {
                 let stripe = next.extents[extent].as_mut();
                 // Workers may have dropped slabs of it since.
-                let Some(stripe) = stripe.filter(|stripe| fits(stripe, k, splits, is_stuck)) else {
+                let Some(stripe) = stripe.filter(|stripe| fits(stripe, splits, is_stuck)) else {
                     continue;
                 };
                 let grows = stripe.splits() < splits;
@@ -136,11 +136,10 @@ impl Control {
     /// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt
     /// before anybody gets more.
     fn mendable(&self, snapshot: &Snapshot) -> usize {
-        let k = self.core.scheme.k();
         let stripes = snapshot.extents.iter().flatten();
         let lacks = |stripe: &&Arc<Stripe>| {
             let live = stripe.readable().count_ones() as usize;
-            live >= k && live < stripe.splits()
+            stripe.is_there() && live < stripe.splits()
         };
         stripes.filter(lacks).take(REPAIRS_MAX).count()
     }
@@ -231,11 +230,11 @@ fn lacking(stripe: &Stripe, splits: usize) -> u64 {
 }
 
 /// Whether a stripe may get so many splits now.
-fn fits(stripe: &Stripe, k: usize, splits: usize, is_stuck: bool) -> bool {
+fn fits(stripe: &Stripe, splits: usize, is_stuck: bool) -> bool {
     if stripe.moved.is_some() || stripe.has_stranded() {
         return false;
     }
     let kept = (stripe.readable() & ((1 << splits) - 1)).count_ones() as usize;
     let grows = stripe.splits() < splits;
-    grows || kept == splits || (is_stuck && kept > k)
+    grows || kept == splits || (is_stuck && kept > stripe.cut.k())
 }

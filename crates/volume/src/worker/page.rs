@@ -40,6 +40,8 @@ use super::Worker;
 use super::requests::{Chunk, Kind};
 use crate::backing::Token;
 use crate::integrity::Tag;
+use crate::layout::Place;
+use crate::scheme::Cut;
 use crate::{IoError, Mode};
 use landed::Landed;
 pub(in crate::worker) use tagged::Guard;
@@ -53,6 +55,8 @@ pub(super) struct PageOp {
     extent: usize,
     // Index of the page in its extent.
     index: u32,
+    // How the extent's pages are cut.
+    cut: Cut,
     start: usize,
     len_bytes: usize,
     buffer_offset: usize,
@@ -150,7 +154,7 @@ impl Worker {
         let slot = &mut self.requests[usize::from(request)];
         slot.started_bytes += chunk.len_bytes as u64;
         slot.pending += 1;
-        let (extent, index) = self.core.locate(chunk.page);
+        let Place { extent, index, cut } = self.core.locate(chunk.page);
         let is_scrub = slot.kind == Kind::Scrub;
         self.ops[usize::from(op)] = PageOp {
             state: State::Parked,
@@ -159,6 +163,7 @@ impl Worker {
             page: chunk.page,
             extent,
             index,
+            cut,
             start: chunk.start,
             len_bytes: chunk.len_bytes,
             buffer_offset: chunk.buffer_offset,

@@ -242,10 +242,8 @@ impl Worker {
         }
         self.ops[at].claimed = true;
         self.enter(op);
-        let k = self.core.scheme.k();
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            let is_there = stripe.readable().count_ones() as usize >= k;
-            is_there && !stripe.fence.contains(&index) && !stripe.has_stranded()
+            stripe.is_there() && !stripe.fence.contains(&index) && !stripe.has_stranded()
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
             return false;

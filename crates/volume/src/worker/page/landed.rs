@@ -109,7 +109,7 @@ impl Worker {
         let needed = if resilience.compares() {
             resilience.read_splits()
         } else {
-            self.core.scheme.k()
+            self.cut(op).k()
         };
         let is_enough = landed.count_ones() as usize >= needed;
         (stripe.is_some_and(is_same) && is_enough).then_some(landed)

@@ -48,7 +48,7 @@ impl Worker {
     pub(super) fn gather(&mut self, op: u16) {
         let at = usize::from(op);
         self.enter(op);
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         let mut readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
         if is_planted(Planted::DecodeStale) {
             readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);

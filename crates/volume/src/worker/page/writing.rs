@@ -74,7 +74,7 @@ impl Worker {
                 .fence
                 .note((self.core.clock)().since(since));
         }
-        if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
+        if !stripe.is_there() {
             if is_backed {
                 return self.store_alone(op);
             }
@@ -106,7 +106,7 @@ impl Worker {
 
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
     pub(super) fn scatter(&mut self, op: u16, members: u64) {
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
@@ -127,7 +127,7 @@ impl Worker {
     pub(in crate::worker) fn post_parities(&mut self, op: u16) {
         self.encode_page(op);
         let at = usize::from(op);
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         self.ops[at].pending &= !ENCODING;
         // Members may have failed meanwhile; their posts fail and are handled like any other.
         let unposted = self.ops[at].pending >> k << k;
@@ -166,8 +166,7 @@ impl Worker {
             self.leave(op);
             self.enter(op);
             self.ops[at].failed = false;
-            let stripe = stripe_of(&self.views, &self.ops[at])
-                .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
+            let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| stripe.is_there());
             let Some(stripe) = stripe else {
                 if self.ops[at].entry.is_some() {
                     return self.await_disk(op);
@@ -209,7 +208,7 @@ impl Worker {
     pub(super) fn required(&self, stripe: &Stripe, page: u32) -> u64 {
         let members = stripe.writable(page);
         if is_planted(Planted::AckAtK) {
-            return members & ((1 << self.core.scheme.k()) - 1);
+            return members & ((1 << stripe.cut.k()) - 1);
         }
         if is_planted(Planted::AheadOfStripe) {
             let scheme = self.epoch.known().resilience.scheme();

@@ -167,7 +167,7 @@ impl Control {
             placement: parts.placement,
             placer: Placer::new(parts.placement, parts.core.resilience().scheme(), &hosts),
             hosts,
-            activity: Activity::new(parts.core.touched.len(), now),
+            activity: Activity::new(&parts.core.touched, now),
             core: parts.core,
             dialer: parts.dialer,
             machine: parts.machine,

@@ -1,5 +1,6 @@
 //! What the workers and the control thread of one volume share. No lock on the page path.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +10,7 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::extents::{ByExtent, EXTENTS_MAX, Side};
 use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
@@ -16,13 +18,14 @@ use crate::layout::{Layout, Place};
 use crate::marks::Marks;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
+use crate::sides::Sides;
 use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience};
 
 /// Shared state of one volume.
 pub struct Core {
-    layout: Layout,
+    pub sides: Sides,
     pub codes: Codes,
     /// Size of the volume in bytes; grows by resize.
     pub size_bytes: AtomicU64,
@@ -36,8 +39,8 @@ pub struct Core {
     /// What stands behind the slabs, if anything does.
     pub backing: Option<Arc<Store>>,
     /// Page operations on each extent since the control thread last looked.
-    pub touched: Box<[AtomicU32]>,
-    mapping: Box<[AtomicU8]>,
+    pub touched: ByExtent<AtomicU32>,
+    mapping: ByExtent<AtomicU8>,
     wanted: Mutex<Vec<usize>>,
     mailboxes: Box<[Mailbox]>,
     /// Set when a discard may have emptied an extent.
@@ -151,8 +154,13 @@ impl Core {
         codes.with(layout.cut(), scheme.r());
         let extent_count = usize::try_from(pages / layout.extent_pages())
             .expect("volume sizes fit the address space");
+        // Whatever k one of the sides may come to have.
+        let slabs = (pages * PAGE_BYTES as u64)
+            .div_ceil(slab_bytes)
+            .min(EXTENTS_MAX);
+        let slabs = usize::try_from(slabs).expect("few").max(extent_count);
         Self {
-            layout,
+            sides: Sides::new(Side::First, layout.cut(), slab_bytes, pages),
             codes,
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
@@ -161,8 +169,8 @@ impl Core {
             marks,
             journaled: AtomicU64::new(u64::MAX),
             backing,
-            touched: (0..extent_count).map(|_| AtomicU32::new(0)).collect(),
-            mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
+            touched: ByExtent::new([slabs; 2], || AtomicU32::new(0)),
+            mapping: ByExtent::new([slabs; 2], || AtomicU8::new(0)),
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
             discarded: AtomicBool::new(false),
@@ -191,7 +199,7 @@ impl Core {
 
     /// Makes sure that what is known of the pages of so large a volume has room.
     pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
-        let pages = pages_of(self.layout, size_bytes);
+        let pages = pages_of(self.layout(), size_bytes);
         if let Some(tags) = &self.integrity.tags {
             tags.reserve(pages)?;
         }
@@ -199,13 +207,20 @@ impl Core {
     }
 
     /// The pages of an extent.
-    pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
-        self.layout_of(extent).pages(extent)
+    pub fn pages(&self, extent: usize) -> Range<u64> {
+        self.sides.pages(extent)
     }
 
     /// The first page at or after `from` and before `end` of which an extent holds data.
-    pub fn held(&self, _extent: usize, from: u64, end: u64) -> Option<u64> {
-        self.marks.written.next(from, end, true)
+    pub fn held(&self, extent: usize, from: u64, end: u64) -> Option<u64> {
+        self.held_pages(extent, from..end).next()
+    }
+
+    fn held_pages(&self, extent: usize, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let side = Side::of(extent);
+        let end = pages.end.min(self.pages(extent).end);
+        let written = self.marks.written.range(pages.start..end);
+        written.filter(move |&page| self.sides.side_of(page) == side)
     }
 
     /// Whether an extent holds data.
@@ -217,22 +232,30 @@ impl Core {
     /// Pages of which an extent holds data.
     pub fn held_count(&self, extent: usize) -> u64 {
         let pages = self.pages(extent);
-        self.marks.written.count(pages.start, pages.end)
+        if !self.sides.is_mixed() {
+            return self.marks.written.count(pages.start, pages.end);
+        }
+        self.held_pages(extent, pages).count() as u64
+    }
+
+    /// Pages that the volume may have.
+    pub fn page_count(&self) -> u64 {
+        self.sides.page_count()
     }
 
     /// How the pages of an extent lie.
-    pub fn layout_of(&self, _extent: usize) -> Layout {
-        self.layout
+    pub fn layout_of(&self, extent: usize) -> Layout {
+        self.sides.layout(Side::of(extent))
     }
 
-    /// How pages lie that are written for the first time.
+    /// How pages lie, or are to lie.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.sides.layout(self.sides.target())
     }
 
     /// Where a page of the volume is.
     pub fn locate(&self, page: u64) -> Place {
-        self.layout.locate(page)
+        self.sides.locate(page)
     }
 
     /// Asks the control thread to map an extent and says where that stands.

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
 use crate::Resilience;
+use crate::extents::ByExtent;
 use crate::scheme::Cut;
 
 /// Index of a host in the cluster file's order.
@@ -155,7 +156,7 @@ pub struct Snapshot {
     /// What is expected of hosts: who works in this epoch goes by it.
     pub resilience: Resilience,
     /// `None`: never written, not mapped.
-    pub extents: Vec<Option<Arc<Stripe>>>,
+    pub extents: ByExtent<Option<Arc<Stripe>>>,
 }
 
 /// A window that the directory dropped; its host should get it back when it answers again.
@@ -197,7 +198,7 @@ impl Directory {
         let snapshot = Snapshot {
             epoch: 1,
             resilience,
-            extents: vec![None; extent_count],
+            extents: ByExtent::new([extent_count, 0], || None),
         };
         Self {
             epoch: AtomicU64::new(1),
@@ -274,7 +275,7 @@ impl Directory {
         let (mut gone, mut stranded) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
-            for (extent, slot) in next.extents.iter_mut().enumerate() {
+            for (extent, slot) in next.extents.numbered_mut() {
                 let Some(stripe) = slot else { continue };
                 let hit = |index: usize, member: &Option<Member>| {
                     member

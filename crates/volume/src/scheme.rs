@@ -73,6 +73,15 @@ impl Cut {
         Self { log2 }
     }
 
+    /// The cut with 2^`log2` data splits.
+    pub fn of_log2(log2: u8) -> Self {
+        Self { log2 }
+    }
+
+    pub fn log2(self) -> u8 {
+        self.log2
+    }
+
     /// Data splits per page.
     #[inline]
     pub fn k(self) -> usize {

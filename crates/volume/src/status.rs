@@ -195,7 +195,7 @@ impl Control {
         let snapshot = core.directory.snapshot();
         let resilience = snapshot.resilience;
         let extent_bytes = core.layout().extent_pages() * PAGE_BYTES as u64;
-        let mapped = snapshot.extents.iter().enumerate();
+        let mapped = snapshot.extents.numbered();
         let extents: Vec<ExtentStatus> = mapped
             .filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?)))
             .collect();
@@ -223,9 +223,7 @@ impl Control {
                 .max()
                 .unwrap_or(Health::Healthy),
             lent_bytes,
-            torn_pages: core
-                .marks
-                .torn_count(0, core.pages(snapshot.extents.len()).start),
+            torn_pages: core.marks.torn_count(0, core.page_count()),
             stored_bytes: self.stored_bytes(),
             mapped_bytes,
             overhead: if mapped_bytes == 0 {

@@ -203,7 +203,7 @@ impl Stepped {
     #[must_use]
     pub fn seats(&self) -> Vec<Seat> {
         let snapshot = self.control.core().directory.snapshot();
-        let mapped = snapshot.extents.iter().enumerate();
+        let mapped = snapshot.extents.numbered();
         let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_ref()?)));
         let members = stripes.flat_map(|(extent, stripe)| {
             let present = stripe.members.iter().enumerate();

@@ -15,6 +15,7 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
+use crate::extents::EXTENTS_MAX;
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
@@ -50,9 +51,6 @@ pub struct VolumeConfig {
 
 /// Most bytes of a volume.
 pub const SIZE_BYTES_MAX: u64 = 1 << 46;
-
-/// Most extents of a volume: each change of the directory copies a pointer for each.
-const EXTENTS_MAX: u64 = 1 << 20;
 
 /// Resilient remote memory. Closing it gives its memory back, detaching leaves it; dropping it does
 /// the one or the other, as it was opened.

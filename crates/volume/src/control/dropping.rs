@@ -69,7 +69,7 @@ impl Control {
     pub(super) fn drop_the_lost(&mut self) {
         let is_lost = |stripe: &Stripe| !stripe.is_there();
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if !stripe.as_deref().is_some_and(is_lost) {
                 continue;
             }

@@ -91,7 +91,7 @@ impl Control {
             return;
         }
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let Some(stripe) = stripe else { continue };
             if self.find_repair(extent).is_some() || stripe.has_stranded() {
                 continue;

@@ -103,7 +103,7 @@ impl Control {
             }
         }
         // A page that holds data where no slab does is lost, and does not become zeros.
-        for extent in 0..self.core.directory.snapshot().extents.len() {
+        for (extent, _) in self.core.directory.snapshot().extents.numbered() {
             if self.core.holds(extent) {
                 found.entry(extent).or_insert_with(|| Stripe {
                     cut: self.core.layout_of(extent).cut(),
@@ -210,7 +210,7 @@ impl Control {
             .map(|acquire| (acquire.extent, acquire.member))
             .collect();
         let mut asked = Vec::new();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
             let here = stranded.enumerate().filter_map(|(split, slab)| {
                 slab.filter(|slab| slab.host == host)
@@ -300,8 +300,10 @@ impl Control {
         }
         let snapshot = self.core.directory.snapshot();
         let stranded = |stripe: &Stripe| stripe.has_stranded();
-        let waiting: Vec<usize> = (0..snapshot.extents.len())
-            .filter(|&extent| snapshot.extents[extent].as_deref().is_some_and(stranded))
+        let mapped = snapshot.extents.numbered();
+        let waiting: Vec<usize> = mapped
+            .filter(|(_, stripe)| stripe.as_deref().is_some_and(stranded))
+            .map(|(extent, _)| extent)
             .collect();
         self.waits
             .retain(|extent, _| waiting.binary_search(extent).is_ok());
@@ -427,7 +429,7 @@ impl Control {
     /// Doubtful pages that lack a data split cannot be read any more.
     fn condemn_all(&mut self) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if let Some(stripe) = stripe {
                 let data = (1_u64 << stripe.cut.k()) - 1;
                 if stripe.readable() & data != data {

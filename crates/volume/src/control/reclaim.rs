@@ -11,7 +11,7 @@ impl Control {
     /// Fences every mapped extent in which no page is written, to unmap it once drained.
     pub(super) fn reclaim_empty(&mut self) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || self.core.holds(extent)
             {
                 continue;

@@ -65,11 +65,11 @@ impl Control {
         };
         let snapshot = self.core.directory.snapshot();
         let mut changes = Vec::new();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let noted = record
                 .noted
                 .as_ref()
-                .and_then(|noted| noted.extents[extent].as_ref());
+                .and_then(|noted| noted.extents.get(extent)?.as_ref());
             let is_same = match (noted, stripe) {
                 (Some(noted), Some(stripe)) => Arc::ptr_eq(noted, stripe),
                 (None, None) => true,

@@ -265,7 +265,7 @@ impl Control {
     /// Looks for stripes with a missing member and starts on the first few.
     fn start_repairs(&mut self, now: Time) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if self.rebuilding() >= REPAIRS_MAX {
                 self.repair_retry = Time(0);
                 return;

@@ -75,7 +75,7 @@ impl Control {
     pub(super) fn reshape(&mut self, now: Time) {
         let scheme = self.core.resilience().scheme();
         let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot.extents.iter().enumerate();
+        let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
             .filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)))
             .filter(|(_, stripe)| stripe.splits() != scheme.members())

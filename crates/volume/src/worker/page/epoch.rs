@@ -20,7 +20,7 @@ impl Worker {
         if is_planted(Planted::StaleSnapshot)
             && !self.ops[usize::from(op)].failed
             && let Some(view) = self.views.back()
-            && let Some(stripe) = &view.snapshot.extents[self.ops[usize::from(op)].extent]
+            && let Some(Some(stripe)) = view.snapshot.extents.get(self.ops[usize::from(op)].extent)
             && stripe.fence.is_empty()
         {
             snapshot = &view.snapshot;
@@ -49,7 +49,8 @@ impl Worker {
         let view = self.views.back().expect("just pushed");
         let state = &mut self.ops[usize::from(op)];
         let resilience = view.snapshot.resilience;
-        let stripe = view.snapshot.extents[state.extent].as_deref();
+        let stripe = view.snapshot.extents.get(state.extent);
+        let stripe = stripe.and_then(Option::as_deref);
         let parities = stripe.map_or(resilience.scheme().r(), |stripe| stripe.parities());
         state.epoch = epoch;
         state.mode = resilience.mode();
@@ -146,6 +147,6 @@ pub(super) fn stripe_of<'a>(views: &'a VecDeque<View>, op: &PageOp) -> Option<&'
         .iter()
         .rev()
         .find(|view| view.snapshot.epoch == op.epoch)?;
-    let stripe = view.snapshot.extents[op.extent].as_deref();
+    let stripe = view.snapshot.extents.get(op.extent)?.as_deref();
     stripe.filter(|stripe| stripe.cut == op.cut)
 }

@@ -1,0 +1,301 @@
+//! Which side each page is on, and how pages lie there.
+//!
+//! In rest all pages are on one side, and nobody looks at a bit. While the volume's k changes, a bit per
+//! page says the side; it stays true before and after, so it does not matter when a worker sees
+//! that a change has begun or ended.
+//!
+//! Invariants: a page's bit changes under its claim, once every member of its new stripe has the page; a side
+//! is laid out anew only when no page is on it and no stripe is left of it.
+//!
+//! Concurrency: lock-free, any thread; the control thread alone lays sides out. Decision 32.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use memmap2::MmapOptions;
+
+use crate::extents::{Side, index_of};
+use crate::layout::{Layout, Place};
+use crate::marks::Words;
+use crate::scheme::Cut;
+
+/// The two layouts of one volume, and where its pages are.
+pub struct Sides {
+    slab_bytes: u64,
+    page_count: u64,
+    cuts: [AtomicU8; 2],
+    /// Where pages are: a side, or [`MIXED`].
+    home: AtomicU8,
+    /// Where pages are to be.
+    target: AtomicU8,
+    bits: OnceLock<Bits>,
+}
+
+/// Pages may be on either side.
+const MIXED: u8 = 2;
+
+impl Sides {
+    /// All pages on one side, which is laid out so.
+    pub fn new(side: Side, cut: Cut, slab_bytes: u64, page_count: u64) -> Self {
+        let sides = Self {
+            slab_bytes,
+            page_count,
+            cuts: [const { AtomicU8::new(0) }; 2],
+            home: AtomicU8::new(side as u8),
+            target: AtomicU8::new(side as u8),
+            bits: OnceLock::new(),
+        };
+        sides.lay_out(side, cut);
+        sides
+    }
+
+    /// How pages lie on a side, or lay there last.
+    pub fn layout(&self, side: Side) -> Layout {
+        let cut = Cut::of_log2(self.cuts[side as usize].load(Ordering::Acquire));
+        Layout::new(cut, self.slab_bytes)
+    }
+
+    fn lay_out(&self, side: Side, cut: Cut) {
+        self.cuts[side as usize].store(cut.log2(), Ordering::Release);
+    }
+
+    /// The side that a page is on. It stays there while its claim's version does.
+    #[inline]
+    pub fn side_of(&self, page: u64) -> Side {
+        match self.home.load(Ordering::Acquire) {
+            MIXED => self
+                .bits
+                .get()
+                .map_or(Side::First, |bits| bits.side_of(page)),
+            side => Side::BOTH[usize::from(side & 1)],
+        }
+    }
+
+    /// Where a page is.
+    #[inline]
+    pub fn locate(&self, page: u64) -> Place {
+        self.place_on(self.side_of(page), page)
+    }
+
+    /// Where a page is to be on a side.
+    #[inline]
+    pub fn place_on(&self, side: Side, page: u64) -> Place {
+        let place = self.layout(side).locate(page);
+        Place {
+            extent: side.extent(place.extent),
+            ..place
+        }
+    }
+
+    /// The pages of an extent that the volume may have.
+    pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
+        let pages = self.layout(Side::of(extent)).pages(index_of(extent));
+        pages.start.min(self.page_count)..pages.end.min(self.page_count)
+    }
+
+    /// Pages that the volume may have.
+    pub fn page_count(&self) -> u64 {
+        self.page_count
+    }
+
+    /// Where pages are to be.
+    pub fn target(&self) -> Side {
+        Side::BOTH[usize::from(self.target.load(Ordering::Acquire) & 1)]
+    }
+
+    /// Whether pages are on both sides, or may be.
+    pub fn is_mixed(&self) -> bool {
+        self.home.load(Ordering::Acquire) == MIXED
+    }
+
+    /// Whether a side has, or may have, pages.
+    pub fn has(&self, side: Side) -> bool {
+        let home = self.home.load(Ordering::Acquire);
+        home == MIXED || home == side as u8
+    }
+
+    /// Lays out the empty side, to which pages are to go from now on. The directory has room for its
+    /// extents already.
+    ///
+    /// # Errors
+    /// The system has no memory for the bits.
+    pub fn begin(&self, cut: Cut) -> io::Result<()> {
+        let from = self.target();
+        if self.bits.get().is_none() {
+            // Only the control thread gets here.
+            let bits = Bits::anonymous(self.page_count)?;
+            self.bits.get_or_init(|| bits);
+        }
+        let bits = self.bits.get().expect("just made");
+        bits.fill(from);
+        self.lay_out(from.other(), cut);
+        self.home.store(MIXED, Ordering::Release);
+        self.turn(from.other());
+        Ok(())
+    }
+
+    /// Has pages go to the other one of two sides that are there.
+    pub fn turn(&self, target: Side) {
+        self.target.store(target as u8, Ordering::Release);
+    }
+
+    /// The page is on the side where it is to be. Under its claim.
+    pub fn pass(&self, page: u64, side: Side) {
+        if let Some(bits) = self.bits.get() {
+            bits.set(page, side);
+        }
+    }
+
+    /// The first page at or after `from` and before `end` that is on a side.
+    pub fn next_on(&self, side: Side, from: u64, end: u64) -> Option<u64> {
+        match self.bits.get() {
+            Some(bits) if self.is_mixed() => bits.next_on(side, from, end),
+            _ => (self.has(side) && from < end).then_some(from),
+        }
+    }
+
+    /// Every page is on the target: nobody need look any more. The other side is empty.
+    pub fn end(&self) {
+        self.home.store(self.target() as u8, Ordering::Release);
+    }
+}
+
+/// The side of each page: a bit, set for the second.
+struct Bits {
+    words: Words,
+}
+
+impl Bits {
+    fn anonymous(page_count: u64) -> io::Result<Self> {
+        let count = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
+        let map = MmapOptions::new().len(count * 8).map_anon()?;
+        Ok(Self {
+            words: Words::new(&Arc::new(map.into()), 0, count),
+        })
+    }
+
+    #[inline]
+    fn word(&self, page: u64) -> &AtomicU64 {
+        let index = usize::try_from(page / 64).expect("pages fit the address space");
+        &self.words.as_slice()[index]
+    }
+
+    #[inline]
+    fn side_of(&self, page: u64) -> Side {
+        Side::BOTH[(self.word(page).load(Ordering::Acquire) >> (page % 64) & 1) as usize]
+    }
+
+    fn set(&self, page: u64, side: Side) {
+        let bit = 1 << (page % 64);
+        match side {
+            Side::First => self.word(page).fetch_and(!bit, Ordering::AcqRel),
+            Side::Second => self.word(page).fetch_or(bit, Ordering::AcqRel),
+        };
+    }
+
+    fn fill(&self, side: Side) {
+        let value = match side {
+            Side::First => 0,
+            Side::Second => u64::MAX,
+        };
+        for word in self.words.as_slice() {
+            // Most are so already, and an untouched page of zeros takes no memory.
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Release);
+            }
+        }
+    }
+
+    fn next_on(&self, side: Side, from: u64, end: u64) -> Option<u64> {
+        let mut page = from;
+        while page < end {
+            let value = self.word(page).load(Ordering::Acquire);
+            let on = match side {
+                Side::First => !value,
+                Side::Second => value,
+            };
+            let wanted = on & (u64::MAX << (page % 64));
+            if wanted != 0 {
+                let found = page / 64 * 64 + u64::from(wanted.trailing_zeros());
+                return (found < end).then_some(found);
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(scheme: &str) -> Cut {
+        Cut::of(scheme.parse().unwrap())
+    }
+
+    fn sides() -> Sides {
+        Sides::new(Side::First, cut("rs:8+2"), 1 << 16, 1000)
+    }
+
+    #[test]
+    fn a_page_is_where_its_bit_says_and_the_rest_stays() {
+        let sides = sides();
+        let before = sides.locate(130);
+        sides.begin(cut("rs:2+1")).unwrap();
+        assert_eq!(sides.locate(130), before, "it begins with nothing moved");
+        sides.pass(130, sides.target());
+        assert_eq!(Side::of(sides.locate(130).extent), Side::Second);
+        assert_eq!(sides.locate(130).cut, cut("rs:2+1"));
+        assert_eq!(Side::of(sides.locate(129).extent), Side::First);
+        let there = sides.next_on(Side::Second, 0, 1000);
+        assert_eq!(
+            (there, sides.next_on(Side::Second, 131, 1000)),
+            (Some(130), None)
+        );
+        assert_eq!(sides.next_on(Side::First, 130, 131), None);
+        assert_eq!(sides.next_on(Side::First, 130, 132), Some(131));
+    }
+
+    #[test]
+    fn a_change_ends_the_next_begins_and_one_is_taken_back() {
+        let sides = sides();
+        for (to, scheme) in [(Side::Second, "mirror:2"), (Side::First, "rs:4+1")] {
+            sides.begin(cut(scheme)).unwrap();
+            assert_eq!(sides.target(), to);
+            for page in 0..1000 {
+                sides.pass(page, to);
+            }
+            let places: Vec<Place> = (0..1000).map(|page| sides.locate(page)).collect();
+            sides.end();
+            assert!(!sides.is_mixed() && sides.has(to) && !sides.has(to.other()));
+            for (page, place) in (0..).zip(places) {
+                assert_eq!(sides.locate(page), place, "it ends with everything moved");
+                assert_eq!(place.cut, cut(scheme));
+            }
+        }
+        sides.begin(cut("rs:8+2")).unwrap();
+        sides.pass(5, Side::Second);
+        sides.turn(Side::First);
+        assert_eq!(
+            Side::of(sides.locate(5).extent),
+            Side::Second,
+            "until it is moved back"
+        );
+        sides.pass(5, Side::First);
+        sides.end();
+        assert_eq!(sides.locate(5).cut, cut("rs:4+1"));
+    }
+
+    /// The volume need not end where an extent of either side does.
+    #[test]
+    fn an_extent_has_no_pages_past_the_last() {
+        let sides = sides();
+        sides.begin(cut("rs:32+2")).unwrap();
+        let layout = sides.layout(Side::Second);
+        assert_eq!(layout.extent_pages(), 512);
+        assert_eq!(sides.pages(Side::Second.extent(1)), 512..1000);
+        assert_eq!(sides.pages(Side::Second.extent(2)), 1000..1000);
+        assert_eq!(sides.pages(Side::First.extent(7)), 896..1000);
+    }
+}

@@ -10,6 +10,7 @@
 mod activity;
 mod closing;
 mod compared;
+mod crossing;
 mod dialer;
 mod dropping;
 mod endpoints;
@@ -49,6 +50,7 @@ use crate::status::{CounterValues, HostState, VolumeStatus};
 use crate::{Resilience, VolumeError};
 use activity::Activity;
 use closing::Closing;
+use crossing::Crossing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
@@ -131,6 +133,7 @@ pub struct Control {
     refused: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
     reshaping: Reshaping,
+    crossing: Crossing,
     pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
@@ -180,6 +183,7 @@ impl Control {
             refused: Vec::new(),
             repairs: Vec::new(),
             reshaping: Reshaping::default(),
+            crossing: Crossing::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
             repair_retry: Time(0),
@@ -251,6 +255,7 @@ impl Control {
         }
         self.tend_pace(now);
         self.step_repairs();
+        self.step_crossing();
         if self.is_opening() && self.acquires.is_empty() {
             self.tend_owning(now);
         }
@@ -273,7 +278,12 @@ impl Control {
             Duration::ZERO
         } else if self.is_draining() {
             repair::DRAIN_POLL
-        } else if let Some(until) = self.pauses_until() {
+        } else if let Some(until) = self
+            .pauses_until()
+            .into_iter()
+            .chain(self.crosses_at())
+            .min()
+        {
             until.since(self.now()).clamp(repair::DRAIN_POLL, TICK)
         } else {
             TICK
@@ -405,7 +415,7 @@ impl Control {
             }
             !over
         });
-        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire);
+        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing();
         if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
             self.reclaim_empty();
         }

@@ -14,8 +14,9 @@ use crate::extents::{ByExtent, EXTENTS_MAX, Side};
 use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
-use crate::layout::{Layout, Place};
+use crate::layout::Layout;
 use crate::marks::Marks;
+use crate::mover::Mover;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::sides::Sides;
@@ -52,6 +53,7 @@ pub struct Core {
     pub counters: Counters,
     pub integrity: Integrity,
     pub scrub: Scrub,
+    pub mover: Mover,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -104,6 +106,8 @@ pub struct Counters {
     pub slabs_moved: AtomicU64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: AtomicU64,
+    /// Pages brought to the volume's other side.
+    pub pages_moved: AtomicU64,
     /// Extents that went back to the disk because the client's machine has memory to spare.
     pub extents_reclaimed: AtomicU64,
 }
@@ -160,7 +164,7 @@ impl Core {
             .min(EXTENTS_MAX);
         let slabs = usize::try_from(slabs).expect("few").max(extent_count);
         Self {
-            sides: Sides::new(Side::First, layout.cut(), slab_bytes, pages),
+            sides: Sides::new(Side::First, scheme, slab_bytes, pages),
             codes,
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
@@ -179,6 +183,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             scrub: Scrub::default(),
+            mover: Mover::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             pace: Pace::default(),
@@ -251,11 +256,6 @@ impl Core {
     /// How pages lie, or are to lie.
     pub fn layout(&self) -> Layout {
         self.sides.layout(self.sides.target())
-    }
-
-    /// Where a page of the volume is.
-    pub fn locate(&self, page: u64) -> Place {
-        self.sides.locate(page)
     }
 
     /// Asks the control thread to map an extent and says where that stands.

@@ -45,6 +45,11 @@ impl Layout {
         u32::try_from(self.extent_pages).expect("an extent has fewer than 2^32 pages")
     }
 
+    /// Extents that so many pages are in.
+    pub fn extents_of(&self, page_count: u64) -> u64 {
+        page_count.div_ceil(self.extent_pages)
+    }
+
     pub fn locate(&self, page: u64) -> Place {
         let extent =
             usize::try_from(page / self.extent_pages).expect("checked against the volume's size");

@@ -26,6 +26,7 @@ mod journal;
 mod kept;
 mod layout;
 mod marks;
+mod mover;
 mod request;
 mod resilience;
 mod scheme;

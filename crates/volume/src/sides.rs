@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use memmap2::MmapOptions;
 
+use crate::Scheme;
 use crate::extents::{Side, index_of};
 use crate::layout::{Layout, Place};
 use crate::marks::Words;
@@ -25,6 +26,8 @@ pub struct Sides {
     slab_bytes: u64,
     page_count: u64,
     cuts: [AtomicU8; 2],
+    /// That extents are to have.
+    parities: [AtomicU8; 2],
     /// Where pages are: a side, or [`MIXED`].
     home: AtomicU8,
     /// Where pages are to be.
@@ -37,23 +40,42 @@ const MIXED: u8 = 2;
 
 impl Sides {
     /// All pages on one side, which is laid out so.
-    pub fn new(side: Side, cut: Cut, slab_bytes: u64, page_count: u64) -> Self {
+    pub fn new(side: Side, scheme: Scheme, slab_bytes: u64, page_count: u64) -> Self {
         let sides = Self {
             slab_bytes,
             page_count,
             cuts: [const { AtomicU8::new(0) }; 2],
+            parities: [const { AtomicU8::new(0) }; 2],
             home: AtomicU8::new(side as u8),
             target: AtomicU8::new(side as u8),
             bits: OnceLock::new(),
         };
-        sides.lay_out(side, cut);
+        sides.lay_out(side, Cut::of(scheme));
+        sides.set_parities(side, scheme.r());
         sides
     }
 
     /// How pages lie on a side, or lay there last.
     pub fn layout(&self, side: Side) -> Layout {
         let cut = Cut::of_log2(self.cuts[side as usize].load(Ordering::Acquire));
+        self.layout_with(cut)
+    }
+
+    /// How pages would lie that are cut so.
+    pub fn layout_with(&self, cut: Cut) -> Layout {
         Layout::new(cut, self.slab_bytes)
+    }
+
+    /// The scheme that extents of a side have, or are to have.
+    pub fn scheme(&self, side: Side) -> Scheme {
+        let parities = self.parities[side as usize].load(Ordering::Acquire);
+        self.layout(side).cut().with_parities(parities.into())
+    }
+
+    /// Has extents of a side come to have so many parities.
+    pub fn set_parities(&self, side: Side, parities: usize) {
+        let parities = u8::try_from(parities).expect("a few");
+        self.parities[side as usize].store(parities, Ordering::Release);
     }
 
     fn lay_out(&self, side: Side, cut: Cut) {
@@ -235,7 +257,7 @@ mod tests {
     }
 
     fn sides() -> Sides {
-        Sides::new(Side::First, cut("rs:8+2"), 1 << 16, 1000)
+        Sides::new(Side::First, "rs:8+2".parse().unwrap(), 1 << 16, 1000)
     }
 
     #[test]

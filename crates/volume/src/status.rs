@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
+use crate::extents::{Side, index_of};
 use crate::integrity::{IntegrityStatus, Standing};
 use crate::scrub::ScrubStatus;
 use crate::timings::{SpreadValues, TimingValues};
@@ -204,7 +205,14 @@ impl Control {
             .map(|extent| extent.hosts.iter().flatten().count())
             .sum();
         let lent_bytes = slabs as u64 * self.slab_bytes();
-        let mapped_bytes = extents.len() as u64 * extent_bytes;
+        let layout_bytes = |side: Side| {
+            let pages = core.sides.layout(side).extent_pages();
+            let count = snapshot.extents.numbered();
+            let mapped =
+                count.filter(|(extent, stripe)| Side::of(*extent) == side && stripe.is_some());
+            mapped.count() as u64 * pages * PAGE_BYTES as u64
+        };
+        let mapped_bytes = Side::BOTH.into_iter().map(layout_bytes).sum::<u64>();
         // The bitmap: one bit per page of the mapped range.
         let tags = core.integrity.status().tag_bytes;
         let tables =
@@ -295,7 +303,7 @@ impl Control {
         };
         let host_of = |session: crate::directory::Session| self.host_name(session.host);
         ExtentStatus {
-            index,
+            index: index_of(index),
             health,
             activity: self.activity_of(index),
             stored_bytes: core.held_count(index) * PAGE_BYTES as u64,

@@ -71,6 +71,7 @@ struct Running {
     control: Option<JoinHandle<()>>,
     queues: Vec<JoinHandle<()>>,
     scrubber: Option<JoinHandle<()>>,
+    mover: Option<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -421,11 +422,15 @@ impl Volume {
             control,
             queues,
             scrubber,
+            mover,
         } = std::mem::take(&mut *self.running());
         self.core.scrub.end();
-        // First: its worker may wait for the control thread.
-        if scrubber.is_some_and(|scrubber| scrubber.join().is_err()) {
-            tracing::error!("the volume's scrubber ended by itself");
+        self.core.mover.end();
+        // First: their workers may wait for the control thread.
+        for helper in scrubber.into_iter().chain(mover) {
+            if helper.join().is_err() {
+                tracing::error!("a thread of the volume ended by itself");
+            }
         }
         if let Some(control) = control {
             let told = self.command(command);

@@ -13,6 +13,7 @@ use cenote_pool::control::{Refusal, Request, Window};
 use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
+use crate::extents::Side;
 
 /// One slab on its way from a host.
 pub(super) struct Acquire {
@@ -81,7 +82,7 @@ impl Control {
             }
             return;
         }
-        let members = self.core.resilience().scheme().members();
+        let members = self.core.sides.scheme(Side::of(extent)).members();
         self.jobs.insert(
             extent,
             MapJob {

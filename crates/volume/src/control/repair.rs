@@ -170,7 +170,8 @@ impl Control {
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );
-        self.pacing.handle_load(now, load, !self.repairs.is_empty());
+        let rebuilds = !self.repairs.is_empty() || self.crossing.is_out();
+        self.pacing.handle_load(now, load, rebuilds);
     }
 
     /// Moves every repair on as far as it goes, then starts new ones.

@@ -1,4 +1,4 @@
-//! Changing a volume's mode, delta and number of parities while it is in use.
+//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `crossing`.
 //!
 //! Mode and delta are of the directory's epoch: whoever enters the next one goes by the new ones, and
 //! who is in an older one ends by the old. The number of splits is each extent's own. One that is to
@@ -26,6 +26,7 @@ use super::placing::Placer;
 use super::repair::REPAIRS_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
+use crate::extents::Side;
 use crate::scheme::Cut;
 use crate::status::ChangeStatus;
 use crate::{Resilience, Scheme};
@@ -60,7 +61,10 @@ impl Control {
         }
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
-        // Before anybody has pages to code in a stripe of that width.
+        if !self.begin_crossing(to) {
+            return;
+        }
+        // Before anybody has pages to code in a stripe of that shape.
         self.core.codes.with(Cut::of(to), to.r());
         self.placer = Placer::new(self.placement, to, &self.hosts);
         let epoch = self.core.directory.publish(|next| {
@@ -77,6 +81,8 @@ impl Control {
         let snapshot = self.core.directory.snapshot();
         let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
+            // The others are left as they are.
+            .filter(|&(extent, _)| Side::of(extent) == self.core.sides.target())
             .filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)))
             .filter(|(_, stripe)| stripe.splits() != scheme.members())
             .collect();
@@ -166,7 +172,8 @@ impl Control {
             return;
         };
         let mut stripes = snapshot.extents.iter().flatten();
-        let is_over = self.core.directory.is_settled(change.epoch)
+        let is_over = !self.is_crossing()
+            && self.core.directory.is_settled(change.epoch)
             && self.reshaping.surplus.is_empty()
             && stripes.all(|stripe| lacking(stripe, stripe.splits()) == 0);
         if is_over {
@@ -213,7 +220,9 @@ impl Control {
         let scheme = snapshot.resilience.scheme();
         let stripes = snapshot.extents.iter().flatten();
         let is_done = |stripe: &&Arc<Stripe>| {
-            stripe.splits() == scheme.members() && lacking(stripe, stripe.splits()) == 0
+            stripe.cut == Cut::of(scheme)
+                && stripe.splits() == scheme.members()
+                && lacking(stripe, stripe.splits()) == 0
         };
         Some(ChangeStatus {
             from: change.from.to_string(),

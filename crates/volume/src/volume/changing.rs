@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::Volume;
 use crate::control::{Command, HostConfig};
-use crate::{Resilience, VolumeError};
+use crate::extents::{EXTENTS_MAX, Side};
+use crate::scheme::Cut;
+use crate::{Resilience, Scheme, VolumeError};
 
 impl Volume {
     /// What it expects of its hosts; extents that are still to come to it are shown by its status.
@@ -16,15 +18,15 @@ impl Volume {
     /// Whether the volume can come to expect this of its hosts while it is open.
     ///
     /// # Errors
-    /// `Cut`: the scheme has another number of data splits. `TooFewDomains`: it has more
-    /// parities than there are hosts for.
+    /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
+    /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
         let (from, to) = (self.scheme(), resilience.scheme());
-        if from.k() != to.k() {
+        if from.k() != to.k() && !self.is_cut_to(to) {
             return Err(VolumeError::Cut { from, to });
         }
         let (needed, domains) = (to.members(), self.domain_count);
-        if to.r() > from.r() && needed > domains {
+        if needed > from.members() && needed > domains {
             return Err(VolumeError::TooFewDomains {
                 scheme: to,
                 needed,
@@ -32,6 +34,21 @@ impl Volume {
             });
         }
         Ok(())
+    }
+
+    /// Whether pages can be cut so while the volume is in use. While they are on their way from one k to
+    /// another, these two are all there are.
+    fn is_cut_to(&self, to: Scheme) -> bool {
+        let (sides, cut) = (&self.core.sides, Cut::of(to));
+        let extents = sides.layout_with(cut).extents_of(sides.page_count());
+        let is_one_of_two = || {
+            Side::BOTH
+                .map(|side| sides.layout(side).cut())
+                .contains(&cut)
+        };
+        // Neither a next owner nor a disk would know which pages are where.
+        let is_alone = !self.is_kept && self.core.backing.is_none();
+        is_alone && extents <= EXTENTS_MAX && (!sides.is_mixed() || is_one_of_two())
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
@@ -42,6 +59,9 @@ impl Volume {
     /// As [`Volume::check_resilience`], and `Closed`.
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
         self.check_resilience(resilience)?;
+        if resilience.scheme().k() != self.scheme().k() {
+            self.start_mover()?;
+        }
         self.command(Command::Reshape(resilience))
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Volume, check_size, start};
 use crate::core::Mapping;
-use crate::{MarksError, VolumeError, scrub};
+use crate::{MarksError, VolumeError, mover, scrub};
 
 impl Volume {
     /// Maps every extent now, so that no later write waits for a host to grant memory. From
@@ -26,7 +26,8 @@ impl Volume {
         let mut moved = Instant::now();
         let mut extent = 0;
         while extent < wanted {
-            if self.core.directory.snapshot().extents[extent].is_some() {
+            let side = self.core.sides.target();
+            if self.core.directory.snapshot().extents[side.extent(extent)].is_some() {
                 extent += 1;
                 mapped += 1;
                 moved = Instant::now();
@@ -35,7 +36,9 @@ impl Volume {
             }
             // A few at a time keep every host busy.
             let ahead = extent..wanted.min(extent + 8);
-            let states: Vec<Mapping> = ahead.map(|extent| self.core.want(extent)).collect();
+            let states: Vec<Mapping> = ahead
+                .map(|extent| self.core.want(side.extent(extent)))
+                .collect();
             if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
                 self.core.mapped_ahead.store(false, Ordering::Release);
                 return Err(VolumeError::NoSpace { mapped, wanted });
@@ -106,6 +109,17 @@ impl Volume {
     pub fn begin_scrub(&self) -> Result<(), VolumeError> {
         self.core.scrub.begin();
         self.start_scrubber()
+    }
+
+    /// Has a thread that moves pages, from the first change of k on.
+    pub(super) fn start_mover(&self) -> Result<(), VolumeError> {
+        let mut running = self.running();
+        if running.mover.is_some() || self.core.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (core, worker) = (Arc::clone(&self.core), self.worker()?);
+        running.mover = Some(start("cenote-mover", move || mover::run(&core, worker))?);
+        Ok(())
     }
 
     fn start_scrubber(&self) -> Result<(), VolumeError> {

@@ -40,6 +40,8 @@ pub(super) enum Kind {
     Discard,
     /// Reads pages that hold data for nobody, to find splits that are wrong.
     Scrub,
+    /// Brings pages to the volume's other side.
+    Move,
 }
 
 impl Worker {
@@ -116,6 +118,16 @@ impl Worker {
         let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
         let nobody = std::ptr::null_mut();
         self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
+    }
+
+    /// Brings `count` pages from `first` on to the side where they are to be.
+    ///
+    /// # Errors
+    /// Some are where they were, and may be tried again.
+    pub(crate) fn move_pages(&mut self, first: u64, count: u64) -> Result<(), IoError> {
+        let (offset, len_bytes) = (first * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
+        let nobody = std::ptr::null_mut();
+        self.run(Slot::new(Kind::Move, nobody, offset, len_bytes))
     }
 
     /// Runs one request with a borrowed buffer to its end.
@@ -196,7 +208,7 @@ impl Worker {
             let at = usize::from(request);
             let all_started = match self.requests[at].kind {
                 Kind::Discard => self.discard_pages(request),
-                Kind::Read | Kind::Write | Kind::Scrub => self.start_chunks(request),
+                Kind::Read | Kind::Write | Kind::Scrub | Kind::Move => self.start_chunks(request),
             };
             if !all_started {
                 break;
@@ -264,7 +276,7 @@ impl Worker {
             self.note_time(at);
         }
         let slot = &mut self.requests[at];
-        if slot.result.is_err() {
+        if slot.result.is_err() && slot.kind != Kind::Move {
             self.core
                 .counters
                 .requests_failed

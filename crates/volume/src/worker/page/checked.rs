@@ -98,7 +98,7 @@ impl Worker {
         }
         if soundness == Soundness::Torn {
             // It became so after it was asked for.
-            self.finish(op, Err(IoError::Lost));
+            self.end_lost(op);
             return false;
         }
         // Out of its epoch it asks anew.
@@ -187,6 +187,9 @@ impl Worker {
             read = state.acked,
             "splits of a page disagree"
         );
+        if self.ops[usize::from(op)].is_move {
+            return self.end_unmovable(op, IoError::Corrupt);
+        }
         self.finish(op, Err(IoError::Corrupt));
     }
 

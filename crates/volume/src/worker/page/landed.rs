@@ -56,6 +56,8 @@ impl Worker {
         let Some(flight) = flight.filter(|_| !self.is_scrub(op)) else {
             return self.park(op);
         };
+        // Under its writer's claim nobody moves it.
+        self.locate(op);
         if let Some(writer) = self.own_writer(page, &flight) {
             return self.copy_own(op, writer);
         }

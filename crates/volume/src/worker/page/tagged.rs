@@ -184,7 +184,9 @@ impl Worker {
 
     /// Puts the plain page of a sealed volume where the operation goes on with it.
     pub(super) fn hand_over(&mut self, op: u16) {
-        if !self.core.integrity.is_sealed() || self.goes_whole(op) || self.is_scrub(op) {
+        // One that moves goes on as it is.
+        let is_nobodys = self.is_scrub(op) || self.ops[usize::from(op)].is_move;
+        if !self.core.integrity.is_sealed() || self.goes_whole(op) || is_nobodys {
             return;
         }
         let (start, len_bytes) = (

@@ -30,6 +30,7 @@ impl Worker {
             return self.park(op);
         }
         self.ops[at].claimed = claimed;
+        self.locate(op);
         if self.ops[at].len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
@@ -143,6 +144,9 @@ impl Worker {
         let Some(op) = self.detach(op) else { return };
         if !self.judge(op) {
             return;
+        }
+        if self.ops[usize::from(op)].is_move {
+            return self.scatter_moved(op);
         }
         // All of the page is written anew.
         self.count_healed(op);

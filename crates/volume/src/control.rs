@@ -471,6 +471,7 @@ impl Control {
             rebuilt_bytes: value(&counters.rebuilt_bytes),
             slabs_rebuilt: value(&counters.slabs_rebuilt),
             slabs_moved: value(&counters.slabs_moved),
+            pages_moved: value(&counters.pages_moved),
             slabs_dropped: value(&counters.slabs_dropped),
             extents_reclaimed: value(&counters.extents_reclaimed),
             reclaims_heard: self.core.spare.offers(),

@@ -59,9 +59,9 @@ impl Layout {
         Place { extent, index, cut }
     }
 
-    /// The pages of an extent.
-    pub fn pages(&self, extent: usize) -> Range<u64> {
-        let base = extent as u64 * self.extent_pages;
+    /// The pages of the extent that is at `index`.
+    pub fn pages(&self, index: usize) -> Range<u64> {
+        let base = index as u64 * self.extent_pages;
         base..base + self.extent_pages
     }
 }

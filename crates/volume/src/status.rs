@@ -181,6 +181,8 @@ pub struct CounterValues {
     pub slabs_rebuilt: u64,
     /// Slabs moved to another host because theirs wanted them back.
     pub slabs_moved: u64,
+    /// Pages cut anew for another k.
+    pub pages_moved: u64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: u64,
     /// Extents given up because this machine has memory to spare.

@@ -88,7 +88,7 @@ impl Control {
         let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
         let is_trial = repair.is_trial;
         let layout = self.core.layout_of(extent);
-        let base = layout.pages(extent).start;
+        let base = self.core.pages(extent).start;
         let last = if is_trial {
             layout.extent_pages()
         } else {

@@ -117,7 +117,6 @@ pub struct Shape {
     pub resilience: Resilience,
     pub slab_bytes: u64,
     pub size_bytes: u64,
-    pub size_max: u64,
     pub host_count: usize,
 }
 
@@ -136,6 +135,7 @@ pub enum Mapping {
 impl Core {
     pub fn new(
         shape: Shape,
+        sides: Sides,
         marks: Marks,
         tags: Option<Tags>,
         flights: Flights,
@@ -147,27 +147,30 @@ impl Core {
             resilience,
             slab_bytes,
             size_bytes,
-            size_max,
             host_count,
         } = shape;
         let scheme = resilience.scheme();
-        let layout = Layout::new(Cut::of(scheme), slab_bytes);
-        let pages = pages_of(layout, size_max);
+        let pages = sides.page_count();
         let codes = Codes::new();
         // Not by the first who codes a page.
-        codes.with(layout.cut(), scheme.r());
-        let extent_count = usize::try_from(pages / layout.extent_pages())
-            .expect("volume sizes fit the address space");
+        codes.with(Cut::of(scheme), scheme.r());
+        let extent_counts = Side::BOTH.map(|side| match sides.has(side) {
+            true => sides.layout(side).extents_of(pages),
+            false => 0,
+        });
         // Whatever k one of the sides may come to have.
-        let slabs = (pages * PAGE_BYTES as u64)
-            .div_ceil(slab_bytes)
-            .min(EXTENTS_MAX);
-        let slabs = usize::try_from(slabs).expect("few").max(extent_count);
+        let slabs = (pages * PAGE_BYTES as u64).div_ceil(slab_bytes);
+        let most = extent_counts.iter().copied().max().unwrap_or(0);
+        let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
-            sides: Sides::new(Side::First, scheme, slab_bytes, pages),
+            sides,
             codes,
             size_bytes: AtomicU64::new(size_bytes),
-            directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
+            directory: Arc::new(Directory::new(
+                extent_counts.map(fit),
+                resilience,
+                backing.is_none(),
+            )),
             claims: Claims::new(),
             flights,
             marks,
@@ -327,6 +330,10 @@ impl Core {
     pub fn has_mail(&self, worker: usize) -> bool {
         self.mailboxes[worker].full.load(Ordering::Acquire)
     }
+}
+
+fn fit(count: u64) -> usize {
+    usize::try_from(count).expect("volume sizes fit the address space")
 }
 
 /// Pages of a volume of up to `size_max` bytes, in whole extents: the control thread looks at each

@@ -194,11 +194,12 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    pub fn new(extent_count: usize, resilience: Resilience, strands: bool) -> Self {
+    /// With room for so many extents of each side.
+    pub fn new(extent_counts: [usize; 2], resilience: Resilience, strands: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
             resilience,
-            extents: ByExtent::new([extent_count, 0], || None),
+            extents: ByExtent::new(extent_counts, || None),
         };
         Self {
             epoch: AtomicU64::new(1),
@@ -426,7 +427,7 @@ mod tests {
     #[test]
     fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
         let directory = Arc::new(Directory::new(
-            1,
+            [1, 0],
             Resilience::of(crate::Scheme::PLAIN),
             true,
         ));
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_change_that_changes_nothing_makes_no_epoch() {
-        let directory = Directory::new(1, Resilience::of(crate::Scheme::PLAIN), true);
+        let directory = Directory::new([1, 0], Resilience::of(crate::Scheme::PLAIN), true);
         assert_eq!(directory.publish(|_| false), 1);
         assert_eq!(directory.snapshot().epoch, 1);
     }

@@ -9,16 +9,17 @@
 //!
 //! Concurrency: lock-free, any thread; the control thread alone lays sides out. Decision 32.
 
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use memmap2::MmapOptions;
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::Scheme;
 use crate::extents::{Side, index_of};
 use crate::layout::{Layout, Place};
-use crate::marks::Words;
+use crate::marks::{MarksError, Words, allocate, description};
 use crate::scheme::Cut;
 
 /// The two layouts of one volume, and where its pages are.
@@ -33,6 +34,8 @@ pub struct Sides {
     /// Where pages are to be.
     target: AtomicU8,
     bits: OnceLock<Bits>,
+    /// Behind the bits, where they outlive this process, and whose they are.
+    file: Option<(File, u128)>,
 }
 
 /// Pages may be on either side.
@@ -49,6 +52,7 @@ impl Sides {
             home: AtomicU8::new(side as u8),
             target: AtomicU8::new(side as u8),
             bits: OnceLock::new(),
+            file: None,
         };
         sides.lay_out(side, Cut::of(scheme));
         sides.set_parities(side, scheme.r());
@@ -76,6 +80,30 @@ impl Sides {
     pub fn set_parities(&self, side: Side, parities: usize) {
         let parities = u8::try_from(parities).expect("a few");
         self.parities[side as usize].store(parities, Ordering::Release);
+    }
+
+    /// Keeps the bits in a file, made when a change begins.
+    pub fn keep(self, file: File, volume: u128) -> Self {
+        let file = Some((file, volume));
+        Self { file, ..self }
+    }
+
+    /// Goes on with a change that the last owner left in the middle of: pages are where the file's bits
+    /// say, and go to where they are not all yet.
+    ///
+    /// # Errors
+    /// The file is not this volume's, or of before the machine was started anew.
+    pub fn take_over(&self, other: Scheme) -> Result<(), MarksError> {
+        let Some((file, volume)) = &self.file else {
+            return Err(MarksError::Foreign);
+        };
+        let bits = Bits::take_over(file, *volume, self.page_count)?;
+        self.bits.get_or_init(|| bits);
+        let side = self.target().other();
+        self.lay_out(side, Cut::of(other));
+        self.set_parities(side, other.r());
+        self.home.store(MIXED, Ordering::Release);
+        Ok(())
     }
 
     fn lay_out(&self, side: Side, cut: Cut) {
@@ -137,24 +165,31 @@ impl Sides {
         home == MIXED || home == side as u8
     }
 
-    /// Lays out the empty side, to which pages are to go from now on. The directory has room for its
-    /// extents already.
+    /// Makes the bits: all pages are where they are.
     ///
     /// # Errors
-    /// The system has no memory for the bits.
-    pub fn begin(&self, cut: Cut) -> io::Result<()> {
+    /// The system has no memory or no room for them.
+    pub fn prepare(&self) -> io::Result<()> {
         let from = self.target();
         if self.bits.get().is_none() {
             // Only the control thread gets here.
-            let bits = Bits::anonymous(self.page_count)?;
+            let bits = match &self.file {
+                Some((file, volume)) => Bits::create(file, *volume, self.page_count)?,
+                None => Bits::anonymous(self.page_count)?,
+            };
             self.bits.get_or_init(|| bits);
         }
-        let bits = self.bits.get().expect("just made");
-        bits.fill(from);
-        self.lay_out(from.other(), cut);
-        self.home.store(MIXED, Ordering::Release);
-        self.turn(from.other());
+        self.bits.get().expect("just made").fill(from);
         Ok(())
+    }
+
+    /// Lays out the empty side, to which pages go from now on. The bits are made, and the directory has room
+    /// for its extents.
+    pub fn begin(&self, cut: Cut) {
+        let to = self.target().other();
+        self.lay_out(to, cut);
+        self.home.store(MIXED, Ordering::Release);
+        self.turn(to);
     }
 
     /// Has pages go to the other one of two sides that are there.
@@ -188,7 +223,57 @@ struct Bits {
     words: Words,
 }
 
+/// Words in front of a file of bits: what it is.
+const HEADER_WORDS: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"cenoteS1");
+
 impl Bits {
+    /// Fresh ones in a file; what was in it is gone.
+    fn create(file: &File, volume: u128, page_count: u64) -> io::Result<Self> {
+        let words = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
+        let len = (HEADER_WORDS + words) * 8;
+        file.set_len(0)?;
+        file.set_len(len as u64)?;
+        // A store to a page that the disk has no room for ends the process.
+        allocate(file, len)?;
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        let said = header.as_slice()[1..].iter();
+        for (word, value) in said.zip(description(volume)?) {
+            word.store(value, Ordering::Relaxed);
+        }
+        header.as_slice()[0].store(MAGIC, Ordering::Release);
+        Ok(Self {
+            words: Words::new(&map, HEADER_WORDS, words),
+        })
+    }
+
+    /// Those that an earlier owner left.
+    fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
+        let has = file.metadata()?.len();
+        if has < (HEADER_WORDS * 8) as u64 {
+            return Err(MarksError::Foreign);
+        }
+        let words = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
+        let len = (HEADER_WORDS + words) * 8;
+        // The volume may grow further than before.
+        file.set_len(has.max(len as u64))?;
+        allocate(file, len)?;
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
+        let [low, high, boot_low, boot_high] = description(volume)?;
+        if word(0) != MAGIC || (word(1), word(2)) != (low, high) {
+            return Err(MarksError::Foreign);
+        }
+        if (word(3), word(4)) != (boot_low, boot_high) {
+            return Err(MarksError::Restarted);
+        }
+        Ok(Self {
+            words: Words::new(&map, HEADER_WORDS, words),
+        })
+    }
+
     fn anonymous(page_count: u64) -> io::Result<Self> {
         let count = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
         let map = MmapOptions::new().len(count * 8).map_anon()?;
@@ -264,7 +349,8 @@ mod tests {
     fn a_page_is_where_its_bit_says_and_the_rest_stays() {
         let sides = sides();
         let before = sides.locate(130);
-        sides.begin(cut("rs:2+1")).unwrap();
+        sides.prepare().unwrap();
+        sides.begin(cut("rs:2+1"));
         assert_eq!(sides.locate(130), before, "it begins with nothing moved");
         sides.pass(130, sides.target());
         assert_eq!(Side::of(sides.locate(130).extent), Side::Second);
@@ -283,7 +369,8 @@ mod tests {
     fn a_change_ends_the_next_begins_and_one_is_taken_back() {
         let sides = sides();
         for (to, scheme) in [(Side::Second, "mirror:2"), (Side::First, "rs:4+1")] {
-            sides.begin(cut(scheme)).unwrap();
+            sides.prepare().unwrap();
+            sides.begin(cut(scheme));
             assert_eq!(sides.target(), to);
             for page in 0..1000 {
                 sides.pass(page, to);
@@ -296,7 +383,8 @@ mod tests {
                 assert_eq!(place.cut, cut(scheme));
             }
         }
-        sides.begin(cut("rs:8+2")).unwrap();
+        sides.prepare().unwrap();
+        sides.begin(cut("rs:8+2"));
         sides.pass(5, Side::Second);
         sides.turn(Side::First);
         assert_eq!(
@@ -313,7 +401,8 @@ mod tests {
     #[test]
     fn an_extent_has_no_pages_past_the_last() {
         let sides = sides();
-        sides.begin(cut("rs:32+2")).unwrap();
+        sides.prepare().unwrap();
+        sides.begin(cut("rs:32+2"));
         let layout = sides.layout(Side::Second);
         assert_eq!(layout.extent_pages(), 512);
         assert_eq!(sides.pages(Side::Second.extent(1)), 512..1000);

@@ -15,7 +15,7 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
-use crate::extents::EXTENTS_MAX;
+use crate::extents::{EXTENTS_MAX, Side};
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
@@ -23,6 +23,7 @@ use crate::kept::Kept;
 use crate::layout::Layout;
 use crate::marks::{Marks, MarksError};
 use crate::scheme::Cut;
+use crate::sides::Sides;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -63,6 +64,8 @@ pub struct Volume {
     // Failure domains of hosts that lend.
     domain_count: usize,
     is_kept: bool,
+    // Whether k can change: somebody would know which pages are where.
+    may_recut: bool,
 }
 
 /// Its threads; none once it has ended.
@@ -114,6 +117,9 @@ impl Volume {
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
         let volume = Self::open_with(config, Some(kept), None, connector)?;
+        if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
+            volume.start_mover()?;
+        }
         volume.mend()?;
         Ok(volume)
     }
@@ -242,15 +248,18 @@ impl Volume {
         })?;
         let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
-        let (marks, tags, journal) = match with.kept {
+        let mut may_recut = with.backing.is_none();
+        let (marks, tags, sides, journal) = match with.kept {
             Some((kept, left)) => {
-                let (marks, tags, journal) = kept.begin(&config, slab_bytes, pages, left)?;
-                (marks, tags, Some(journal))
+                may_recut &= kept.sides.is_some();
+                let (marks, tags, sides, journal) = kept.begin(&config, slab_bytes, pages, left)?;
+                (marks, tags, sides, Some(journal))
             }
             None => {
                 let marks = Marks::anonymous(pages).map_err(MarksError::Io)?;
                 let tags = Tags::anonymous(&config.protection, config.id, pages)?;
-                (marks, tags, None)
+                let sides = Sides::new(Side::First, scheme, slab_bytes, pages);
+                (marks, tags, sides, None)
             }
         };
         let (store, queues) = match with.backing {
@@ -267,14 +276,13 @@ impl Volume {
             resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,
-            size_max: size_bytes_max,
             host_count: config.hosts.len(),
         };
         let flights = Flights::new().map_err(|source| VolumeError::Os {
             what: "getting memory for pages in flight",
             source,
         })?;
-        let core = Core::new(shape, marks, tags, flights, store, wake, with.clock);
+        let core = Core::new(shape, sides, marks, tags, flights, store, wake, with.clock);
         let core = Arc::new(core);
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);
@@ -306,6 +314,7 @@ impl Volume {
             size_bytes_max,
             domain_count,
             is_kept,
+            may_recut,
         };
         Ok(Assembled {
             volume,

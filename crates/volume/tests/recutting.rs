@@ -241,3 +241,77 @@ fn a_change_that_finds_no_room_is_taken_back() {
     assert_all(&volume, 2);
     assert_eq!(volume.status().unwrap().counters.pages_moved, 0);
 }
+
+fn kept_volume(cluster: &Cluster, scheme: &str) -> Result<Volume, VolumeError> {
+    let kept = cluster.kept();
+    let kept = kept
+        .with_sides(&cluster.path().join("volume.sides"))
+        .unwrap();
+    Volume::open_kept(cluster.config(scheme, SIZE), kept, cluster.connector())
+}
+
+#[test]
+fn the_next_owner_goes_on_with_a_change_or_goes_back() {
+    for (from, to) in [
+        ("rs:4+2", "rs:2+2"),
+        ("rs:2+1", "rs:8+2"),
+        ("mirror:3", "rs:4+2"),
+    ] {
+        for back in [false, true] {
+            let mut cluster = Cluster::start(10, Transport::Tcp, 64 << 20, SLAB);
+            let volume = kept_volume(&cluster, from).unwrap();
+            write_all(&volume, 1);
+            // All of it takes minutes: the owner ends in the middle.
+            volume.pace_repairs(64 << 10, true);
+            volume.set_resilience(usual(to)).unwrap();
+            wait_until(
+                || volume.status().unwrap().counters.pages_moved > 0,
+                || format!("{:#?}", volume.status()),
+            );
+            let mut worker = volume.worker().unwrap();
+            for index in 0..PAGES {
+                worker.write(index * PAGE, &page(index, 2)).unwrap();
+            }
+            assert!(volume.status().unwrap().change.is_some());
+            worker.abandon();
+            volume.detach();
+            let third = kept_volume(&cluster, "rs:16+2");
+            assert!(matches!(third, Err(VolumeError::Foreign)));
+            let scheme = if back { from } else { to };
+            let volume = kept_volume(&cluster, scheme).unwrap();
+            assert!(volume.status().unwrap().change.is_some());
+            wait_changed(&volume);
+            assert_is(&volume, scheme);
+            assert_all(&volume, 2);
+            for host in 0..usual(scheme).scheme().r() {
+                cluster.stop(host);
+            }
+            assert_all(&volume, 2);
+            volume.detach();
+            // And the one after that finds one side, whichever it is.
+            let volume = kept_volume(&cluster, scheme).unwrap();
+            assert_all(&volume, 2);
+        }
+    }
+}
+
+/// The owner ended after the wish was written down, and before anything came of it.
+#[test]
+fn an_owner_who_finds_another_k_in_its_file_begins_the_change() {
+    let cluster = Cluster::start(8, Transport::Shm, 64 << 20, SLAB);
+    let volume = kept_volume(&cluster, "rs:4+2").unwrap();
+    write_all(&volume, 1);
+    volume.detach();
+    let without = cluster.kept_volume("rs:2+2", SIZE);
+    assert!(
+        matches!(without, Err(VolumeError::Foreign)),
+        "it would not outlive its owner"
+    );
+    for scheme in ["rs:2+2", "mirror:2", "rs:4+1"] {
+        let volume = kept_volume(&cluster, scheme).unwrap();
+        wait_changed(&volume);
+        assert_is(&volume, scheme);
+        assert_all(&volume, 1);
+        volume.detach();
+    }
+}

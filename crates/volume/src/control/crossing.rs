@@ -21,6 +21,7 @@ use super::filling::PAUSE;
 use crate::core::Mapping;
 use crate::directory::{Snapshot, Stripe};
 use crate::extents::Side;
+use crate::kept::shape_of;
 use crate::scheme::Cut;
 use crate::{PAGE_BYTES, Scheme};
 
@@ -62,35 +63,54 @@ impl Crossing {
 }
 
 impl Control {
-    /// Has pages go where they are cut as `to` says, if they are not there. The one side is laid out for
-    /// it, or is already. False when there is no memory for that.
-    pub(super) fn begin_crossing(&mut self, to: Scheme) -> bool {
+    /// Has pages go where they are cut as `to` says, if they are not there. What cannot be done now is tried
+    /// again by itself.
+    pub(super) fn begin_crossing(&mut self, to: Scheme) {
         let sides = &self.core.sides;
-        let (cut, now) = (Cut::of(to), sides.target());
-        if sides.layout(now).cut() != cut {
+        let now = sides.target();
+        if sides.layout(now).cut() != Cut::of(to) {
             if sides.is_mixed() {
                 // Back to where they came from.
                 sides.turn(now.other());
-            } else {
-                let layout = sides.layout_with(cut);
-                let count = layout.extents_of(sides.page_count());
-                let count = usize::try_from(count).expect("checked before");
-                // Before anybody finds a page there.
-                self.core.directory.publish(|next| {
-                    next.extents.resize(now.other(), count, || None);
-                    true
-                });
-                if let Err(error) = sides.begin(cut) {
-                    tracing::error!(%error, "no memory for another k of the volume");
-                    return false;
-                }
+                self.crossing.begin_again();
+            } else if !self.lay_out(to) {
+                return;
             }
-            self.crossing.begin_again();
         }
-        self.core
-            .sides
-            .set_parities(self.core.sides.target(), to.r());
+        let sides = &self.core.sides;
+        sides.set_parities(sides.target(), to.r());
+    }
+
+    /// Lays out the other side, once the next owner would know.
+    fn lay_out(&mut self, to: Scheme) -> bool {
+        let side = self.core.sides.target().other();
+        if let Err(error) = self.core.sides.prepare() {
+            tracing::error!(%error, "no room to note which pages are cut anew");
+            return false;
+        }
+        if !self.record_side(side, Some(shape_of(to))) {
+            return false;
+        }
+        let sides = &self.core.sides;
+        let layout = sides.layout_with(Cut::of(to));
+        let count = usize::try_from(layout.extents_of(sides.page_count()));
+        let count = count.expect("checked before");
+        // Before anybody finds a page there.
+        self.core.codes.with(layout.cut(), to.r());
+        self.core.directory.publish(|next| {
+            next.extents.resize(side, count, || None);
+            true
+        });
+        sides.set_parities(side, to.r());
+        sides.begin(layout.cut());
+        self.crossing.begin_again();
         true
+    }
+
+    /// Whether pages are to go where the volume's scheme has them, and have not begun to.
+    pub(super) fn is_to_cross(&self) -> bool {
+        let scheme = self.core.resilience().scheme();
+        self.core.layout().cut() != Cut::of(scheme)
     }
 
     /// Whether pages are on their way to the other side.
@@ -107,9 +127,17 @@ impl Control {
     /// Goes on as far as it goes.
     pub(super) fn step_crossing(&mut self) {
         let now = self.now();
-        if !self.is_crossing() || self.is_opening() {
+        if self.is_opening() {
             return;
         }
+        if self.is_to_cross() && now >= self.crossing.retry_at {
+            self.crossing.retry_at = now.after(PAUSE);
+            self.begin_crossing(self.core.resilience().scheme());
+        }
+        if !self.is_crossing() {
+            return;
+        }
+        self.note_crossing();
         if let Some(is_whole) = self.core.mover.answer() {
             self.crossing.is_out = false;
             self.end_moved(is_whole, now);
@@ -259,7 +287,9 @@ impl Control {
             || is_mapped
             || is_left.is_some()
             || self.jobs.keys().any(|&extent| Side::of(extent) == old);
-        if is_busy || !self.core.directory.is_settled(snapshot.epoch) {
+        let is_known = self.core.directory.is_settled(snapshot.epoch)
+            && self.core.is_journaled(snapshot.epoch);
+        if is_busy || !is_known || !self.record_side(old, None) {
             return;
         }
         self.core.sides.end();

@@ -28,6 +28,7 @@ use super::{Control, Granted, pool_window};
 use crate::VolumeError;
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Stranded, Stripe};
+use crate::extents::Side;
 use crate::journal::Image;
 
 /// How far a host has confirmed that this client owns the volume.
@@ -79,10 +80,12 @@ impl Control {
             .enumerate()
             .map(|(index, host)| (host.config.name.as_str(), index))
             .collect();
-        let members = self.core.resilience().scheme().members();
+        let sides = &self.core.sides;
+        let members_of = |extent: usize| sides.scheme(Side::of(extent)).members();
         let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
         for (&(extent, split), held) in &image.held {
             let extent = extent as usize;
+            let members = members_of(extent);
             let stripe = found.entry(extent).or_insert_with(|| Stripe {
                 cut: self.core.layout_of(extent).cut(),
                 members: vec![None; members],
@@ -105,6 +108,7 @@ impl Control {
         // A page that holds data where no slab does is lost, and does not become zeros.
         for (extent, _) in self.core.directory.snapshot().extents.numbered() {
             if self.core.holds(extent) {
+                let members = members_of(extent);
                 found.entry(extent).or_insert_with(|| Stripe {
                     cut: self.core.layout_of(extent).cut(),
                     members: vec![None; members],

@@ -12,7 +12,8 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
 use crate::directory::{Member, MemberState, Snapshot, Stripe};
-use crate::journal::{At, Change, Held, Journal};
+use crate::extents::Side;
+use crate::journal::{At, Change, Held, Journal, Shape};
 
 /// A journal, and how much of the directory is in it.
 pub(super) struct Record {
@@ -115,6 +116,15 @@ impl Control {
         let birth = member.birth;
         let change = Change::Hold(at(extent, split), Held { host, birth });
         self.record
+            .as_mut()
+            .is_none_or(|record| record.note(vec![change]))
+    }
+
+    /// Notes that a side is there, or is not any more; false when that is to be tried again.
+    pub(super) fn record_side(&mut self, side: Side, shape: Option<Shape>) -> bool {
+        let change = Change::Side(side as u8, shape);
+        let mut record = self.record.as_mut();
+        record
             .as_mut()
             .is_none_or(|record| record.note(vec![change]))
     }

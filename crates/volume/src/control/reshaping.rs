@@ -61,9 +61,7 @@ impl Control {
         }
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
-        if !self.begin_crossing(to) {
-            return;
-        }
+        self.begin_crossing(to);
         // Before anybody has pages to code in a stripe of that shape.
         self.core.codes.with(Cut::of(to), to.r());
         self.placer = Placer::new(self.placement, to, &self.hosts);
@@ -77,12 +75,13 @@ impl Control {
 
     /// Gives extents the splits that the volume's scheme has, where nothing else goes on.
     pub(super) fn reshape(&mut self, now: Time) {
-        let scheme = self.core.resilience().scheme();
+        let target = self.core.sides.target();
+        let scheme = self.core.sides.scheme(target);
         let snapshot = self.core.directory.snapshot();
         let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
             // The others are left as they are.
-            .filter(|&(extent, _)| Side::of(extent) == self.core.sides.target())
+            .filter(|&(extent, _)| Side::of(extent) == target)
             .filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)))
             .filter(|(_, stripe)| stripe.splits() != scheme.members())
             .collect();
@@ -139,6 +138,14 @@ impl Control {
         self.reshaping.surplus.append(&mut surplus);
     }
 
+    /// Pages are on their way to another cut: a change, of whoever began it.
+    pub(super) fn note_crossing(&mut self) {
+        let sides = &self.core.sides;
+        let from = sides.scheme(sides.target().other());
+        let epoch = self.core.directory.epoch();
+        self.reshaping.change.get_or_insert(Change { from, epoch });
+    }
+
     /// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt
     /// before anybody gets more.
     fn mendable(&self, snapshot: &Snapshot) -> usize {
@@ -173,6 +180,7 @@ impl Control {
         };
         let mut stripes = snapshot.extents.iter().flatten();
         let is_over = !self.is_crossing()
+            && !self.is_to_cross()
             && self.core.directory.is_settled(change.epoch)
             && self.reshaping.surplus.is_empty()
             && stripes.all(|stripe| lacking(stripe, stripe.splits()) == 0);

@@ -46,9 +46,7 @@ impl Volume {
                 .map(|side| sides.layout(side).cut())
                 .contains(&cut)
         };
-        // Neither a next owner nor a disk would know which pages are where.
-        let is_alone = !self.is_kept && self.core.backing.is_none();
-        is_alone && extents <= EXTENTS_MAX && (!sides.is_mixed() || is_one_of_two())
+        self.may_recut && extents <= EXTENTS_MAX && (!sides.is_mixed() || is_one_of_two())
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under

@@ -40,6 +40,8 @@ pub struct Left {
     pub extents: usize,
     /// Hosts that they are on, by name.
     pub hosts: Vec<String>,
+    /// Data splits of its pages: two numbers when it ended while they changed.
+    pub cuts: Vec<usize>,
 }
 
 impl Kept {
@@ -88,6 +90,12 @@ impl Kept {
                 slabs: image.held.len(),
                 extents: extents.len(),
                 hosts: hosts.into_iter().map(str::to_owned).collect(),
+                cuts: image
+                    .sides
+                    .iter()
+                    .flatten()
+                    .map(|side| side.k.into())
+                    .collect(),
             }
         }))
     }

@@ -17,8 +17,8 @@ use crate::volumes::{Question, Spec, Volumes};
 #[derive(clap::Args, Debug)]
 #[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
 pub struct Wish {
-    /// The scheme, with another number of parities or copies: rs:8+3 of an rs:8+2, mirror:3 of a
-    /// mirror:2 or plain
+    /// The scheme: rs:8+3 of an rs:8+2, mirror:3 of a mirror:2. With another K, as rs:4+2 of an rs:8+2, all
+    /// pages are cut anew
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     #[command(flatten)]
@@ -85,13 +85,19 @@ pub fn set(which: &Which, name: &str, wish: &Wish, waits: bool, json: bool) -> R
 /// Notes what the next owner of a volume that nobody has is to bring it to.
 fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
     let _owner = volumes.own(name)?;
-    let before = volumes.load(name)?.resilience()?.scheme();
-    if before.k() != wanted.scheme().k() && volumes.left(name)?.is_some() {
+    let cuts = volumes
+        .left(name)?
+        .map(|left| left.cuts)
+        .unwrap_or_default();
+    // Its owner ended in the middle of a change.
+    if let [one, other] = cuts[..]
+        && !cuts.contains(&wanted.scheme().k())
+    {
         return Err(Failure::new(
             format!(
-                "volume {name} holds data in {before}: only its number of parities, or of copies, changes"
+                "volume {name} holds pages cut in {one} and in {other}, and is on its way between the two"
             ),
-            format!("cenote volume reset {name} gives its content up"),
+            format!("take a scheme with K {one} or {other}, or serve it until the change is over"),
         )
         .into());
     }

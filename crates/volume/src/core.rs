@@ -114,6 +114,7 @@ pub struct Counters {
 
 /// How a volume is laid out. Sizes in bytes.
 pub struct Shape {
+    pub sides: Sides,
     pub resilience: Resilience,
     pub slab_bytes: u64,
     pub size_bytes: u64,
@@ -135,7 +136,6 @@ pub enum Mapping {
 impl Core {
     pub fn new(
         shape: Shape,
-        sides: Sides,
         marks: Marks,
         tags: Option<Tags>,
         flights: Flights,
@@ -144,6 +144,7 @@ impl Core {
         clock: fn() -> Time,
     ) -> Self {
         let Shape {
+            sides,
             resilience,
             slab_bytes,
             size_bytes,
@@ -229,6 +230,17 @@ impl Core {
         let end = pages.end.min(self.pages(extent).end);
         let written = self.marks.written.range(pages.start..end);
         written.filter(move |&page| self.sides.side_of(page) == side)
+    }
+
+    /// An extent has lost a data split of these pages: those of it that are doubtful are torn. Others may
+    /// be whole on the other side.
+    pub fn condemn(&self, extent: usize, pages: Range<u64>) {
+        let side = Side::of(extent);
+        for page in self.marks.doubtful_pages(pages.start, pages.end) {
+            if self.sides.side_of(page) == side {
+                self.marks.condemn(page, page + 1);
+            }
+        }
     }
 
     /// Whether an extent holds data.

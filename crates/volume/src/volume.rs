@@ -273,6 +273,7 @@ impl Volume {
             None => (None, Vec::new()),
         };
         let shape = Shape {
+            sides,
             resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,
@@ -282,7 +283,7 @@ impl Volume {
             what: "getting memory for pages in flight",
             source,
         })?;
-        let core = Core::new(shape, sides, marks, tags, flights, store, wake, with.clock);
+        let core = Core::new(shape, marks, tags, flights, store, wake, with.clock);
         let core = Arc::new(core);
         core.reserve(config.size_bytes).map_err(MarksError::Io)?;
         let (ended, opened) = sync_channel(1);

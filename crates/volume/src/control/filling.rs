@@ -134,8 +134,8 @@ impl Control {
         } else {
             if split < k && k > 1 && !is_trial {
                 // A write of the chunk may have ended unknown since the repair began.
-                let marks = &self.core.marks;
-                marks.condemn(base + u64::from(start), base + u64::from(end));
+                let pages = base + u64::from(start)..base + u64::from(end);
+                self.core.condemn(extent, pages);
             }
             let others = stripe.members.iter().enumerate();
             let mut others: Vec<(usize, &Member)> = others

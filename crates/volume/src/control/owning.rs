@@ -448,8 +448,7 @@ impl Control {
     pub(super) fn condemn(&self, extent: usize) {
         // Copies do not depend on each other.
         if self.core.layout_of(extent).cut().k() > 1 {
-            let pages = self.core.pages(extent);
-            self.core.marks.condemn(pages.start, pages.end);
+            self.core.condemn(extent, self.core.pages(extent));
         }
     }
 }

@@ -439,6 +439,10 @@ impl Control {
         &self.core
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     pub(crate) fn slab_bytes(&self) -> u64 {
         self.slab_bytes
     }

@@ -243,6 +243,23 @@ impl Core {
         }
     }
 
+    /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still.
+    /// False when somebody is at it, who may bring it to the other side, whole.
+    pub fn tear(&self, extent: usize, page: u64) -> bool {
+        if !self.sides.is_mixed() {
+            self.marks.tear(page);
+            return true;
+        }
+        if !self.claims.try_claim(page) {
+            return false;
+        }
+        if self.sides.side_of(page) == Side::of(extent) {
+            self.marks.tear(page);
+        }
+        self.claims.release(page);
+        true
+    }
+
     /// Whether an extent holds data.
     pub fn holds(&self, extent: usize) -> bool {
         let pages = self.pages(extent);
@@ -251,11 +268,9 @@ impl Core {
 
     /// Pages of which an extent holds data.
     pub fn held_count(&self, extent: usize) -> u64 {
-        let pages = self.pages(extent);
-        if !self.sides.is_mixed() {
-            return self.marks.written.count(pages.start, pages.end);
-        }
-        self.held_pages(extent, pages).count() as u64
+        let (side, pages) = (Side::of(extent), self.pages(extent));
+        let written = &self.marks.written;
+        self.sides.count_on(side, written, pages.start, pages.end)
     }
 
     /// Pages that the volume may have.
@@ -354,3 +369,6 @@ pub fn pages_of(layout: Layout, size_max: u64) -> u64 {
     let pages = size_max.div_ceil(PAGE_BYTES as u64);
     pages.next_multiple_of(layout.extent_pages())
 }
+
+#[cfg(test)]
+pub mod tests;

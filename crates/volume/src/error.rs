@@ -56,7 +56,7 @@ pub enum VolumeError {
     },
     /// Pages cannot be cut so while the volume is open.
     #[error(
-        "{to} cuts pages otherwise than {from}: that does not change of a volume in use that has a disk behind it, that is on its way from one K to another, or that is too large for slabs so small"
+        "{to} cuts pages otherwise than {from}: that does not change of a volume in use that is on its way from one K to another, or that is too large for slabs so small"
     )]
     Cut {
         /// The scheme that it has.

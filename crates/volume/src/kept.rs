@@ -199,7 +199,12 @@ fn restore(
     if let Some(file) = file {
         sides = sides.keep(file, volume);
     }
-    if let Some(other) = image.sides[home.other() as usize] {
+    let other = &mut image.sides[home.other() as usize];
+    if image.held.is_empty() {
+        // No page is anywhere, whatever the bits say.
+        *other = None;
+    }
+    if let Some(other) = *other {
         sides.take_over(scheme_of(other))?;
     }
     Ok(sides)

@@ -1,14 +1,18 @@
-//! The thread that brings pages to a volume's other side, chunk by chunk as the control thread says.
+//! What brings pages to a volume's other side, chunk by chunk as the control thread says.
 //!
 //! It has a worker of its own, begun with the first change of k, and does a chunk at a time: pages that hold
 //! nothing by their bit alone, the others by page operations (`worker::page::moved`). What it could not
 //! do of a chunk is done when that is asked for again.
+//!
+//! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`Moving`]
+//! where its caller does the steps.
 //!
 //! Concurrency: one order and one answer, under a lock; the control thread is woken by the answer.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::PAGE_BYTES;
 use crate::core::Core;
@@ -53,6 +57,10 @@ impl Mover {
         self.bell.notify_all();
     }
 
+    fn tell(&self, is_whole: bool) {
+        self.orders().is_whole = Some(is_whole);
+    }
+
     /// The next chunk; `None`: to end.
     fn wait(&self) -> Option<Range<u64>> {
         let mut orders = self.orders();
@@ -72,30 +80,54 @@ impl Mover {
 /// The mover's thread.
 pub fn run(core: &Core, mut worker: Worker) {
     while let Some(chunk) = core.mover.wait() {
-        let is_whole = move_chunk(core, &mut worker, chunk);
-        core.mover.orders().is_whole = Some(is_whole);
+        let mut run = Run::new(chunk);
+        while let Some(pages) = run.advance(core) {
+            let is_moved = worker.move_pages(pages).is_ok();
+            run.handle_moved(is_moved);
+        }
+        core.mover.tell(run.is_whole);
         core.wake.wake();
     }
 }
 
-/// Moves what it can of a chunk; whether that is all.
-fn move_chunk(core: &Core, worker: &mut Worker, chunk: Range<u64>) -> bool {
-    let (mut next, mut is_whole) = (chunk.start, true);
-    while next < chunk.end {
-        let written = core.marks.written.next(next, chunk.end, true);
-        let first = written.unwrap_or(chunk.end);
-        for page in next..first {
-            is_whole &= pass_empty(core, page);
+/// A chunk on its way: `advance -> (a request of these pages) -> handle_moved -> advance ..` until there are
+/// none. What could not be done is left behind.
+#[derive(Debug)]
+struct Run {
+    next: u64,
+    end: u64,
+    is_whole: bool,
+}
+
+impl Run {
+    fn new(chunk: Range<u64>) -> Self {
+        Self {
+            next: chunk.start,
+            end: chunk.end,
+            is_whole: true,
         }
-        if first == chunk.end {
-            break;
-        }
-        let most = chunk.end.min(first + RUN_PAGES).min(page_end(core));
-        let end = core.marks.written.next(first, most, false).unwrap_or(most);
-        is_whole &= worker.move_pages(first, end - first).is_ok();
-        next = end;
     }
-    is_whole
+
+    /// The pages that are to be moved next; those that hold nothing before them are moved by this.
+    fn advance(&mut self, core: &Core) -> Option<Range<u64>> {
+        let written = &core.marks.written;
+        let first = written.next(self.next, self.end, true).unwrap_or(self.end);
+        for page in self.next..first {
+            self.is_whole &= pass_empty(core, page);
+        }
+        if first == self.end {
+            self.next = first;
+            return None;
+        }
+        let most = self.end.min(first + RUN_PAGES).min(page_end(core));
+        self.next = written.next(first, most, false).unwrap_or(most);
+        Some(first..self.next)
+    }
+
+    /// Whether all of the pages that were asked for last are where they are to be.
+    fn handle_moved(&mut self, is_moved: bool) {
+        self.is_whole &= is_moved;
+    }
 }
 
 /// Past the last page that may be written now.
@@ -119,3 +151,66 @@ fn pass_empty(core: &Core, page: u64) -> bool {
     core.claims.release(page);
     is_empty
 }
+
+/// A mover that its caller steps.
+pub struct Moving {
+    worker: Worker,
+    run: Option<Run>,
+    /// The request under way.
+    request: Option<u16>,
+}
+
+impl Moving {
+    pub fn new(worker: Worker) -> Self {
+        Self {
+            worker,
+            run: None,
+            request: None,
+        }
+    }
+
+    /// Goes on as far as it goes without waiting; whether a chunk has ended.
+    pub fn step(&mut self, core: &Core) -> bool {
+        loop {
+            let run = match &mut self.run {
+                Some(run) => run,
+                None => match core.mover.orders().chunk.take() {
+                    Some(chunk) => self.run.insert(Run::new(chunk)),
+                    None => {
+                        // What it read and does not wait for any more comes in.
+                        self.worker.drive();
+                        return false;
+                    }
+                },
+            };
+            if let Some(request) = self.request {
+                let Some(ended) = self.worker.moved(request) else {
+                    return false;
+                };
+                self.request = None;
+                run.handle_moved(ended.is_ok());
+            }
+            match run.advance(core) {
+                Some(pages) => self.request = Some(self.worker.submit_move(pages)),
+                None => {
+                    core.mover.tell(run.is_whole);
+                    self.run = None;
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// To be stepped within this time even when nothing arrives.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.worker.deadline()
+    }
+
+    /// Ends as its process would: see [`Worker::abandon`].
+    pub fn abandon(self) {
+        self.worker.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests;

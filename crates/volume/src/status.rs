@@ -74,6 +74,10 @@ pub struct ChangeStatus {
     pub extents_done: usize,
     /// Mapped extents.
     pub extents: usize,
+    /// Of what these hold, or of all that is to be cut anew, what is as it is to be.
+    pub bytes_done: u64,
+    /// All of that.
+    pub bytes: u64,
 }
 
 /// How slabs are rebuilt and moved, and what that costs others.

@@ -66,6 +66,8 @@ pub struct Volume {
     is_kept: bool,
     // Whether k can change: somebody would know which pages are where.
     may_recut: bool,
+    // How pages are to be cut, as far as anybody has asked: the control thread may not have begun.
+    asked: Mutex<Cut>,
 }
 
 /// Its threads; none once it has ended.
@@ -248,10 +250,10 @@ impl Volume {
         })?;
         let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
-        let mut may_recut = with.backing.is_none();
+        let mut may_recut = true;
         let (marks, tags, sides, journal) = match with.kept {
             Some((kept, left)) => {
-                may_recut &= kept.sides.is_some();
+                may_recut = kept.sides.is_some();
                 let (marks, tags, sides, journal) = kept.begin(&config, slab_bytes, pages, left)?;
                 (marks, tags, sides, Some(journal))
             }
@@ -264,11 +266,12 @@ impl Volume {
         };
         let (store, queues) = match with.backing {
             Some(backing) => {
-                let made = Store::new(pages, backing).map_err(|source| VolumeError::Os {
+                let made = Store::new(pages, slab_bytes, backing);
+                let (store, queues) = made.map_err(|source| VolumeError::Os {
                     what: "getting memory for the backing store's queues",
                     source,
                 })?;
-                (Some(made.0), made.1)
+                (Some(store), queues)
             }
             None => (None, Vec::new()),
         };
@@ -316,6 +319,7 @@ impl Volume {
             domain_count,
             is_kept,
             may_recut,
+            asked: Mutex::new(Cut::of(scheme)),
         };
         Ok(Assembled {
             volume,

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_volume::{
-    Health, Mode, PAGE_BYTES, Protection, Resilience, SealKey, Volume, VolumeConfig, VolumeError,
+    Health, IoError, Mode, PAGE_BYTES, Protection, Resilience, SealKey, Volume, VolumeConfig,
+    VolumeError,
 };
+use support::rot::{rot, splits_of};
 use support::{Cluster, Random, Transport, page, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;
@@ -207,6 +209,58 @@ fn protected_pages_keep_their_tags_and_seals() {
             assert_all(&volume, 1);
         }
     }
+}
+
+/// A reader is told that it cannot be right, and the mover looks at all there is.
+#[test]
+fn a_wrong_split_that_can_be_told_is_not_lost_with_the_old_cut() {
+    let cluster = Cluster::start(7, Transport::Shm, 64 << 20, SLAB);
+    let volume = cluster.volume_in_mode("rs:4+2", Mode::Detection, SIZE);
+    let mut worker = volume.worker().unwrap();
+    let (wrong, right) = (page(0, 300), page(1, 300));
+    worker.write(0, &wrong).unwrap();
+    worker.write(PAGE, &right).unwrap();
+    rot(&splits_of(&wrong, usual("rs:4+2").scheme())[2], 0);
+    let mut bytes = vec![0; PAGE_BYTES];
+    assert_eq!(worker.read(0, &mut bytes), Err(IoError::Corrupt));
+    let wider = Resilience::new("rs:8+2".parse().unwrap(), Mode::Detection, 1);
+    let refused = volume.set_resilience(wider.unwrap());
+    assert!(matches!(refused, Err(VolumeError::TooFewDomains { .. })));
+    let narrower = Resilience::new("rs:2+2".parse().unwrap(), Mode::Detection, 1);
+    volume.set_resilience(narrower.unwrap()).unwrap();
+    wait_changed(&volume);
+    for (offset, expected) in [(0, wrong), (PAGE, right)] {
+        worker.read(offset, &mut bytes).unwrap();
+        assert!(bytes == expected, "at {offset}");
+    }
+    assert_eq!(volume.status().unwrap().torn_pages, 0);
+}
+
+/// A host of the old cut is lost in the middle, in a mode that compares: what is left of it is rebuilt
+/// as it was cut, though the volume is to be cut into fewer splits.
+#[test]
+fn what_is_lost_in_the_middle_is_rebuilt_in_its_own_cut() {
+    let mut cluster = Cluster::start(12, Transport::Tcp, 64 << 20, SLAB);
+    let of = |scheme: &str| Resilience::new(scheme.parse().unwrap(), Mode::Detection, 1).unwrap();
+    let volume = cluster.volume_in_mode("rs:8+2", Mode::Detection, SIZE);
+    write_all(&volume, 1);
+    volume.pace_repairs(64 << 10, true);
+    volume.set_resilience(of("rs:2+2")).unwrap();
+    wait_until(
+        || volume.status().unwrap().counters.pages_moved > 0,
+        || format!("{:#?}", volume.status()),
+    );
+    for host in 0..2 {
+        cluster.stop(host);
+    }
+    let change = volume.status().unwrap().change.expect("it takes minutes");
+    assert_eq!(change.bytes, SIZE);
+    assert!((1..SIZE).contains(&change.bytes_done), "{change:?}");
+    volume.pace_repairs(0, true);
+    wait_changed(&volume);
+    wait_for_health(&volume, Health::Healthy);
+    assert_is(&volume, "rs:2+2");
+    assert_all(&volume, 1);
 }
 
 /// Hosts have no room for a unit twice: the change waits, the volume serves, and it goes back.

@@ -11,6 +11,7 @@ use crate::expected::Expected;
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::progress;
+use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// What is to be another.
@@ -127,17 +128,22 @@ fn change_of(volumes: &Volumes, name: &str) -> Result<Value> {
 pub fn describe_change(change: &Value) -> Option<String> {
     let (from, to) = (change["from"].as_str()?, change["to"].as_str()?);
     let (done, all) = (&change["extents_done"], &change["extents"]);
+    let bytes = |field: &str| Size(change[field].as_u64().unwrap_or(0)).rounded();
+    let far = format!(
+        "{done} of {all} extents, {} of {}",
+        bytes("bytes_done"),
+        bytes("bytes")
+    );
     Some(if from == to {
-        format!(", changing: {done} of {all} extents")
+        format!(", changing: {far}")
     } else {
-        format!(", changing from {from} to {to}: {done} of {all} extents")
+        format!(", changing from {from} to {to}: {far}")
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Size;
 
     fn wish(scheme: Option<&str>, mode: Option<Mode>, delta: Option<usize>) -> Wish {
         Wish {
@@ -178,11 +184,13 @@ mod tests {
     #[test]
     fn a_change_is_told_as_long_as_there_is_one() {
         assert_eq!(describe_change(&Value::Null), None);
-        let change =
-            serde_json::json!({"from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8});
+        let change = serde_json::json!({
+            "from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8,
+            "bytes_done": 3 << 30, "bytes": 5 << 30,
+        });
         assert_eq!(
             describe_change(&change).unwrap(),
-            ", changing from rs:8+2 to rs:8+3: 3 of 8 extents"
+            ", changing from rs:8+2 to rs:8+3: 3 of 8 extents, 3.00 GiB of 5.00 GiB"
         );
     }
 }

@@ -7,14 +7,24 @@
 //! that one is **torn**, an error until it is written whole.
 
 use super::Control;
-use crate::Mode;
 use crate::directory::HostIndex;
 use crate::marks::Soundness;
+use crate::{Mode, Resilience, Scheme};
 
 impl Control {
-    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`, k at least.
-    pub(super) fn source_count(&self, target: HostIndex, k: usize, page: u64, count: u32) -> usize {
-        let resilience = self.core.resilience();
+    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`, in a
+    /// stripe of this scheme: k at least.
+    pub(super) fn source_count(
+        &self,
+        target: HostIndex,
+        scheme: Scheme,
+        page: u64,
+        count: u32,
+    ) -> usize {
+        // The stripe's own, which is not the volume's while that changes.
+        let expected = self.core.resilience();
+        let resilience = Resilience::in_stripe(expected.mode(), expected.delta(), scheme);
+        let k = scheme.k();
         // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
         let is_judged = self.core.marks.written.contains(page)
             && self.core.marks.soundness(page) == Soundness::Sound;
@@ -37,12 +47,14 @@ impl Control {
         let count = until - start;
         if count == 1 {
             let page = self.core.pages(extent).start + u64::from(start);
-            tracing::warn!(
-                extent,
-                page,
-                "splits of a page disagree: it is an error until it is written whole"
-            );
-            self.core.marks.tear(page);
+            if self.core.tear(extent, page) {
+                tracing::warn!(
+                    extent,
+                    page,
+                    "splits of a page disagree: it is an error until it is written whole"
+                );
+            }
+            // Else they are compared once more.
         }
         self.repairs[at].pages_max = (count / 2).max(1);
         let now = self.now();

@@ -1,5 +1,8 @@
 //! Bringing a volume's pages to its other side, where they are cut otherwise: the change of k in use.
 //!
+//! Of a volume with a backing store nothing is copied: its pages are read from there until they are written
+//! next, and extents of the target are mapped as they become busy.
+//!
 //! Unit by unit; one is the pages of an extent of the larger k, which are those of several whole extents
 //! of the other:
 //!
@@ -69,11 +72,16 @@ impl Control {
         let sides = &self.core.sides;
         let now = sides.target();
         if sides.layout(now).cut() != Cut::of(to) {
-            if sides.is_mixed() {
+            if !sides.is_mixed() {
+                if !self.lay_out(to) {
+                    return;
+                }
+            } else if sides.layout(now.other()).cut() == Cut::of(to) {
                 // Back to where they came from.
                 sides.turn(now.other());
                 self.crossing.begin_again();
-            } else if !self.lay_out(to) {
+            } else {
+                // Two are there: it begins when that is over.
                 return;
             }
         }
@@ -116,6 +124,18 @@ impl Control {
     /// Whether pages are on their way to the other side.
     pub(super) fn is_crossing(&self) -> bool {
         self.core.sides.is_mixed()
+    }
+
+    /// Of the pages that hold data, how many are where they are to be; `None`: none is on its way.
+    pub(super) fn pages_moved(&self) -> Option<(u64, u64)> {
+        let (sides, written) = (&self.core.sides, &self.core.marks.written);
+        let count = self.core.page_count();
+        let done = match (self.is_crossing(), self.is_to_cross()) {
+            (true, _) => sides.count_on(sides.target(), written, 0, count),
+            (false, true) => 0,
+            (false, false) => return None,
+        };
+        Some((done, written.count(0, count)))
     }
 
     /// When there is something to do for it again; `None`: something else says so.
@@ -185,12 +205,16 @@ impl Control {
             }
             self.crossing.unit = unit.end.min(count);
         };
+        // Of what the disk has nothing is copied: the target is mapped when it is busy.
+        let copies = self.core.backing.is_none();
         let is_ahead = self.core.mapped_ahead.load(Ordering::Acquire);
+        let size_bytes = self.core.size_bytes.load(Ordering::Acquire);
         let mut is_ready = true;
-        for extent in self.extents_of(target, &unit) {
+        for extent in self.extents_of(target, &unit).filter(|_| copies) {
             let pages = self.core.pages(extent);
             let written = &self.core.marks.written;
-            if !is_ahead && written.next(pages.start, pages.end, true).is_none() {
+            let is_wanted = is_ahead && pages.start * (PAGE_BYTES as u64) < size_bytes;
+            if !is_wanted && written.next(pages.start, pages.end, true).is_none() {
                 continue;
             }
             let stripe = snapshot.extents[extent].as_deref();
@@ -231,21 +255,27 @@ impl Control {
             }
             return;
         };
-        let step = self.pacing.step();
-        let bytes = step.fill_bytes * u64::from(step.fills);
-        let pages = (bytes / PAGE_BYTES as u64).max(1);
-        let chunk = first..(first + pages).min(unit.end);
+        let chunk = self.chunk_from(first, unit.end);
         let waits = self.pacing.waits_until(now);
         let is_asked = self.rebuilding() == 0 && waits.is_none() && !self.crossing.is_out;
         if is_asked {
-            let bytes = (chunk.end - chunk.start) * PAGE_BYTES as u64;
-            self.pacing.note_chunk(now, bytes);
+            let written = self.core.marks.written.count(chunk.start, chunk.end);
+            self.pacing.note_chunk(now, written * PAGE_BYTES as u64);
             self.core.mover.ask(chunk.clone());
             self.crossing.is_out = true;
         } else if let Some(until) = waits {
             self.crossing.retry_at = until.min(now.after(PAUSE));
         }
         self.crossing.stage = Stage::Moving { chunk, is_asked };
+    }
+
+    /// Pages from `first` on of which as many hold something as are copied at a time.
+    fn chunk_from(&self, first: u64, end: u64) -> Range<u64> {
+        let step = self.pacing.step();
+        let bytes = step.fill_bytes * u64::from(step.fills);
+        let pages = (bytes / PAGE_BYTES as u64).max(1);
+        let written = self.core.marks.written.next(first, end, true);
+        first..written.map_or(end, |written| (written + pages).min(end))
     }
 
     /// The mover has answered.
@@ -272,7 +302,7 @@ impl Control {
         }
         self.crossing.stage = Stage::Preparing;
         self.crossing.unit = unit.end;
-        self.crossing.retry_at = Time(0);
+        self.crossing.retry_at = self.now();
     }
 
     /// Nothing is left on the old side, unless a unit was passed by while it was written to.
@@ -286,7 +316,11 @@ impl Control {
         let is_busy = self.crossing.is_out
             || is_mapped
             || is_left.is_some()
-            || self.jobs.keys().any(|&extent| Side::of(extent) == old);
+            || self.jobs.keys().any(|&extent| Side::of(extent) == old)
+            || self
+                .repairs
+                .iter()
+                .any(|repair| Side::of(repair.extent) == old);
         let is_known = self.core.directory.is_settled(snapshot.epoch)
             && self.core.is_journaled(snapshot.epoch);
         if is_busy || !is_known || !self.record_side(old, None) {

@@ -137,6 +137,7 @@ impl Control {
                 let pages = base + u64::from(start)..base + u64::from(end);
                 self.core.condemn(extent, pages);
             }
+            let scheme = stripe.cut.with_parities(stripe.parities());
             let others = stripe.members.iter().enumerate();
             let mut others: Vec<(usize, &Member)> = others
                 .filter(|&(index, _)| usable(index) && index != split)
@@ -145,7 +146,7 @@ impl Control {
                 .collect();
             others
                 .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
-            let count = self.source_count(target.host, k, first, until - start);
+            let count = self.source_count(target.host, scheme, first, until - start);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
             ((k, stripe.parities(), split), sources.collect())

@@ -73,11 +73,13 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Control {
     pub(super) fn start_mapping(&mut self, extent: usize) {
-        let mapped = self.core.directory.snapshot().extents[extent].is_some();
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.get(extent).is_some_and(Option::is_some);
         // Slabs that are on their way back are gone first.
         let is_leaving = self.find_repair(extent).is_some();
-        if mapped || is_leaving || self.jobs.contains_key(&extent) {
-            if mapped || is_leaving {
+        let is_of_use = self.is_of_use(extent);
+        if mapped || is_leaving || !is_of_use || self.jobs.contains_key(&extent) {
+            if mapped || is_leaving || !is_of_use {
                 self.core.mapping_ended(extent, Mapping::Idle);
             }
             return;
@@ -92,6 +94,15 @@ impl Control {
             },
         );
         self.pursue(extent);
+    }
+
+    /// Whether an extent has pages, or is to have some: those of whoever asked for it may be on the other
+    /// side by now, or that side gone.
+    fn is_of_use(&self, extent: usize) -> bool {
+        let (sides, side) = (&self.core.sides, Side::of(extent));
+        let pages = self.core.pages(extent);
+        let has_pages = || sides.next_on(side, pages.start, pages.end).is_some();
+        !pages.is_empty() && (side == sides.target() || has_pages())
     }
 
     /// Asks hosts for the slabs that a job lacks; ends it when nothing more can be asked.

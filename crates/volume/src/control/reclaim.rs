@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
-use crate::directory::Stripe;
 use crate::extents::Side;
 
 impl Control {
@@ -14,10 +13,13 @@ impl Control {
     pub(super) fn reclaim_empty(&mut self) {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.numbered() {
-            // What is mapped for pages that are yet to come stays.
-            let is_awaiting = self.is_crossing() && Side::of(extent) == self.core.sides.target();
-            let is_stranded = |stripe: &Arc<Stripe>| stripe.has_stranded();
-            if is_awaiting || stripe.as_ref().is_none_or(is_stranded) || self.core.holds(extent) {
+            let Some(stripe) = stripe.as_deref() else {
+                continue;
+            };
+            // What is mapped for pages that are yet to come stays, unless it is lost.
+            let is_target = self.is_crossing() && Side::of(extent) == self.core.sides.target();
+            let is_awaiting = is_target && stripe.is_there();
+            if is_awaiting || stripe.has_stranded() || self.core.holds(extent) {
                 continue;
             }
             if self.find_repair(extent).is_some() {

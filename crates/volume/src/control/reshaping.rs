@@ -29,7 +29,7 @@ use crate::directory::{HostIndex, Session, Snapshot, Stripe};
 use crate::extents::Side;
 use crate::scheme::Cut;
 use crate::status::ChangeStatus;
-use crate::{Resilience, Scheme};
+use crate::{PAGE_BYTES, Resilience, Scheme};
 
 /// What of the volume's resilience is yet to come true.
 #[derive(Default)]
@@ -226,17 +226,28 @@ impl Control {
     pub(crate) fn change_status(&self, snapshot: &Snapshot) -> Option<ChangeStatus> {
         let change = self.reshaping.change.as_ref()?;
         let scheme = snapshot.resilience.scheme();
-        let stripes = snapshot.extents.iter().flatten();
-        let is_done = |stripe: &&Arc<Stripe>| {
+        let mapped = snapshot.extents.numbered();
+        let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)));
+        let is_done = |(_, stripe): &(usize, &Stripe)| {
             stripe.cut == Cut::of(scheme)
                 && stripe.splits() == scheme.members()
                 && lacking(stripe, stripe.splits()) == 0
+        };
+        let pages_of = |(extent, _): (usize, &Stripe)| self.core.held_count(extent);
+        let (pages_done, pages) = match self.pages_moved() {
+            Some(moved) => moved,
+            None => (
+                stripes.clone().filter(is_done).map(pages_of).sum(),
+                stripes.clone().map(pages_of).sum(),
+            ),
         };
         Some(ChangeStatus {
             from: change.from.to_string(),
             to: scheme.to_string(),
             extents_done: stripes.clone().filter(is_done).count(),
             extents: stripes.count(),
+            bytes_done: pages_done * PAGE_BYTES as u64,
+            bytes: pages * PAGE_BYTES as u64,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! What an owner expects of hosts anew, of a volume that is in use.
 
 use std::collections::BTreeSet;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::Volume;
 use crate::control::{Command, HostConfig};
@@ -21,8 +22,12 @@ impl Volume {
     /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
     /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
+        self.check(resilience, *self.asked())
+    }
+
+    fn check(&self, resilience: Resilience, asked: Cut) -> Result<(), VolumeError> {
         let (from, to) = (self.scheme(), resilience.scheme());
-        if from.k() != to.k() && !self.is_cut_to(to) {
+        if asked != Cut::of(to) && !self.is_cut_to(to, asked) {
             return Err(VolumeError::Cut { from, to });
         }
         let (needed, domains) = (to.members(), self.domain_count);
@@ -37,16 +42,25 @@ impl Volume {
     }
 
     /// Whether pages can be cut so while the volume is in use. While they are on their way from one k to
-    /// another, these two are all there are.
-    fn is_cut_to(&self, to: Scheme) -> bool {
+    /// another, or about to be, these two are all there are.
+    fn is_cut_to(&self, to: Scheme, asked: Cut) -> bool {
         let (sides, cut) = (&self.core.sides, Cut::of(to));
+        if !sides.fits(cut) {
+            return false;
+        }
         let extents = sides.layout_with(cut).extents_of(sides.page_count());
-        let is_one_of_two = || {
-            Side::BOTH
-                .map(|side| sides.layout(side).cut())
-                .contains(&cut)
+        let now = sides.layout(sides.target()).cut();
+        let is_possible = if sides.is_mixed() {
+            let cuts = Side::BOTH.map(|side| sides.layout(side).cut());
+            cuts.contains(&cut)
+        } else {
+            asked == now || [asked, now].contains(&cut)
         };
-        self.may_recut && extents <= EXTENTS_MAX && (!sides.is_mixed() || is_one_of_two())
+        self.may_recut && extents <= EXTENTS_MAX && is_possible
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Cut> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
@@ -56,11 +70,16 @@ impl Volume {
     /// # Errors
     /// As [`Volume::check_resilience`], and `Closed`.
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        self.check_resilience(resilience)?;
-        if resilience.scheme().k() != self.scheme().k() {
+        // Until the control thread has the order: two that come together are in one order.
+        let mut asked = self.asked();
+        self.check(resilience, *asked)?;
+        let cut = Cut::of(resilience.scheme());
+        if cut != *asked {
             self.start_mover()?;
         }
-        self.command(Command::Reshape(resilience))
+        self.command(Command::Reshape(resilience))?;
+        *asked = cut;
+        Ok(())
     }
 }
 

@@ -19,15 +19,27 @@ impl Volume {
     pub fn map_all(&self, mut progress: impl FnMut(usize, usize)) -> Result<(), VolumeError> {
         /// A populated slab comes in milliseconds; this only bounds a cluster that stands still.
         const PATIENCE: Duration = Duration::from_secs(60);
-        let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
-            .expect("fits the address space");
+        let count = || {
+            usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
+                .expect("fits the address space")
+        };
+        let mut wanted = count();
         self.core.mapped_ahead.store(true, Ordering::Release);
         let mut mapped = 0;
         let mut moved = Instant::now();
         let mut extent = 0;
+        let mut layout = self.core.layout();
         while extent < wanted {
             let side = self.core.sides.target();
-            if self.core.directory.snapshot().extents[side.extent(extent)].is_some() {
+            if self.core.layout() != layout {
+                // Its pages are to be cut otherwise: whoever moves them maps what they go to.
+                layout = self.core.layout();
+                (wanted, mapped, extent) = (count(), 0, 0);
+                continue;
+            }
+            let snapshot = self.core.directory.snapshot();
+            let stripe = snapshot.extents.get(side.extent(extent));
+            if stripe.is_some_and(Option::is_some) {
                 extent += 1;
                 mapped += 1;
                 moved = Instant::now();
@@ -114,7 +126,9 @@ impl Volume {
     /// Has a thread that moves pages, from the first change of k on.
     pub(super) fn start_mover(&self) -> Result<(), VolumeError> {
         let mut running = self.running();
-        if running.mover.is_some() || self.core.closed.load(Ordering::Acquire) {
+        // Without a thread of its own the volume's caller steps it (`Stepped`).
+        let is_stepped = running.control.is_none();
+        if is_stepped || running.mover.is_some() || self.core.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         let (core, worker) = (Arc::clone(&self.core), self.worker()?);

@@ -6,6 +6,7 @@
 //!
 //! Whole pages that are discarded take no operation: their bit goes under the page's claim.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -120,14 +121,37 @@ impl Worker {
         self.run(Slot::new(Kind::Scrub, nobody, offset, len_bytes))
     }
 
-    /// Brings `count` pages from `first` on to the side where they are to be.
+    /// Brings pages to the side where they are to be.
     ///
     /// # Errors
     /// Some are where they were, and may be tried again.
-    pub(crate) fn move_pages(&mut self, first: u64, count: u64) -> Result<(), IoError> {
-        let (offset, len_bytes) = (first * PAGE_BYTES as u64, count * PAGE_BYTES as u64);
-        let nobody = std::ptr::null_mut();
-        self.run(Slot::new(Kind::Move, nobody, offset, len_bytes))
+    pub(crate) fn move_pages(&mut self, pages: Range<u64>) -> Result<(), IoError> {
+        self.run(Slot::moving(&pages))
+    }
+
+    /// Begins what [`Worker::move_pages`] does; its end comes out of [`Worker::moved`].
+    ///
+    /// # Panics
+    /// If [`super::REQUESTS_MAX`] are in flight.
+    pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
+        let request = self.free_requests.pop().expect("a mover asks for little");
+        self.start(request, Slot::moving(&pages));
+        request
+    }
+
+    /// Makes progress without blocking; how a move ended, if it has.
+    pub(crate) fn moved(&mut self, request: u16) -> Option<Result<(), IoError>> {
+        self.drive();
+        let at = usize::from(request);
+        self.requests[at].is_over().then(|| {
+            self.free_requests.push(request);
+            std::mem::replace(&mut self.requests[at], Slot::free()).result
+        })
+    }
+
+    /// Makes progress without blocking.
+    pub(crate) fn drive(&mut self) {
+        self.turn(Duration::ZERO);
     }
 
     /// Runs one request with a borrowed buffer to its end.
@@ -311,6 +335,18 @@ pub(super) struct Chunk {
 impl Slot {
     pub(super) fn free() -> Self {
         Self::new(Kind::Read, std::ptr::null_mut(), 0, 0)
+    }
+
+    /// Has nobody's bytes.
+    fn moving(pages: &Range<u64>) -> Self {
+        const PAGE: u64 = PAGE_BYTES as u64;
+        let len_bytes = (pages.end - pages.start) * PAGE;
+        Self::new(
+            Kind::Move,
+            std::ptr::null_mut(),
+            pages.start * PAGE,
+            len_bytes,
+        )
     }
 
     fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {

@@ -188,7 +188,7 @@ impl Worker {
             "splits of a page disagree"
         );
         if self.ops[usize::from(op)].is_move {
-            return self.end_unmovable(op, IoError::Corrupt);
+            return self.end_moving_corrupt(op);
         }
         self.finish(op, Err(IoError::Corrupt));
     }
@@ -198,8 +198,8 @@ impl Worker {
         let resilience = self.resilience(op);
         match resilience.mode() {
             Mode::Correction => resilience.delta(),
-            // All that is there was read: one that is wrong shows.
-            _ if self.is_scrub(op) => 1,
+            // All that is there was read, or is yet to be: one that is wrong shows.
+            _ if self.is_scrub(op) || self.moves_widely(op) => 1,
             _ => 0,
         }
     }

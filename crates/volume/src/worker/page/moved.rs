@@ -13,6 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::State;
 use super::epoch::stripe_of;
@@ -32,18 +33,22 @@ impl Worker {
 
     pub(super) fn begin_move(&mut self, op: u16) {
         let page = self.ops[usize::from(op)].page;
-        if !self.core.claims.try_claim(page) {
+        let claims = !is_planted(Planted::MoveOverNewer);
+        if claims && !self.core.claims.try_claim(page) {
             return self.park(op);
         }
-        self.ops[usize::from(op)].claimed = true;
+        self.ops[usize::from(op)].claimed = claims;
         // Once: a change that is taken back meanwhile has another.
         let to = self.core.sides.target();
         self.ops[usize::from(op)].to = to;
         if self.core.sides.side_of(page) == to {
             return self.finish(op, Ok(()));
         }
-        let is_torn = self.core.marks.soundness(page) == Soundness::Torn;
-        if !self.core.marks.written.contains(page) || is_torn {
+        let is_written = self.core.marks.written.contains(page);
+        if is_written && self.core.backing.is_some() {
+            return self.move_to_disk(op);
+        }
+        if !is_written || self.core.marks.soundness(page) == Soundness::Torn {
             // Nothing to be read, there or here.
             self.pass_over(op);
             return self.finish(op, Ok(()));
@@ -74,6 +79,9 @@ impl Worker {
         let members = self.required(stripe, index);
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        if is_planted(Planted::SkipSideMark) {
+            self.pass_over(op);
+        }
         self.scatter(op, members);
     }
 
@@ -99,6 +107,22 @@ impl Worker {
         self.finish(op, Ok(()));
     }
 
+    /// Whether the operation moves a page of which it looks at all there is.
+    pub(super) fn moves_widely(&self, op: u16) -> bool {
+        let state = &self.ops[usize::from(op)];
+        state.is_move && state.is_wider
+    }
+
+    /// What was read of the page disagrees. All there is of it may tell what is right; if not, it is
+    /// an error for good once nothing of its stripe is awaited.
+    pub(super) fn end_moving_corrupt(&mut self, op: u16) {
+        if self.ops[usize::from(op)].is_wider {
+            return self.end_unmovable(op, IoError::Corrupt);
+        }
+        self.ops[usize::from(op)].is_wider = true;
+        self.park(op);
+    }
+
     /// The page could not be read. Where that is for good it is an error on its new side, as it was on
     /// its old one; else the next try may read it.
     pub(super) fn end_unmovable(&mut self, op: u16, error: IoError) {
@@ -106,9 +130,10 @@ impl Worker {
         let snapshot = self.epoch.known();
         let stripe = snapshot.extents.get(self.ops[usize::from(op)].extent);
         let stripe = stripe.and_then(Option::as_deref);
-        let is_gone = stripe.is_none_or(|stripe| !stripe.is_there() && !stripe.has_stranded());
+        let is_awaited = stripe.is_some_and(Stripe::has_stranded);
+        let is_gone = stripe.is_none_or(|stripe| !stripe.is_there());
         let is_over = error == IoError::Corrupt || (error == IoError::Lost && is_gone);
-        if !is_over {
+        if is_awaited || !is_over {
             return self.finish(op, Err(error));
         }
         tracing::warn!(
@@ -117,6 +142,23 @@ impl Worker {
         );
         self.core.marks.tear(page);
         self.pass_over(op);
+        self.finish(op, Ok(()));
+    }
+
+    /// A page that the disk has, or is about to have, needs no copy: it is read from there until it is
+    /// written next. One that the disk has refused stays, for only its slabs have it.
+    fn move_to_disk(&mut self, op: u16) {
+        let page = self.ops[usize::from(op)].page;
+        let store = self.core.backing.as_ref();
+        let pages = &store.expect("just seen").pages;
+        if pages.stale.contains(page) && pages.remote.contains(page) {
+            return self.finish(op, Err(IoError::Disk));
+        }
+        // In this order: on its new side no slab has it.
+        pages.remote.remove(page);
+        self.pass_over(op);
+        let counters = &self.core.counters;
+        counters.pages_moved.fetch_add(1, Ordering::Relaxed);
         self.finish(op, Ok(()));
     }
 

@@ -120,13 +120,18 @@ impl Control {
             .is_none_or(|record| record.note(vec![change]))
     }
 
-    /// Notes that a side is there, or is not any more; false when that is to be tried again.
+    /// Notes that a side is there, or is not any more; false when that is to be tried again. It may not
+    /// be: the change may be taken back meanwhile, and what failed must not get into the journal later.
     pub(super) fn record_side(&mut self, side: Side, shape: Option<Shape>) -> bool {
-        let change = Change::Side(side as u8, shape);
-        let mut record = self.record.as_mut();
-        record
-            .as_mut()
-            .is_none_or(|record| record.note(vec![change]))
+        let Some(record) = &mut self.record else {
+            return true;
+        };
+        let before = record.journal.image().sides[side as usize];
+        if record.note(vec![Change::Side(side as u8, shape)]) {
+            return true;
+        }
+        record.note(vec![Change::Side(side as u8, before)]);
+        false
     }
 
     /// Notes that the volume holds nothing any more.

@@ -87,9 +87,10 @@ impl Client {
             })
             .collect();
         format!(
-            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}",
+            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}, {:?}",
             self.name,
-            volume.relocations()
+            volume.relocations(),
+            status.change
         )
     }
 }

@@ -11,6 +11,7 @@
 //! DIR/volumes/NAME.{lock,sock}   held by its one owner; where the owner answers
 //! DIR/volumes/NAME.journal       what an owner leaves to the next: which slabs are current,
 //! DIR/volumes/NAME.pages         and which pages hold data and were being written
+//! DIR/volumes/NAME.sides         and, once its K changed, which pages are cut how (decision 32)
 //! ```
 
 use std::fs::{self, File, TryLockError};

@@ -318,11 +318,13 @@ impl Volumes {
     /// The files cannot be opened.
     pub fn kept(&self, name: &str) -> Result<Kept> {
         let (journal, marks) = (self.file(name, "journal"), self.file(name, "pages"));
-        let tags = self.file(name, "tags");
+        let (tags, sides) = (self.file(name, "tags"), self.file(name, "sides"));
         Kept::in_files(&journal, &marks)
             .with_context(|| marks.display().to_string())?
             .with_tags(&tags)
-            .with_context(|| tags.display().to_string())
+            .with_context(|| tags.display().to_string())?
+            .with_sides(&sides)
+            .with_context(|| sides.display().to_string())
     }
 
     /// What the last owner left on hosts; `None` when that is nothing.
@@ -344,7 +346,7 @@ impl Volumes {
     pub fn forget_content(&self, name: &str) -> Result<()> {
         let id = format!("{:032x}", random_u128()?);
         self.edit(name, |spec| spec.id = id)?;
-        for kind in ["journal", "journal.new", "pages", "tags"] {
+        for kind in ["journal", "journal.new", "pages", "tags", "sides"] {
             remove_if_there(&self.file(name, kind))?;
         }
         Ok(())

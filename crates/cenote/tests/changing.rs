@@ -64,11 +64,50 @@ fn a_served_volume_changes_under_load() {
     }
 }
 
+/// All pages are cut anew, twice, and the server is killed in the middle of the second time.
+#[test]
+fn a_served_volumes_pages_are_cut_anew_under_load() {
+    if !has_tools() {
+        return;
+    }
+    for transport in ["shm", "tcp"] {
+        let mut lab = Lab::new(transport, "rs:4+2");
+        let client = lab.patient_client();
+        let load = lab.fio_to(&client.uri(), &LOAD);
+        lab.wait_written(1_000);
+        let done = set(&lab, &["--scheme", "rs:2+2"]);
+        assert_eq!(
+            (&done["scheme"], &done["change"]),
+            (&"rs:2+2".into(), &Value::Null)
+        );
+        set(&lab, &["--scheme", "mirror:3", "--no-wait"]);
+        lab.kill_and_serve_again();
+        load.expect_clean();
+        wait_until(
+            "the change ends",
+            || lab.status()["change"].is_null(),
+            || lab.status().to_string(),
+        );
+        lab.wait_healthy();
+        assert_eq!(lab.status()["scheme"], "mirror:3", "{transport}");
+        // What two copies less leave is the same.
+        let before = lab.content();
+        for host in &lab.members()[..2] {
+            lab.kill(host);
+        }
+        assert!(before == lab.content(), "{transport}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let mut lab = Lab::with_hosts(6, "shm", "rs:4+2");
     for (flags, status, reason) in [
-        (&["--scheme", "rs:8+2"][..], 1, "cuts pages otherwise"),
+        (
+            &["--scheme", "rs:8+2"][..],
+            1,
+            "10 different failure domains",
+        ),
         (&["--scheme", "rs:4+3"], 1, "7 different failure domains"),
         (&["--mode", "correction"], 2, "needs at least 3 more"),
         (&["--scheme", "rs:5+2"], 2, "is not a scheme"),

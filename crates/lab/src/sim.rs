@@ -57,6 +57,12 @@ pub struct Report {
     pub trace_hash: String,
     /// Promises broken; the simulation ends with the first.
     pub violations: Vec<Violation>,
+    /// Of the faults, changes of k.
+    #[serde(skip)]
+    pub recuts: u64,
+    /// Pages that volumes brought to another cut, as far as their owners lived to tell.
+    #[serde(skip)]
+    pub pages_moved: u64,
     /// Crashes at the arrows of a relocation, to FENCED, DRAINED, FILLED, PUBLISHED and RETIRED.
     #[serde(skip)]
     pub arrows_hit: [u64; 5],
@@ -141,6 +147,8 @@ fn summary(options: &Options, world: &World, started: Instant) -> Report {
         rot: (options.weights.rot > 0).then_some(rot),
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
+        recuts: world.recuts,
+        pages_moved: world.clients.iter().map(client::Client::pages_moved).sum(),
         arrows_hit: world.arrows_hit,
         elapsed: started.elapsed(),
     }

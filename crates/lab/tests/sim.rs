@@ -162,6 +162,43 @@ fn volumes_whose_resilience_changes_keep_every_promise() {
     }
 }
 
+/// Pages are cut anew, in either direction, while they are written and read, among all other faults:
+/// owners end in between, and the next ones go on or go back.
+#[test]
+fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
+    let fresh = RandomState::new().hash_one(0) & u64::from(u32::MAX);
+    let mut moved = 0;
+    for (scheme, mode, seed) in [
+        ("rs:4+2", None, 1),
+        ("rs:2+1", None, 2),
+        ("mirror:2", None, 3),
+        ("rs:4+3", Some("correction"), 4),
+        ("rs:4+2", Some("detection"), fresh),
+    ] {
+        println!("{scheme}, seed {seed}");
+        let options = Options {
+            scheme: scheme.parse().expect("a valid scheme"),
+            mode: mode.map(|mode: &str| mode.parse().expect("a mode")),
+            hosts: 14,
+            slab_bytes: 16 << 10,
+            volume_bytes: 256 << 10,
+            fault_pause: Duration::from_millis(400),
+            weights: Weights {
+                recut: 60,
+                replace_client: 12,
+                ambush: 12,
+                ..Weights::all()
+            },
+            ..options(seed, 120)
+        };
+        let report = assert_kept(&options);
+        assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");
+        assert!(report.recuts > 10, "{report:?}");
+        moved += report.pages_moved;
+    }
+    assert!(moved > 1000, "{moved} pages were cut anew");
+}
+
 /// Splits rot where they lie, in each mode that notices: what is read is right or an error, and no
 /// error in mode correction once enough splits are there; with tags in no mode, unless no more than k were.
 #[test]
@@ -270,6 +307,7 @@ fn the_clusters_of_planted_mistakes_keep_every_promise_without_them() {
         "skip-compare",
         "skip-tag",
         "believe-sources",
+        "skip-side-mark",
     ] {
         let options = Options {
             plant: None,

@@ -77,10 +77,16 @@ pub enum Planted {
     AheadOfStripe,
     /// As many parities are made of a page as the volume's scheme has, not its extent.
     EncodeByScheme,
+    /// A page counts as moved to its new cut before every member has it.
+    SkipSideMark,
+    /// A page is moved to its new cut while others write it.
+    MoveOverNewer,
+    /// The next owner looks for every page where it was before the change of k began.
+    ForgetSides,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 34] = [
+pub const ALL: [(&str, Planted); 38] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -116,6 +122,9 @@ pub const ALL: [(&str, Planted); 34] = [
     ("forget-early", Planted::ForgetEarly),
     ("ahead-of-stripe", Planted::AheadOfStripe),
     ("encode-by-scheme", Planted::EncodeByScheme),
+    ("skip-side-mark", Planted::SkipSideMark),
+    ("move-over-newer", Planted::MoveOverNewer),
+    ("forget-sides", Planted::ForgetSides),
 ];
 
 /// Whether this thread's code is to make the mistake.

@@ -5,15 +5,15 @@
 //! busy (`control::activity`), not on their first write.
 //!
 //! ```text
-//!            worker                     lane of the extent                 disk queue
+//!            worker                     lane of the page                   disk queue
 //! write ---> entry, its buffer ---+---> jobs, in order  -------------->    newest per page, runs
 //!                                 +---> hosts: acknowledged, bit set       ended: entry free
 //! read  ---> bit clear  --------------> jobs, in order  -------------->    served or read: told
 //! ```
 //!
 //! Invariants: I1 (`entries`); I2, a page's bit is set only while hosts hold its newest
-//! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, the pages of an extent go
-//! through one lane, in the order of their claims, and reads among them (`order`).
+//! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, a page goes
+//! through one lane, however it is cut, in the order of its claims, and reads among them (`order`).
 //! What the disk refused is marked **stale** and is an error once no slab holds it, never old bytes.
 //! Paper: \[infiniswap17\] 4.1, 4.2.
 
@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::PAGE_BYTES;
 use crate::directory::WORKERS_MAX;
 use crate::marks::{Bitmap, PageBits};
 use crate::wake::Wake;
@@ -43,6 +44,8 @@ pub use queue::DiskQueue;
 /// What workers, the control thread and the disk queues share.
 pub struct Store {
     pub lanes: Box<[Lane]>,
+    /// Pages in a row that go through one lane: those of a slab of whole pages.
+    run_pages: u64,
     pub pages: Pages,
     inboxes: Box<[Inbox]>,
     is_closed: AtomicBool,
@@ -153,7 +156,11 @@ impl Store {
     ///
     /// # Errors
     /// The system has no memory or descriptors.
-    pub fn new(page_count: u64, backing: Backing) -> io::Result<(Arc<Self>, Vec<DiskQueue>)> {
+    pub fn new(
+        page_count: u64,
+        slab_bytes: u64,
+        backing: Backing,
+    ) -> io::Result<(Arc<Self>, Vec<DiskQueue>)> {
         let lanes = backing.devices.iter().map(|_| Lane::new(backing.entries));
         let lanes: io::Result<Box<[Lane]>> = lanes.collect();
         let bits = PageBits::anonymous(page_count)?;
@@ -168,6 +175,7 @@ impl Store {
         });
         let store = Arc::new(Self {
             lanes: lanes?,
+            run_pages: (slab_bytes / PAGE_BYTES as u64).max(1),
             pages: Pages {
                 remote: bits.bitmap(0),
                 stale: bits.bitmap(1),
@@ -184,9 +192,10 @@ impl Store {
         Ok((store, queues))
     }
 
-    /// The lane that every page of an extent goes through.
-    pub fn lane_of(&self, extent: usize) -> usize {
-        extent % self.lanes.len()
+    /// The lane that a page always goes through, however it is cut.
+    pub fn lane_of(&self, page: u64) -> usize {
+        let lane = page / self.run_pages % self.lanes.len() as u64;
+        usize::try_from(lane).expect("below the number of lanes")
     }
 
     /// What becomes readable when a worker is told something.

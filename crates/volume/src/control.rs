@@ -10,6 +10,7 @@
 mod activity;
 mod closing;
 mod compared;
+mod crossing;
 mod dialer;
 mod dropping;
 mod easing;
@@ -51,6 +52,7 @@ use crate::status::{CounterValues, HostState, VolumeStatus};
 use crate::{Resilience, VolumeError};
 use activity::Activity;
 use closing::Closing;
+use crossing::Crossing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
 use mapping::{Acquire, MapJob};
@@ -137,6 +139,7 @@ pub struct Control {
     repairs: Vec<Repair>,
     mender: Mender,
     reshaping: Reshaping,
+    crossing: Crossing,
     pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
@@ -173,7 +176,7 @@ impl Control {
             placement: parts.placement,
             placer: Placer::new(parts.placement, parts.core.resilience().scheme(), &hosts),
             hosts,
-            activity: Activity::new(parts.core.touched.len(), now),
+            activity: Activity::new(&parts.core.touched, now),
             core: parts.core,
             dialer: parts.dialer,
             machine: parts.machine,
@@ -187,6 +190,7 @@ impl Control {
             repairs: Vec::new(),
             mender: Mender::new(parts.orders),
             reshaping: Reshaping::default(),
+            crossing: Crossing::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
             repair_retry: Time(0),
@@ -259,6 +263,7 @@ impl Control {
         self.tend_pace(now);
         self.tend_mending();
         self.step_repairs();
+        self.step_crossing();
         if self.is_opening() && self.acquires.is_empty() {
             self.tend_owning(now);
         }
@@ -281,7 +286,12 @@ impl Control {
             Duration::ZERO
         } else if self.is_draining() || self.is_mending() {
             repair::DRAIN_POLL
-        } else if let Some(until) = self.pauses_until() {
+        } else if let Some(until) = self
+            .pauses_until()
+            .into_iter()
+            .chain(self.crosses_at())
+            .min()
+        {
             until.since(self.now()).clamp(repair::DRAIN_POLL, TICK)
         } else {
             TICK
@@ -413,7 +423,7 @@ impl Control {
             }
             !over
         });
-        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire);
+        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing();
         if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
             self.reclaim_empty();
         }
@@ -434,6 +444,10 @@ impl Control {
     }
 
     pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Core> {
         &self.core
     }
 
@@ -469,6 +483,7 @@ impl Control {
             rebuilt_bytes: value(&counters.rebuilt_bytes),
             slabs_rebuilt: value(&counters.slabs_rebuilt),
             slabs_moved: value(&counters.slabs_moved),
+            pages_moved: value(&counters.pages_moved),
             slabs_dropped: value(&counters.slabs_dropped),
             extents_reclaimed: value(&counters.extents_reclaimed),
             reclaims_heard: self.core.spare.offers(),

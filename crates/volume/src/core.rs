@@ -1,5 +1,6 @@
 //! What the workers and the control thread of one volume share. No lock on the page path.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,22 +10,24 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::extents::{ByExtent, EXTENTS_MAX, Side};
 use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
+use crate::layout::Layout;
 use crate::marks::Marks;
+use crate::mover::Mover;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
+use crate::sides::Sides;
 use crate::timings::Timings;
 use crate::wake::Wake;
-use crate::{PAGE_BYTES, Resilience, Scheme};
+use crate::{PAGE_BYTES, Resilience};
 
 /// Shared state of one volume.
 pub struct Core {
-    pub scheme: Cut,
+    pub sides: Sides,
     pub codes: Codes,
-    /// Pages in one extent: slab bytes / split bytes.
-    pub extent_pages: u64,
     /// Size of the volume in bytes; grows by resize.
     pub size_bytes: AtomicU64,
     pub directory: Arc<Directory>,
@@ -37,8 +40,8 @@ pub struct Core {
     /// What stands behind the slabs, if anything does.
     pub backing: Option<Arc<Store>>,
     /// Page operations on each extent since the control thread last looked.
-    pub touched: Box<[AtomicU32]>,
-    mapping: Box<[AtomicU8]>,
+    pub touched: ByExtent<AtomicU32>,
+    mapping: ByExtent<AtomicU8>,
     wanted: Mutex<Vec<usize>>,
     mailboxes: Box<[Mailbox]>,
     /// Set when a discard may have emptied an extent.
@@ -50,6 +53,7 @@ pub struct Core {
     pub counters: Counters,
     pub integrity: Integrity,
     pub scrub: Scrub,
+    pub mover: Mover,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -106,16 +110,18 @@ pub struct Counters {
     pub slabs_moved: AtomicU64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: AtomicU64,
+    /// Pages brought to the volume's other side.
+    pub pages_moved: AtomicU64,
     /// Extents that went back to the disk because the client's machine has memory to spare.
     pub extents_reclaimed: AtomicU64,
 }
 
 /// How a volume is laid out. Sizes in bytes.
 pub struct Shape {
+    pub sides: Sides,
     pub resilience: Resilience,
     pub slab_bytes: u64,
     pub size_bytes: u64,
-    pub size_max: u64,
     pub host_count: usize,
 }
 
@@ -142,33 +148,41 @@ impl Core {
         clock: fn() -> Time,
     ) -> Self {
         let Shape {
+            sides,
             resilience,
             slab_bytes,
             size_bytes,
-            size_max,
             host_count,
         } = shape;
         let scheme = resilience.scheme();
-        let extent_pages = slab_bytes / scheme.split_bytes() as u64;
-        let pages = pages_of(scheme, slab_bytes, size_max);
-        let codes = Codes::new(Cut::of(scheme));
+        let pages = sides.page_count();
+        let codes = Codes::new();
         // Not by the first who codes a page.
-        codes.with(scheme.r());
-        let extent_count =
-            usize::try_from(pages / extent_pages).expect("volume sizes fit the address space");
+        codes.with(Cut::of(scheme), scheme.r());
+        let extent_counts = Side::BOTH.map(|side| match sides.has(side) {
+            true => sides.layout(side).extents_of(pages),
+            false => 0,
+        });
+        // Whatever k one of the sides may come to have.
+        let slabs = (pages * PAGE_BYTES as u64).div_ceil(slab_bytes);
+        let most = extent_counts.iter().copied().max().unwrap_or(0);
+        let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
-            scheme: Cut::of(scheme),
+            sides,
             codes,
-            extent_pages,
             size_bytes: AtomicU64::new(size_bytes),
-            directory: Arc::new(Directory::new(extent_count, resilience, backing.is_none())),
+            directory: Arc::new(Directory::new(
+                extent_counts.map(fit),
+                resilience,
+                backing.is_none(),
+            )),
             claims: Claims::new(),
             flights,
             marks,
             journaled: AtomicU64::new(u64::MAX),
             backing,
-            touched: (0..extent_count).map(|_| AtomicU32::new(0)).collect(),
-            mapping: (0..extent_count).map(|_| AtomicU8::new(0)).collect(),
+            touched: ByExtent::new([slabs; 2], || AtomicU32::new(0)),
+            mapping: ByExtent::new([slabs; 2], || AtomicU8::new(0)),
             wanted: Mutex::default(),
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
             discarded: AtomicBool::new(false),
@@ -177,6 +191,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             scrub: Scrub::default(),
+            mover: Mover::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             pace: Pace::default(),
@@ -197,8 +212,7 @@ impl Core {
 
     /// Makes sure that what is known of the pages of so large a volume has room.
     pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
-        let extents = size_bytes.div_ceil(self.extent_pages * PAGE_BYTES as u64);
-        let pages = extents * self.extent_pages;
+        let pages = pages_of(self.layout(), size_bytes);
         if let Some(tags) = &self.integrity.tags {
             tags.reserve(pages)?;
         }
@@ -206,18 +220,76 @@ impl Core {
     }
 
     /// The pages of an extent.
-    pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
-        let base = extent as u64 * self.extent_pages;
-        base..base + self.extent_pages
+    pub fn pages(&self, extent: usize) -> Range<u64> {
+        self.sides.pages(extent)
     }
 
-    /// Extent of a page of the volume, and the page's index in it.
-    pub fn locate(&self, page: u64) -> (usize, u32) {
-        let extent =
-            usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
-        let index =
-            u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
-        (extent, index)
+    /// The first page at or after `from` and before `end` of which an extent holds data.
+    pub fn held(&self, extent: usize, from: u64, end: u64) -> Option<u64> {
+        self.held_pages(extent, from..end).next()
+    }
+
+    fn held_pages(&self, extent: usize, pages: Range<u64>) -> impl Iterator<Item = u64> {
+        let side = Side::of(extent);
+        let end = pages.end.min(self.pages(extent).end);
+        let written = self.marks.written.range(pages.start..end);
+        written.filter(move |&page| self.sides.side_of(page) == side)
+    }
+
+    /// An extent has lost a data split of these pages: those of it that are doubtful are torn. Others may
+    /// be whole on the other side.
+    pub fn condemn(&self, extent: usize, pages: Range<u64>) {
+        let side = Side::of(extent);
+        for page in self.marks.doubtful_pages(pages.start, pages.end) {
+            if self.sides.side_of(page) == side {
+                self.marks.condemn(page, page + 1);
+            }
+        }
+    }
+
+    /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still.
+    /// False when somebody is at it, who may bring it to the other side, whole.
+    pub fn tear(&self, extent: usize, page: u64) -> bool {
+        if !self.sides.is_mixed() {
+            self.marks.tear(page);
+            return true;
+        }
+        if !self.claims.try_claim(page) {
+            return false;
+        }
+        if self.sides.side_of(page) == Side::of(extent) {
+            self.marks.tear(page);
+        }
+        self.claims.release(page);
+        true
+    }
+
+    /// Whether an extent holds data.
+    pub fn holds(&self, extent: usize) -> bool {
+        let pages = self.pages(extent);
+        self.held(extent, pages.start, pages.end).is_some()
+    }
+
+    /// Pages of which an extent holds data.
+    pub fn held_count(&self, extent: usize) -> u64 {
+        let (side, pages) = (Side::of(extent), self.pages(extent));
+        let written = &self.marks.written;
+        self.sides.count_on(side, written, pages.start, pages.end)
+    }
+
+    /// Pages that the volume may have.
+    pub fn page_count(&self) -> u64 {
+        self.sides.page_count()
+    }
+
+    /// How the pages of an extent lie.
+    pub fn layout_of(&self, extent: usize) -> Layout {
+        self.sides.layout(Side::of(extent))
+    }
+
+    /// How pages lie, or are to lie.
+    pub fn layout(&self) -> Layout {
+        self.sides.layout(self.sides.target())
     }
 
     /// Asks the control thread to map an extent and says where that stands.
@@ -291,10 +363,16 @@ impl Core {
     }
 }
 
+fn fit(count: u64) -> usize {
+    usize::try_from(count).expect("volume sizes fit the address space")
+}
+
 /// Pages of a volume of up to `size_max` bytes, in whole extents: the control thread looks at each
 /// to its end.
-pub fn pages_of(scheme: Scheme, slab_bytes: u64, size_max: u64) -> u64 {
-    let extent_pages = slab_bytes / scheme.split_bytes() as u64;
+pub fn pages_of(layout: Layout, size_max: u64) -> u64 {
     let pages = size_max.div_ceil(PAGE_BYTES as u64);
-    pages.next_multiple_of(extent_pages)
+    pages.next_multiple_of(layout.extent_pages())
 }
+
+#[cfg(test)]
+pub mod tests;

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
 
 use crate::Resilience;
+use crate::extents::ByExtent;
 use crate::fence::Fence;
+use crate::scheme::Cut;
 
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
@@ -66,6 +68,8 @@ pub enum MemberState {
 /// The slabs of one extent. Immutable; a change makes another one.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe {
+    /// How its pages are cut; with fewer slabs than data splits nothing is read or acknowledged.
+    pub cut: Cut,
     /// Index = split. `None`: lost, or never had (degraded). While a slab is being moved there is
     /// one more past the last split's: its copy in the making.
     pub members: Vec<Option<Member>>,
@@ -125,6 +129,16 @@ impl Stripe {
         }
     }
 
+    /// Splits of a page in this stripe that are made of the others.
+    pub fn parities(&self) -> usize {
+        self.splits() - self.cut.k()
+    }
+
+    /// Whether pages can be read: at least as many slabs as data splits are there.
+    pub fn is_there(&self) -> bool {
+        self.readable().count_ones() as usize >= self.cut.k()
+    }
+
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {
         self.members
             .iter()
@@ -142,7 +156,7 @@ pub struct Snapshot {
     /// What is expected of hosts: who works in this epoch goes by it.
     pub resilience: Resilience,
     /// `None`: never written, not mapped.
-    pub extents: Vec<Option<Arc<Stripe>>>,
+    pub extents: ByExtent<Option<Arc<Stripe>>>,
 }
 
 /// A window that the directory dropped; its host should get it back when it answers again.
@@ -164,8 +178,6 @@ pub struct Directory {
     settled: AtomicU64,
     dropped: Mutex<Vec<Dropped>>,
     failed: Mutex<Vec<Session>>,
-    /// Data splits of the code: with fewer slabs nothing is read or acknowledged.
-    k: usize,
     /// Whether slabs that are out of reach are waited for: nothing else has their bytes.
     strands: bool,
 }
@@ -182,11 +194,12 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    pub fn new(extent_count: usize, resilience: Resilience, strands: bool) -> Self {
+    /// With room for so many extents of each side.
+    pub fn new(extent_counts: [usize; 2], resilience: Resilience, strands: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
             resilience,
-            extents: vec![None; extent_count],
+            extents: ByExtent::new(extent_counts, || None),
         };
         Self {
             epoch: AtomicU64::new(1),
@@ -197,7 +210,6 @@ impl Directory {
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
-            k: resilience.scheme().k(),
             strands,
         }
     }
@@ -264,7 +276,7 @@ impl Directory {
         let (mut gone, mut stranded) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
-            for (extent, slot) in next.extents.iter_mut().enumerate() {
+            for (extent, slot) in next.extents.numbered_mut() {
                 let Some(stripe) = slot else { continue };
                 let hit = |index: usize, member: &Option<Member>| {
                     member
@@ -281,7 +293,7 @@ impl Directory {
                 }
                 let stripe = Arc::make_mut(stripe);
                 // No more than k left: after this one nothing is acknowledged.
-                let is_last = stripe.readable().count_ones() as usize <= self.k;
+                let is_last = stripe.readable().count_ones() as usize <= stripe.cut.k();
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {
                         let member = stripe.members[index].take().expect("a hit is present");
@@ -415,7 +427,7 @@ mod tests {
     #[test]
     fn an_epoch_settles_when_the_last_worker_left_the_older_ones() {
         let directory = Arc::new(Directory::new(
-            1,
+            [1, 0],
             Resilience::of(crate::Scheme::PLAIN),
             true,
         ));
@@ -442,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_change_that_changes_nothing_makes_no_epoch() {
-        let directory = Directory::new(1, Resilience::of(crate::Scheme::PLAIN), true);
+        let directory = Directory::new([1, 0], Resilience::of(crate::Scheme::PLAIN), true);
         assert_eq!(directory.publish(|_| false), 1);
         assert_eq!(directory.snapshot().epoch, 1);
     }

@@ -54,9 +54,9 @@ pub enum VolumeError {
         /// The scheme asked for.
         scheme: Scheme,
     },
-    /// An open volume's pages are not cut anew.
+    /// Pages cannot be cut so while the volume is open.
     #[error(
-        "{to} cuts pages otherwise than {from}, which the volume has: only the number of parities, or of copies, changes; take another volume for the rest"
+        "{to} cuts pages otherwise than {from}: that does not change of a volume in use that is on its way from one K to another, or that is too large for slabs so small"
     )]
     Cut {
         /// The scheme that it has.

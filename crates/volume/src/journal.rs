@@ -64,10 +64,19 @@ pub struct Held {
 /// Extent and member.
 pub type At = (u32, u8);
 
+/// Data splits and parities of the extents of one side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shape {
+    pub k: u8,
+    pub r: u8,
+}
+
 /// What a journal says.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Image {
     pub identity: Identity,
+    /// The sides that slabs may be of; both while the volume's k changes.
+    pub sides: [Option<Shape>; 2],
     /// Owners so far.
     pub epoch: u64,
     pub held: BTreeMap<At, Held>,
@@ -80,6 +89,8 @@ pub enum Change {
     Hold(At, Held),
     /// No slab does.
     Drop(At),
+    /// The side is there, or is not any more.
+    Side(u8, Option<Shape>),
 }
 
 /// An open journal.
@@ -134,6 +145,16 @@ impl Journal {
         Ok(journal)
     }
 
+    /// What a journal says that begins.
+    pub fn fresh(identity: Identity) -> Image {
+        Image {
+            identity,
+            sides: format::sides_of(identity),
+            epoch: 0,
+            held: BTreeMap::new(),
+        }
+    }
+
     pub fn image(&self) -> &Image {
         &self.image
     }
@@ -146,6 +167,7 @@ impl Journal {
         let is_news = |change: &Change| match change {
             Change::Hold(at, held) => self.image.held.get(at) != Some(held),
             Change::Drop(at) => self.image.held.contains_key(at),
+            Change::Side(side, shape) => self.image.sides[usize::from(side & 1)] != *shape,
         };
         let news: Vec<Record> = changes
             .into_iter()

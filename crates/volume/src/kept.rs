@@ -7,11 +7,14 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::extents::{Side, index_of};
 use crate::integrity::Tags;
-use crate::journal::{Identity, Image, Journal, JournalFile, Log};
+use crate::journal::{Identity, Image, Journal, JournalFile, Log, Shape};
 use crate::marks::Marks;
 use crate::scheme::Cut;
-use crate::{JournalError, VolumeConfig, VolumeError};
+use crate::sides::Sides;
+use crate::{JournalError, Scheme, VolumeConfig, VolumeError};
+use cenote_codec::PARITY_MAX;
 
 /// What survives a volume's owner.
 pub struct Kept {
@@ -21,6 +24,9 @@ pub struct Kept {
     pub marks: File,
     /// The tags of the pages, to be mapped; survive the process. Needed where pages are protected.
     pub tags: Option<File>,
+    /// Which pages are cut how while the volume's k changes, to be mapped; survives the process. Without
+    /// it k does not change in use.
+    pub sides: Option<File>,
 }
 
 /// What an owner left, in short.
@@ -34,6 +40,8 @@ pub struct Left {
     pub extents: usize,
     /// Hosts that they are on, by name.
     pub hosts: Vec<String>,
+    /// Data splits of its pages: two numbers when it ended while they changed.
+    pub cuts: Vec<usize>,
 }
 
 impl Kept {
@@ -46,6 +54,7 @@ impl Kept {
             journal: Box::new(JournalFile::new(journal)),
             marks: open(marks)?,
             tags: None,
+            sides: None,
         })
     }
 
@@ -56,6 +65,15 @@ impl Kept {
     pub fn with_tags(self, tags: &Path) -> io::Result<Self> {
         let tags = Some(open(tags)?);
         Ok(Self { tags, ..self })
+    }
+
+    /// A fourth file, for where pages are while the volume's k changes.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn with_sides(self, sides: &Path) -> io::Result<Self> {
+        let sides = Some(open(sides)?);
+        Ok(Self { sides, ..self })
     }
 
     /// What the last owner left, in short; `None` when there is no journal.
@@ -72,6 +90,12 @@ impl Kept {
                 slabs: image.held.len(),
                 extents: extents.len(),
                 hosts: hosts.into_iter().map(str::to_owned).collect(),
+                cuts: image
+                    .sides
+                    .iter()
+                    .flatten()
+                    .map(|side| side.k.into())
+                    .collect(),
             }
         }))
     }
@@ -93,19 +117,23 @@ impl Kept {
         let Some(image) = Journal::load(&mut *self.journal)? else {
             return Ok(None);
         };
-        let scheme = config.resilience.scheme();
-        // How many parities there are may have changed since, for some extents.
-        let splits_max = Cut::of(scheme).splits_max();
-        let is_same =
-            image.identity.volume == config.id && usize::from(image.identity.k) == scheme.k();
-        let extent_bytes = image
-            .identity
-            .slab_bytes
-            .saturating_mul(scheme.k() as u64)
-            .max(1);
-        let extents = config.size_bytes.div_ceil(extent_bytes);
+        let k = config.resilience.scheme().k();
+        let mut sides = image.sides.iter().flatten();
+        let has_k = sides.any(|side| usize::from(side.k) == k);
+        // Between two no third can begin; and from one none without a file for it.
+        let may_change = self.sides.is_some() && image.sides.iter().flatten().count() == 1;
+        let is_same = image.identity.volume == config.id && (has_k || may_change);
+        let slab_bytes = image.identity.slab_bytes;
         let fits = |&(extent, member): &(u32, u8)| {
-            u64::from(extent) < extents && usize::from(member) < splits_max
+            let extent = extent as usize;
+            let shape = image.sides[Side::of(extent) as usize];
+            shape.is_some_and(|shape| {
+                let extent_bytes = slab_bytes.saturating_mul(shape.k.into()).max(1);
+                let extents = config.size_bytes.div_ceil(extent_bytes);
+                // How many parities there are may have changed since, for some extents.
+                let splits_max = usize::from(shape.k) + PARITY_MAX;
+                (index_of(extent) as u64) < extents && usize::from(member) < splits_max
+            })
         };
         if !is_same || !image.held.keys().all(fits) {
             return Err(VolumeError::Foreign);
@@ -120,18 +148,18 @@ impl Kept {
         slab_bytes: u64,
         page_count: u64,
         left: Option<Image>,
-    ) -> Result<(Marks, Option<Tags>, Journal), VolumeError> {
+    ) -> Result<(Marks, Option<Tags>, Sides, Journal), VolumeError> {
+        let scheme = config.resilience.scheme();
+        let shape = shape_of(scheme);
         let identity = Identity {
             volume: config.id,
             slab_bytes,
-            k: u8::try_from(config.resilience.scheme().k()).expect("at most 32"),
-            r: u8::try_from(config.resilience.scheme().r()).expect("at most 8"),
+            k: shape.k,
+            r: shape.r,
         };
-        let image = left.unwrap_or(Image {
-            identity,
-            epoch: 0,
-            held: std::collections::BTreeMap::new(),
-        });
+        let image = left.unwrap_or_else(|| Journal::fresh(identity));
+        let mut image = Image { identity, ..image };
+        let sides = restore(&mut image, scheme, page_count, self.sides)?;
         let marks = if image.held.is_empty() {
             Marks::without_slabs(&self.marks, config.id, page_count)?
         } else {
@@ -141,14 +169,58 @@ impl Kept {
             Some(file) => Tags::in_file(file, &config.protection, config.id, page_count, &marks)?,
             None => Tags::missing(&config.protection)?,
         };
-        let image = Image {
-            identity,
-            epoch: image.epoch + 1,
-            ..image
-        };
+        image.epoch += 1;
         let journal = Journal::begin(self.journal, image).map_err(JournalError::Io)?;
-        Ok((marks, tags, journal))
+        Ok((marks, tags, sides, journal))
     }
+}
+
+/// The sides that the last owner left, with all pages to go where they are cut as `wanted`. One that
+/// is to be left is left as it was.
+fn restore(
+    image: &mut Image,
+    wanted: Scheme,
+    page_count: u64,
+    file: Option<File>,
+) -> Result<Sides, VolumeError> {
+    let is_wanted = |shape: &Shape| usize::from(shape.k) == wanted.k();
+    let there = |side: &Side| image.sides[*side as usize].is_some();
+    let wanted_is = |side: &Side| image.sides[*side as usize].as_ref().is_some_and(is_wanted);
+    let target = Side::BOTH.into_iter().find(wanted_is);
+    let home = target.or_else(|| Side::BOTH.into_iter().find(there));
+    let home = home.ok_or(VolumeError::Foreign)?;
+    let slot = &mut image.sides[home as usize];
+    if target.is_some() {
+        *slot = Some(shape_of(wanted));
+    }
+    let shape = slot.expect("just found");
+    let (slab_bytes, volume) = (image.identity.slab_bytes, image.identity.volume);
+    let mut sides = Sides::new(home, scheme_of(shape), slab_bytes, page_count);
+    if let Some(file) = file {
+        sides = sides.keep(file, volume);
+    }
+    let other = &mut image.sides[home.other() as usize];
+    if image.held.is_empty() {
+        // No page is anywhere, whatever the bits say.
+        *other = None;
+    }
+    if let Some(other) = *other {
+        sides.take_over(scheme_of(other))?;
+    }
+    Ok(sides)
+}
+
+/// As the journal says it.
+pub(crate) fn shape_of(scheme: Scheme) -> Shape {
+    Shape {
+        k: u8::try_from(scheme.k()).expect("at most 32"),
+        r: u8::try_from(scheme.r()).expect("at most 8"),
+    }
+}
+
+fn scheme_of(shape: Shape) -> Scheme {
+    let cut = Cut::of_log2(u8::try_from(shape.k.ilog2()).expect("below 8"));
+    cut.with_parities(shape.r.into())
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -363,7 +363,7 @@ impl PageBits {
 }
 
 /// Whose marks they are, and in which life of the machine.
-fn description(volume: u128) -> io::Result<[u64; 4]> {
+pub fn description(volume: u128) -> io::Result<[u64; 4]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let boot = u128::from_str_radix(&digits, 16)

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use cenote_codec::{Code, PARITY_MAX};
+use cenote_codec::{Code, DATA_MAX, PARITY_MAX};
 
 use crate::PAGE_BYTES;
 
@@ -57,58 +57,71 @@ impl Scheme {
     }
 }
 
-/// How pages are cut: what of a scheme does not change while a volume is open. How many parities
-/// there are is each stripe's.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// How pages are cut, which a stripe's life does not change. How many parities it has may.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Cut {
-    k: usize,
+    // Of k, which is a power of two: operations carry a byte.
+    log2: u8,
 }
+
+/// The cut with the most data splits.
+const LOG2_MAX: usize = DATA_MAX.ilog2() as usize;
 
 impl Cut {
     pub fn of(scheme: Scheme) -> Self {
-        Self { k: scheme.k() }
+        let log2 = u8::try_from(scheme.k().ilog2()).expect("below 64");
+        Self { log2 }
+    }
+
+    /// The cut with 2^`log2` data splits.
+    pub fn of_log2(log2: u8) -> Self {
+        Self { log2 }
+    }
+
+    pub fn log2(self) -> u8 {
+        self.log2
     }
 
     /// Data splits per page.
+    #[inline]
     pub fn k(self) -> usize {
-        self.k
+        1 << self.log2
     }
 
     /// Bytes of a page in one slab.
+    #[inline]
     pub fn split_bytes(self) -> usize {
-        PAGE_BYTES / self.k
+        PAGE_BYTES >> self.log2
     }
 
     /// The scheme with so many parities, or further copies.
     pub fn with_parities(self, r: usize) -> Scheme {
-        Scheme { k: self.k, r }
+        Scheme { k: self.k(), r }
     }
 
     /// Most splits of a page.
     pub fn splits_max(self) -> usize {
-        self.k + PARITY_MAX
+        self.k() + PARITY_MAX
     }
 }
 
-/// The codes of one cut with any number of parities; copies need none. One is made when it is first
-/// asked for, so whoever makes stripes of another width asks before anybody codes pages of theirs.
+/// The codes of every cut with any number of parities; copies need none. One is made when it is first
+/// asked for, so whoever makes stripes of another shape asks before anybody codes pages of theirs.
 #[derive(Debug)]
 pub struct Codes {
-    cut: Cut,
-    by_parities: [OnceLock<Code>; PARITY_MAX + 1],
+    by_cut: [[OnceLock<Code>; PARITY_MAX + 1]; LOG2_MAX + 1],
 }
 
 impl Codes {
-    pub fn new(cut: Cut) -> Self {
-        let by_parities = [const { OnceLock::new() }; PARITY_MAX + 1];
-        Self { cut, by_parities }
+    pub fn new() -> Self {
+        let by_cut = [const { [const { OnceLock::new() }; PARITY_MAX + 1] }; LOG2_MAX + 1];
+        Self { by_cut }
     }
 
-    /// The code with `r` parities; `None`: pages are copied.
-    pub fn with(&self, r: usize) -> Option<&Code> {
-        let make =
-            || Code::new(self.cut.k, r).expect("a scheme's numbers are in the codec's range");
-        (self.cut.k > 1).then(|| self.by_parities[r].get_or_init(make))
+    /// The code of a cut with `r` parities; `None`: pages are copied.
+    pub fn with(&self, cut: Cut, r: usize) -> Option<&Code> {
+        let make = || Code::new(cut.k(), r).expect("a scheme's numbers are in the codec's range");
+        (cut.k() > 1).then(|| self.by_cut[usize::from(cut.log2)][r].get_or_init(make))
     }
 }
 

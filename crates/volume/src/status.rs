@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
+use crate::extents::{Side, index_of};
 use crate::integrity::{IntegrityStatus, Standing};
 use crate::scrub::ScrubStatus;
 use crate::timings::{SpreadValues, TimingValues};
@@ -73,6 +74,10 @@ pub struct ChangeStatus {
     pub extents_done: usize,
     /// Mapped extents.
     pub extents: usize,
+    /// Of what these hold, or of all that is to be cut anew, what is as it is to be.
+    pub bytes_done: u64,
+    /// All of that.
+    pub bytes: u64,
 }
 
 /// How slabs are rebuilt and moved, and what that costs others.
@@ -184,6 +189,8 @@ pub struct CounterValues {
     pub slabs_rebuilt: u64,
     /// Slabs moved to another host because theirs wanted them back.
     pub slabs_moved: u64,
+    /// Pages cut anew for another k.
+    pub pages_moved: u64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: u64,
     /// Extents given up because this machine has memory to spare.
@@ -198,8 +205,8 @@ impl Control {
         let core = self.core();
         let snapshot = core.directory.snapshot();
         let resilience = snapshot.resilience;
-        let extent_bytes = core.extent_pages * PAGE_BYTES as u64;
-        let mapped = snapshot.extents.iter().enumerate();
+        let extent_bytes = core.layout().extent_pages() * PAGE_BYTES as u64;
+        let mapped = snapshot.extents.numbered();
         let extents: Vec<ExtentStatus> = mapped
             .filter_map(|(index, stripe)| Some(self.extent_status(index, stripe.as_ref()?)))
             .collect();
@@ -208,7 +215,14 @@ impl Control {
             .map(|extent| extent.hosts.iter().flatten().count())
             .sum();
         let lent_bytes = slabs as u64 * self.slab_bytes();
-        let mapped_bytes = extents.len() as u64 * extent_bytes;
+        let layout_bytes = |side: Side| {
+            let pages = core.sides.layout(side).extent_pages();
+            let count = snapshot.extents.numbered();
+            let mapped =
+                count.filter(|(extent, stripe)| Side::of(*extent) == side && stripe.is_some());
+            mapped.count() as u64 * pages * PAGE_BYTES as u64
+        };
+        let mapped_bytes = Side::BOTH.into_iter().map(layout_bytes).sum::<u64>();
         // The bitmap: one bit per page of the mapped range.
         let tags = core.integrity.status().tag_bytes;
         let tables =
@@ -227,9 +241,7 @@ impl Control {
                 .max()
                 .unwrap_or(Health::Healthy),
             lent_bytes,
-            torn_pages: core
-                .marks
-                .torn_count(0, core.pages(snapshot.extents.len()).start),
+            torn_pages: core.marks.torn_count(0, core.page_count()),
             stored_bytes: self.stored_bytes(),
             mapped_bytes,
             overhead: if mapped_bytes == 0 {
@@ -283,15 +295,14 @@ impl Control {
 
     fn extent_status(&self, index: usize, stripe: &Stripe) -> ExtentStatus {
         let core = self.core();
-        let base = index as u64 * core.extent_pages;
         let readable = stripe.readable().count_ones() as usize;
         let splits = stripe.members.iter().take(stripe.splits());
         let filling = splits
             .flatten()
             .any(|member| member.state != MemberState::Live);
-        let health = if readable < core.scheme.k() && core.backing.is_some() {
+        let health = if !stripe.is_there() && core.backing.is_some() {
             Health::Degraded
-        } else if readable < core.scheme.k() {
+        } else if !stripe.is_there() {
             Health::Lost
         } else if readable == stripe.splits() {
             Health::Healthy
@@ -302,11 +313,10 @@ impl Control {
         };
         let host_of = |session: crate::directory::Session| self.host_name(session.host);
         ExtentStatus {
-            index,
+            index: index_of(index),
             health,
             activity: self.activity_of(index),
-            stored_bytes: core.marks.written.count(base, base + core.extent_pages)
-                * PAGE_BYTES as u64,
+            stored_bytes: core.held_count(index) * PAGE_BYTES as u64,
             hosts: stripe
                 .members
                 .iter()

@@ -12,6 +12,7 @@ use crate::backing::{Backing, DiskQueue};
 use crate::control::{Control, Dialer};
 use crate::directory::MemberState;
 use crate::journal::Image;
+use crate::mover::Moving;
 use crate::volume::{Assembly, Opened};
 use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
@@ -63,6 +64,8 @@ pub struct Stepped {
     control: Control,
     queues: Vec<DiskQueue>,
     opened: Option<Opened>,
+    /// Once pages are on two sides.
+    mover: Option<Moving>,
 }
 
 impl Stepped {
@@ -142,6 +145,7 @@ impl Stepped {
             control: assembled.control,
             queues: assembled.queues,
             opened: assembled.opened,
+            mover: None,
         })
     }
 
@@ -172,6 +176,24 @@ impl Stepped {
 
     /// Handles what has arrived and all else that is due; false once the volume is closed.
     pub fn turn(&mut self) -> bool {
+        let is_open = self.turn_control();
+        if is_open && self.step_mover() {
+            return self.turn_control();
+        }
+        is_open
+    }
+
+    /// Moves pages on that are on their way to the volume's other side; whether the control side has
+    /// to look.
+    fn step_mover(&mut self) -> bool {
+        let core = Arc::clone(self.control.shared());
+        if self.mover.is_none() && self.opened.is_none() && core.sides.is_mixed() {
+            self.mover = self.worker().ok().map(Moving::new);
+        }
+        self.mover.as_mut().is_some_and(|mover| mover.step(&core))
+    }
+
+    fn turn_control(&mut self) -> bool {
         for queue in &mut self.queues {
             if let Err(error) = queue.turn(false) {
                 tracing::error!(%error, "ask the backing store's disk");
@@ -184,7 +206,9 @@ impl Stepped {
     /// How long until it wants a turn even if nothing arrives.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.control.patience()
+        let mover = self.mover.as_ref().and_then(Moving::deadline);
+        let patience = self.control.patience();
+        mover.map_or(patience, |deadline| patience.min(deadline))
     }
 
     /// How every extent and host stands now.
@@ -203,7 +227,7 @@ impl Stepped {
     #[must_use]
     pub fn seats(&self) -> Vec<Seat> {
         let snapshot = self.control.core().directory.snapshot();
-        let mapped = snapshot.extents.iter().enumerate();
+        let mapped = snapshot.extents.numbered();
         let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_ref()?)));
         let members = stripes.flat_map(|(extent, stripe)| {
             let present = stripe.members.iter().enumerate();
@@ -227,6 +251,18 @@ impl Stepped {
         self.control.relocations()
     }
 
+    /// The extent that a page is in now.
+    #[must_use]
+    pub fn extent_of(&self, page: u64) -> usize {
+        self.control.core().sides.locate(page).extent
+    }
+
+    /// Most members that the stripe of an extent may have.
+    #[must_use]
+    pub fn splits_max(&self, extent: usize) -> usize {
+        self.control.core().layout_of(extent).cut().splits_max()
+    }
+
     /// Hosts that are connected, and lend to this volume.
     #[must_use]
     pub fn connected_count(&self) -> usize {
@@ -242,7 +278,7 @@ impl Stepped {
         let newcomer = self.volume.ask_for_worker()?;
         // The first takes the order, the second what was opened.
         for _ in 0..2 {
-            self.turn();
+            self.turn_control();
             match newcomer.ready.try_recv() {
                 Ok(answer) => return self.volume.make_worker(newcomer, answer),
                 Err(TryRecvError::Empty) => {}
@@ -256,5 +292,14 @@ impl Stepped {
     #[must_use]
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+}
+
+impl Drop for Stepped {
+    /// A worker that is dropped waits for what is on its way, and nobody moves that any more.
+    fn drop(&mut self) {
+        if let Some(mover) = self.mover.take() {
+            mover.abandon();
+        }
     }
 }

@@ -15,11 +15,15 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
+use crate::extents::{EXTENTS_MAX, Side};
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
+use crate::layout::Layout;
 use crate::marks::{Marks, MarksError};
+use crate::scheme::Cut;
+use crate::sides::Sides;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
@@ -49,9 +53,6 @@ pub struct VolumeConfig {
 /// Most bytes of a volume.
 pub const SIZE_BYTES_MAX: u64 = 1 << 46;
 
-/// Most extents of a volume: each change of the directory copies a pointer for each.
-const EXTENTS_MAX: u64 = 1 << 20;
-
 /// Resilient remote memory. Closing it gives its memory back, detaching leaves it; dropping it does
 /// the one or the other, as it was opened.
 pub struct Volume {
@@ -63,6 +64,10 @@ pub struct Volume {
     // Failure domains of hosts that lend.
     domain_count: usize,
     is_kept: bool,
+    // Whether k can change: somebody would know which pages are where.
+    may_recut: bool,
+    // How pages are to be cut, as far as anybody has asked: the control thread may not have begun.
+    asked: Mutex<Cut>,
 }
 
 /// Its threads; none once it has ended.
@@ -71,6 +76,7 @@ struct Running {
     control: Option<JoinHandle<()>>,
     queues: Vec<JoinHandle<()>>,
     scrubber: Option<JoinHandle<()>>,
+    mover: Option<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -113,6 +119,9 @@ impl Volume {
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
         let volume = Self::open_with(config, Some(kept), None, connector)?;
+        if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
+            volume.start_mover()?;
+        }
         volume.mend()?;
         Ok(volume)
     }
@@ -239,33 +248,38 @@ impl Volume {
             what: "making an eventfd",
             source,
         })?;
-        let pages = pages_of(scheme, slab_bytes, size_bytes_max);
-        let (marks, tags, journal) = match with.kept {
+        let layout = Layout::new(Cut::of(scheme), slab_bytes);
+        let pages = pages_of(layout, size_bytes_max);
+        let mut may_recut = true;
+        let (marks, tags, sides, journal) = match with.kept {
             Some((kept, left)) => {
-                let (marks, tags, journal) = kept.begin(&config, slab_bytes, pages, left)?;
-                (marks, tags, Some(journal))
+                may_recut = kept.sides.is_some();
+                let (marks, tags, sides, journal) = kept.begin(&config, slab_bytes, pages, left)?;
+                (marks, tags, sides, Some(journal))
             }
             None => {
                 let marks = Marks::anonymous(pages).map_err(MarksError::Io)?;
                 let tags = Tags::anonymous(&config.protection, config.id, pages)?;
-                (marks, tags, None)
+                let sides = Sides::new(Side::First, scheme, slab_bytes, pages);
+                (marks, tags, sides, None)
             }
         };
         let (store, queues) = match with.backing {
             Some(backing) => {
-                let made = Store::new(pages, backing).map_err(|source| VolumeError::Os {
+                let made = Store::new(pages, slab_bytes, backing);
+                let (store, queues) = made.map_err(|source| VolumeError::Os {
                     what: "getting memory for the backing store's queues",
                     source,
                 })?;
-                (Some(made.0), made.1)
+                (Some(store), queues)
             }
             None => (None, Vec::new()),
         };
         let shape = Shape {
+            sides,
             resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,
-            size_max: size_bytes_max,
             host_count: config.hosts.len(),
         };
         let flights = Flights::new().map_err(|source| VolumeError::Os {
@@ -305,6 +319,8 @@ impl Volume {
             size_bytes_max,
             domain_count,
             is_kept,
+            may_recut,
+            asked: Mutex::new(Cut::of(scheme)),
         };
         Ok(Assembled {
             volume,
@@ -329,7 +345,7 @@ impl Volume {
     /// Bytes of the volume in one extent.
     #[must_use]
     pub fn extent_bytes(&self) -> u64 {
-        self.core.extent_pages * PAGE_BYTES as u64
+        self.core.layout().extent_pages() * PAGE_BYTES as u64
     }
 
     /// A new worker with endpoints to every connected host; one per thread.
@@ -421,11 +437,15 @@ impl Volume {
             control,
             queues,
             scrubber,
+            mover,
         } = std::mem::take(&mut *self.running());
         self.core.scrub.end();
-        // First: its worker may wait for the control thread.
-        if scrubber.is_some_and(|scrubber| scrubber.join().is_err()) {
-            tracing::error!("the volume's scrubber ended by itself");
+        self.core.mover.end();
+        // First: their workers may wait for the control thread.
+        for helper in scrubber.into_iter().chain(mover) {
+            if helper.join().is_err() {
+                tracing::error!("a thread of the volume ended by itself");
+            }
         }
         if let Some(control) = control {
             let told = self.command(command);

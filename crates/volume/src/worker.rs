@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use cenote_codec::{DATA_MAX, PARITY_MAX};
 use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
 use crate::Done;
@@ -117,7 +118,7 @@ impl Worker {
         let mut worker = Self {
             lanes: Lanes::new(host_count)?,
             // A slab that is being moved is written twice.
-            queue: CompletionQueue::with_capacity(OPS_MAX * (core.scheme.splits_max() + 1)),
+            queue: CompletionQueue::with_capacity(OPS_MAX * (DATA_MAX + PARITY_MAX + 1)),
             inline: CompletionQueue::with_capacity(1),
             ready: Vec::with_capacity(OPS_MAX),
             epoch,
@@ -125,14 +126,14 @@ impl Worker {
             working: 0,
             ops: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
             free_ops: (0..OPS_MAX as u16).rev().collect(),
-            scratch: Scratch::new(core.scheme, parities),
+            scratch: Scratch::new(core.layout().cut(), parities),
             lingering: 0,
             landing: 0,
             patience: Duration::MAX,
             random: Random::new(id as u64),
             switches: Switches::default(),
             meter: None,
-            guard: Guard::new(Scratch::block_bytes(core.scheme)),
+            guard: Guard::new(),
             parked: Vec::with_capacity(OPS_MAX),
             retry: Vec::with_capacity(OPS_MAX),
             at_disk: 0,

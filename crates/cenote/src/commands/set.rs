@@ -11,14 +11,15 @@ use crate::expected::Expected;
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::progress;
+use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// What is to be another.
 #[derive(clap::Args, Debug)]
 #[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
 pub struct Wish {
-    /// The scheme, with another number of parities or copies: rs:8+3 of an rs:8+2, mirror:3 of a
-    /// mirror:2 or plain
+    /// The scheme: rs:8+3 of an rs:8+2, mirror:3 of a mirror:2. With another K, as rs:4+2 of an rs:8+2, all
+    /// pages are cut anew
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     #[command(flatten)]
@@ -85,13 +86,19 @@ pub fn set(which: &Which, name: &str, wish: &Wish, waits: bool, json: bool) -> R
 /// Notes what the next owner of a volume that nobody has is to bring it to.
 fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
     let _owner = volumes.own(name)?;
-    let before = volumes.load(name)?.resilience()?.scheme();
-    if before.k() != wanted.scheme().k() && volumes.left(name)?.is_some() {
+    let cuts = volumes
+        .left(name)?
+        .map(|left| left.cuts)
+        .unwrap_or_default();
+    // Its owner ended in the middle of a change.
+    if let [one, other] = cuts[..]
+        && !cuts.contains(&wanted.scheme().k())
+    {
         return Err(Failure::new(
             format!(
-                "volume {name} holds data in {before}: only its number of parities, or of copies, changes"
+                "volume {name} holds pages cut in {one} and in {other}, and is on its way between the two"
             ),
-            format!("cenote volume reset {name} gives its content up"),
+            format!("take a scheme with K {one} or {other}, or serve it until the change is over"),
         )
         .into());
     }
@@ -121,17 +128,22 @@ fn change_of(volumes: &Volumes, name: &str) -> Result<Value> {
 pub fn describe_change(change: &Value) -> Option<String> {
     let (from, to) = (change["from"].as_str()?, change["to"].as_str()?);
     let (done, all) = (&change["extents_done"], &change["extents"]);
+    let bytes = |field: &str| Size(change[field].as_u64().unwrap_or(0)).rounded();
+    let far = format!(
+        "{done} of {all} extents, {} of {}",
+        bytes("bytes_done"),
+        bytes("bytes")
+    );
     Some(if from == to {
-        format!(", changing: {done} of {all} extents")
+        format!(", changing: {far}")
     } else {
-        format!(", changing from {from} to {to}: {done} of {all} extents")
+        format!(", changing from {from} to {to}: {far}")
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Size;
 
     fn wish(scheme: Option<&str>, mode: Option<Mode>, delta: Option<usize>) -> Wish {
         Wish {
@@ -172,11 +184,13 @@ mod tests {
     #[test]
     fn a_change_is_told_as_long_as_there_is_one() {
         assert_eq!(describe_change(&Value::Null), None);
-        let change =
-            serde_json::json!({"from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8});
+        let change = serde_json::json!({
+            "from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8,
+            "bytes_done": 3 << 30, "bytes": 5 << 30,
+        });
         assert_eq!(
             describe_change(&change).unwrap(),
-            ", changing from rs:8+2 to rs:8+3: 3 of 8 extents"
+            ", changing from rs:8+2 to rs:8+3: 3 of 8 extents, 3.00 GiB of 5.00 GiB"
         );
     }
 }

@@ -64,6 +64,8 @@ pub struct Client {
     excuse: Excuse,
     /// Wrong splits that earlier owners named, and healed.
     errors_before: (u64, u64),
+    /// Pages that they brought to another cut.
+    moved_before: u64,
     pub page_ops: u64,
     /// The volume, whoever owns it.
     volume_id: u128,
@@ -143,6 +145,7 @@ impl Client {
             is_resting: false,
             excuse: Excuse::Any,
             errors_before: (0, 0),
+            moved_before: 0,
             page_ops: 0,
             volume_id: 0,
             estate: Estate::new(),
@@ -192,6 +195,20 @@ impl Client {
     pub fn has_lost(&mut self) -> bool {
         let volume = self.volume.as_mut();
         volume.is_some_and(|volume| volume.status().health == Health::Lost)
+    }
+
+    /// Whether pages are errors until they are written whole.
+    pub fn has_torn(&mut self) -> bool {
+        let volume = self.volume.as_mut();
+        volume.is_some_and(|volume| volume.status().torn_pages > 0)
+    }
+
+    /// Whether its volume is on its way to what it is to be, and will get there.
+    pub fn is_changing(&mut self) -> bool {
+        self.volume.as_mut().is_some_and(|volume| {
+            let status = volume.status();
+            status.change.is_some() && status.health != Health::Lost
+        })
     }
 
     /// Lets the client's process run; `steps` counts what happens in the simulation.

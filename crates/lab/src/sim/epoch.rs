@@ -47,7 +47,8 @@ pub fn epoch(world: &mut World, options: &Options) {
     if !world.is_gentle {
         // What was lost for good stays lost: its owner starts again.
         for client in 0..world.clients.len() {
-            if world.clients[client].has_lost() {
+            // Pages that were lost on the way to another cut are errors in extents that are whole.
+            if world.clients[client].has_lost() || world.clients[client].has_torn() {
                 world.replace_client(client, true);
             }
         }
@@ -71,7 +72,9 @@ fn heal(world: &mut World) {
     while world.violations.is_empty() {
         world.run_until(world.net.now().after(TICK));
         let is_idle = world.clients.iter().all(|client| client.running() == 0);
-        if is_idle && world.clients.iter_mut().all(Client::is_settled) {
+        let is_changing = |client: &mut Client| client.is_changing();
+        let is_settled = world.clients.iter_mut().all(Client::is_settled);
+        if is_idle && is_settled && !world.clients.iter_mut().any(is_changing) {
             return;
         }
         let healing = world.net.now().since(start);
@@ -114,7 +117,9 @@ fn read_back(world: &mut World) {
 /// And still is when r hosts are gone: parities are what the data says, on hosts of their own. Mostly one
 /// fewer where splits rot and tags tell, with one split more than k: then nothing is to be an error.
 fn lose_and_read_back(world: &mut World, options: &Options) {
-    if !world.violations.is_empty() || world.clients.iter_mut().any(|client| client.has_lost()) {
+    let was_gentle = world.is_gentle;
+    let has_lost = |client: &mut Client| client.has_lost() || !was_gentle && client.has_torn();
+    if !world.violations.is_empty() || world.clients.iter_mut().any(has_lost) {
         return;
     }
     let mut r = options.spare_hosts();
@@ -130,7 +135,7 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
             gone.push(host);
         }
     }
-    let was_gentle = std::mem::replace(&mut world.is_gentle, true);
+    world.is_gentle = true;
     let net = world.net.clone();
     world.note(format!("hosts {gone:?} are gone; everything is read"));
     for &host in &gone {

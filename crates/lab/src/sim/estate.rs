@@ -14,6 +14,7 @@ pub struct Estate {
     disk: Arc<Mutex<Disk>>,
     marks: File,
     tags: File,
+    sides: File,
 }
 
 /// A disk with one file.
@@ -38,6 +39,7 @@ impl Estate {
             disk: Arc::default(),
             marks: tempfile::tempfile().expect("a file for the marks of a simulated volume"),
             tags: tempfile::tempfile().expect("a file for the tags of a simulated volume"),
+            sides: tempfile::tempfile().expect("a file for the sides of a simulated volume"),
         }
     }
 
@@ -59,6 +61,7 @@ impl Estate {
             journal: Box::new(OnDisk(Arc::clone(&self.disk))),
             marks: self.marks.try_clone().expect("another descriptor"),
             tags: Some(self.tags.try_clone().expect("another descriptor")),
+            sides: Some(self.sides.try_clone().expect("another descriptor")),
         }
     }
 

@@ -46,6 +46,7 @@ enum Kind {
     Drain,
     Squeeze,
     Reshape,
+    Recut,
     Ambush,
     Rot,
     Part,
@@ -205,11 +206,13 @@ impl Faults {
                 return self.trouble_client(world, now, client, kind);
             }
             Kind::Reshape => {
-                let resilience = self.options.another_resilience(&mut world.random);
+                let k = world.clients[client].k();
+                let resilience = self.options.another_resilience(k, &mut world.random);
                 world.faults += 1;
                 world.note(format!("c{client} is to be {resilience}"));
                 return world.clients[client].reshape(resilience);
             }
+            Kind::Recut => return self.recut(world, client),
             Kind::Rot => {
                 world.rot(client);
                 return;
@@ -332,6 +335,19 @@ impl Faults {
         self.ends.push((Time(now.0 + S), Undelay(client, host)));
     }
 
+    fn recut(&self, world: &mut World, client: usize) {
+        let k = world.clients[client].k();
+        let Some(k) = self.options.another_k(k, &mut world.random) else {
+            return;
+        };
+        let resilience = self.options.another_resilience(k, &mut world.random);
+        if world.clients[client].recut(resilience) {
+            world.faults += 1;
+            world.recuts += 1;
+            world.note(format!("c{client} is to be cut anew: {resilience}"));
+        }
+    }
+
     fn trouble_client(&mut self, world: &mut World, now: Time, client: usize, kind: Kind) {
         let actor = Actor::Client(client);
         if world.is_paused(actor) {
@@ -369,6 +385,7 @@ impl Weights {
             (self.drain, Kind::Drain),
             (self.squeeze, Kind::Squeeze),
             (self.reshape, Kind::Reshape),
+            (self.recut, Kind::Recut),
             (self.ambush, Kind::Ambush),
             (self.rot, Kind::Rot),
             (self.part, Kind::Part),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cenote_codec::PARITY_MAX;
 use cenote_fabric::sim::{Config, LinkModel, Stragglers};
-use cenote_volume::{Mode, Placement, Protection, Resilience, Scheme, SealKey};
+use cenote_volume::{Mode, PAGE_BYTES, Placement, Protection, Resilience, Scheme, SealKey};
 
 use super::random::Random;
 use super::world::seconds;
@@ -114,6 +114,8 @@ pub struct Weights {
     pub squeeze: u64,
     /// A volume is to expect something else of its hosts: mode, delta, parities.
     pub reshape: u64,
+    /// A volume's pages are to be cut otherwise, into half or twice as many splits.
+    pub recut: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
     /// A split of a volume that notices rots where it lies.
@@ -138,6 +140,7 @@ impl Weights {
             drain: 8,
             squeeze: 8,
             reshape: 6,
+            recut: 6,
             ambush: 6,
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,
@@ -181,6 +184,8 @@ impl Options {
             ambush: if is_tagged { self.weights.ambush } else { 0 },
             // Into a mode that does not notice.
             reshape: 0,
+            // A split is looked for where the page lay in the beginning.
+            recut: 0,
             ..self.weights
         };
         Self { weights, ..self }
@@ -215,13 +220,10 @@ impl Options {
         }
     }
 
-    /// What a volume comes to expect of its hosts later: never fewer parities than in the beginning, so
-    /// that it survives what all others do.
-    pub(super) fn another_resilience(&self, random: &mut Random) -> Resilience {
-        let (k, r) = (self.scheme.k(), self.scheme.r());
-        let schemes: Vec<Scheme> = (r..=r + self.more_parities())
-            .filter_map(|r| scheme_of(k, r))
-            .collect();
+    /// What a volume comes to expect of its hosts later, with k data splits: never fewer parities than in
+    /// the beginning, so that it survives what all others do.
+    pub(super) fn another_resilience(&self, k: usize, random: &mut Random) -> Resilience {
+        let schemes: Vec<Scheme> = self.schemes(k).collect();
         let scheme = *random.pick(&schemes);
         let modes = MODES
             .into_iter()
@@ -236,10 +238,39 @@ impl Options {
         }
     }
 
-    /// Parities that a volume may have besides those of the beginning. One host is left to
-    /// regenerate on.
+    /// Another number of data splits than `k`, of those that a volume may come to have.
+    pub(super) fn another_k(&self, k: usize, random: &mut Random) -> Option<usize> {
+        let others: Vec<usize> = self.all_k().filter(|&other| other != k).collect();
+        (!others.is_empty()).then(|| *random.pick(&others))
+    }
+
+    /// Half and twice as many as in the beginning, where a scheme has them and there are hosts for it.
+    fn all_k(&self) -> impl Iterator<Item = usize> {
+        let k = self.scheme.k();
+        let changes = self.weights.recut > 0;
+        let others = [k / 2, k * 2].into_iter().filter(move |_| changes);
+        let is_possible = |k: &usize| {
+            let is_cut = *k > 0 && (PAGE_BYTES / *k) as u64 <= self.slab_bytes;
+            is_cut && self.schemes(*k).next().is_some()
+        };
+        std::iter::once(k).chain(others.filter(is_possible))
+    }
+
+    /// What volumes may come to have with k data splits.
+    fn schemes(&self, k: usize) -> impl Iterator<Item = Scheme> {
+        let r = self.scheme.r();
+        let most = (r + self.more_parities()).min(self.members_max().saturating_sub(k));
+        (r..=most).filter_map(move |r| scheme_of(k, r))
+    }
+
+    /// Splits of a page at most. One host is left to regenerate on.
+    fn members_max(&self) -> usize {
+        self.hosts - 1
+    }
+
+    /// Parities that a volume may have besides those of the beginning.
     fn more_parities(&self) -> usize {
-        let room = (self.hosts - 1).saturating_sub(self.scheme.members());
+        let room = self.members_max().saturating_sub(self.scheme.members());
         let most = if self.weights.reshape > 0 { 2 } else { 0 };
         room.min(most).min(PARITY_MAX - self.scheme.r())
     }
@@ -262,9 +293,16 @@ impl Options {
     }
 
     pub(super) fn slabs_per_host(&self) -> u32 {
-        let extent_bytes = self.slab_bytes * self.scheme.k() as u64;
-        let members = self.scheme.members() + self.more_parities();
-        let slabs = self.volume_bytes.div_ceil(extent_bytes) * (members * self.clients) as u64;
+        let parities = self.scheme.r() + self.more_parities();
+        let all_of = |k: usize| {
+            let extents = self.volume_bytes.div_ceil(self.slab_bytes * k as u64);
+            extents * (k + parities) as u64
+        };
+        let most = self.all_k().map(all_of).max().unwrap_or(0);
+        // A part of a volume is there twice while it is cut anew, and what went meanwhile is on its way back.
+        let least = self.all_k().map(all_of).min().unwrap_or(0);
+        let twice = if self.all_k().count() > 1 { least } else { 0 };
+        let slabs = (most + twice) * self.clients as u64;
         let hosts = self.hosts - self.scheme.r();
         let enough = u32::try_from((slabs * 5 / 3).div_ceil(hosts as u64)).unwrap_or(u32::MAX);
         self.slabs_per_host.unwrap_or(enough)

@@ -161,6 +161,26 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
+        // Pages are cut anew all the time, while others write them, hosts go and clients end.
+        "skip-side-mark" | "move-over-newer" | "forget-sides" => Options {
+            clients: 1,
+            workers: 3,
+            hosts: 12,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            slabs_per_host: Some(24),
+            rate: 2000,
+            gentle_percent: 100,
+            weights: Weights {
+                recut: 10,
+                delay: 4,
+                crash: 2,
+                lose: 2,
+                replace_client: 3,
+                ..Weights::default()
+            },
+            ..small
+        },
         // Splits rot where they lie, while slabs are moved.
         "skip-compare" | "heal-wrong" => Options {
             clients: 1,

@@ -39,7 +39,9 @@ pub struct World {
     pub random: Random,
     pub steps: u64,
     pub faults: u64,
-    /// Of those, splits that rotted.
+    /// Of those, changes of k.
+    pub recuts: u64,
+    /// And splits that rotted.
     pub rotten_splits: u64,
     /// No request may fail: no stripe has lost more than r.
     pub is_gentle: bool,
@@ -121,6 +123,7 @@ impl World {
             random,
             steps: 0,
             faults: 0,
+            recuts: 0,
             rotten_splits: 0,
             is_gentle: true,
             violations: Vec::new(),

@@ -12,10 +12,11 @@ use cenote_pool::control::{Request, SlabActivity, Window};
 
 use super::{Control, pool_window};
 use crate::directory::HostIndex;
+use crate::extents::{ByExtent, Side};
 
 /// Smoothed activity of every extent.
 pub(super) struct Activity {
-    averages: Vec<f32>,
+    averages: ByExtent<f32>,
     sampled: Time,
 }
 
@@ -25,9 +26,11 @@ const ALPHA: f32 = 0.2;
 const PERIOD: Duration = Duration::from_secs(1);
 
 impl Activity {
-    pub fn new(extents: usize, now: Time) -> Self {
+    /// Of those that are in a table.
+    pub fn new<T>(extents: &ByExtent<T>, now: Time) -> Self {
+        let counts = Side::BOTH.map(|side| extents.count(side));
         Self {
-            averages: vec![0.0; extents],
+            averages: ByExtent::new(counts, || 0.0),
             sampled: now,
         }
     }
@@ -70,7 +73,9 @@ impl Control {
 
     /// Maps unmapped extents that are busy, the busiest first.
     fn map_the_hot(&mut self) {
-        let mut hot: Vec<usize> = (0..self.activity.averages.len())
+        let numbered = self.activity.averages.numbered();
+        let mut hot: Vec<usize> = numbered
+            .map(|(extent, _)| extent)
             .filter(|&extent| self.is_hot(extent))
             .filter(|&extent| !self.core.is_refused(extent))
             .collect();
@@ -98,7 +103,7 @@ impl Control {
             return;
         };
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let is_cold = f64::from(self.activity.of(extent)) < cold_slab;
             if stripe.is_some() && is_cold && self.may_drop(extent) {
                 self.begin_drop(extent);
@@ -116,7 +121,7 @@ impl Control {
     /// A host asks how busy some of its slabs are.
     pub(super) fn on_check_activity(&mut self, host: HostIndex, request: u64, windows: &[Window]) {
         let snapshot = self.core.directory.snapshot();
-        let stripes = snapshot.extents.iter().enumerate();
+        let stripes = snapshot.extents.numbered();
         let mut slabs = Vec::with_capacity(windows.len());
         for (extent, stripe) in stripes {
             let members = stripe.iter().flat_map(|stripe| stripe.members.iter());

@@ -12,22 +12,26 @@
 //! when it alone was looked through is rebuilt from what is there: its tag goes on telling that it is wrong.
 
 use super::Control;
-use crate::Mode;
 use crate::directory::HostIndex;
 use crate::marks::Soundness;
+use crate::{Mode, Resilience, Scheme};
 
 impl Control {
-    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`.
-    /// `is_judged`: whether the step's first page is not known to disagree for good.
+    /// How many sources a step of `count` pages from `page` on is rebuilt from by `target`, in a
+    /// stripe of this scheme: k at least. `is_judged`: whether the step's first page is not known to
+    /// disagree for good.
     pub(super) fn source_count(
         &self,
         target: HostIndex,
+        scheme: Scheme,
         page: u64,
         count: u32,
         is_judged: bool,
     ) -> usize {
-        let (k, resilience) = (self.core.scheme.k(), self.core.resilience());
-        let is_tagged = self.is_tagged();
+        // The stripe's own, which is not the volume's while that changes.
+        let expected = self.core.resilience();
+        let resilience = Resilience::in_stripe(expected.mode(), expected.delta(), scheme);
+        let (k, is_tagged) = (scheme.k(), self.is_tagged());
         // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
         let is_judged = is_judged
             && self.core.marks.written.contains(page)
@@ -60,13 +64,15 @@ impl Control {
                 return self.mend(at, start, until);
             }
         } else if count == 1 {
-            let page = extent as u64 * self.core.extent_pages + u64::from(start);
-            tracing::warn!(
-                extent,
-                page,
-                "splits of a page disagree: it is an error until it is written whole"
-            );
-            self.core.marks.tear(page);
+            let page = self.core.pages(extent).start + u64::from(start);
+            if self.core.tear(extent, page) {
+                tracing::warn!(
+                    extent,
+                    page,
+                    "splits of a page disagree: it is an error until it is written whole"
+                );
+            }
+            // Else they are compared once more.
         }
         self.repairs[at].pages_max = (count / 2).max(1);
         self.fill(at, start, end, now);

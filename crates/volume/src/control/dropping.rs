@@ -18,6 +18,7 @@ use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
 use crate::directory::Stripe;
+use crate::extents::Side;
 
 impl Control {
     /// Whether an extent's slabs may go: everything is on the disk, or on its way there.
@@ -58,19 +59,25 @@ impl Control {
         self.repairs.push(repair);
     }
 
+    /// No slab of the extent has its pages any more. Those on the other side may be in slabs of that. One
+    /// that goes there meanwhile is read from the disk until it is written next.
     pub(super) fn clear_bits(&self, extent: usize) {
-        let pages = self.core.pages(extent);
-        if let Some(store) = &self.core.backing {
-            store.pages.remote.clear(pages.start, pages.end);
+        let (sides, pages) = (&self.core.sides, self.core.pages(extent));
+        let Some(store) = &self.core.backing else {
+            return;
+        };
+        for page in store.pages.remote.range(pages) {
+            if sides.side_of(page) == Side::of(extent) {
+                store.pages.remote.remove(page);
+            }
         }
     }
 
     /// Begins to drop extents that have too few slabs left to be read.
     pub(super) fn drop_the_lost(&mut self) {
-        let k = self.core.scheme.k();
-        let is_lost = |stripe: &Stripe| (stripe.readable().count_ones() as usize) < k;
+        let is_lost = |stripe: &Stripe| !stripe.is_there();
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if !stripe.as_deref().is_some_and(is_lost) {
                 continue;
             }

@@ -75,7 +75,8 @@ impl Control {
     /// Has the target reach its sources before anything is fenced, for connecting takes longer than a
     /// chunk: it rebuilds a page that nobody reads before it is rebuilt again, under a fence.
     pub(super) fn reach_sources(&mut self, at: usize, now: Time) {
-        self.repairs[at].fill_bytes = self.core.scheme.split_bytes() as u64;
+        let layout = self.core.layout_of(self.repairs[at].extent);
+        self.repairs[at].fill_bytes = layout.cut().split_bytes() as u64;
         self.fill(at, 0, 0, now);
     }
 
@@ -89,14 +90,15 @@ impl Control {
         let (extent, split, slot) = (repair.extent, repair.split, repair.slot);
         let (target, shunned, fill_bytes) = (repair.target, repair.shunned, repair.fill_bytes);
         let is_trial = repair.is_trial;
-        let base = extent as u64 * self.core.extent_pages;
+        let layout = self.core.layout_of(extent);
+        let base = self.core.pages(extent).start;
         let last = if is_trial {
-            self.core.extent_pages
+            layout.extent_pages()
         } else {
             u64::from(end)
         };
         let (from, last) = (base + u64::from(start), base + last);
-        let Some(first) = self.core.marks.written.next(from, last, true) else {
+        let Some(first) = self.core.held(extent, from, last) else {
             return self.end_chunk(at, end);
         };
         let start = u32::try_from(first - base).expect("inside the chunk");
@@ -105,8 +107,7 @@ impl Control {
         } else {
             end.min(start.saturating_add(self.repairs[at].pages_max))
         };
-        let split_bytes = self.core.scheme.split_bytes() as u64;
-        let k = self.core.scheme.k();
+        let (k, split_bytes) = (layout.cut().k(), layout.cut().split_bytes() as u64);
         let snapshot = self.core.directory.snapshot();
         let (Some(stripe), Some(target)) = (&snapshot.extents[extent], target) else {
             return self.abandon(at);
@@ -114,7 +115,7 @@ impl Control {
         let Some(Some(member)) = stripe.members.get(slot) else {
             return self.abandon(at);
         };
-        if (stripe.readable().count_ones() as usize) < k {
+        if !stripe.is_there() {
             return self.abandon(at);
         }
         let usable = |index: usize| shunned >> index & 1 == 0;
@@ -139,9 +140,10 @@ impl Control {
         } else {
             if split < k && k > 1 && !is_trial {
                 // A write of the chunk may have ended unknown since the repair began.
-                let marks = &self.core.marks;
-                marks.condemn(base + u64::from(start), base + u64::from(end));
+                let pages = base + u64::from(start)..base + u64::from(end);
+                self.core.condemn(extent, pages);
             }
+            let scheme = stripe.cut.with_parities(stripe.parities());
             let others = stripe.members.iter().enumerate();
             let mut others: Vec<(usize, &Member)> = others
                 .filter(|&(index, _)| usable(index) && index != split)
@@ -151,12 +153,12 @@ impl Control {
             others
                 .sort_by_key(|(_, member)| self.core.integrity.is_suspicious(member.session.host));
             let is_judged = self.repairs[at].unjudged != Some(start);
-            let count = self.source_count(target.host, first, until - start, is_judged);
+            let count = self.source_count(target.host, scheme, first, until - start, is_judged);
             let sources = others.iter().take(count);
             let sources = sources.map(|&(index, member)| source(index, member));
             let there = (stripe.readable() & !(1 << split)).count_ones() as usize;
             is_blind = others.len() < count.min(there);
-            ((k, stripe.splits() - k, split), sources.collect())
+            ((k, stripe.parities(), split), sources.collect())
         };
         let (k, r, code_split) = code;
         if sources.len() < k {

@@ -57,7 +57,7 @@ impl Control {
         let at_rest = (store.hot_slab / 2.0).max(AT_REST);
         let snapshot = self.core.directory.snapshot();
         let mut dropped = 0;
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if dropped == DROPS_PER_SECOND {
                 break;
             }

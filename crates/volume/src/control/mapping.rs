@@ -13,6 +13,7 @@ use cenote_pool::control::{Refusal, Request, Window};
 use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
+use crate::extents::Side;
 
 /// One slab on its way from a host.
 pub(super) struct Acquire {
@@ -72,16 +73,18 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Control {
     pub(super) fn start_mapping(&mut self, extent: usize) {
-        let mapped = self.core.directory.snapshot().extents[extent].is_some();
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.get(extent).is_some_and(Option::is_some);
         // Slabs that are on their way back are gone first.
         let is_leaving = self.find_repair(extent).is_some();
-        if mapped || is_leaving || self.jobs.contains_key(&extent) {
-            if mapped || is_leaving {
+        let is_of_use = self.is_of_use(extent);
+        if mapped || is_leaving || !is_of_use || self.jobs.contains_key(&extent) {
+            if mapped || is_leaving || !is_of_use {
                 self.core.mapping_ended(extent, Mapping::Idle);
             }
             return;
         }
-        let members = self.core.resilience().scheme().members();
+        let members = self.core.sides.scheme(Side::of(extent)).members();
         self.jobs.insert(
             extent,
             MapJob {
@@ -91,6 +94,15 @@ impl Control {
             },
         );
         self.pursue(extent);
+    }
+
+    /// Whether an extent has pages, or is to have some: those of whoever asked for it may be on the other
+    /// side by now, or that side gone.
+    fn is_of_use(&self, extent: usize) -> bool {
+        let (sides, side) = (&self.core.sides, Side::of(extent));
+        let pages = self.core.pages(extent);
+        let has_pages = || sides.next_on(side, pages.start, pages.end).is_some();
+        !pages.is_empty() && (side == sides.target() || has_pages())
     }
 
     /// Asks hosts for the slabs that a job lacks; ends it when nothing more can be asked.
@@ -369,7 +381,8 @@ impl Control {
             }
         }
         let live = members.iter().flatten().count();
-        let all_data = self.core.scheme.k();
+        let cut = self.core.layout_of(extent).cut();
+        let all_data = cut.k();
         if live < all_data {
             for member in members.into_iter().flatten() {
                 self.give_back(member.session, pool_window(&member.window.descriptor));
@@ -399,6 +412,7 @@ impl Control {
         }
         self.core.directory.publish(|next| {
             next.extents[extent] = Some(std::sync::Arc::new(Stripe {
+                cut,
                 members,
                 changed_in: next.epoch,
                 ..Stripe::default()

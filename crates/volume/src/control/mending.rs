@@ -93,7 +93,7 @@ impl Mender {
         while flights.len() < FLIGHTS_MAX
             && let Some(job) = self.jobs.front_mut()
         {
-            let Some(page) = core.marks.written.next(job.next, job.end, true) else {
+            let Some(page) = core.held(job.extent, job.next, job.end) else {
                 self.jobs.pop_front();
                 continue;
             };
@@ -138,7 +138,7 @@ impl Control {
         repair.pages_after = until - start;
         repair.stage = Stage::Mending { start: from };
         tracing::info!(extent, start, until, "pages are looked through");
-        let base = extent as u64 * self.core.extent_pages;
+        let base = self.core.pages(extent).start;
         self.mender.jobs.push_back(Job {
             extent,
             next: base + u64::from(start),

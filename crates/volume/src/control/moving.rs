@@ -92,7 +92,7 @@ impl Control {
             return;
         }
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let Some(stripe) = stripe else { continue };
             if self.find_repair(extent).is_some() || stripe.has_stranded() {
                 continue;
@@ -102,7 +102,7 @@ impl Control {
             };
             let (session, window) = (member.session, pool_window(&member.window.descriptor));
             // Of a stripe with parities or copies the one slab is moved; the disk is slower.
-            let is_plain = stripe.splits() == self.core.scheme.k();
+            let is_plain = stripe.parities() == 0;
             if is_plain && self.may_drop(extent) {
                 self.begin_drop(extent);
                 continue;

@@ -28,6 +28,7 @@ use super::{Control, Granted, pool_window};
 use crate::VolumeError;
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Stranded, Stripe};
+use crate::extents::Side;
 use crate::journal::Image;
 
 /// How far a host has confirmed that this client owns the volume.
@@ -79,10 +80,14 @@ impl Control {
             .enumerate()
             .map(|(index, host)| (host.config.name.as_str(), index))
             .collect();
-        let members = self.core.resilience().scheme().members();
+        let sides = &self.core.sides;
+        let members_of = |extent: usize| sides.scheme(Side::of(extent)).members();
         let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
         for (&(extent, split), held) in &image.held {
-            let stripe = found.entry(extent as usize).or_insert_with(|| Stripe {
+            let extent = extent as usize;
+            let members = members_of(extent);
+            let stripe = found.entry(extent).or_insert_with(|| Stripe {
+                cut: self.core.layout_of(extent).cut(),
                 members: vec![None; members],
                 stranded: vec![None; members],
                 ..Stripe::default()
@@ -101,18 +106,18 @@ impl Control {
             }
         }
         // A page that holds data where no slab does is lost, and does not become zeros.
-        for extent in 0..self.core.directory.snapshot().extents.len() {
-            let pages = self.core.pages(extent);
-            let first = self.core.marks.written.next(pages.start, pages.end, true);
-            if first.is_some() {
+        for (extent, _) in self.core.directory.snapshot().extents.numbered() {
+            if self.core.holds(extent) {
+                let members = members_of(extent);
                 found.entry(extent).or_insert_with(|| Stripe {
+                    cut: self.core.layout_of(extent).cut(),
                     members: vec![None; members],
                     ..Stripe::default()
                 });
             }
         }
         for stripe in found.values() {
-            self.core.codes.with(stripe.splits() - self.core.scheme.k());
+            self.core.codes.with(stripe.cut, stripe.parities());
         }
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
@@ -209,7 +214,7 @@ impl Control {
             .map(|acquire| (acquire.extent, acquire.member))
             .collect();
         let mut asked = Vec::new();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
             let here = stranded.enumerate().filter_map(|(split, slab)| {
                 slab.filter(|slab| slab.host == host)
@@ -299,8 +304,10 @@ impl Control {
         }
         let snapshot = self.core.directory.snapshot();
         let stranded = |stripe: &Stripe| stripe.has_stranded();
-        let waiting: Vec<usize> = (0..snapshot.extents.len())
-            .filter(|&extent| snapshot.extents[extent].as_deref().is_some_and(stranded))
+        let mapped = snapshot.extents.numbered();
+        let waiting: Vec<usize> = mapped
+            .filter(|(_, stripe)| stripe.as_deref().is_some_and(stranded))
+            .map(|(extent, _)| extent)
             .collect();
         self.waits
             .retain(|extent, _| waiting.binary_search(extent).is_ok());
@@ -310,7 +317,7 @@ impl Control {
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
             let patience = if is_present { PRESENT_MAX } else { ABSENT_MAX };
-            let is_readable = stripe.readable().count_ones() as usize >= self.core.scheme.k();
+            let is_readable = stripe.is_there();
             let since = match &self.opening {
                 Some(opening) => opening.since,
                 None if is_readable => *self.waits.entry(extent).or_insert(now),
@@ -426,9 +433,9 @@ impl Control {
     /// Doubtful pages that lack a data split cannot be read any more.
     fn condemn_all(&mut self) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             if let Some(stripe) = stripe {
-                let data = (1_u64 << self.core.scheme.k()) - 1;
+                let data = (1_u64 << stripe.cut.k()) - 1;
                 if stripe.readable() & data != data {
                     self.condemn(extent);
                 }
@@ -440,9 +447,8 @@ impl Control {
     /// A data split of the extent is lost, and may be decoded from what remains.
     pub(super) fn condemn(&self, extent: usize) {
         // Copies do not depend on each other.
-        if self.core.scheme.k() > 1 {
-            let pages = self.core.pages(extent);
-            self.core.marks.condemn(pages.start, pages.end);
+        if self.core.layout_of(extent).cut().k() > 1 {
+            self.core.condemn(extent, self.core.pages(extent));
         }
     }
 }

@@ -16,6 +16,7 @@ use super::Control;
 use super::hosts::Host;
 use crate::Scheme;
 use crate::directory::HostIndex;
+use crate::extents::Side;
 
 /// What chooses hosts for a volume.
 pub(super) enum Placer {
@@ -71,7 +72,7 @@ impl Control {
         };
         let mut taken = held.to_vec();
         for number in 0..count {
-            let admitted = self.admitted(candidates, &taken);
+            let admitted = self.admitted(extent, candidates, &taken);
             let next = match &self.placer {
                 Placer::Policy(Policy::LeastLoaded) => least_loaded(&admitted, seed),
                 Placer::Policy(policy) => {
@@ -95,7 +96,7 @@ impl Control {
         held: &[HostIndex],
         candidates: &[Candidate],
     ) -> Option<HostIndex> {
-        let admitted = self.admitted(candidates, held);
+        let admitted = self.admitted(extent, candidates, held);
         match &self.placer {
             Placer::Policy(_) => least_loaded(&admitted, self.seed(extent)),
             Placer::Sets(sets) => self.place_near(sets, extent, held, &admitted),
@@ -126,8 +127,13 @@ impl Control {
     }
 
     /// Hosts on which a stripe may have one more slab beside those that it has.
-    fn admitted(&self, candidates: &[Candidate], held: &[HostIndex]) -> Vec<Candidate> {
-        let most = power_max(self.core.resilience().scheme());
+    fn admitted(
+        &self,
+        extent: usize,
+        candidates: &[Candidate],
+        held: &[HostIndex],
+    ) -> Vec<Candidate> {
+        let most = power_max(self.core.sides.scheme(Side::of(extent)));
         let admits = |host: &Host| {
             let others = || held.iter().map(|&held| &self.hosts[held]);
             let shares = |other: &Host| host.power.is_some() && other.power == host.power;

@@ -59,6 +59,6 @@ impl Control {
                 return None;
             }
         };
-        Some(f64::from(done) / self.core.extent_pages as f64)
+        Some(f64::from(done) / f64::from(self.core.layout_of(extent).extent_end()))
     }
 }

@@ -6,30 +6,28 @@ use std::sync::atomic::Ordering;
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
+use crate::extents::Side;
 use crate::fence::Fence;
 
 impl Control {
     /// Fences every mapped extent in which no page is written, to unmap it once drained.
     pub(super) fn reclaim_empty(&mut self) {
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
-            let base = extent as u64 * self.core.extent_pages;
-            let is_empty = || {
-                self.core
-                    .marks
-                    .written
-                    .next(base, base + self.core.extent_pages, true)
-                    .is_none()
+        for (extent, stripe) in snapshot.extents.numbered() {
+            let Some(stripe) = stripe.as_deref() else {
+                continue;
             };
-            if stripe.as_ref().is_none_or(|stripe| stripe.has_stranded()) || !is_empty() {
+            // What is mapped for pages that are yet to come stays, unless it is lost.
+            let is_target = self.is_crossing() && Side::of(extent) == self.core.sides.target();
+            let is_awaiting = is_target && stripe.is_there();
+            if is_awaiting || stripe.has_stranded() || self.core.holds(extent) {
                 continue;
             }
             if self.find_repair(extent).is_some() {
                 self.core.discarded.store(true, Ordering::Release);
                 continue;
             }
-            let pages =
-                u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
+            let pages = self.core.layout_of(extent).extent_end();
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
                 stripe.fence = Fence::around(0..pages);
                 true
@@ -43,13 +41,7 @@ impl Control {
     /// The extent is drained: unmaps it unless a write came first.
     pub(super) fn reclaim(&mut self, at: usize) {
         let extent = self.repairs.swap_remove(at).extent;
-        let base = extent as u64 * self.core.extent_pages;
-        let is_empty = self
-            .core
-            .marks
-            .written
-            .next(base, base + self.core.extent_pages, true)
-            .is_none();
+        let is_empty = !self.core.holds(extent);
         let mut freed = Vec::new();
         self.core.directory.publish(|next| {
             match &mut next.extents[extent] {

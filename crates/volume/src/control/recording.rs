@@ -12,7 +12,8 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
 use crate::directory::{Member, MemberState, Snapshot, Stripe};
-use crate::journal::{At, Change, Held, Journal};
+use crate::extents::Side;
+use crate::journal::{At, Change, Held, Journal, Shape};
 
 /// A journal, and how much of the directory is in it.
 pub(super) struct Record {
@@ -65,11 +66,11 @@ impl Control {
         };
         let snapshot = self.core.directory.snapshot();
         let mut changes = Vec::new();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let noted = record
                 .noted
                 .as_ref()
-                .and_then(|noted| noted.extents[extent].as_ref());
+                .and_then(|noted| noted.extents.get(extent)?.as_ref());
             let is_same = match (noted, stripe) {
                 (Some(noted), Some(stripe)) => Arc::ptr_eq(noted, stripe),
                 (None, None) => true,
@@ -88,7 +89,7 @@ impl Control {
 
     fn describe(&self, extent: usize, stripe: Option<&Stripe>, changes: &mut Vec<Change>) {
         // Those that the stripe has had as well.
-        for split in 0..self.core.scheme.splits_max() {
+        for split in 0..self.core.layout_of(extent).cut().splits_max() {
             let live = stripe
                 .filter(|stripe| split < stripe.splits())
                 .and_then(|stripe| stripe.members[split].as_ref())
@@ -117,6 +118,20 @@ impl Control {
         self.record
             .as_mut()
             .is_none_or(|record| record.note(vec![change]))
+    }
+
+    /// Notes that a side is there, or is not any more; false when that is to be tried again. It may not
+    /// be: the change may be taken back meanwhile, and what failed must not get into the journal later.
+    pub(super) fn record_side(&mut self, side: Side, shape: Option<Shape>) -> bool {
+        let Some(record) = &mut self.record else {
+            return true;
+        };
+        let before = record.journal.image().sides[side as usize];
+        if record.note(vec![Change::Side(side as u8, shape)]) {
+            return true;
+        }
+        record.note(vec![Change::Side(side as u8, before)]);
+        false
     }
 
     /// Notes that the volume holds nothing any more.

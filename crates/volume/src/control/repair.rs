@@ -198,7 +198,8 @@ impl Control {
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );
-        self.pacing.handle_load(now, load, !self.repairs.is_empty());
+        let rebuilds = !self.repairs.is_empty() || self.crossing.is_out();
+        self.pacing.handle_load(now, load, rebuilds);
     }
 
     /// Moves every repair on as far as it goes, then starts new ones.
@@ -311,8 +312,7 @@ impl Control {
             if stripe.has_stranded() {
                 continue;
             }
-            let is_lost = (stripe.readable().count_ones() as usize) < self.core.scheme.k();
-            if is_lost || self.find_repair(extent).is_some() {
+            if !stripe.is_there() || self.find_repair(extent).is_some() {
                 continue;
             }
             let members = stripe.members.iter().flatten();
@@ -352,7 +352,7 @@ impl Control {
         };
         let Granted { session, window } = granted;
         let moves = self.repairs[at].moves();
-        if split < self.core.scheme.k() && !moves {
+        if split < self.core.layout_of(extent).cut().k() && !moves {
             self.condemn(extent);
         }
         tracing::info!(extent, split, moves, host = %self.hosts[session.host].config.name, "regeneration starts");
@@ -377,8 +377,8 @@ impl Control {
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
         if is_planted(Planted::PublishEarly) {
-            let pages = u32::try_from(self.core.extent_pages);
-            return self.fence(at, pages.expect("an extent has fewer than 2^32 pages"));
+            let pages = self.core.layout_of(extent).extent_end();
+            return self.fence(at, pages);
         }
         self.reach_sources(at, now);
     }
@@ -391,9 +391,8 @@ impl Control {
             slot,
             ..
         } = self.repairs[at];
-        let pages =
-            u32::try_from(self.core.extent_pages).expect("an extent has fewer than 2^32 pages");
-        let split_bytes = self.core.scheme.split_bytes() as u64;
+        let layout = self.core.layout_of(extent);
+        let (pages, split_bytes) = (layout.extent_end(), layout.cut().split_bytes() as u64);
         let now = self.now();
         let step = self.repairs[at].ease.of(self.pacing.step());
         let chunk = (step.fill_bytes * u64::from(step.fills)).div_ceil(split_bytes);
@@ -533,13 +532,14 @@ impl Control {
 
 /// Extents that lack members, those with the fewest left first, and the first split that each lacks.
 fn incomplete(snapshot: &Snapshot) -> Vec<(usize, usize)> {
-    let mapped = snapshot.extents.iter().enumerate();
-    let mut lacking: Vec<(u32, usize, usize)> = mapped
+    let mapped = snapshot.extents.numbered();
+    let mut lacking: Vec<(usize, usize, usize)> = mapped
         .filter_map(|(extent, stripe)| {
             let stripe = stripe.as_deref()?;
             let mut splits = stripe.members.iter().take(stripe.splits());
             let split = splits.position(Option::is_none)?;
-            Some((stripe.readable().count_ones(), extent, split))
+            let left = stripe.readable().count_ones() as usize;
+            Some((left.saturating_sub(stripe.cut.k()), extent, split))
         })
         .collect();
     lacking.sort_unstable();

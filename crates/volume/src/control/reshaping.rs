@@ -1,4 +1,4 @@
-//! Changing a volume's mode, delta and number of parities while it is in use.
+//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `crossing`.
 //!
 //! Mode and delta are of the directory's epoch: whoever enters the next one goes by the new ones, and
 //! who is in an older one ends by the old. The number of splits is each extent's own. One that is to
@@ -26,8 +26,10 @@ use super::placing::Placer;
 use super::repair::REPAIRS_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
+use crate::extents::Side;
+use crate::scheme::Cut;
 use crate::status::ChangeStatus;
-use crate::{Resilience, Scheme};
+use crate::{PAGE_BYTES, Resilience, Scheme};
 
 /// What of the volume's resilience is yet to come true.
 #[derive(Default)]
@@ -59,8 +61,9 @@ impl Control {
         }
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
-        // Before anybody has pages to code in a stripe of that width.
-        self.core.codes.with(to.r());
+        self.begin_crossing(to);
+        // Before anybody has pages to code in a stripe of that shape.
+        self.core.codes.with(Cut::of(to), to.r());
         self.placer = Placer::new(self.placement, to, &self.hosts);
         let epoch = self.core.directory.publish(|next| {
             next.resilience = resilience;
@@ -72,10 +75,13 @@ impl Control {
 
     /// Gives extents the splits that the volume's scheme has, where nothing else goes on.
     pub(super) fn reshape(&mut self, now: Time) {
-        let scheme = self.core.resilience().scheme();
+        let target = self.core.sides.target();
+        let scheme = self.core.sides.scheme(target);
         let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot.extents.iter().enumerate();
+        let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
+            // The others are left as they are.
+            .filter(|&(extent, _)| Side::of(extent) == target)
             .filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)))
             .filter(|(_, stripe)| stripe.splits() != scheme.members())
             .collect();
@@ -84,9 +90,8 @@ impl Control {
         };
         if self.reshaping.change.is_none() {
             // The last owner ended in the middle of it, or an extent was being mapped meanwhile.
-            let parities = first.splits() - self.core.scheme.k();
             self.reshaping.change = Some(Change {
-                from: self.core.scheme.with_parities(parities),
+                from: first.cut.with_parities(first.parities()),
                 epoch: snapshot.epoch,
             });
         }
@@ -98,14 +103,14 @@ impl Control {
             .collect();
         let mut growing = REPAIRS_MAX.saturating_sub(self.mendable(&snapshot));
         let mut surplus = Vec::new();
-        let (k, splits) = (self.core.scheme.k(), scheme.members());
+        let splits = scheme.members();
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
             let mut has_changed = false;
             for &(extent, is_stuck) in &ready {
                 let stripe = next.extents[extent].as_mut();
                 // Workers may have dropped slabs of it since.
-                let Some(stripe) = stripe.filter(|stripe| fits(stripe, k, splits, is_stuck)) else {
+                let Some(stripe) = stripe.filter(|stripe| fits(stripe, splits, is_stuck)) else {
                     continue;
                 };
                 let grows = stripe.splits() < splits;
@@ -133,14 +138,21 @@ impl Control {
         self.reshaping.surplus.append(&mut surplus);
     }
 
+    /// Pages are on their way to another cut: a change, of whoever began it.
+    pub(super) fn note_crossing(&mut self) {
+        let sides = &self.core.sides;
+        let from = sides.scheme(sides.target().other());
+        let epoch = self.core.directory.epoch();
+        self.reshaping.change.get_or_insert(Change { from, epoch });
+    }
+
     /// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt
     /// before anybody gets more.
     fn mendable(&self, snapshot: &Snapshot) -> usize {
-        let k = self.core.scheme.k();
         let stripes = snapshot.extents.iter().flatten();
         let lacks = |stripe: &&Arc<Stripe>| {
             let live = stripe.readable().count_ones() as usize;
-            live >= k && live < stripe.splits()
+            stripe.is_there() && live < stripe.splits()
         };
         stripes.filter(lacks).take(REPAIRS_MAX).count()
     }
@@ -167,7 +179,9 @@ impl Control {
             return;
         };
         let mut stripes = snapshot.extents.iter().flatten();
-        let is_over = self.core.directory.is_settled(change.epoch)
+        let is_over = !self.is_crossing()
+            && !self.is_to_cross()
+            && self.core.directory.is_settled(change.epoch)
             && self.reshaping.surplus.is_empty()
             && stripes.all(|stripe| lacking(stripe, stripe.splits()) == 0);
         if is_over {
@@ -212,15 +226,28 @@ impl Control {
     pub(crate) fn change_status(&self, snapshot: &Snapshot) -> Option<ChangeStatus> {
         let change = self.reshaping.change.as_ref()?;
         let scheme = snapshot.resilience.scheme();
-        let stripes = snapshot.extents.iter().flatten();
-        let is_done = |stripe: &&Arc<Stripe>| {
-            stripe.splits() == scheme.members() && lacking(stripe, stripe.splits()) == 0
+        let mapped = snapshot.extents.numbered();
+        let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)));
+        let is_done = |(_, stripe): &(usize, &Stripe)| {
+            stripe.cut == Cut::of(scheme)
+                && stripe.splits() == scheme.members()
+                && lacking(stripe, stripe.splits()) == 0
+        };
+        let pages_of = |(extent, _): (usize, &Stripe)| self.core.held_count(extent);
+        let (pages_done, pages) = match self.pages_moved() {
+            Some(moved) => moved,
+            None => (
+                stripes.clone().filter(is_done).map(pages_of).sum(),
+                stripes.clone().map(pages_of).sum(),
+            ),
         };
         Some(ChangeStatus {
             from: change.from.to_string(),
             to: scheme.to_string(),
             extents_done: stripes.clone().filter(is_done).count(),
             extents: stripes.count(),
+            bytes_done: pages_done * PAGE_BYTES as u64,
+            bytes: pages * PAGE_BYTES as u64,
         })
     }
 }
@@ -231,11 +258,11 @@ fn lacking(stripe: &Stripe, splits: usize) -> u64 {
 }
 
 /// Whether a stripe may get so many splits now.
-fn fits(stripe: &Stripe, k: usize, splits: usize, is_stuck: bool) -> bool {
+fn fits(stripe: &Stripe, splits: usize, is_stuck: bool) -> bool {
     if stripe.moved.is_some() || stripe.has_stranded() {
         return false;
     }
     let kept = (stripe.readable() & ((1 << splits) - 1)).count_ones() as usize;
     let grows = stripe.splits() < splits;
-    grows || kept == splits || (is_stuck && kept > k)
+    grows || kept == splits || (is_stuck && kept > stripe.cut.k())
 }

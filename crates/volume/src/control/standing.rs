@@ -94,6 +94,6 @@ impl Control {
             .map(|member| member.session.host);
         let others = stripe.readable() & !(1 << split);
         host.is_some_and(|host| self.is_condemned(host))
-            && others.count_ones() as usize >= self.core.scheme.k() + usize::from(self.is_tagged())
+            && others.count_ones() as usize >= stripe.cut.k() + usize::from(self.is_tagged())
     }
 }

@@ -55,7 +55,7 @@ impl Control {
             member.session.host == host && is_same
         };
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.iter().enumerate() {
+        for (extent, stripe) in snapshot.extents.numbered() {
             let members = stripe.iter().flat_map(|stripe| &stripe.members).enumerate();
             let gone = members.filter(|(_, member)| member.as_ref().is_some_and(is_it));
             for (split, member) in gone {

@@ -1,6 +1,6 @@
 //! The journal's bytes: batches of records, each batch whole or not at all.
 
-use super::{Change, Held, Identity, Image, JournalError};
+use super::{Change, Held, Identity, Image, JournalError, Shape};
 
 /// First eight bytes of a journal; the last one counts formats.
 const MAGIC: &[u8; 8] = b"cenoteJ1";
@@ -26,6 +26,9 @@ impl Record {
             }
             Self::Change(Change::Drop(at)) => {
                 image.held.remove(at);
+            }
+            Self::Change(Change::Side(side, shape)) => {
+                image.sides[usize::from(side & 1)] = *shape;
             }
         }
     }
@@ -54,6 +57,10 @@ impl Record {
                 out.extend(extent.to_le_bytes());
                 out.push(*member);
             }
+            Self::Change(Change::Side(side, shape)) => {
+                let (k, r) = shape.map_or((0, 0), |shape| (shape.k, shape.r));
+                out.extend([4, *side, k, r]);
+            }
         }
     }
 }
@@ -76,11 +83,21 @@ pub(super) fn batch(records: &[Record]) -> Vec<u8> {
 /// A whole journal that says no more than `image`.
 pub(super) fn whole(image: &Image) -> Vec<u8> {
     let mut records = vec![Record::Begin(image.identity, image.epoch)];
+    // A volume whose k never changed has none of these, and earlier versions can read it.
+    let sides = (0..).zip(image.sides).zip(sides_of(image.identity));
+    let sides = sides.filter(|((_, shape), usual)| shape != usual);
+    records.extend(sides.map(|((side, shape), _)| Record::Change(Change::Side(side, shape))));
     let held = image.held.iter();
     records.extend(held.map(|(&at, held)| Record::Change(Change::Hold(at, held.clone()))));
     let mut bytes = MAGIC.to_vec();
     bytes.extend(batch(&records));
     bytes
+}
+
+/// The sides of a volume of which nothing else is said.
+pub(super) fn sides_of(identity: Identity) -> [Option<Shape>; 2] {
+    let Identity { k, r, .. } = identity;
+    [Some(Shape { k, r }), None]
 }
 
 /// About how long [`whole`] would be.
@@ -132,6 +149,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
                 (Record::Begin(identity, epoch), None) => {
                     image = Some(Image {
                         identity,
+                        sides: sides_of(identity),
                         epoch,
                         held: std::collections::BTreeMap::new(),
                     });
@@ -191,6 +209,12 @@ impl Input<'_> {
                 Some(Record::Change(Change::Hold(at, Held { host, birth })))
             }
             3 => Some(Record::Change(Change::Drop((self.u32()?, self.u8()?)))),
+            4 => {
+                let (side, k, r) = (self.u8()?, self.u8()?, self.u8()?);
+                let shape = (k != 0).then_some(Shape { k, r });
+                let is_one = side < 2 && (k == 0 || (k.is_power_of_two() && k <= 32)) && r <= 8;
+                is_one.then_some(Record::Change(Change::Side(side, shape)))
+            }
             _ => None,
         }
     }

@@ -41,15 +41,15 @@ impl Log for Memory {
 }
 
 fn image() -> Image {
+    let identity = Identity {
+        volume: 0x0102,
+        slab_bytes: 1 << 20,
+        k: 8,
+        r: 2,
+    };
     Image {
-        identity: Identity {
-            volume: 0x0102,
-            slab_bytes: 1 << 20,
-            k: 8,
-            r: 2,
-        },
         epoch: 3,
-        held: BTreeMap::new(),
+        ..Journal::fresh(identity)
     }
 }
 
@@ -59,6 +59,9 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (at(), "h[0-9]{1,3}", any::<u64>())
             .prop_map(|(at, host, birth)| Change::Hold(at, Held { host, birth })),
         2 => at().prop_map(Change::Drop),
+        1 => (0_u8..2, prop::option::of((0_u32..6, 0_u8..9))).prop_map(|(side, shape)| {
+            Change::Side(side, shape.map(|(log2, r)| Shape { k: 1 << log2, r }))
+        }),
     ]
 }
 
@@ -142,6 +145,31 @@ fn a_failed_append_is_made_good_by_the_next() {
     let read = load(&log.bytes()).unwrap().unwrap();
     assert_eq!(&read, journal.image());
     assert_eq!(read.held.len(), 1);
+}
+
+/// Earlier versions read the journal of a volume whose k never changed.
+#[test]
+fn a_side_is_named_only_where_it_is_not_the_usual() {
+    let log = Memory::default();
+    let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
+    let before = log.bytes();
+    let usual = Shape { k: 8, r: 2 };
+    journal
+        .note(vec![Change::Side(0, Some(usual)), Change::Side(1, None)])
+        .unwrap();
+    assert_eq!(log.bytes(), before);
+    let other = Shape { k: 4, r: 1 };
+    journal.note(vec![Change::Side(1, Some(other))]).unwrap();
+    journal.note(vec![Change::Side(0, None)]).unwrap();
+    let read = load(&log.bytes()).unwrap().unwrap();
+    assert_eq!(read.sides, [None, Some(other)]);
+    let next = Journal::begin(Box::new(log.clone()), read).unwrap();
+    let read = load(&log.bytes()).unwrap();
+    assert_eq!(
+        read.as_ref(),
+        Some(next.image()),
+        "written anew it says the same"
+    );
 }
 
 #[test]

@@ -60,13 +60,9 @@ impl Bitmap {
         word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Clears the bits of `from..end`, which nobody else changes to set meanwhile.
-    pub fn clear(&self, from: u64, end: u64) {
-        let mut next = from;
-        while let Some(page) = self.next(next, end, true) {
-            self.remove(page);
-            next = page + 1;
-        }
+    /// The bits of the 64 pages that a page is among, the first one's lowest.
+    pub fn word(&self, page: u64) -> u64 {
+        self.place(page).0.load(Ordering::Relaxed)
     }
 
     /// The first page at or after `from` and before `end` whose bit is `set`.

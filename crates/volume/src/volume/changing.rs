@@ -1,10 +1,13 @@
 //! What an owner expects of hosts anew, of a volume that is in use.
 
 use std::collections::BTreeSet;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::Volume;
 use crate::control::{Command, HostConfig};
-use crate::{Resilience, VolumeError};
+use crate::extents::{EXTENTS_MAX, Side};
+use crate::scheme::Cut;
+use crate::{Resilience, Scheme, VolumeError};
 
 impl Volume {
     /// What it expects of its hosts; extents that are still to come to it are shown by its status.
@@ -16,15 +19,19 @@ impl Volume {
     /// Whether the volume can come to expect this of its hosts while it is open.
     ///
     /// # Errors
-    /// `Cut`: the scheme has another number of data splits. `TooFewDomains`: it has more
-    /// parities than there are hosts for.
+    /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
+    /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
+        self.check(resilience, *self.asked())
+    }
+
+    fn check(&self, resilience: Resilience, asked: Cut) -> Result<(), VolumeError> {
         let (from, to) = (self.scheme(), resilience.scheme());
-        if from.k() != to.k() {
+        if asked != Cut::of(to) && !self.is_cut_to(to, asked) {
             return Err(VolumeError::Cut { from, to });
         }
         let (needed, domains) = (to.members(), self.domain_count);
-        if to.r() > from.r() && needed > domains {
+        if needed > from.members() && needed > domains {
             return Err(VolumeError::TooFewDomains {
                 scheme: to,
                 needed,
@@ -34,6 +41,28 @@ impl Volume {
         Ok(())
     }
 
+    /// Whether pages can be cut so while the volume is in use. While they are on their way from one k to
+    /// another, or about to be, these two are all there are.
+    fn is_cut_to(&self, to: Scheme, asked: Cut) -> bool {
+        let (sides, cut) = (&self.core.sides, Cut::of(to));
+        if !sides.fits(cut) {
+            return false;
+        }
+        let extents = sides.layout_with(cut).extents_of(sides.page_count());
+        let now = sides.layout(sides.target()).cut();
+        let is_possible = if sides.is_mixed() {
+            let cuts = Side::BOTH.map(|side| sides.layout(side).cut());
+            cuts.contains(&cut)
+        } else {
+            asked == now || [asked, now].contains(&cut)
+        };
+        self.may_recut && extents <= EXTENTS_MAX && is_possible
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Cut> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
     /// way end by what was expected before; parities are made and given up extent by extent, until the
     /// status shows no change any more. Another call in between takes the change from where it is.
@@ -41,8 +70,16 @@ impl Volume {
     /// # Errors
     /// As [`Volume::check_resilience`], and `Closed`.
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        self.check_resilience(resilience)?;
-        self.command(Command::Reshape(resilience))
+        // Until the control thread has the order: two that come together are in one order.
+        let mut asked = self.asked();
+        self.check(resilience, *asked)?;
+        let cut = Cut::of(resilience.scheme());
+        if cut != *asked {
+            self.start_mover()?;
+        }
+        self.command(Command::Reshape(resilience))?;
+        *asked = cut;
+        Ok(())
     }
 }
 

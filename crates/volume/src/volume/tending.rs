@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Volume, check_size, start};
 use crate::core::Mapping;
-use crate::{MarksError, VolumeError, scrub};
+use crate::{MarksError, VolumeError, mover, scrub};
 
 impl Volume {
     /// Maps every extent now, so that no later write waits for a host to grant memory. From
@@ -19,14 +19,27 @@ impl Volume {
     pub fn map_all(&self, mut progress: impl FnMut(usize, usize)) -> Result<(), VolumeError> {
         /// A populated slab comes in milliseconds; this only bounds a cluster that stands still.
         const PATIENCE: Duration = Duration::from_secs(60);
-        let wanted = usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
-            .expect("fits the address space");
+        let count = || {
+            usize::try_from(self.size_bytes().div_ceil(self.extent_bytes()))
+                .expect("fits the address space")
+        };
+        let mut wanted = count();
         self.core.mapped_ahead.store(true, Ordering::Release);
         let mut mapped = 0;
         let mut moved = Instant::now();
         let mut extent = 0;
+        let mut layout = self.core.layout();
         while extent < wanted {
-            if self.core.directory.snapshot().extents[extent].is_some() {
+            let side = self.core.sides.target();
+            if self.core.layout() != layout {
+                // Its pages are to be cut otherwise: whoever moves them maps what they go to.
+                layout = self.core.layout();
+                (wanted, mapped, extent) = (count(), 0, 0);
+                continue;
+            }
+            let snapshot = self.core.directory.snapshot();
+            let stripe = snapshot.extents.get(side.extent(extent));
+            if stripe.is_some_and(Option::is_some) {
                 extent += 1;
                 mapped += 1;
                 moved = Instant::now();
@@ -35,7 +48,9 @@ impl Volume {
             }
             // A few at a time keep every host busy.
             let ahead = extent..wanted.min(extent + 8);
-            let states: Vec<Mapping> = ahead.map(|extent| self.core.want(extent)).collect();
+            let states: Vec<Mapping> = ahead
+                .map(|extent| self.core.want(side.extent(extent)))
+                .collect();
             if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
                 self.core.mapped_ahead.store(false, Ordering::Release);
                 return Err(VolumeError::NoSpace { mapped, wanted });
@@ -106,6 +121,19 @@ impl Volume {
     pub fn begin_scrub(&self) -> Result<(), VolumeError> {
         self.core.scrub.begin();
         self.start_scrubber()
+    }
+
+    /// Has a thread that moves pages, from the first change of k on.
+    pub(super) fn start_mover(&self) -> Result<(), VolumeError> {
+        let mut running = self.running();
+        // Without a thread of its own the volume's caller steps it (`Stepped`).
+        let is_stepped = running.control.is_none();
+        if is_stepped || running.mover.is_some() || self.core.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (core, worker) = (Arc::clone(&self.core), self.worker()?);
+        running.mover = Some(start("cenote-mover", move || mover::run(&core, worker))?);
+        Ok(())
     }
 
     fn start_scrubber(&self) -> Result<(), VolumeError> {

@@ -27,6 +27,7 @@ mod healed;
 mod judged;
 mod landed;
 mod late;
+mod moved;
 mod reading;
 mod tagged;
 mod verbs;
@@ -39,7 +40,9 @@ use cenote_fabric::Time;
 use super::Worker;
 use super::requests::{Chunk, Kind};
 use crate::backing::Token;
+use crate::extents::Side;
 use crate::integrity::Tag;
+use crate::scheme::Cut;
 use crate::{IoError, Mode};
 use landed::Landed;
 pub(in crate::worker) use tagged::Guard;
@@ -53,6 +56,8 @@ pub(super) struct PageOp {
     extent: usize,
     // Index of the page in its extent.
     index: u32,
+    // How the extent's pages are cut.
+    cut: Cut,
     start: usize,
     len_bytes: usize,
     buffer_offset: usize,
@@ -101,6 +106,10 @@ pub(super) struct PageOp {
     parities: u8,
     // Whether it reads for nobody, to find what is wrong.
     is_scrub: bool,
+    // Whether it brings its page to the volume's other side, ...
+    is_move: bool,
+    // ... which is this.
+    to: Side,
     // Whether what it read first was wrong, so that it reads all there is.
     is_wider: bool,
 }
@@ -150,20 +159,19 @@ impl Worker {
         let slot = &mut self.requests[usize::from(request)];
         slot.started_bytes += chunk.len_bytes as u64;
         slot.pending += 1;
-        let (extent, index) = self.core.locate(chunk.page);
-        let is_scrub = slot.kind == Kind::Scrub;
+        let kind = slot.kind;
         self.ops[usize::from(op)] = PageOp {
             state: State::Parked,
-            is_scrub,
+            is_scrub: kind == Kind::Scrub,
+            is_move: kind == Kind::Move,
             request,
             page: chunk.page,
-            extent,
-            index,
             start: chunk.start,
             len_bytes: chunk.len_bytes,
             buffer_offset: chunk.buffer_offset,
             ..PageOp::on_block(self.ops[usize::from(op)].block)
         };
+        self.locate(op);
         self.begin(op);
         true
     }
@@ -185,8 +193,8 @@ impl Worker {
         self.parked.retain(has_begun);
     }
 
-    /// Gives back the pages of operations that will not go on: those that changed nothing, those
-    /// that every member has acknowledged, and those that are in the order of a disk queue.
+    /// Gives back the pages of operations that will not go on: those that changed nothing where the page is,
+    /// those that every member has acknowledged, and those that are in the order of a disk queue.
     pub(super) fn unclaim_all(&mut self) {
         for op in &mut self.ops {
             let is_whole = matches!(
@@ -197,7 +205,7 @@ impl Worker {
                     | State::Fetching
                     | State::Promoting
                     | State::Storing
-            );
+            ) || (op.is_move && op.state == State::Writing);
             if is_whole && std::mem::take(&mut op.claimed) {
                 if op.is_told {
                     self.core.flights.withdraw(op.page);
@@ -215,6 +223,7 @@ impl Worker {
         match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
             Kind::Read | Kind::Scrub => self.begin_read(op),
             Kind::Write | Kind::Discard => self.begin_write(op),
+            Kind::Move => self.begin_move(op),
         }
     }
 
@@ -224,6 +233,7 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Healing => self.end_heal(op),
             State::Merging => self.end_merge(op),
+            State::Writing if self.ops[usize::from(op)].is_move => self.end_move(op),
             State::Writing => self.end_write(op),
             State::Promoting => self.end_promotion(op),
             State::Free
@@ -254,8 +264,8 @@ impl Worker {
             self.unlist(op, result.is_ok());
         }
         self.release_entry(op);
-        // Nobody uses what is only looked at.
-        if !self.is_scrub(op) {
+        // Nobody uses what is only looked at, or moved.
+        if !self.is_scrub(op) && !self.ops[at].is_move {
             self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
         }
         self.leave(op);
@@ -279,11 +289,13 @@ impl Worker {
         if slot.result.is_ok() {
             slot.result = result;
         }
-        let counter = match slot.kind {
-            Kind::Read | Kind::Scrub => &self.core.counters.pages_read,
-            Kind::Write | Kind::Discard => &self.core.counters.pages_written,
+        let counters = &self.core.counters;
+        match slot.kind {
+            Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
+            Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
+            // Nobody asked for it.
+            Kind::Move => 0,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
         if self.starting.front() != Some(&u16::try_from(request).expect("REQUESTS_MAX fits")) {
             self.finish_if_over(request);
         }

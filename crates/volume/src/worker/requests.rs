@@ -6,6 +6,7 @@
 //!
 //! Whole pages that are discarded take no operation: their bit goes under the page's claim.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(super) enum Kind {
     Discard,
     /// Reads pages that hold data for nobody, to find splits that are wrong.
     Scrub,
+    /// Brings pages to the volume's other side.
+    Move,
 }
 
 impl Worker {
@@ -136,6 +139,39 @@ impl Worker {
         Some(result)
     }
 
+    /// Brings pages to the side where they are to be.
+    ///
+    /// # Errors
+    /// Some are where they were, and may be tried again.
+    pub(crate) fn move_pages(&mut self, pages: Range<u64>) -> Result<(), IoError> {
+        self.run(Slot::moving(&pages))
+    }
+
+    /// Begins what [`Worker::move_pages`] does; its end comes out of [`Worker::moved`].
+    ///
+    /// # Panics
+    /// If [`super::REQUESTS_MAX`] are in flight.
+    pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
+        let request = self.free_requests.pop().expect("a mover asks for little");
+        self.start(request, Slot::moving(&pages));
+        request
+    }
+
+    /// Makes progress without blocking; how a move ended, if it has.
+    pub(crate) fn moved(&mut self, request: u16) -> Option<Result<(), IoError>> {
+        self.drive();
+        let at = usize::from(request);
+        self.requests[at].is_over().then(|| {
+            self.free_requests.push(request);
+            std::mem::replace(&mut self.requests[at], Slot::free()).result
+        })
+    }
+
+    /// Makes progress without blocking.
+    pub(crate) fn drive(&mut self) {
+        self.turn(Duration::ZERO);
+    }
+
     /// Runs one request with a borrowed buffer to its end.
     fn run(&mut self, slot: Slot) -> Result<(), IoError> {
         /// Turns without progress before the thread blocks instead of spinning.
@@ -214,7 +250,7 @@ impl Worker {
             let at = usize::from(request);
             let all_started = match self.requests[at].kind {
                 Kind::Discard => self.discard_pages(request),
-                Kind::Read | Kind::Write | Kind::Scrub => self.start_chunks(request),
+                Kind::Read | Kind::Write | Kind::Scrub | Kind::Move => self.start_chunks(request),
             };
             if !all_started {
                 break;
@@ -282,7 +318,7 @@ impl Worker {
             self.note_time(at);
         }
         let slot = &mut self.requests[at];
-        if slot.result.is_err() {
+        if slot.result.is_err() && slot.kind != Kind::Move {
             self.core
                 .counters
                 .requests_failed
@@ -317,6 +353,18 @@ pub(super) struct Chunk {
 impl Slot {
     pub(super) fn free() -> Self {
         Self::new(Kind::Read, std::ptr::null_mut(), 0, 0)
+    }
+
+    /// Has nobody's bytes.
+    fn moving(pages: &Range<u64>) -> Self {
+        const PAGE: u64 = PAGE_BYTES as u64;
+        let len_bytes = (pages.end - pages.start) * PAGE;
+        Self::new(
+            Kind::Move,
+            std::ptr::null_mut(),
+            pages.start * PAGE,
+            len_bytes,
+        )
     }
 
     fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {

@@ -31,6 +31,13 @@ impl Client {
         self.seats = seats;
     }
 
+    /// Pages that its owners brought to another cut.
+    pub fn pages_moved(&self) -> u64 {
+        let volume = self.volume.as_ref();
+        let now = volume.map_or(0, |volume| volume.status().counters.pages_moved);
+        self.moved_before + now
+    }
+
     /// Hosts that an extent is read from.
     pub fn live_hosts(&self, extent: usize) -> Vec<usize> {
         let seats = self.seats();
@@ -80,9 +87,10 @@ impl Client {
             })
             .collect();
         format!(
-            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}",
+            "{}: {running} running, not connected {away:?}, {ill:?}, {:?}, {:?}",
             self.name,
-            volume.relocations()
+            volume.relocations(),
+            status.change
         )
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_codec::PARITY_MAX;
 use cenote_fabric::{ClientId, Connector, sim};
 use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, VolumeConfig, VolumeError};
 
@@ -72,6 +71,26 @@ impl Client {
         }
     }
 
+    /// Data splits that its pages have, or are to have.
+    pub fn k(&self) -> usize {
+        self.plan.resilience.scheme().k()
+    }
+
+    /// Has the volume's pages cut otherwise; false where they are on their way between two others.
+    pub fn recut(&mut self, resilience: Resilience) -> bool {
+        let Some(volume) = &self.volume else {
+            return false;
+        };
+        match volume.volume().set_resilience(resilience) {
+            Ok(()) => {
+                self.plan.resilience = resilience;
+                true
+            }
+            Err(VolumeError::Cut { .. }) => false,
+            Err(error) => panic!("there are hosts for it: {error}"),
+        }
+    }
+
     /// Its process ends without a word.
     pub fn crash(&mut self, step: u64) {
         for lane in self.workers.drain(..) {
@@ -84,6 +103,7 @@ impl Client {
         self.model.end_all(step);
         let (wrong, healed) = self.errors();
         self.errors_before = (wrong, healed);
+        self.moved_before = self.pages_moved();
         self.mending.clear();
         self.missing.clear();
         self.missing_epoch = 0;
@@ -149,13 +169,14 @@ impl Client {
             .filter(|seat| seat.is_live)
             .map(|seat| (seat.extent, seat.split))
             .collect();
+        let Some(volume) = &self.volume else { return };
         // Those that a stripe has given up as well.
-        let splits_max = self.plan.resilience.scheme().k() + PARITY_MAX;
         let extents: BTreeSet<usize> = seats.iter().map(|seat| seat.extent).collect();
-        let all = extents
-            .iter()
-            .flat_map(|&extent| (0..splits_max).map(move |split| (extent, split)));
-        let missing: Vec<_> = all.filter(|place| !live.contains(place)).collect();
+        let all = extents.iter().flat_map(|&extent| {
+            let splits = 0..volume.splits_max(extent);
+            splits.map(move |split| (extent, split))
+        });
+        let missing: BTreeSet<_> = all.filter(|place| !live.contains(place)).collect();
         self.missing.retain(|place, _| missing.contains(place));
         for place in missing {
             self.missing.entry(place).or_insert(step);
@@ -169,12 +190,15 @@ impl Client {
         (first, count): (usize, usize),
         start: u64,
     ) -> Option<String> {
-        let extent_bytes = to_index(self.plan.slab_bytes) * self.plan.resilience.scheme().k();
-        let of = |sector: usize| sector * SECTOR_BYTES / extent_bytes;
-        let places = (of(first), 0)..=(of(first + count - 1), usize::MAX);
-        let mut missed = self
-            .missing
-            .range(places)
+        const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
+        let volume = self.volume.as_ref()?;
+        let pages = first / SECTORS..(first + count).div_ceil(SECTORS);
+        let extents: BTreeSet<usize> = pages.map(|page| volume.extent_of(page as u64)).collect();
+        let places = extents
+            .iter()
+            .map(|&extent| (extent, 0)..=(extent, usize::MAX));
+        let mut missed = places
+            .flat_map(|places| self.missing.range(places))
             .filter(|&(_, &since)| since < start);
         let &(extent, split) = missed
             .find(|&(&(extent, split), _)| self.estate.names(extent, split))?

@@ -1,6 +1,6 @@
 //! Pages of a volume with a backing store: which are read from the disk, and when a write is on it.
 //!
-//! A write takes an entry of its extent's lane, copies the page into the entry's buffer, and sends
+//! A write takes an entry of its page's lane, copies the page into the entry's buffer, and sends
 //! that one buffer to the hosts and to the disk: hosts acknowledge it. Without slabs, or when they
 //! fail under it, the disk does. What is acknowledged by the disk alone has its bit clear first.
 //!
@@ -36,7 +36,7 @@ impl Worker {
     }
 
     fn lane(&self, op: u16) -> usize {
-        self.store().lane_of(self.ops[usize::from(op)].extent)
+        self.store().lane_of(self.ops[usize::from(op)].page)
     }
 
     /// Has the disk read the page, behind every write of it that came before.
@@ -242,10 +242,8 @@ impl Worker {
         }
         self.ops[at].claimed = true;
         self.enter(op);
-        let k = self.core.scheme.k();
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            let is_there = stripe.readable().count_ones() as usize >= k;
-            is_there && !stripe.fence.contains(index) && !stripe.has_stranded()
+            stripe.is_there() && !stripe.fence.contains(index) && !stripe.has_stranded()
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
             return false;

@@ -22,10 +22,7 @@ impl Worker {
         let (page, parities) = unsafe {
             (
                 std::slice::from_raw_parts(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts_mut(
-                    self.scratch(op).add(PAGE_BYTES),
-                    self.parity_bytes(op),
-                ),
+                std::slice::from_raw_parts_mut(self.parities(op), self.parity_bytes(op)),
             )
         };
         code.encode(page, parities);
@@ -36,19 +33,19 @@ impl Worker {
     pub(super) fn reconstruct(&mut self, op: u16) {
         let present = self.ops[usize::from(op)].acked;
         let primary = self.ops[usize::from(op)].primary;
-        if self.core.scheme.k() == 1 && present & 1 << primary == 0 {
+        if self.cut(op).k() == 1 && present & 1 << primary == 0 {
             let copy = present.trailing_zeros() as usize;
             let spare = spare_of(copy, primary).expect("it is not the one in the page");
             // SAFETY: the spare copies lie behind the page in the operation's scratch block, apart
             // from its page and from the request's buffer; nothing lands in either any more.
             unsafe {
-                let from = self.scratch(op).add(PAGE_BYTES + spare * PAGE_BYTES);
+                let from = self.parities(op).add(spare * PAGE_BYTES);
                 self.page_buffer(op)
                     .copy_from_nonoverlapping(from, PAGE_BYTES);
             }
             self.spend(Work::Copy);
         }
-        let data = (1 << self.core.scheme.k()) - 1;
+        let data = (1 << self.cut(op).k()) - 1;
         let Some(code) = self.code(op).filter(|_| present & data != data) else {
             return;
         };
@@ -57,7 +54,7 @@ impl Worker {
         let (page, parities) = unsafe {
             (
                 std::slice::from_raw_parts_mut(self.page_buffer(op), PAGE_BYTES),
-                std::slice::from_raw_parts(self.scratch(op).add(PAGE_BYTES), self.parity_bytes(op)),
+                std::slice::from_raw_parts(self.parities(op), self.parity_bytes(op)),
             )
         };
         code.reconstruct(present, page, parities)
@@ -87,13 +84,19 @@ impl Worker {
         }
     }
 
-    /// This operation's scratch block: a page, then the parities.
+    /// This operation's page of scratch.
     pub(super) fn scratch(&self, op: u16) -> *mut u8 {
-        self.scratch.block(self.ops[usize::from(op)].block)
+        self.scratch.page(self.ops[usize::from(op)].block)
+    }
+
+    /// Where its parities are, or copies that land apart.
+    pub(super) fn parities(&self, op: u16) -> *mut u8 {
+        let op = &self.ops[usize::from(op)];
+        self.scratch.parities(op.block, op.cut)
     }
 
     pub(super) fn parity_bytes(&self, op: u16) -> usize {
-        usize::from(self.ops[usize::from(op)].parities) * self.core.scheme.split_bytes()
+        usize::from(self.ops[usize::from(op)].parities) * self.cut(op).split_bytes()
     }
 
     /// The chunk's bytes in the request's buffer.

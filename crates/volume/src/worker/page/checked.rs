@@ -20,14 +20,14 @@ use super::verbs::{Verb, bits, spare_of};
 use super::{State, Worker};
 use crate::directory::Stripe;
 use crate::marks::Soundness;
-use crate::{IoError, Mode, PAGE_BYTES};
+use crate::{IoError, Mode};
 
 impl Worker {
     /// The splits that are read at first: all data, so that nothing is decoded while they agree,
     /// and parities in turn, so that each is looked at. Copies all take turns.
     pub(super) fn first_look(&self, op: u16, readable: u64) -> u64 {
         let resilience = self.resilience(op);
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         let page = self.ops[usize::from(op)].page;
         let is_doubtful = || self.soundness(op) != Soundness::Sound;
         let is_wide = self.is_scrub(op) || self.ops[usize::from(op)].is_wider;
@@ -98,7 +98,7 @@ impl Worker {
         }
         if soundness == Soundness::Torn {
             // It became so after it was asked for.
-            self.finish(op, Err(IoError::Lost));
+            self.end_lost(op);
             return false;
         }
         // Out of its epoch it asks anew.
@@ -187,6 +187,9 @@ impl Worker {
             read = state.acked,
             "splits of a page disagree"
         );
+        if self.ops[usize::from(op)].is_move {
+            return self.end_moving_corrupt(op);
+        }
         self.finish(op, Err(IoError::Corrupt));
     }
 
@@ -195,15 +198,15 @@ impl Worker {
         let resilience = self.resilience(op);
         match resilience.mode() {
             Mode::Correction => resilience.delta(),
-            // All that is there was read: one that is wrong shows.
-            _ if self.is_scrub(op) => 1,
+            // All that is there was read, or is yet to be: one that is wrong shows.
+            _ if self.is_scrub(op) || self.moves_widely(op) => 1,
             _ => 0,
         }
     }
 
     /// Where a split that is read lands.
     pub(super) fn landing(&self, op: u16, split: usize) -> *mut u8 {
-        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let (k, split_bytes) = (self.cut(op).k(), self.cut(op).split_bytes());
         let primary = self.ops[usize::from(op)].primary;
         let spare = match split {
             copy if k == 1 => spare_of(copy, primary),
@@ -213,10 +216,7 @@ impl Worker {
             parity => Some(parity - k),
         };
         match spare {
-            Some(spare) => {
-                let spares = self.scratch(op).wrapping_add(PAGE_BYTES);
-                spares.wrapping_add(spare * split_bytes)
-            }
+            Some(spare) => self.parities(op).wrapping_add(spare * split_bytes),
             None => self.page_buffer(op),
         }
     }

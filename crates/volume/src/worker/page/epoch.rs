@@ -9,6 +9,7 @@ use cenote_pool::planted::{Planted, is_planted};
 use super::{PageOp, State};
 use crate::Resilience;
 use crate::directory::Stripe;
+use crate::scheme::Cut;
 use crate::worker::{View, Worker};
 
 impl Worker {
@@ -19,7 +20,7 @@ impl Worker {
         if is_planted(Planted::StaleSnapshot)
             && !self.ops[usize::from(op)].failed
             && let Some(view) = self.views.back()
-            && let Some(stripe) = &view.snapshot.extents[self.ops[usize::from(op)].extent]
+            && let Some(Some(stripe)) = view.snapshot.extents.get(self.ops[usize::from(op)].extent)
             && stripe.fence.is_empty()
         {
             snapshot = &view.snapshot;
@@ -48,15 +49,20 @@ impl Worker {
         let view = self.views.back().expect("just pushed");
         let state = &mut self.ops[usize::from(op)];
         let resilience = view.snapshot.resilience;
-        let stripe = view.snapshot.extents[state.extent].as_deref();
-        let parities = stripe.map_or(resilience.scheme().r(), |stripe| {
-            stripe.splits() - self.core.scheme.k()
-        });
+        let stripe = view.snapshot.extents.get(state.extent);
+        let stripe = stripe.and_then(Option::as_deref);
+        let parities = stripe.map_or(resilience.scheme().r(), |stripe| stripe.parities());
         state.epoch = epoch;
         state.mode = resilience.mode();
         // A mode's delta is at most its scheme's parities.
         (state.delta, state.parities) = (resilience.delta() as u8, parities as u8);
-        self.scratch.reserve(parities);
+        self.scratch.reserve(state.cut, parities);
+    }
+
+    /// How the operation's page is cut.
+    #[inline]
+    pub(super) fn cut(&self, op: u16) -> Cut {
+        self.ops[usize::from(op)].cut
     }
 
     /// What the operation expects of its stripe's hosts.
@@ -66,19 +72,19 @@ impl Worker {
         Resilience::in_stripe(
             op.mode,
             op.delta.into(),
-            self.core.scheme.with_parities(op.parities.into()),
+            op.cut.with_parities(op.parities.into()),
         )
     }
 
     /// Splits of the operation's page.
     pub(super) fn splits(&self, op: u16) -> usize {
-        self.core.scheme.k() + usize::from(self.ops[usize::from(op)].parities)
+        self.cut(op).k() + usize::from(self.ops[usize::from(op)].parities)
     }
 
     /// The code of the operation's stripe; `None`: its pages are copied.
     pub(super) fn code(&self, op: u16) -> Option<&Code> {
-        let parities = self.ops[usize::from(op)].parities;
-        self.core.codes.with(parities.into())
+        let op = &self.ops[usize::from(op)];
+        self.core.codes.with(op.cut, op.parities.into())
     }
 
     /// Leaves the operation's epoch and publishes the oldest that is still worked in. What the
@@ -134,11 +140,13 @@ impl View {
     }
 }
 
-/// The stripe of the operation's extent, in the epoch that it works in.
+/// The stripe of the operation's extent, in the epoch that it works in. One of another cut than the
+/// operation found its page with is none: the page has gone from there meanwhile.
 pub(super) fn stripe_of<'a>(views: &'a VecDeque<View>, op: &PageOp) -> Option<&'a Stripe> {
     let view = views
         .iter()
         .rev()
         .find(|view| view.snapshot.epoch == op.epoch)?;
-    view.snapshot.extents[op.extent].as_deref()
+    let stripe = view.snapshot.extents.get(op.extent)?.as_deref();
+    stripe.filter(|stripe| stripe.cut == op.cut)
 }

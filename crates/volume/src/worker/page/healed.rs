@@ -26,11 +26,8 @@ impl Worker {
         self.ops[at].claimed = true;
         self.leave(op);
         self.enter(op);
-        let k = self.core.scheme.k();
-        let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            let is_there = stripe.readable().count_ones() as usize >= k;
-            is_there && !stripe.fence.contains(index)
-        });
+        let stripe = stripe_of(&self.views, &self.ops[at])
+            .filter(|stripe| stripe.is_there() && !stripe.fence.contains(index));
         let members = stripe.map_or(0, |stripe| holders(stripe, index, wrong));
         if members == 0 {
             return false;

@@ -33,7 +33,7 @@ impl Worker {
     /// Judges the splits that were read, when `more` others could be read besides, and makes the page.
     pub(super) fn verdict(&mut self, op: u16, more: usize) -> Verdict {
         let present = self.ops[usize::from(op)].acked;
-        let (given, k) = (present.count_ones() as usize, self.core.scheme.k());
+        let (given, k) = (present.count_ones() as usize, self.cut(op).k());
         if given <= k {
             let counters = &self.core.integrity.counters;
             counters.unchecked_reads.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl Worker {
 
     /// A split that was read.
     pub(super) fn split(&self, op: u16, split: usize) -> &[u8] {
-        let len = self.core.scheme.split_bytes();
+        let len = self.cut(op).split_bytes();
         // SAFETY: the landing is one split of the request's buffer or of this operation's scratch
         // block, both of which live; no verb of the operation is out, so nothing writes it.
         unsafe { std::slice::from_raw_parts(self.landing(op, split), len) }

@@ -56,6 +56,8 @@ impl Worker {
         let Some(flight) = flight.filter(|_| !self.is_scrub(op)) else {
             return self.park(op);
         };
+        // Under its writer's claim nobody moves it.
+        self.locate(op);
         if let Some(writer) = self.own_writer(page, &flight) {
             return self.copy_own(op, writer);
         }
@@ -109,7 +111,7 @@ impl Worker {
         let needed = if resilience.compares() {
             resilience.read_splits()
         } else {
-            self.core.scheme.k()
+            self.cut(op).k()
         };
         let is_enough = landed.count_ones() as usize >= needed;
         (stripe.is_some_and(is_same) && is_enough).then_some(landed)

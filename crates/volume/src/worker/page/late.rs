@@ -22,7 +22,7 @@ impl Worker {
     /// The members to read of `readable`: random ones where some are to spare, else those that need
     /// the least decoding. At least k are readable.
     pub(super) fn choose(&mut self, op: u16, readable: u64) -> u64 {
-        let k = self.core.scheme.k() as u32;
+        let k = self.cut(op).k() as u32;
         let resilience = self.resilience(op);
         let splits = resilience.read_splits() as u32;
         if self.binds_late(resilience) {
@@ -40,7 +40,7 @@ impl Worker {
 
     /// Whether reads ask for more splits than they need.
     pub(in crate::worker) fn binds_late(&self, resilience: Resilience) -> bool {
-        resilience.read_splits() > self.core.scheme.k()
+        resilience.read_splits() > resilience.scheme().k()
             && !self.lanes.complete_at_once()
             && self.switches.late_binding
     }
@@ -59,7 +59,7 @@ impl Worker {
             let rest = drop_lowest(chosen, skip);
             chosen ^= rest & rest.wrapping_neg();
         }
-        if self.core.scheme.k() == 1 {
+        if self.cut(op).k() == 1 {
             let skip = self.random.below(chosen.count_ones());
             self.ops[usize::from(op)].primary = drop_lowest(chosen, skip).trailing_zeros() as u8;
         }

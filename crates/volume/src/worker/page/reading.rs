@@ -28,6 +28,8 @@ impl Worker {
         let Some(version) = self.core.claims.version(page) else {
             return self.begin_landed(op);
         };
+        // After the version: while that stays, so does the page.
+        self.locate(op);
         if !self.core.marks.written.contains(page) {
             if !self.core.claims.unchanged(page, version) {
                 return self.park(op);
@@ -48,7 +50,7 @@ impl Worker {
     pub(super) fn gather(&mut self, op: u16) {
         let at = usize::from(op);
         self.enter(op);
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         let mut readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
         if is_planted(Planted::DecodeStale) {
             readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
@@ -68,7 +70,7 @@ impl Worker {
             {
                 return self.park(op);
             }
-            return self.finish(op, Err(IoError::Lost));
+            return self.end_lost(op);
         }
         let data = (1 << k) - 1;
         let soundness = self.soundness(op);
@@ -79,7 +81,7 @@ impl Worker {
             // Copies may differ: all readers take the same one.
             Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
             Soundness::Doubtful if readable & data == data => data,
-            Soundness::Doubtful | Soundness::Torn => return self.finish(op, Err(IoError::Lost)),
+            Soundness::Doubtful | Soundness::Torn => return self.end_lost(op),
         };
         let waits = match is_compared {
             true => chosen.count_ones(),
@@ -87,7 +89,8 @@ impl Worker {
         };
         let is_sealed = self.core.integrity.is_sealed();
         let state = &mut self.ops[at];
-        state.in_scratch = !self.switches.in_place || is_sealed || state.is_scrub;
+        let is_nobodys = state.is_scrub || state.is_move;
+        state.in_scratch = !self.switches.in_place || is_sealed || is_nobodys;
         (state.pending, state.acked, state.failed) = (chosen, 0, false);
         state.wants = chosen.count_ones().min(waits);
         if k == 1 && chosen & 1 << state.primary == 0 {
@@ -129,6 +132,14 @@ impl Worker {
         if !self.begin_heal(op) {
             self.finish(op, Ok(()));
         }
+    }
+
+    /// The page that the operation is to read is lost.
+    pub(super) fn end_lost(&mut self, op: u16) {
+        if self.ops[usize::from(op)].is_move {
+            return self.end_unmovable(op, IoError::Lost);
+        }
+        self.finish(op, Err(IoError::Lost));
     }
 
     pub(super) fn count_repeat(&self) {

@@ -17,6 +17,7 @@ use super::verbs::bits;
 use crate::integrity::{Integrity, NUMBER_BLOCK, Tag, Tags};
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
+use cenote_codec::PARITY_MAX;
 use cenote_pool::planted::{Planted, is_planted};
 
 /// A worker's own part of protecting pages: room, and numbers for seals.
@@ -37,10 +38,10 @@ pub(in crate::worker) struct Guard {
 const TRIES_MAX: usize = 1024;
 
 impl Guard {
-    /// For pages of so many bytes with their parities.
-    pub fn new(block_bytes: usize) -> Self {
+    /// For pages of any cut.
+    pub fn new() -> Self {
         Self {
-            candidate: vec![0; block_bytes].into(),
+            candidate: vec![0; PAGE_BYTES * (1 + PARITY_MAX)].into(),
             plain: Box::new([0; PAGE_BYTES]),
             next_number: 0,
             numbers_end: 0,
@@ -134,7 +135,7 @@ impl Worker {
     /// Judges the splits that were read by the page's tag, when `more` others could be read besides.
     pub(super) fn verdict_by_tag(&mut self, op: u16, tag: Tag, more: usize) -> Verdict {
         let present = self.ops[usize::from(op)].acked;
-        let (given, k) = (present.count_ones() as usize, self.core.scheme.k());
+        let (given, k) = (present.count_ones() as usize, self.cut(op).k());
         self.reconstruct(op);
         if self.accept_page(op, tag) {
             let wrong = if given > k {
@@ -192,7 +193,9 @@ impl Worker {
 
     /// Puts the plain page of a sealed volume where the operation goes on with it.
     pub(super) fn hand_over(&mut self, op: u16) {
-        if !self.core.integrity.is_sealed() || self.goes_whole(op) || self.is_scrub(op) {
+        // One that moves goes on as it is.
+        let is_nobodys = self.is_scrub(op) || self.ops[usize::from(op)].is_move;
+        if !self.core.integrity.is_sealed() || self.goes_whole(op) || is_nobodys {
             return;
         }
         let (start, len_bytes) = (
@@ -214,7 +217,7 @@ impl Worker {
 
     /// Looks for k of the splits that make the page of its tag, into the candidate.
     fn search(&mut self, op: u16, tag: Tag, present: u64) -> bool {
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         if k == 1 {
             return bits(present).any(|copy| self.try_copy(op, tag, copy));
         }
@@ -236,19 +239,20 @@ impl Worker {
     }
 
     fn try_without(&mut self, op: u16, tag: Tag, present: u64) -> bool {
-        let (page, parities) = (self.page_buffer(op), self.scratch(op));
+        let (page, parities) = (self.page_buffer(op), self.parities(op));
         let parity_bytes = self.parity_bytes(op);
         // SAFETY: the operation's page and parities, whole; no verb of it is out, so nothing writes them.
         let (page, parities) = unsafe {
             (
                 std::slice::from_raw_parts(page.cast_const(), PAGE_BYTES),
-                std::slice::from_raw_parts(parities.add(PAGE_BYTES).cast_const(), parity_bytes),
+                std::slice::from_raw_parts(parities.cast_const(), parity_bytes),
             )
         };
         let candidate = &mut self.guard.candidate[..PAGE_BYTES];
         candidate.copy_from_slice(page);
-        let count = self.ops[usize::from(op)].parities.into();
-        let code = self.core.codes.with(count).expect("k is above 1");
+        let state = &self.ops[usize::from(op)];
+        let (cut, count) = (state.cut, state.parities.into());
+        let code = self.core.codes.with(cut, count).expect("k is above 1");
         let decoded = code.reconstruct(present, candidate, parities);
         decoded.expect("k splits of a valid code are present");
         let candidate = self.guard.candidate.as_ptr();
@@ -266,11 +270,12 @@ impl Worker {
 
     /// Splits that were read and differ from what the candidate makes of them.
     fn unlike_candidate(&mut self, op: u16, present: u64) -> u64 {
-        let (k, len) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let cut = self.cut(op);
+        let (k, len) = (cut.k(), cut.split_bytes());
         let parity_bytes = self.parity_bytes(op);
         let (page, parities) = self.guard.candidate.split_at_mut(PAGE_BYTES);
         let count = self.ops[usize::from(op)].parities.into();
-        if let Some(code) = self.core.codes.with(count) {
+        if let Some(code) = self.core.codes.with(cut, count) {
             code.encode(page, &mut parities[..parity_bytes]);
         }
         let differs = |split: usize| {

@@ -5,7 +5,6 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::State;
 use super::epoch::stripe_of;
-use crate::PAGE_BYTES;
 use crate::directory::Session;
 use crate::worker::Worker;
 
@@ -20,7 +19,7 @@ impl Worker {
     /// Asks early for what the copies of `splits` will wait for, so that their misses overlap. A
     /// whole page is a run that the processor sees by itself.
     pub(super) fn prefetch(&self, op: u16, splits: u64, verb: Verb) {
-        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let (k, split_bytes) = (self.cut(op).k(), self.cut(op).split_bytes());
         let op = &self.ops[usize::from(op)];
         let Some(stripe) = stripe_of(&self.views, op).filter(|_| k > 1) else {
             return;
@@ -40,11 +39,8 @@ impl Worker {
     /// Posts a verb to each of `splits`; where the endpoint is gone it fails at once.
     pub(super) fn post(&mut self, op: u16, splits: u64, verb: Verb) {
         let at = usize::from(op);
-        let (page, parities) = (
-            self.page_buffer(op),
-            self.scratch(op).wrapping_add(PAGE_BYTES),
-        );
-        let (k, split_bytes) = (self.core.scheme.k(), self.core.scheme.split_bytes());
+        let (page, parities) = (self.page_buffer(op), self.parities(op));
+        let (k, split_bytes) = (self.cut(op).k(), self.cut(op).split_bytes());
         let offset = u64::from(self.ops[at].index) * split_bytes as u64;
         let primary = self.ops[at].primary;
         let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");

@@ -30,6 +30,7 @@ impl Worker {
             return self.park(op);
         }
         self.ops[at].claimed = claimed;
+        self.locate(op);
         if self.ops[at].len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
@@ -81,7 +82,7 @@ impl Worker {
                 .fence
                 .note((self.core.clock)().since(since));
         }
-        if (stripe.readable().count_ones() as usize) < self.core.scheme.k() {
+        if !stripe.is_there() {
             if is_backed {
                 return self.store_alone(op);
             }
@@ -113,7 +114,7 @@ impl Worker {
 
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
     pub(super) fn scatter(&mut self, op: u16, members: u64) {
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
@@ -134,7 +135,7 @@ impl Worker {
     pub(in crate::worker) fn post_parities(&mut self, op: u16) {
         self.encode_page(op);
         let at = usize::from(op);
-        let k = self.core.scheme.k();
+        let k = self.cut(op).k();
         self.ops[at].pending &= !ENCODING;
         // Members may have failed meanwhile; their posts fail and are handled like any other.
         let unposted = self.ops[at].pending >> k << k;
@@ -150,6 +151,9 @@ impl Worker {
         let Some(op) = self.detach(op) else { return };
         if !self.judge(op) {
             return;
+        }
+        if self.ops[usize::from(op)].is_move {
+            return self.scatter_moved(op);
         }
         // All of the page is written anew.
         self.count_healed(op);
@@ -173,8 +177,7 @@ impl Worker {
             self.leave(op);
             self.enter(op);
             self.ops[at].failed = false;
-            let stripe = stripe_of(&self.views, &self.ops[at])
-                .filter(|stripe| stripe.readable().count_ones() as usize >= self.core.scheme.k());
+            let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| stripe.is_there());
             let Some(stripe) = stripe else {
                 if self.ops[at].entry.is_some() {
                     return self.await_disk(op);
@@ -216,7 +219,7 @@ impl Worker {
     pub(super) fn required(&self, stripe: &Stripe, page: u32) -> u64 {
         let members = stripe.writable(page);
         if is_planted(Planted::AckAtK) {
-            return members & ((1 << self.core.scheme.k()) - 1);
+            return members & ((1 << stripe.cut.k()) - 1);
         }
         if is_planted(Planted::AheadOfStripe) {
             let scheme = self.epoch.known().resilience.scheme();

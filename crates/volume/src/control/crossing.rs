@@ -1,0 +1,334 @@
+//! Bringing a volume's pages to its other side, where they are cut otherwise: the change of k in use.
+//!
+//! Of a volume with a backing store nothing is copied: its pages are read from there until they are written
+//! next, and extents of the target are mapped as they become busy.
+//!
+//! Unit by unit; one is the pages of an extent of the larger k, which are those of several whole extents
+//! of the other:
+//!
+//! `PREPARING` (the target's extents are mapped, whole, settled and in the journal) `-> MOVING` (chunk by
+//! chunk, by the mover's thread) `-> LEAVING` (the old extents, which hold nothing any more, are given back
+//! as any empty ones are: `reclaim`) `-> ` the next unit. After the last the volume has one side.
+//!
+//! Invariants: no chunk is moved while something lost can be rebuilt; at most one unit is on both sides; a
+//! change that cannot go on waits, the volume serves, and it can be taken back.
+//! Decision 32.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use cenote_fabric::Time;
+
+use super::Control;
+use super::filling::PAUSE;
+use crate::core::Mapping;
+use crate::directory::{Snapshot, Stripe};
+use crate::extents::Side;
+use crate::kept::shape_of;
+use crate::scheme::Cut;
+use crate::{PAGE_BYTES, Scheme};
+
+/// How far the pages are.
+#[derive(Default)]
+pub(super) struct Crossing {
+    stage: Stage,
+    /// First page of the unit.
+    unit: u64,
+    retry_at: Time,
+    /// Whether the mover is at a chunk, or about to be.
+    is_out: bool,
+}
+
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+enum Stage {
+    #[default]
+    Preparing,
+    Moving {
+        chunk: Range<u64>,
+        is_asked: bool,
+    },
+    Leaving,
+}
+
+impl Crossing {
+    /// Looks at every unit from the first on. What the mover is at it ends.
+    fn begin_again(&mut self) {
+        *self = Self {
+            is_out: self.is_out,
+            ..Self::default()
+        };
+    }
+
+    /// Whether pages are being moved.
+    pub fn is_out(&self) -> bool {
+        self.is_out
+    }
+}
+
+impl Control {
+    /// Has pages go where they are cut as `to` says, if they are not there. What cannot be done now is tried
+    /// again by itself.
+    pub(super) fn begin_crossing(&mut self, to: Scheme) {
+        let sides = &self.core.sides;
+        let now = sides.target();
+        if sides.layout(now).cut() != Cut::of(to) {
+            if !sides.is_mixed() {
+                if !self.lay_out(to) {
+                    return;
+                }
+            } else if sides.layout(now.other()).cut() == Cut::of(to) {
+                // Back to where they came from.
+                sides.turn(now.other());
+                self.crossing.begin_again();
+            } else {
+                // Two are there: it begins when that is over.
+                return;
+            }
+        }
+        let sides = &self.core.sides;
+        sides.set_parities(sides.target(), to.r());
+    }
+
+    /// Lays out the other side, once the next owner would know.
+    fn lay_out(&mut self, to: Scheme) -> bool {
+        let side = self.core.sides.target().other();
+        if let Err(error) = self.core.sides.prepare() {
+            tracing::error!(%error, "no room to note which pages are cut anew");
+            return false;
+        }
+        if !self.record_side(side, Some(shape_of(to))) {
+            return false;
+        }
+        let sides = &self.core.sides;
+        let layout = sides.layout_with(Cut::of(to));
+        let count = usize::try_from(layout.extents_of(sides.page_count()));
+        let count = count.expect("checked before");
+        // Before anybody finds a page there.
+        self.core.codes.with(layout.cut(), to.r());
+        self.core.directory.publish(|next| {
+            next.extents.resize(side, count, || None);
+            true
+        });
+        sides.set_parities(side, to.r());
+        sides.begin(layout.cut());
+        self.crossing.begin_again();
+        true
+    }
+
+    /// Whether pages are to go where the volume's scheme has them, and have not begun to.
+    pub(super) fn is_to_cross(&self) -> bool {
+        let scheme = self.core.resilience().scheme();
+        self.core.layout().cut() != Cut::of(scheme)
+    }
+
+    /// Whether pages are on their way to the other side.
+    pub(super) fn is_crossing(&self) -> bool {
+        self.core.sides.is_mixed()
+    }
+
+    /// Of the pages that hold data, how many are where they are to be; `None`: none is on its way.
+    pub(super) fn pages_moved(&self) -> Option<(u64, u64)> {
+        let (sides, written) = (&self.core.sides, &self.core.marks.written);
+        let count = self.core.page_count();
+        let done = match (self.is_crossing(), self.is_to_cross()) {
+            (true, _) => sides.count_on(sides.target(), written, 0, count),
+            (false, true) => 0,
+            (false, false) => return None,
+        };
+        Some((done, written.count(0, count)))
+    }
+
+    /// When there is something to do for it again; `None`: something else says so.
+    pub(super) fn crosses_at(&self) -> Option<Time> {
+        let waits = self.is_crossing() && self.crossing.retry_at > Time(0);
+        waits.then_some(self.crossing.retry_at)
+    }
+
+    /// Goes on as far as it goes.
+    pub(super) fn step_crossing(&mut self) {
+        let now = self.now();
+        if self.is_opening() {
+            return;
+        }
+        if self.is_to_cross() && now >= self.crossing.retry_at {
+            self.crossing.retry_at = now.after(PAUSE);
+            self.begin_crossing(self.core.resilience().scheme());
+        }
+        if !self.is_crossing() {
+            return;
+        }
+        self.note_crossing();
+        if let Some(is_whole) = self.core.mover.answer() {
+            self.crossing.is_out = false;
+            self.end_moved(is_whole, now);
+        }
+        if now < self.crossing.retry_at {
+            return;
+        }
+        self.crossing.retry_at = now.after(PAUSE);
+        match self.crossing.stage.clone() {
+            Stage::Preparing => self.prepare_unit(now),
+            Stage::Moving { is_asked: true, .. } => {}
+            Stage::Moving { chunk, .. } => self.move_from(chunk.start, now),
+            Stage::Leaving => self.leave_unit(),
+        }
+    }
+
+    /// The pages of the unit that begins at `first`.
+    fn unit_from(&self, first: u64) -> Range<u64> {
+        let pages = Side::BOTH.map(|side| self.core.sides.layout(side).extent_pages());
+        first..(first + pages[0].max(pages[1])).min(self.core.page_count())
+    }
+
+    /// Extents of a side that pages are in.
+    fn extents_of(&self, side: Side, pages: &Range<u64>) -> Range<usize> {
+        let sides = &self.core.sides;
+        let first = sides.place_on(side, pages.start).extent;
+        first..sides.place_on(side, pages.end - 1).extent + 1
+    }
+
+    /// Finds the next unit that has something on the old side, and has the target's extents mapped.
+    fn prepare_unit(&mut self, now: Time) {
+        let (target, count) = (self.core.sides.target(), self.core.page_count());
+        let old = target.other();
+        let snapshot = self.core.directory.snapshot();
+        let unit = loop {
+            let unit = self.unit_from(self.crossing.unit);
+            if unit.is_empty() {
+                return self.end_crossing(&snapshot);
+            }
+            let mut extents = self.extents_of(old, &unit);
+            let is_mapped = extents.any(|extent| snapshot.extents[extent].is_some());
+            let sides = &self.core.sides;
+            if is_mapped || sides.next_on(old, unit.start, unit.end).is_some() {
+                break unit;
+            }
+            self.crossing.unit = unit.end.min(count);
+        };
+        // Of what the disk has nothing is copied: the target is mapped when it is busy.
+        let copies = self.core.backing.is_none();
+        let is_ahead = self.core.mapped_ahead.load(Ordering::Acquire);
+        let size_bytes = self.core.size_bytes.load(Ordering::Acquire);
+        let mut is_ready = true;
+        for extent in self.extents_of(target, &unit).filter(|_| copies) {
+            let pages = self.core.pages(extent);
+            let written = &self.core.marks.written;
+            let is_wanted = is_ahead && pages.start * (PAGE_BYTES as u64) < size_bytes;
+            if !is_wanted && written.next(pages.start, pages.end, true).is_none() {
+                continue;
+            }
+            let stripe = snapshot.extents[extent].as_deref();
+            if stripe.is_none() && self.core.want(extent) == Mapping::Refused {
+                tracing::debug!(extent, "no room for another cut of its pages yet");
+            }
+            is_ready &= stripe.is_some_and(|stripe| self.takes_pages(stripe));
+        }
+        if is_ready {
+            self.move_from(unit.start, now);
+        }
+    }
+
+    /// Whether a stripe is whole, and the next owner would find all of it.
+    fn takes_pages(&self, stripe: &Stripe) -> bool {
+        let all = (1 << stripe.splits()) - 1;
+        let is_whole = stripe.readable() & all == all && !stripe.has_stranded();
+        let changed_in = stripe.changed_in;
+        let is_known =
+            self.core.directory.is_settled(changed_in) && self.core.is_journaled(changed_in);
+        is_whole && is_known
+    }
+
+    /// Has the next chunk of the unit moved, in the pace of repairs.
+    fn move_from(&mut self, first: u64, now: Time) {
+        let unit = self.unit_from(self.crossing.unit);
+        let old = self.core.sides.target().other();
+        let Some(first) = self.core.sides.next_on(old, first, unit.end) else {
+            // Earlier ones may have been left behind.
+            let is_done = self.core.sides.next_on(old, unit.start, unit.end).is_none();
+            self.crossing.stage = if is_done {
+                Stage::Leaving
+            } else {
+                Stage::Preparing
+            };
+            if is_done {
+                self.leave_unit();
+            }
+            return;
+        };
+        let chunk = self.chunk_from(first, unit.end);
+        let waits = self.pacing.waits_until(now);
+        let is_asked = self.rebuilding() == 0 && waits.is_none() && !self.crossing.is_out;
+        if is_asked {
+            let written = self.core.marks.written.count(chunk.start, chunk.end);
+            self.pacing.note_chunk(now, written * PAGE_BYTES as u64);
+            self.core.mover.ask(chunk.clone());
+            self.crossing.is_out = true;
+        } else if let Some(until) = waits {
+            self.crossing.retry_at = until.min(now.after(PAUSE));
+        }
+        self.crossing.stage = Stage::Moving { chunk, is_asked };
+    }
+
+    /// Pages from `first` on of which as many hold something as are copied at a time.
+    fn chunk_from(&self, first: u64, end: u64) -> Range<u64> {
+        let step = self.pacing.step();
+        let bytes = step.fill_bytes * u64::from(step.fills);
+        let pages = (bytes / PAGE_BYTES as u64).max(1);
+        let written = self.core.marks.written.next(first, end, true);
+        first..written.map_or(end, |written| (written + pages).min(end))
+    }
+
+    /// The mover has answered.
+    fn end_moved(&mut self, is_whole: bool, now: Time) {
+        let Stage::Moving { chunk, .. } = self.crossing.stage.clone() else {
+            return;
+        };
+        if is_whole {
+            return self.move_from(chunk.end, now);
+        }
+        // Some extent may not be whole any more: it is looked at from the beginning.
+        self.crossing.stage = Stage::Preparing;
+        self.crossing.retry_at = now.after(PAUSE);
+    }
+
+    /// All of the unit is on the target: waits for its old extents to be given back.
+    fn leave_unit(&mut self) {
+        let unit = self.unit_from(self.crossing.unit);
+        let snapshot = self.core.directory.snapshot();
+        let mut old = self.extents_of(self.core.sides.target().other(), &unit);
+        if old.any(|extent| snapshot.extents[extent].is_some()) {
+            self.core.discarded.store(true, Ordering::Release);
+            return;
+        }
+        self.crossing.stage = Stage::Preparing;
+        self.crossing.unit = unit.end;
+        self.crossing.retry_at = self.now();
+    }
+
+    /// Nothing is left on the old side, unless a unit was passed by while it was written to.
+    fn end_crossing(&mut self, snapshot: &Snapshot) {
+        let old = self.core.sides.target().other();
+        let mut mapped = snapshot.extents.numbered();
+        let is_mapped = mapped.any(|(extent, stripe)| Side::of(extent) == old && stripe.is_some());
+        let is_left = self.core.sides.next_on(old, 0, self.core.page_count());
+        self.crossing.begin_again();
+        // A page may be on its way back from a change that was taken back.
+        let is_busy = self.crossing.is_out
+            || is_mapped
+            || is_left.is_some()
+            || self.jobs.keys().any(|&extent| Side::of(extent) == old)
+            || self
+                .repairs
+                .iter()
+                .any(|repair| Side::of(repair.extent) == old);
+        let is_known = self.core.directory.is_settled(snapshot.epoch)
+            && self.core.is_journaled(snapshot.epoch);
+        if is_busy || !is_known || !self.record_side(old, None) {
+            return;
+        }
+        self.core.sides.end();
+        // Extents were kept that lost all they had meanwhile.
+        self.core.discarded.store(true, Ordering::Release);
+        tracing::info!(scheme = %self.core.resilience().scheme(), "all pages are cut anew");
+    }
+}

@@ -1,0 +1,50 @@
+use super::*;
+use crate::core::tests::crossing;
+use crate::extents::Side;
+
+#[test]
+fn written_pages_are_asked_for_and_the_others_go_by_their_bit() {
+    let core = crossing();
+    let mut run = Run::new(2..20);
+    assert_eq!(run.advance(&core), Some(2..8));
+    assert_eq!(core.sides.side_of(2), Side::First, "that is the request's");
+    run.handle_moved(true);
+    assert_eq!(run.advance(&core), None);
+    assert!(run.is_whole);
+    for page in 8..20 {
+        assert_eq!(core.sides.side_of(page), Side::Second);
+    }
+    assert_eq!(core.sides.side_of(20), Side::First);
+}
+
+#[test]
+fn what_could_not_be_moved_is_told() {
+    let core = crossing();
+    let mut run = Run::new(0..9);
+    assert!(run.advance(&core).is_some());
+    run.handle_moved(false);
+    assert_eq!(run.advance(&core), None);
+    assert!(!run.is_whole);
+    assert!(core.claims.try_claim(12));
+    let mut run = Run::new(10..14);
+    assert_eq!(run.advance(&core), None);
+    assert!(!run.is_whole, "somebody writes one of them");
+    let sides = [10, 11, 12, 13].map(|page| core.sides.side_of(page));
+    assert_eq!(
+        sides.map(|side| side == Side::Second),
+        [true, true, false, true]
+    );
+}
+
+/// More than a worker has operations for.
+#[test]
+fn a_request_is_not_longer_than_a_worker_is_wide() {
+    let core = crossing();
+    for page in 8..RUN_PAGES + 8 {
+        core.marks.written.insert(page);
+    }
+    let mut run = Run::new(0..RUN_PAGES + 8);
+    assert_eq!(run.advance(&core), Some(0..RUN_PAGES));
+    assert_eq!(run.advance(&core), Some(RUN_PAGES..RUN_PAGES + 8));
+    assert_eq!(run.advance(&core), None);
+}

@@ -1,0 +1,242 @@
+//! Which side each page is on, and how pages lie there.
+//!
+//! In rest all pages are on one side, and nobody looks at a bit. While the volume's k changes, a bit per
+//! page says the side; it stays true before and after, so it does not matter when a worker sees
+//! that a change has begun or ended.
+//!
+//! Invariants: a page's bit changes under its claim, once every member of its new stripe has the page; a side
+//! is laid out anew only when no page is on it and no stripe is left of it.
+//!
+//! Concurrency: lock-free, any thread; the control thread alone lays sides out. Decision 32.
+
+use std::fs::File;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use cenote_pool::planted::{Planted, is_planted};
+
+use crate::Scheme;
+use crate::extents::{Side, index_of};
+use crate::layout::{Layout, Place};
+use crate::marks::{Bitmap, MarksError};
+use crate::scheme::Cut;
+use bits::Bits;
+
+mod bits;
+
+/// The two layouts of one volume, and where its pages are.
+pub struct Sides {
+    slab_bytes: u64,
+    page_count: u64,
+    cuts: [AtomicU8; 2],
+    /// That extents are to have.
+    parities: [AtomicU8; 2],
+    /// Where pages are: a side, or [`MIXED`].
+    home: AtomicU8,
+    /// Where pages are to be.
+    target: AtomicU8,
+    bits: OnceLock<Bits>,
+    /// Behind the bits, where they outlive this process, and whose they are.
+    file: Option<(File, u128)>,
+}
+
+/// Pages may be on either side.
+const MIXED: u8 = 2;
+
+impl Sides {
+    /// All pages on one side, which is laid out so.
+    pub fn new(side: Side, scheme: Scheme, slab_bytes: u64, page_count: u64) -> Self {
+        let sides = Self {
+            slab_bytes,
+            page_count,
+            cuts: [const { AtomicU8::new(0) }; 2],
+            parities: [const { AtomicU8::new(0) }; 2],
+            home: AtomicU8::new(side as u8),
+            target: AtomicU8::new(side as u8),
+            bits: OnceLock::new(),
+            file: None,
+        };
+        sides.lay_out(side, Cut::of(scheme));
+        sides.set_parities(side, scheme.r());
+        sides
+    }
+
+    /// How pages lie on a side, or lay there last.
+    pub fn layout(&self, side: Side) -> Layout {
+        let cut = Cut::of_log2(self.cuts[side as usize].load(Ordering::Acquire));
+        self.layout_with(cut)
+    }
+
+    /// How pages would lie that are cut so.
+    pub fn layout_with(&self, cut: Cut) -> Layout {
+        Layout::new(cut, self.slab_bytes)
+    }
+
+    /// The scheme that extents of a side have, or are to have.
+    pub fn scheme(&self, side: Side) -> Scheme {
+        let parities = self.parities[side as usize].load(Ordering::Acquire);
+        self.layout(side).cut().with_parities(parities.into())
+    }
+
+    /// Has extents of a side come to have so many parities.
+    pub fn set_parities(&self, side: Side, parities: usize) {
+        let parities = u8::try_from(parities).expect("a few");
+        self.parities[side as usize].store(parities, Ordering::Release);
+    }
+
+    /// Keeps the bits in a file, made when a change begins.
+    pub fn keep(self, file: File, volume: u128) -> Self {
+        let file = Some((file, volume));
+        Self { file, ..self }
+    }
+
+    /// Goes on with a change that the last owner left in the middle of: pages are where the file's bits
+    /// say, and go to where they are not all yet.
+    ///
+    /// # Errors
+    /// The file is not this volume's, or of before the machine was started anew.
+    pub fn take_over(&self, other: Scheme) -> Result<(), MarksError> {
+        let Some((file, volume)) = &self.file else {
+            return Err(MarksError::Foreign);
+        };
+        let bits = Bits::take_over(file, *volume, self.page_count)?;
+        let bits = self.bits.get_or_init(|| bits);
+        let side = self.target().other();
+        if is_planted(Planted::ForgetSides) {
+            bits.fill(side);
+        }
+        self.lay_out(side, Cut::of(other));
+        self.set_parities(side, other.r());
+        self.home.store(MIXED, Ordering::Release);
+        Ok(())
+    }
+
+    fn lay_out(&self, side: Side, cut: Cut) {
+        self.cuts[side as usize].store(cut.log2(), Ordering::Release);
+    }
+
+    /// The side that a page is on. It stays there while its claim's version does.
+    #[inline]
+    pub fn side_of(&self, page: u64) -> Side {
+        match self.home.load(Ordering::Acquire) {
+            MIXED => self
+                .bits
+                .get()
+                .map_or(Side::First, |bits| bits.side_of(page)),
+            side => Side::BOTH[usize::from(side & 1)],
+        }
+    }
+
+    /// Where a page is.
+    #[inline]
+    pub fn locate(&self, page: u64) -> Place {
+        self.place_on(self.side_of(page), page)
+    }
+
+    /// Where a page is to be on a side.
+    #[inline]
+    pub fn place_on(&self, side: Side, page: u64) -> Place {
+        let place = self.layout(side).locate(page);
+        Place {
+            extent: side.extent(place.extent),
+            ..place
+        }
+    }
+
+    /// The pages of an extent that the volume may have.
+    pub fn pages(&self, extent: usize) -> std::ops::Range<u64> {
+        let pages = self.layout(Side::of(extent)).pages(index_of(extent));
+        pages.start.min(self.page_count)..pages.end.min(self.page_count)
+    }
+
+    /// Whether a slab holds a split of this cut.
+    pub fn fits(&self, cut: Cut) -> bool {
+        cut.split_bytes() as u64 <= self.slab_bytes
+    }
+
+    /// Pages that the volume may have.
+    pub fn page_count(&self) -> u64 {
+        self.page_count
+    }
+
+    /// Where pages are to be.
+    pub fn target(&self) -> Side {
+        Side::BOTH[usize::from(self.target.load(Ordering::Acquire) & 1)]
+    }
+
+    /// Whether pages are on both sides, or may be.
+    pub fn is_mixed(&self) -> bool {
+        self.home.load(Ordering::Acquire) == MIXED
+    }
+
+    /// Whether a side has, or may have, pages.
+    pub fn has(&self, side: Side) -> bool {
+        let home = self.home.load(Ordering::Acquire);
+        home == MIXED || home == side as u8
+    }
+
+    /// Makes the bits: all pages are where they are.
+    ///
+    /// # Errors
+    /// The system has no memory or no room for them.
+    pub fn prepare(&self) -> io::Result<()> {
+        let from = self.target();
+        if self.bits.get().is_none() {
+            // Only the control thread gets here.
+            let bits = match &self.file {
+                Some((file, volume)) => Bits::create(file, *volume, self.page_count)?,
+                None => Bits::anonymous(self.page_count)?,
+            };
+            self.bits.get_or_init(|| bits);
+        }
+        self.bits.get().expect("just made").fill(from);
+        Ok(())
+    }
+
+    /// Lays out the empty side, to which pages go from now on. The bits are made, and the directory has room
+    /// for its extents.
+    pub fn begin(&self, cut: Cut) {
+        let to = self.target().other();
+        self.lay_out(to, cut);
+        self.home.store(MIXED, Ordering::Release);
+        self.turn(to);
+    }
+
+    /// Has pages go to the other one of two sides that are there.
+    pub fn turn(&self, target: Side) {
+        self.target.store(target as u8, Ordering::Release);
+    }
+
+    /// The page is on the side where it is to be. Under its claim.
+    pub fn pass(&self, page: u64, side: Side) {
+        if let Some(bits) = self.bits.get() {
+            bits.set(page, side);
+        }
+    }
+
+    /// The first page at or after `from` and before `end` that is on a side.
+    pub fn next_on(&self, side: Side, from: u64, end: u64) -> Option<u64> {
+        match self.bits.get() {
+            Some(bits) if self.is_mixed() => bits.next_on(side, from, end),
+            _ => (self.has(side) && from < end).then_some(from),
+        }
+    }
+
+    /// Marked pages of a side in `from..end`.
+    pub fn count_on(&self, side: Side, marked: &Bitmap, from: u64, end: u64) -> u64 {
+        match self.bits.get() {
+            Some(bits) if self.is_mixed() => bits.count_on(side, marked, from, end),
+            _ if self.has(side) => marked.count(from, end),
+            _ => 0,
+        }
+    }
+
+    /// Every page is on the target: nobody need look any more. The other side is empty.
+    pub fn end(&self) {
+        self.home.store(self.target() as u8, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Protection, Request, Resilience,
-    Seat, Stepped, Worker,
+    ChangeStatus, Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Protection,
+    Request, Resilience, Scheme, Seat, Stepped, Worker,
 };
 
 use super::dialer::Dialing;
@@ -203,11 +203,13 @@ impl Client {
         volume.is_some_and(|volume| volume.status().torn_pages > 0)
     }
 
-    /// Whether its volume is on its way to what it is to be, and will get there.
+    /// Whether its volume's pages are on their way to another cut, and will get there.
     pub fn is_changing(&mut self) -> bool {
         self.volume.as_mut().is_some_and(|volume| {
             let status = volume.status();
-            status.change.is_some() && status.health != Health::Lost
+            let k = |scheme: &str| scheme.parse::<Scheme>().map(Scheme::k).ok();
+            let is_cut_anew = |change: &ChangeStatus| k(&change.from) != k(&change.to);
+            status.change.as_ref().is_some_and(is_cut_anew) && status.health != Health::Lost
         })
     }
 

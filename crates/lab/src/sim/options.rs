@@ -140,7 +140,8 @@ impl Weights {
             drain: 8,
             squeeze: 8,
             reshape: 6,
-            recut: 6,
+            // Where it is asked for, as rot is: each change makes a simulated day a good deal longer.
+            recut: 0,
             ambush: 6,
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,

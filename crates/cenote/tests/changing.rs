@@ -48,20 +48,24 @@ fn a_served_volume_changes_under_load() {
         set(&lab, &["--scheme", "rs:4+4", "--no-wait"]);
         lab.kill_and_serve_again();
         load.expect_clean();
-        wait_until(
-            "the change ends",
-            || lab.status()["change"].is_null(),
-            || lab.status().to_string(),
-        );
-        lab.wait_healthy();
-        assert_eq!(lab.status()["scheme"], "rs:4+4", "{transport}");
-        // What any four hosts less leave is the same.
-        let before = lab.content();
-        for host in &lab.members()[..4] {
-            lab.kill(host);
-        }
-        assert!(before == lab.content(), "{transport}");
+        assert_becomes(&lab, "rs:4+4", 4);
     }
+}
+
+/// The volume comes to a scheme, with which it survives so many losses.
+fn assert_becomes(lab: &Lab, scheme: &str, losses: usize) {
+    wait_until(
+        "the change ends",
+        || lab.status()["change"].is_null(),
+        || lab.status().to_string(),
+    );
+    lab.wait_healthy();
+    assert_eq!(lab.status()["scheme"], scheme);
+    let before = lab.content();
+    for host in &lab.members()[..losses] {
+        lab.kill(host);
+    }
+    assert!(before == lab.content(), "{scheme}");
 }
 
 /// All pages are cut anew, twice, and the server is killed in the middle of the second time.
@@ -83,19 +87,7 @@ fn a_served_volumes_pages_are_cut_anew_under_load() {
         set(&lab, &["--scheme", "mirror:3", "--no-wait"]);
         lab.kill_and_serve_again();
         load.expect_clean();
-        wait_until(
-            "the change ends",
-            || lab.status()["change"].is_null(),
-            || lab.status().to_string(),
-        );
-        lab.wait_healthy();
-        assert_eq!(lab.status()["scheme"], "mirror:3", "{transport}");
-        // What two copies less leave is the same.
-        let before = lab.content();
-        for host in &lab.members()[..2] {
-            lab.kill(host);
-        }
-        assert!(before == lab.content(), "{transport}");
+        assert_becomes(&lab, "mirror:3", 2);
     }
 }
 

@@ -139,6 +139,21 @@ fn every_mode_keeps_every_promise() {
     }
 }
 
+/// Small volumes, so that changes of them end, and owners that end in between.
+fn changing(seed: u64, weights: Weights) -> Options {
+    Options {
+        slab_bytes: 16 << 10,
+        volume_bytes: 256 << 10,
+        fault_pause: Duration::from_millis(400),
+        weights: Weights {
+            replace_client: 12,
+            ambush: 12,
+            ..weights
+        },
+        ..options(seed, 120)
+    }
+}
+
 /// Mode, delta and parities change all the time, among all other faults, and owners end in between.
 #[test]
 fn volumes_whose_resilience_changes_keep_every_promise() {
@@ -146,16 +161,13 @@ fn volumes_whose_resilience_changes_keep_every_promise() {
         let options = Options {
             scheme: scheme.parse().expect("a valid scheme"),
             hosts: 10,
-            slab_bytes: 16 << 10,
-            volume_bytes: 256 << 10,
-            fault_pause: Duration::from_millis(400),
-            weights: Weights {
-                reshape: 60,
-                replace_client: 12,
-                ambush: 12,
-                ..Weights::all()
-            },
-            ..options(seed, 120)
+            ..changing(
+                seed,
+                Weights {
+                    reshape: 60,
+                    ..Weights::all()
+                },
+            )
         };
         let report = assert_kept(&options);
         assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");
@@ -180,16 +192,13 @@ fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
             scheme: scheme.parse().expect("a valid scheme"),
             mode: mode.map(|mode: &str| mode.parse().expect("a mode")),
             hosts: 14,
-            slab_bytes: 16 << 10,
-            volume_bytes: 256 << 10,
-            fault_pause: Duration::from_millis(400),
-            weights: Weights {
-                recut: 60,
-                replace_client: 12,
-                ambush: 12,
-                ..Weights::all()
-            },
-            ..options(seed, 120)
+            ..changing(
+                seed,
+                Weights {
+                    recut: 60,
+                    ..Weights::all()
+                },
+            )
         };
         let report = assert_kept(&options);
         assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");

@@ -15,6 +15,7 @@ mod dialer;
 mod dropping;
 mod easing;
 mod endpoints;
+mod fencing;
 mod filling;
 mod homing;
 mod hosts;

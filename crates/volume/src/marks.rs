@@ -94,11 +94,7 @@ impl Marks {
         allocate(file, (HEADER_WORDS + IN_FLIGHT_MAX) * 8)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
-        let said = header.as_slice()[1..].iter();
-        for (word, value) in said.zip(description(volume)?) {
-            word.store(value, Ordering::Relaxed);
-        }
-        header.as_slice()[0].store(MAGIC, Ordering::Release);
+        begin_file(header.as_slice(), MAGIC, volume)?;
         Ok(Self::over(map, page_count, Some(file.try_clone()?)))
     }
 
@@ -360,6 +356,15 @@ impl PageBits {
     pub fn bitmap(&self, kind: u64) -> Bitmap {
         Bitmap::new(Words::new(&self.map, 0, self.count), kind)
     }
+}
+
+/// Says in front of a file what it is, and of whom; the first word last, for without it there is nothing.
+pub fn begin_file(header: &[AtomicU64], magic: u64, volume: u128) -> io::Result<()> {
+    for (word, value) in header[1..].iter().zip(description(volume)?) {
+        word.store(value, Ordering::Relaxed);
+    }
+    header[0].store(magic, Ordering::Release);
+    Ok(())
 }
 
 /// Whose marks they are, and in which life of the machine.

@@ -12,7 +12,9 @@ use cenote_volume::{
 };
 use support::guarded::Guarded;
 use support::tardy::Tardy;
-use support::{Cluster, Random, Transport, page, wait_for_health, wait_until};
+use support::{
+    Cluster, Random, Transport, assert_pages, page, wait_changed, wait_for_health, wait_until,
+};
 
 const SLAB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -31,22 +33,6 @@ fn write_all(worker: &mut Worker, round: u64) {
     for index in 0..PAGES {
         worker.write(index * PAGE, &page(index, round)).unwrap();
     }
-}
-
-fn assert_all(volume: &Volume, round: u64) {
-    let mut worker = volume.worker().unwrap();
-    let mut bytes = vec![0; PAGE_BYTES];
-    for index in 0..PAGES {
-        worker.read(index * PAGE, &mut bytes).unwrap();
-        assert!(bytes == page(index, round), "page {index}");
-    }
-}
-
-fn wait_changed(volume: &Volume) {
-    wait_until(
-        || volume.status().unwrap().change.is_none(),
-        || format!("{:#?}", volume.status()),
-    );
 }
 
 /// Slabs of each extent.
@@ -72,7 +58,8 @@ fn extents_survive_as_many_losses_as_they_were_given_parities() {
             volume.set_resilience(usual(to)).unwrap();
             let status = volume.status().unwrap();
             assert_eq!(status.scheme, to);
-            assert_eq!(status.change.expect("it has begun").from, from);
+            // It may be over by now.
+            assert!(status.change.is_none_or(|change| change.from == from));
             wait_changed(&volume);
             let width = usual(to).scheme().members();
             assert!(widths(&volume).iter().all(|&splits| splits == width));
@@ -82,11 +69,11 @@ fn extents_survive_as_many_losses_as_they_were_given_parities() {
                 status.lent_bytes > lent,
                 width > usual(from).scheme().members()
             );
-            assert_all(&volume, 1);
+            assert_pages(&volume, PAGES, 1);
             for host in 0..losses {
                 cluster.stop(host);
             }
-            assert_all(&volume, 1);
+            assert_pages(&volume, PAGES, 1);
         }
     }
 }
@@ -187,11 +174,11 @@ fn the_next_owner_goes_on_with_a_change_or_goes_back() {
             wait_for_health(&volume, Health::Healthy);
             let width = usual(scheme).scheme().members();
             assert!(widths(&volume).iter().all(|&splits| splits == width));
-            assert_all(&volume, 2);
+            assert_pages(&volume, PAGES, 2);
             for host in 0..usual(scheme).scheme().r() {
                 cluster.stop(host);
             }
-            assert_all(&volume, 2);
+            assert_pages(&volume, PAGES, 2);
         }
     }
 }
@@ -273,7 +260,7 @@ fn a_cluster_that_has_become_too_small_for_a_scheme_is_whole_with_fewer_parities
     wait_changed(&volume);
     cluster.stop(0);
     cluster.stop(1);
-    assert_all(&volume, 1);
+    assert_pages(&volume, PAGES, 1);
 }
 
 #[test]
@@ -343,5 +330,5 @@ fn what_was_lost_is_rebuilt_before_what_is_yet_to_come_after_a_takeover() {
         || format!("{:#?}", volume.status()),
     );
     assert!(grown_seen, "it took no time");
-    assert_all(&volume, 1);
+    assert_pages(&volume, PAGES, 1);
 }

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(describe_change(&Value::Null), None);
         let change = serde_json::json!({
             "from": "rs:8+2", "to": "rs:8+3", "extents_done": 3, "extents": 8,
-            "bytes_done": 3 << 30, "bytes": 5 << 30,
+            "bytes_done": 3_u64 << 30, "bytes": 5_u64 << 30,
         });
         assert_eq!(
             describe_change(&change).unwrap(),

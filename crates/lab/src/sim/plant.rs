@@ -34,13 +34,17 @@ pub fn planted(name: &str, seed: u64) -> Options {
         mode: Some(Mode::FailureRecovery),
         ..Options::default()
     };
+    // So few pages that everybody is at the same ones.
+    let tiny = Options {
+        clients: 1,
+        slab_bytes: 8 << 10,
+        volume_bytes: 64 << 10,
+        ..small.clone()
+    };
     match name {
         // Many at a few pages, on links that are slow now and then while slabs are rebuilt.
         "torn-read" | "two-writers" | "no-fence" | "no-drain" | "keep-void" => Options {
-            clients: 1,
             workers: 3,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             rate: 1000,
             gentle_percent: 100,
             weights: Weights {
@@ -49,7 +53,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 lose: 1,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // Sessions break while much is under way, and their clients come back.
         "forget-in-flight" => Options {
@@ -75,11 +79,8 @@ pub fn planted(name: &str, seed: u64) -> Options {
         },
         // Hosts are out of reach, two at a time, while clients end.
         "journal-late" | "keep-stale" => Options {
-            clients: 1,
             // One to regenerate on: with two away a stripe stays degraded.
             hosts: 7,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
@@ -88,15 +89,12 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 replace_client: 5,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // Clients end in the middle of writing, on links that are slow now and then.
         "forget-listed" | "mend-by-parity" | "no-renew" => {
             Options {
-                clients: 1,
                 workers: 3,
-                slab_bytes: 8 << 10,
-                volume_bytes: 64 << 10,
                 // Each new volume in place of one that is left takes its memory beside that one's.
                 slabs_per_host: Some(24),
                 rate: 2000,
@@ -108,29 +106,23 @@ pub fn planted(name: &str, seed: u64) -> Options {
                     lose: 1,
                     ..Weights::default()
                 },
-                ..small
+                ..tiny
             }
         }
         // Many write the pages that others read, over links that are slow now and then.
         "late-split-lands" => Options {
-            clients: 1,
             workers: 3,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             rate: 5000,
             gentle_percent: 100,
             weights: Weights {
                 delay: 8,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // Splits are late, pages are read and written again at once, and clients end.
         "release-early" | "read-unlanded" | "read-overtaken" | "forget-early" => Options {
-            clients: 1,
             workers: 3,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             slabs_per_host: Some(24),
             rate: 3000,
             gentle_percent: 100,
@@ -140,14 +132,11 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 replace_client: 4,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // What is expected of hosts changes all the time, while slabs are moved and rebuilt.
         "ahead-of-stripe" | "encode-by-scheme" => Options {
-            clients: 1,
             workers: 3,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
@@ -159,15 +148,29 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 crash: 1,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
+        },
+        // Pages are cut anew over slow links while clients end, and few are written again.
+        "skip-side-mark" => Options {
+            workers: 1,
+            hosts: 12,
+            slabs_per_host: Some(24),
+            rate: 100,
+            gentle_percent: 100,
+            fault_pause: Duration::from_millis(150),
+            weights: Weights {
+                recut: 10,
+                delay: 12,
+                lose: 2,
+                replace_client: 8,
+                ..Weights::default()
+            },
+            ..tiny
         },
         // Pages are cut anew all the time, while others write them, hosts go and clients end.
-        "skip-side-mark" | "move-over-newer" | "forget-sides" => Options {
-            clients: 1,
+        "move-over-newer" | "forget-sides" => Options {
             workers: 3,
             hosts: 12,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
@@ -179,13 +182,10 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 replace_client: 3,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // Splits rot where they lie, while slabs are moved.
         "skip-compare" | "heal-wrong" => Options {
-            clients: 1,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             scheme: "rs:2+3".parse().expect("a scheme"),
             rate: 1000,
             mode: Some(Mode::Correction),
@@ -195,12 +195,9 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 drain: 1,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         "skip-tag" => Options {
-            clients: 1,
-            slab_bytes: 8 << 10,
-            volume_bytes: 64 << 10,
             rate: 1000,
             protection: Protection::Checksum,
             weights: Weights {
@@ -208,7 +205,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 delay: 3,
                 ..Weights::default()
             },
-            ..small
+            ..tiny
         },
         // Hosts go for good while splits rot that few read, one at a time.
         "believe-sources" => Options {

@@ -11,10 +11,9 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, Request, Source};
 
-use super::repair::{Repair, Stage};
+use super::repair::Stage;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member, MemberState};
-use crate::fence::Fence;
 
 /// The fills of one chunk.
 #[derive(Clone, Copy)]
@@ -224,25 +223,6 @@ impl Control {
             until: now.after(PAUSE),
             start,
         };
-    }
-
-    /// Lets writers into the chunk before all of it is filled; where it goes on later.
-    ///
-    /// What lies before `start` is filled: from now on writers reach it there. Not in a chunk that is void;
-    /// and of a trial nothing is, for nobody was kept away from what lies before the page that it was
-    /// made with.
-    pub(super) fn lift_fence(&mut self, at: usize, start: u32) -> u32 {
-        let Repair {
-            is_trial, chunk, ..
-        } = self.repairs[at];
-        let start = match self.judge_chunk(at) {
-            true if is_trial => 0,
-            true => start,
-            false => chunk,
-        };
-        let state = MemberState::Filling { watermark: start };
-        self.set_state(at, state, Fence::default());
-        start
     }
 
     pub(super) fn on_filled(&mut self, host: HostIndex, request: u64, result: FillResult) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::extents::Side;
-use crate::marks::{Bitmap, MarksError, Words, allocate, description};
+use crate::marks::{Bitmap, MarksError, Words, allocate, begin_file, description};
 
 /// The side of each page: a bit, set for the second.
 pub struct Bits {
@@ -33,11 +33,7 @@ impl Bits {
         allocate(file, len)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
-        let said = header.as_slice()[1..].iter();
-        for (word, value) in said.zip(description(volume)?) {
-            word.store(value, Ordering::Relaxed);
-        }
-        header.as_slice()[0].store(MAGIC, Ordering::Release);
+        begin_file(header.as_slice(), MAGIC, volume)?;
         Ok(Self {
             words: Words::new(&map, HEADER_WORDS, words),
         })

@@ -256,6 +256,24 @@ pub fn wait_for_health(volume: &Volume, wanted: Health) {
     );
 }
 
+/// Waits until no change of the volume's resilience is under way.
+pub fn wait_changed(volume: &Volume) {
+    wait_until(
+        || volume.status().unwrap().change.is_none(),
+        || format!("{:#?}", volume.status()),
+    );
+}
+
+/// Reads the first `pages` pages, which were all written as `round` has them.
+pub fn assert_pages(volume: &Volume, pages: u64, round: u64) {
+    let mut worker = volume.worker().unwrap();
+    for index in 0..pages {
+        let mut bytes = vec![0; cenote_volume::PAGE_BYTES];
+        worker.read(index * bytes.len() as u64, &mut bytes).unwrap();
+        assert!(bytes == page(index, round), "page {index}");
+    }
+}
+
 /// Waits for a condition; panics with the state when it does not come.
 pub fn wait_until(mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
     let deadline = Instant::now() + Duration::from_secs(60);

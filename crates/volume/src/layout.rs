@@ -27,7 +27,8 @@ pub struct Place {
 impl Layout {
     /// Of slabs that hold at least one split.
     pub fn new(cut: Cut, slab_bytes: u64) -> Self {
-        let extent_pages = slab_bytes / cut.split_bytes() as u64;
+        // For each page operation: no division, and splits are a power of two.
+        let extent_pages = slab_bytes >> cut.split_bytes().trailing_zeros();
         Self { cut, extent_pages }
     }
 

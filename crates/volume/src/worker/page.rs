@@ -171,7 +171,7 @@ impl Worker {
             buffer_offset: chunk.buffer_offset,
             ..PageOp::on_block(self.ops[usize::from(op)].block)
         };
-        self.locate(op);
+        // Which finds out where the page is.
         self.begin(op);
         true
     }

@@ -128,15 +128,8 @@ impl Worker {
     }
 
     /// How it ended, once it has.
-    pub(crate) fn end_scrub(&mut self, index: u16) -> Option<Result<(), IoError>> {
-        let slot = &mut self.requests[usize::from(index)];
-        if !slot.is_over() {
-            return None;
-        }
-        let result = slot.result;
-        *slot = Slot::free();
-        self.free_requests.push(index);
-        Some(result)
+    pub(crate) fn end_scrub(&mut self, request: u16) -> Option<Result<(), IoError>> {
+        self.end_of(request)
     }
 
     /// Brings pages to the side where they are to be.
@@ -160,10 +153,15 @@ impl Worker {
     /// Makes progress without blocking; how a move ended, if it has.
     pub(crate) fn moved(&mut self, request: u16) -> Option<Result<(), IoError>> {
         self.drive();
-        let at = usize::from(request);
-        self.requests[at].is_over().then(|| {
+        self.end_of(request)
+    }
+
+    /// How a request of this crate's own has ended, once: it is free then.
+    fn end_of(&mut self, request: u16) -> Option<Result<(), IoError>> {
+        let slot = &mut self.requests[usize::from(request)];
+        slot.is_over().then(|| {
             self.free_requests.push(request);
-            std::mem::replace(&mut self.requests[at], Slot::free()).result
+            std::mem::replace(slot, Slot::free()).result
         })
     }
 

@@ -48,7 +48,10 @@ pub use listen::{Event, Listen, PeerId};
 pub use listener::Listener;
 pub use machine::machine_id;
 pub use memory::{Dead, InPlace, Mapping, Region, RegionOptions, order_stores};
-pub use noise::{VERSION, VERSION_OLDEST, Versions};
+pub use noise::{
+    HANDSHAKE_BYTES, Initiator, Protocol, Refusal, Responder, SEALED_BYTES_MAX, TAG_BYTES,
+    Transport, VERSION, VERSION_OLDEST, Versions,
+};
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
 };

@@ -5,6 +5,9 @@
 //! A host sends nothing until a first message decrypted under the key, and believes the peer only
 //! after its hello: that one is bound to the host's fresh key, so a replayed start gains nothing.
 //! Byte tables: `docs/protocols/fabric.md`.
+//!
+//! Other protocols prove the key the same way under a name of their own ([`Protocol`]), so that a
+//! member of the one is a stranger to the other; what they say afterwards is theirs.
 
 use snow::{Builder, HandshakeState, TransportState};
 
@@ -48,12 +51,31 @@ impl std::fmt::Display for Versions {
     }
 }
 
+/// What is spoken once the key is proven; both ends must mean the same.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Protocol {
+    /// Its name in the handshake.
+    pub magic: [u8; 4],
+    /// The versions that this end speaks.
+    pub versions: Versions,
+}
+
+impl Protocol {
+    /// The fabric's own.
+    pub const FABRIC: Self = Self {
+        magic: *b"cnte",
+        versions: Versions::OURS,
+    };
+}
+
 /// Length of both handshake messages: a public key, the preamble, an authentication tag.
-pub(crate) const HANDSHAKE_BYTES: usize = 32 + PREAMBLE_BYTES + TAG_BYTES;
+pub const HANDSHAKE_BYTES: usize = 32 + PREAMBLE_BYTES + TAG_BYTES;
 /// Length of the encrypted hello.
 pub(crate) const HELLO_BYTES: usize = HELLO_PLAIN_BYTES + TAG_BYTES;
 /// What encryption adds.
-pub(crate) const TAG_BYTES: usize = 16;
+pub const TAG_BYTES: usize = 16;
+/// Longest sealed message.
+pub const SEALED_BYTES_MAX: usize = 65535;
 /// Longest client name in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
@@ -66,7 +88,7 @@ pub(crate) enum Purpose {
 
 /// Why a handshake ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The bytes do not decrypt under the key, or are not this protocol's.
     Unauthenticated,
     /// The key is right, but there is no version that both speak; those of the peer.
@@ -74,31 +96,43 @@ pub(crate) enum Refusal {
 }
 
 /// The client's half of the handshake.
-pub(crate) struct Initiator(HandshakeState);
+pub struct Initiator {
+    state: HandshakeState,
+    protocol: Protocol,
+}
 
 impl Initiator {
     /// Starts, with the first message.
     pub(crate) fn start(key: &ClusterKey) -> (Self, [u8; HANDSHAKE_BYTES]) {
+        Self::start_of(Protocol::FABRIC, key)
+    }
+
+    /// As `start`, of another protocol.
+    #[must_use]
+    pub fn start_of(protocol: Protocol, key: &ClusterKey) -> (Self, [u8; HANDSHAKE_BYTES]) {
         let mut state = builder(key)
             .build_initiator()
             .expect("the pattern's name is right and it needs no static key");
         let mut message = [0; HANDSHAKE_BYTES];
         let len = state
-            .write_message(&preamble(Versions::OURS), &mut message)
+            .write_message(&preamble(protocol), &mut message)
             .expect("it is our turn and the message fits");
         debug_assert_eq!(len, HANDSHAKE_BYTES);
-        (Self(state), message)
+        (Self { state, protocol }, message)
     }
 
     /// Takes the host's answer.
-    pub(crate) fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<Transport, Refusal> {
-        let version = read_preamble(&mut self.0, answer)?;
-        Ok(Transport::new(self.0, version))
+    ///
+    /// # Errors
+    /// The peer has another key, another protocol or only other versions of it.
+    pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<Transport, Refusal> {
+        let version = read_preamble(&mut self.state, answer, self.protocol)?;
+        Ok(Transport::new(self.state, version))
     }
 }
 
 /// The host's half of the handshake.
-pub(crate) struct Responder {
+pub struct Responder {
     state: HandshakeState,
     version: u16,
 }
@@ -110,18 +144,31 @@ impl Responder {
         key: &ClusterKey,
         message: &[u8; HANDSHAKE_BYTES],
     ) -> Result<(Self, [u8; HANDSHAKE_BYTES], Option<Refusal>), Refusal> {
+        Self::answer_of(Protocol::FABRIC, key, message)
+    }
+
+    /// As `answer`, of another protocol. The answer comes with the refusal when only the versions
+    /// do not meet.
+    ///
+    /// # Errors
+    /// `Unauthenticated`: nothing is to be sent.
+    pub fn answer_of(
+        protocol: Protocol,
+        key: &ClusterKey,
+        message: &[u8; HANDSHAKE_BYTES],
+    ) -> Result<(Self, [u8; HANDSHAKE_BYTES], Option<Refusal>), Refusal> {
         let mut state = builder(key)
             .build_responder()
             .expect("the pattern's name is right and it needs no static key");
-        let (version, refusal) = match read_preamble(&mut state, message) {
+        let (version, refusal) = match read_preamble(&mut state, message, protocol) {
             Ok(version) => (version, None),
             Err(Refusal::Unauthenticated) => return Err(Refusal::Unauthenticated),
-            Err(refusal) => (VERSION, Some(refusal)),
+            Err(refusal) => (protocol.versions.newest, Some(refusal)),
         };
         let mut answer = [0; HANDSHAKE_BYTES];
         // Refused by the library when the stranger's public key is a bad point.
         state
-            .write_message(&preamble(Versions::OURS), &mut answer)
+            .write_message(&preamble(protocol), &mut answer)
             .map_err(|_| Refusal::Unauthenticated)?;
         Ok((Self { state, version }, answer, refusal))
     }
@@ -131,7 +178,7 @@ impl Responder {
         self,
         hello: &[u8; HELLO_BYTES],
     ) -> Result<(Transport, Purpose, Hello), Refusal> {
-        let mut transport = Transport::new(self.state, self.version);
+        let mut transport = self.transport();
         let mut plain = [0; HELLO_BYTES];
         let len = transport
             .open(hello, &mut plain)
@@ -139,10 +186,17 @@ impl Responder {
         let (purpose, hello) = decode_hello(&plain[..len]).ok_or(Refusal::Unauthenticated)?;
         Ok((transport, purpose, hello))
     }
+
+    /// For protocols with a hello of their own: believe the peer only when its first sealed message
+    /// has opened, since what it sent so far may be a recording.
+    #[must_use]
+    pub fn transport(self) -> Transport {
+        Transport::new(self.state, self.version)
+    }
 }
 
 /// Encryption of an established connection; each direction counts its messages.
-pub(crate) struct Transport {
+pub struct Transport {
     state: TransportState,
     version: u16,
 }
@@ -158,19 +212,23 @@ impl Transport {
     }
 
     /// The version that both ends agreed on.
-    pub(crate) fn version(&self) -> u16 {
+    #[must_use]
+    pub fn version(&self) -> u16 {
         self.version
     }
 
     /// Encrypts into `out`, which has `plain.len() + TAG_BYTES` bytes.
-    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut [u8]) {
+    ///
+    /// # Panics
+    /// `out` is shorter, or longer than [`SEALED_BYTES_MAX`].
+    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) {
         self.state
             .write_message(plain, out)
             .expect("the output fits, and 2^64 messages are never sent");
     }
 
     /// Decrypts into `out`, which is as long as `sealed`; the length, or `None` for a forgery.
-    pub(crate) fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Option<usize> {
+    pub fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Option<usize> {
         self.state.read_message(sealed, out).ok()
     }
 
@@ -189,23 +247,24 @@ fn builder(key: &ClusterKey) -> Builder<'_> {
         .expect("the pattern has a key at place 0")
 }
 
-fn preamble(versions: Versions) -> [u8; PREAMBLE_BYTES] {
+fn preamble(protocol: Protocol) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
-    bytes[..4].copy_from_slice(MAGIC);
-    bytes[4..6].copy_from_slice(&versions.oldest.to_le_bytes());
-    bytes[6..].copy_from_slice(&versions.newest.to_le_bytes());
+    bytes[..4].copy_from_slice(&protocol.magic);
+    bytes[4..6].copy_from_slice(&protocol.versions.oldest.to_le_bytes());
+    bytes[6..].copy_from_slice(&protocol.versions.newest.to_le_bytes());
     bytes
 }
 
 fn read_preamble(
     state: &mut HandshakeState,
     message: &[u8; HANDSHAKE_BYTES],
+    protocol: Protocol,
 ) -> Result<u16, Refusal> {
     let mut payload = [0; HANDSHAKE_BYTES];
     let len = state
         .read_message(message, &mut payload)
         .map_err(|_| Refusal::Unauthenticated)?;
-    if len != PREAMBLE_BYTES || !payload.starts_with(MAGIC) {
+    if len != PREAMBLE_BYTES || !payload.starts_with(&protocol.magic) {
         return Err(Refusal::Unauthenticated);
     }
     let oldest = u16::from_le_bytes([payload[4], payload[5]]);
@@ -215,7 +274,8 @@ fn read_preamble(
         // Version 1 knew one version only, and left the second place empty.
         newest: newest.max(oldest),
     };
-    Versions::OURS.agree(theirs).ok_or(Refusal::Version(theirs))
+    let agreed = protocol.versions.agree(theirs);
+    agreed.ok_or(Refusal::Version(theirs))
 }
 
 fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
@@ -254,7 +314,6 @@ fn decode_hello(bytes: &[u8]) -> Option<(Purpose, Hello)> {
 }
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-const MAGIC: &[u8; 4] = b"cnte";
 const PREAMBLE_BYTES: usize = 8;
 const HELLO_PLAIN_BYTES: usize = 24 + NAME_BYTES_MAX;
 
@@ -321,6 +380,19 @@ mod tests {
     }
 
     #[test]
+    fn a_member_of_another_protocol_is_a_stranger() {
+        let key = ClusterKey::generate().unwrap();
+        let other = Protocol {
+            magic: *b"othr",
+            ..Protocol::FABRIC
+        };
+        let (_, first) = Initiator::start_of(other, &key);
+        let answered = Responder::answer(&key, &first);
+        assert_eq!(answered.err(), Some(Refusal::Unauthenticated));
+        assert!(Responder::answer_of(other, &key, &first).is_ok());
+    }
+
+    #[test]
     fn a_replayed_start_cannot_be_finished() {
         let key = ClusterKey::generate().unwrap();
         let (initiator, first) = Initiator::start(&key);
@@ -346,11 +418,16 @@ mod tests {
         };
         let mut future = builder(&key).build_initiator().unwrap();
         let mut first = [0; HANDSHAKE_BYTES];
-        future.write_message(&preamble(theirs), &mut first).unwrap();
+        let protocol = Protocol {
+            versions: theirs,
+            ..Protocol::FABRIC
+        };
+        let said = preamble(protocol);
+        future.write_message(&said, &mut first).unwrap();
         let (_, answer, refusal) = Responder::answer(&key, &first).unwrap();
         assert_eq!(refusal, Some(Refusal::Version(theirs)));
         assert_eq!(
-            read_preamble(&mut future, &answer),
+            read_preamble(&mut future, &answer, Protocol::FABRIC),
             Ok(VERSION),
             "the answer names ours"
         );

@@ -1,0 +1,521 @@
+//! memcached's command line, read as memcached reads it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_kv::protocol::Limits;
+use cenote_kv::protocol::authentication::Credentials;
+use cenote_kv::server::tls::{self, Verify};
+use cenote_kv::server::{Settings, TcpAddress, WhenFull};
+use clap::{ArgAction, Parser};
+
+/// A server that speaks memcached's text protocol and takes memcached's options.
+///
+/// Scripts that start memcached start it unchanged. The binary protocol is not served. Options that are
+/// about memcached's own memory and threads are accepted and do nothing; -v says which.
+#[derive(Debug, Parser)]
+#[command(
+    name = "memcached",
+    disable_version_flag = true,
+    args_override_self = true
+)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one of memcached's options"
+)]
+pub struct Options {
+    /// TCP port to listen on; 0 is off, -1 any that is free
+    #[arg(
+        short = 'p',
+        long,
+        default_value = "11211",
+        allow_negative_numbers = true
+    )]
+    port: i32,
+    /// UDP port to listen on; 0 is off, -1 any that is free
+    #[arg(short = 'U', long, default_value = "0", allow_negative_numbers = true)]
+    udp_port: i32,
+    /// Unix socket to listen on; there is no TCP and UDP then
+    #[arg(short = 's', long)]
+    unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix socket, in octal
+    #[arg(short = 'a', long, default_value = "700")]
+    unix_mask: String,
+    /// Serve the command `shutdown`
+    #[arg(short = 'A', long)]
+    enable_shutdown: bool,
+    /// Addresses to listen on, parted by commas; IP:PORT and, with -Z, notls:IP:PORT are possible
+    #[arg(short = 'l', long)]
+    listen: Vec<String>,
+    /// Go to the background
+    #[arg(short = 'd', long)]
+    pub daemon: bool,
+    /// Raise the limit of core files as far as it goes; a daemon stays in its directory
+    #[arg(short = 'r', long)]
+    pub enable_coredumps: bool,
+    /// User to become, where root starts this
+    #[arg(short = 'u', long)]
+    pub user: Option<String>,
+    /// Memory for items, in megabytes
+    #[arg(short = 'm', long, default_value = "64")]
+    memory_limit: u64,
+    /// Answer an error when memory is used up, and drop nothing
+    #[arg(short = 'M', long)]
+    disable_evictions: bool,
+    /// Connections at once
+    #[arg(short = 'c', long, default_value = "1024")]
+    pub conn_limit: usize,
+    /// Lock all memory
+    #[arg(short = 'k', long)]
+    pub lock_memory: bool,
+    /// Say what happens; -vv requests, too
+    #[arg(short = 'v', long, action = ArgAction::Count)]
+    verbose: u8,
+    /// Print the license
+    #[arg(short = 'i', long)]
+    pub license: bool,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    pub version: bool,
+    /// File for the process's number, of a daemon
+    #[arg(short = 'P', long)]
+    pub pidfile: Option<PathBuf>,
+    /// Growth of size classes; there are none, so nothing changes
+    #[arg(short = 'f', long)]
+    slab_growth_factor: Option<f64>,
+    /// Smallest size class; there are none, so nothing changes
+    #[arg(short = 'n', long)]
+    slab_min_size: Option<i64>,
+    /// Large pages; nothing changes
+    #[arg(short = 'L', long)]
+    enable_largepages: bool,
+    /// Delimiter of statistics by prefix; there are none
+    #[arg(short = 'D')]
+    delimiter: Option<String>,
+    /// Threads that serve
+    #[arg(short = 't', long, default_value = "4")]
+    threads: usize,
+    /// Requests of one connection before others have their turn
+    #[arg(short = 'R', long, default_value = "20")]
+    max_reqs_per_event: u32,
+    /// Accepted; items have cas numbers all the same
+    #[arg(short = 'C', long)]
+    disable_cas: bool,
+    /// Connections that may wait to be accepted
+    #[arg(short = 'b', long, default_value = "1024")]
+    listen_backlog: i32,
+    /// Protocol: ascii, or auto, which is the same here; binary is not served
+    #[arg(short = 'B', long, default_value = "auto")]
+    protocol: String,
+    /// Largest item, with memcached's overhead; k and m may follow
+    #[arg(short = 'I', long, default_value = "1m")]
+    max_item_size: String,
+    /// SASL belongs to the binary protocol: refused
+    #[arg(short = 'S', long)]
+    enable_sasl: bool,
+    /// Do not serve `flush_all`
+    #[arg(short = 'F', long)]
+    disable_flush_all: bool,
+    /// Nothing lists items here: nothing changes
+    #[arg(short = 'X', long)]
+    disable_dumping: bool,
+    /// Nothing is watched here: nothing changes
+    #[arg(short = 'W', long)]
+    disable_watch: bool,
+    /// File of USER:PASSWORD lines; clients have to say who they are
+    #[arg(short = 'Y', long)]
+    auth_file: Option<PathBuf>,
+    /// Memory in a file: nothing changes
+    #[arg(short = 'e', long)]
+    memory_file: Option<PathBuf>,
+    /// NAPI ids: nothing changes
+    #[arg(short = 'N', long)]
+    napi_ids: Option<String>,
+    /// TLS, with -o ssl_chain_cert=FILE,ssl_key=FILE
+    #[arg(short = 'Z', long)]
+    enable_ssl: bool,
+    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, ssl_chain_cert,
+    /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
+    #[arg(short = 'o', long)]
+    extended: Vec<String>,
+}
+
+/// Names of memcached's other `-o` options, which change nothing here.
+const EXTENDED_WITHOUT_USE: &[&str] = &[
+    "drop_privileges",
+    "ext_compact_under",
+    "ext_drop_under",
+    "ext_drop_unread",
+    "ext_item_age",
+    "ext_item_size",
+    "ext_low_ttl",
+    "ext_max_frag",
+    "ext_max_sleep",
+    "ext_page_size",
+    "ext_path",
+    "ext_recache_rate",
+    "ext_threads",
+    "ext_wbuf_size",
+    "hash_algorithm",
+    "hashpower",
+    "hot_lru_pct",
+    "hot_max_factor",
+    "inline_ascii_resp",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "modern",
+    "no_drop_privileges",
+    "no_hashexpand",
+    "no_inline_ascii_resp",
+    "no_lru_crawler",
+    "no_lru_maintainer",
+    "no_modern",
+    "no_slab_reassign",
+    "read_buf_mem_limit",
+    "resp_obj_mem_limit",
+    "slab_automove",
+    "slab_automove_freeratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "slab_reassign",
+    "sock_cookie_id",
+    "ssl_ciphers",
+    "ssl_kernel_tls",
+    "ssl_keyformat",
+    "ssl_min_version",
+    "ssl_session_cache",
+    "ssl_wbuf_size",
+    "tail_repair_time",
+    "temporary_ttl",
+    "track_sizes",
+    "warm_lru_pct",
+    "warm_max_factor",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+];
+
+/// Why the options are refused, in memcached's words where it has some, and how the process ends.
+#[derive(Debug)]
+pub struct Refused {
+    pub text: String,
+    pub status: u8,
+}
+
+impl Refused {
+    /// What memcached ends with where options do not go together.
+    pub const USAGE: u8 = 64;
+
+    pub fn new(status: u8, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { text, status }
+    }
+}
+
+/// The options of `-o` that are looked at.
+#[derive(Debug, Default)]
+struct Extended {
+    waits_when_full: bool,
+    idle_timeout: Option<Duration>,
+    tls: TlsFiles,
+}
+
+/// Files for TLS.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    chain: Option<PathBuf>,
+    key: Option<PathBuf>,
+    authority: Option<PathBuf>,
+    verify: Verify,
+}
+
+impl TlsFiles {
+    /// Reads them.
+    pub fn load(&self) -> Result<rustls::ServerConfig, Refused> {
+        let chain = self.chain.as_deref();
+        let chain =
+            chain.ok_or_else(|| Refused::new(Refused::USAGE, "-Z needs -o ssl_chain_cert=FILE"))?;
+        let key = self.key.as_deref().unwrap_or(chain);
+        tls::configuration(chain, key, self.authority.as_deref(), self.verify)
+            .map_err(|error| Refused::new(Refused::USAGE, format!("Error loading TLS: {error}")))
+    }
+}
+
+/// What may be read again while the server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    pub users: Option<PathBuf>,
+    pub tls: Option<TlsFiles>,
+}
+
+/// Reads a file of users.
+pub fn users(path: &Path) -> Result<Credentials, Refused> {
+    let refused = |status, error: &dyn std::fmt::Display| {
+        let text = format!(
+            "Could not open authfile [{}] for reading, error {error}",
+            path.display()
+        );
+        Refused::new(status, text)
+    };
+    let content = std::fs::read(path).map_err(|error| refused(1, &error))?;
+    Credentials::parse(&content).map_err(|error| refused(1, &error))
+}
+
+impl Options {
+    /// What a server is to be, and what is said of it with `-v`.
+    pub fn settings(&self) -> Result<(Settings, Files, Vec<String>), Refused> {
+        let mut notes = self.without_use();
+        let extended = self.extended(&mut notes)?;
+        self.check()?;
+        let item_bytes_max = self.item_bytes_max()?;
+        let mut files = Files {
+            users: self.auth_file.clone(),
+            tls: None,
+        };
+        let mut tls = None;
+        if self.enable_ssl {
+            tls = Some(Arc::new(extended.tls.load()?));
+            files.tls = Some(extended.tls.clone());
+        }
+        let credentials = match &self.auth_file {
+            Some(path) => Some(Arc::new(users(path)?)),
+            None => None,
+        };
+        let mode = u32::from_str_radix(&self.unix_mask, 8)
+            .map_err(|_| Refused::new(1, "the mask of -a is an octal number"))?;
+        let (tcp, udp) = match self.unix_socket {
+            Some(_) => (Vec::new(), Vec::new()),
+            None => self.addresses()?,
+        };
+        let settings = Settings {
+            tcp,
+            udp,
+            unix: self.unix_socket.clone().map(|path| (path, mode)),
+            workers: self.threads,
+            connections_max: self.conn_limit,
+            when_full: if extended.waits_when_full {
+                WhenFull::Wait
+            } else {
+                WhenFull::Refuse
+            },
+            backlog: self.listen_backlog,
+            requests_per_turn: self.max_reqs_per_event,
+            idle_timeout: extended.idle_timeout,
+            limits: Limits {
+                item_bytes_max,
+                ..Limits::default()
+            },
+            memory_bytes: self.memory_limit << 20,
+            evicts: !self.disable_evictions,
+            may_flush: !self.disable_flush_all,
+            may_shut_down: self.enable_shutdown,
+            verbosity: self.verbose,
+            credentials,
+            tls,
+            ..Settings::default()
+        };
+        Ok((settings, files, notes))
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        let usage = |text: &str| Err(Refused::new(Refused::USAGE, text));
+        let wrong = |text: &str| Err(Refused::new(1, text));
+        match self.protocol.as_str() {
+            "auto" | "ascii" => {}
+            "binary" => return usage("The binary protocol is not served: use ascii or auto"),
+            other => {
+                let text = format!(
+                    "Invalid value for binding protocol: {other}\n -- should be one of auto, binary, or ascii"
+                );
+                return usage(&text);
+            }
+        }
+        if self.enable_sasl {
+            return usage("SASL belongs to the binary protocol, which is not served: use -Y");
+        }
+        if self.threads == 0 {
+            return wrong("Number of threads must be greater than 0");
+        }
+        if self.conn_limit == 0 {
+            return wrong("Maximum connections must be greater than 0");
+        }
+        if self.max_reqs_per_event == 0 {
+            return wrong("Number of requests per event must be greater than 0");
+        }
+        if self.slab_growth_factor.is_some_and(|factor| factor <= 1.0) {
+            return wrong("Factor must be greater than 1");
+        }
+        if self.slab_min_size.is_some_and(|bytes| bytes <= 0) {
+            return wrong("Chunk size must be greater than 0");
+        }
+        if self.auth_file.is_some() && self.udp_port != 0 {
+            return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
+        }
+        Ok(())
+    }
+
+    /// Bytes from `-I`, between memcached's bounds.
+    fn item_bytes_max(&self) -> Result<u64, Refused> {
+        let usage = |text: &str| Refused::new(Refused::USAGE, text);
+        let text = self.max_item_size.as_str();
+        let (digits, unit) = match text.char_indices().last() {
+            Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+            Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+            _ => (text, 1),
+        };
+        let number: u64 = digits
+            .parse()
+            .map_err(|_| usage("the size of -I is a number, and k or m"))?;
+        let bytes = number.saturating_mul(unit);
+        match bytes {
+            ..1024 => Err(usage("Item max size cannot be less than 1024 bytes.")),
+            _ if bytes > 1 << 30 => {
+                Err(usage("Cannot set item size limit higher than a gigabyte."))
+            }
+            _ if bytes > (self.memory_limit << 20) / 2 => Err(usage(
+                "Cannot set item size limit higher than 1/2 of memory max.",
+            )),
+            _ => Ok(bytes),
+        }
+    }
+
+    fn addresses(&self) -> Result<(Vec<TcpAddress>, Vec<SocketAddr>), Refused> {
+        let port = |number: i32| match number {
+            -1 => Ok(0),
+            number => {
+                u16::try_from(number).map_err(|_| Refused::new(1, "a port is a number below 65536"))
+            }
+        };
+        let (tcp_port, udp_port) = (port(self.port)?, port(self.udp_port)?);
+        let mut tcp = Vec::new();
+        let mut udp = Vec::new();
+        let names = self
+            .listen
+            .iter()
+            .flat_map(|list| list.split([',', ';', ' ']));
+        let mut hosts: Vec<(IpAddr, Option<u16>, bool)> = Vec::new();
+        for name in names.filter(|name| !name.is_empty()) {
+            let (name, is_plain) = match name.strip_prefix("notls:") {
+                Some(name) => (name, true),
+                None => (name, false),
+            };
+            for (address, port) in resolve(name)? {
+                hosts.push((address, port, is_plain));
+            }
+        }
+        if hosts.is_empty() {
+            hosts.push((Ipv4Addr::UNSPECIFIED.into(), None, false));
+            if has_ipv6() {
+                hosts.push((Ipv6Addr::UNSPECIFIED.into(), None, false));
+            }
+        }
+        for (address, port, is_plain) in hosts {
+            if self.port != 0 || port.is_some() {
+                let address = SocketAddr::new(address, port.unwrap_or(tcp_port));
+                tcp.push(TcpAddress { address, is_plain });
+            }
+            if self.udp_port != 0 {
+                udp.push(SocketAddr::new(address, udp_port));
+            }
+        }
+        Ok((tcp, udp))
+    }
+
+    fn extended(&self, notes: &mut Vec<String>) -> Result<Extended, Refused> {
+        let mut extended = Extended::default();
+        let list = self.extended.iter().flat_map(|list| list.split(','));
+        for option in list.filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            let path = || {
+                let missing = || Refused::new(1, format!("Missing {name} argument"));
+                value.map(PathBuf::from).ok_or_else(missing)
+            };
+            let number = || {
+                let number = value.and_then(|value| value.parse::<u64>().ok());
+                number
+                    .ok_or_else(|| Refused::new(1, format!("Missing numeric argument for {name}")))
+            };
+            match name {
+                "maxconns_fast" => extended.waits_when_full = false,
+                "no_maxconns_fast" => extended.waits_when_full = true,
+                "idle_timeout" => {
+                    let seconds = number()?;
+                    extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
+                }
+                "ssl_chain_cert" => extended.tls.chain = Some(path()?),
+                "ssl_key" => extended.tls.key = Some(path()?),
+                "ssl_ca_cert" => extended.tls.authority = Some(path()?),
+                "ssl_verify_mode" => {
+                    extended.tls.verify = match number()? {
+                        0 => Verify::None,
+                        1 => Verify::Optional,
+                        2 | 3 => Verify::Required,
+                        other => {
+                            let text = format!("Invalid ssl_verify_mode: {other}");
+                            return Err(Refused::new(1, text));
+                        }
+                    }
+                }
+                name if EXTENDED_WITHOUT_USE.contains(&name) => {
+                    notes.push(format!("-o {name} is accepted and changes nothing"));
+                }
+                _ => return Err(Refused::new(1, format!("Illegal suboption \"{option}\""))),
+            }
+        }
+        Ok(extended)
+    }
+
+    /// Notes about options that have no meaning here.
+    fn without_use(&self) -> Vec<String> {
+        let notes = [
+            (self.slab_growth_factor.is_some(), "-f"),
+            (self.slab_min_size.is_some(), "-n"),
+            (self.enable_largepages, "-L"),
+            (self.delimiter.is_some(), "-D"),
+            (self.disable_cas, "-C"),
+            (self.disable_dumping, "-X"),
+            (self.disable_watch, "-W"),
+            (self.memory_file.is_some(), "-e"),
+            (self.napi_ids.is_some(), "-N"),
+        ];
+        let given = notes.into_iter().filter(|(is_given, _)| *is_given);
+        given
+            .map(|(_, name)| format!("{name} is accepted and changes nothing"))
+            .collect()
+    }
+}
+
+/// The addresses of a name, and its port if one is said.
+fn resolve(name: &str) -> Result<Vec<(IpAddr, Option<u16>)>, Refused> {
+    if name == "*" {
+        return Ok(vec![(Ipv4Addr::UNSPECIFIED.into(), None)]);
+    }
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(vec![(address, None)]);
+    }
+    if let Ok(address) = name.parse::<SocketAddr>() {
+        return Ok(vec![(address.ip(), Some(address.port()))]);
+    }
+    let (host, port) = match name.rsplit_once(':') {
+        Some((host, port)) => {
+            let wrong =
+                |_| Refused::new(Refused::USAGE, format!("Invalid port number: \"{port}\""));
+            (host, Some(port.parse().map_err(wrong)?))
+        }
+        None => (name.trim_start_matches('[').trim_end_matches(']'), None),
+    };
+    let found = (host, 0)
+        .to_socket_addrs()
+        .map_err(|error| Refused::new(71, format!("getaddrinfo(): {host}: {error}")))?;
+    Ok(found.map(|address| (address.ip(), port)).collect())
+}
+
+fn has_ipv6() -> bool {
+    std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
+}

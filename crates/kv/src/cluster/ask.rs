@@ -1,0 +1,75 @@
+//! Asking a node how it is, as an observer: one question, one answer, blocking.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cenote_fabric::ClusterKey;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use super::frame::{Frame, kind};
+use super::handshake::{Handshake, Hello, OBSERVER};
+use super::link::{Link, LinkError, READ_BYTES, Received};
+
+/// Asks the node at `address` for its report.
+///
+/// # Errors
+/// It cannot be reached, is no node of this cluster, or does not answer within `limit`.
+pub fn report(
+    address: SocketAddr,
+    key: &ClusterKey,
+    cluster: &str,
+    limit: Duration,
+) -> Result<Bytes, LinkError> {
+    let deadline = Instant::now() + limit;
+    let hello = Hello {
+        cluster: cluster.to_owned(),
+        node: OBSERVER,
+        incarnation: 0,
+        lane: 0,
+        sealed: false,
+    };
+    let mut poll = Poll::new()?;
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let both = Interest::READABLE | Interest::WRITABLE;
+    poll.registry().register(&mut stream, Token(0), both)?;
+    let (handshake, first) = Handshake::call(key, hello);
+    let mut link = Link::new(stream, handshake, &first);
+    let mut events = Events::with_capacity(4);
+    let mut scratch = vec![0; READ_BYTES];
+    let mut answer = None;
+    let mut asked = false;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(LinkError::Late);
+        }
+        match poll.poll(&mut events, Some(left)) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
+            _ => {}
+        }
+        if !link.check_connected()? {
+            continue;
+        }
+        let received = link.receive(&mut scratch, true, |what| {
+            if let Received::Frame(Frame { kind, payload }) = what
+                && kind == kind::REPORT
+            {
+                answer = Some(payload);
+            }
+        });
+        if let Some(answer) = answer {
+            return Ok(answer);
+        }
+        received?;
+        if link.is_open() && !asked {
+            asked = true;
+            link.send(kind::QUESTION, &[], &[])
+                .map_err(|full| io::Error::other(full.to_string()))?;
+        }
+        link.flush()?;
+    }
+}

@@ -1,0 +1,461 @@
+//! The documents of a cluster in etcd: its configuration, its nodes' numbers and registrations.
+//!
+//! ```text
+//! /cenote/kv/CLUSTER/config       what the cluster is; written once
+//! /cenote/kv/CLUSTER/id/NUMBER    the name that the number was given to, for ever
+//! /cenote/kv/CLUSTER/node/NUMBER  a node that runs: its addresses; goes with the node's lease
+//! /cenote/kv/CLUSTER/view/GROUP   who does what in a group, as docs/protocols/kv-group.md has it
+//! ```
+//!
+//! All are JSON. What is read is checked as if a stranger had written it.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::NodeId;
+use super::etcd::{Entry, Etcd, EtcdError, Swap};
+use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX};
+use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX};
+
+/// Version of the documents.
+pub const VERSION: u32 = 1;
+/// Longest name of a cluster or a node.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most lanes: connections between two nodes.
+pub const LANES_MAX: usize = 64;
+/// Most nodes; arbitrary, each keeps links to all others.
+pub const NODES_MAX: usize = 256;
+/// Bytes of values per slot: from the least that holds the largest item to 1 TiB.
+const REGION_BYTES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 40;
+/// A recovery unit: regions are whole ones.
+const UNIT_BYTES: u64 = 4096;
+/// Longest document.
+const DOCUMENT_BYTES_MAX: usize = 64 << 10;
+
+/// Why a document is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DocumentError {
+    /// It is no such document.
+    #[error("{key}: {why}")]
+    Malformed {
+        /// Where it was.
+        key: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Its shape cannot be.
+    #[error("{key}: {source}")]
+    Shape {
+        /// Where it was.
+        key: String,
+        /// What is wrong.
+        source: LayoutError,
+    },
+    /// Another cluster of that name is there.
+    #[error("cluster {0} is there already, with another configuration")]
+    Another(String),
+    /// The cluster has no configuration yet.
+    #[error("there is no cluster {0} in etcd")]
+    NoCluster(String),
+    /// A name that may not be.
+    #[error(
+        "{0:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-', the first a letter or digit"
+    )]
+    Name(String),
+    /// All numbers are given away.
+    #[error("the cluster knows {NODES_MAX} nodes, which is the most")]
+    Full,
+    /// See there.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+}
+
+/// How a group keeps its values.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// Parity slots hold a code over the data slots.
+    Coded,
+    /// Parity slots hold copies of the one data slot.
+    Replicated,
+}
+
+/// What a cluster is; the same for all its nodes and for its whole life.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ClusterConfig {
+    /// How many groups.
+    pub groups: usize,
+    /// Slots of each.
+    pub code: Code,
+    /// What parities hold.
+    pub scheme: Scheme,
+    /// Bytes of values per slot, whole units of 4 KiB.
+    pub region_bytes: u64,
+    /// Connections between two nodes; partitions are spread over them.
+    pub lanes: usize,
+    /// Whether links are encrypted after the proof of the key.
+    pub sealed: bool,
+    /// The nodes of the plan: the group's slots are laid out over them, in this order.
+    pub nodes: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigDocument {
+    version: u32,
+    groups: usize,
+    code: String,
+    scheme: Scheme,
+    region_bytes: u64,
+    lanes: usize,
+    sealed: bool,
+    nodes: Vec<String>,
+}
+
+impl ClusterConfig {
+    /// Checks what types do not.
+    ///
+    /// # Errors
+    /// `Malformed` or `Shape`, against `key`.
+    fn check(&self, key: &str) -> Result<(), DocumentError> {
+        let malformed = |why: String| Err(malformed(key, why));
+        if self.groups == 0 || self.groups > GROUPS_MAX {
+            return malformed(LayoutError::Groups(self.groups).to_string());
+        }
+        if self.code.data() > PARTITIONS_MAX || self.code.parities() > PARITIES_MAX {
+            return malformed(format!(
+                "a group of {}: it has at most {PARTITIONS_MAX} data slots and {PARITIES_MAX} parities",
+                self.code
+            ));
+        }
+        if self.scheme == Scheme::Replicated && self.code.data() != 1 {
+            return malformed(format!("replicated groups are 1+M, not {}", self.code));
+        }
+        if !REGION_BYTES.contains(&self.region_bytes)
+            || !self.region_bytes.is_multiple_of(UNIT_BYTES)
+        {
+            return malformed(format!(
+                "a region of {} bytes: {} to {}, a multiple of {UNIT_BYTES}",
+                self.region_bytes,
+                REGION_BYTES.start(),
+                REGION_BYTES.end()
+            ));
+        }
+        if self.lanes == 0 || self.lanes > LANES_MAX {
+            return malformed(format!(
+                "{} lanes: there may be 1 to {LANES_MAX}",
+                self.lanes
+            ));
+        }
+        if self.nodes.len() < self.code.slots() {
+            let (code, nodes) = (self.code, self.nodes.len());
+            return Err(DocumentError::Shape {
+                key: key.to_owned(),
+                source: LayoutError::Nodes { code, nodes },
+            });
+        }
+        if self.nodes.len() > NODES_MAX {
+            return malformed(format!("{} nodes, at most {NODES_MAX}", self.nodes.len()));
+        }
+        for (index, name) in self.nodes.iter().enumerate() {
+            check_name(name)?;
+            if self.nodes[..index].contains(name) {
+                return malformed(format!("node {name} is named twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// As JSON.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let document = ConfigDocument {
+            version: VERSION,
+            groups: self.groups,
+            code: self.code.to_string(),
+            scheme: self.scheme,
+            region_bytes: self.region_bytes,
+            lanes: self.lanes,
+            sealed: self.sealed,
+            nodes: self.nodes.clone(),
+        };
+        serde_json::to_vec(&document).expect("text and numbers")
+    }
+
+    /// Reads and checks JSON that was at `key`.
+    ///
+    /// # Errors
+    /// `Malformed` or `Shape`.
+    pub fn parse(key: &str, bytes: &[u8]) -> Result<Self, DocumentError> {
+        let document: ConfigDocument = document(key, bytes)?;
+        check_version(key, document.version)?;
+        let code = document.code.parse().map_err(|source| {
+            let key = key.to_owned();
+            DocumentError::Shape { key, source }
+        })?;
+        let config = Self {
+            groups: document.groups,
+            code,
+            scheme: document.scheme,
+            region_bytes: document.region_bytes,
+            lanes: document.lanes,
+            sealed: document.sealed,
+            nodes: document.nodes,
+        };
+        config.check(key)?;
+        Ok(config)
+    }
+}
+
+/// Whether a node takes new roles.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// It plays its roles.
+    Up,
+    /// Its roles are to go to others.
+    Draining,
+}
+
+/// A node that runs.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    /// Version of the document.
+    pub version: u32,
+    /// The node's name.
+    pub name: String,
+    /// Where clients are served; none while it serves none.
+    pub clients: Vec<SocketAddr>,
+    /// Where peers connect, by lane.
+    pub peers: Vec<SocketAddr>,
+    /// Greater each time the node starts.
+    pub incarnation: u64,
+    /// Whether it takes new roles.
+    pub state: NodeState,
+}
+
+impl Registration {
+    /// As JSON.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("text and numbers")
+    }
+
+    /// Reads and checks JSON that was at `key`.
+    ///
+    /// # Errors
+    /// `Malformed` or `Name`.
+    pub fn parse(key: &str, bytes: &[u8]) -> Result<Self, DocumentError> {
+        let found: Self = document(key, bytes)?;
+        check_version(key, found.version)?;
+        check_name(&found.name)?;
+        if found.peers.is_empty() || found.peers.len() > LANES_MAX {
+            let why = format!("{} addresses for peers", found.peers.len());
+            return Err(malformed(key, why));
+        }
+        if found.clients.len() > LANES_MAX {
+            let why = format!("{} addresses for clients", found.clients.len());
+            return Err(malformed(key, why));
+        }
+        Ok(found)
+    }
+}
+
+/// Where a cluster's documents are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Place {
+    cluster: String,
+}
+
+impl Place {
+    /// Of the cluster of this name.
+    ///
+    /// # Errors
+    /// `Name`.
+    pub fn of(cluster: &str) -> Result<Self, DocumentError> {
+        check_name(cluster)?;
+        Ok(Self {
+            cluster: cluster.to_owned(),
+        })
+    }
+
+    /// The cluster's name.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// What every key of the cluster starts with.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("/cenote/kv/{}/", self.cluster)
+    }
+
+    /// Key of the configuration.
+    #[must_use]
+    pub fn config(&self) -> String {
+        self.prefix() + "config"
+    }
+
+    /// What the keys of registrations start with.
+    #[must_use]
+    pub fn nodes(&self) -> String {
+        self.prefix() + "node/"
+    }
+
+    /// Key of a node's registration.
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> String {
+        format!("{}{node:05}", self.nodes())
+    }
+
+    /// The node whose registration has this key.
+    #[must_use]
+    pub fn node_of(&self, key: &str) -> Option<NodeId> {
+        number_after(key, &self.nodes())
+    }
+
+    /// What the keys of views start with.
+    #[must_use]
+    pub fn views(&self) -> String {
+        self.prefix() + "view/"
+    }
+
+    /// Key of a group's view.
+    #[must_use]
+    pub fn view(&self, group: usize) -> String {
+        format!("{}{group:05}", self.views())
+    }
+
+    /// The group whose view has this key.
+    #[must_use]
+    pub fn group_of(&self, key: &str) -> Option<usize> {
+        let digits = key.strip_prefix(&self.views())?;
+        let plain = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let group = plain.then(|| digits.parse().ok()).flatten()?;
+        (group < GROUPS_MAX).then_some(group)
+    }
+
+    fn ids(&self) -> String {
+        self.prefix() + "id/"
+    }
+
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// `NoCluster`, or it makes no sense.
+    pub fn read_config(&self, etcd: &Etcd) -> Result<ClusterConfig, DocumentError> {
+        let key = self.config();
+        match etcd.read(&key)? {
+            Some(entry) => ClusterConfig::parse(&key, &entry.value),
+            None => Err(DocumentError::NoCluster(self.cluster.clone())),
+        }
+    }
+
+    /// Makes the cluster, unless it is there with the very same configuration.
+    ///
+    /// # Errors
+    /// `Another`, or the configuration makes no sense.
+    pub fn found(&self, etcd: &Etcd, config: &ClusterConfig) -> Result<(), DocumentError> {
+        let key = self.config();
+        config.check(&key)?;
+        match etcd.swap(&key, 0, &config.to_bytes(), None)? {
+            Swap::Done(_) => Ok(()),
+            Swap::Changed(_) => Err(DocumentError::Another(self.cluster.clone())),
+        }
+    }
+
+    /// The number of the node of this name: the one it was given before, or the next.
+    ///
+    /// # Errors
+    /// `Full`, `Name`, or what is there makes no sense.
+    pub fn claim_number(&self, etcd: &Etcd, name: &str) -> Result<NodeId, DocumentError> {
+        check_name(name)?;
+        loop {
+            let names = self.numbers(etcd)?;
+            if let Some((node, _)) = names.iter().find(|(_, given)| given == name) {
+                return Ok(*node);
+            }
+            let next = names.iter().map(|(node, _)| node.0 + 1).max().unwrap_or(0);
+            if next as usize >= NODES_MAX {
+                return Err(DocumentError::Full);
+            }
+            let key = format!("{}{next:05}", self.ids());
+            if let Swap::Done(_) = etcd.swap(&key, 0, name.as_bytes(), None)? {
+                return Ok(NodeId(next));
+            }
+            // Another node was faster: look again, since each failure is another's success.
+        }
+    }
+
+    /// Every number that was given away, with its node's name.
+    ///
+    /// # Errors
+    /// What is there makes no sense.
+    pub fn numbers(&self, etcd: &Etcd) -> Result<Vec<(NodeId, String)>, DocumentError> {
+        let entries = etcd.list(&self.ids())?.entries;
+        entries.into_iter().map(|entry| self.given(entry)).collect()
+    }
+
+    fn given(&self, entry: Entry) -> Result<(NodeId, String), DocumentError> {
+        let node = number_after(&entry.key, &self.ids())
+            .ok_or_else(|| malformed(&entry.key, "not a node's number".into()))?;
+        let name = String::from_utf8(entry.value)
+            .map_err(|_| malformed(&entry.key, "a name that is not UTF-8".into()))?;
+        check_name(&name)?;
+        Ok((node, name))
+    }
+}
+
+fn number_after(key: &str, prefix: &str) -> Option<NodeId> {
+    let digits = key.strip_prefix(prefix)?;
+    let plain = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = plain.then(|| digits.parse().ok()).flatten()?;
+    ((number as usize) < NODES_MAX).then_some(NodeId(number))
+}
+
+/// Names become parts of keys, of file names and of lines on terminals.
+fn check_name(name: &str) -> Result<(), DocumentError> {
+    let first = name.bytes().next();
+    let good = name.len() <= NAME_BYTES_MAX
+        && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if good {
+        return Ok(());
+    }
+    Err(DocumentError::Name(
+        name.chars().take(NAME_BYTES_MAX).collect(),
+    ))
+}
+
+fn document<T: serde::de::DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, DocumentError> {
+    if bytes.len() > DOCUMENT_BYTES_MAX {
+        return Err(malformed(key, format!("{} bytes long", bytes.len())));
+    }
+    serde_json::from_slice(bytes).map_err(|error| malformed(key, error.to_string()))
+}
+
+fn check_version(key: &str, version: u32) -> Result<(), DocumentError> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let why = format!("version {version} of the document, this program knows {VERSION}");
+    Err(malformed(key, why))
+}
+
+fn malformed(key: &str, why: String) -> DocumentError {
+    DocumentError::Malformed {
+        key: key.to_owned(),
+        why,
+    }
+}
+
+const _: () = assert!(SLOTS_MAX <= NODES_MAX);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,459 @@
+//! A client of etcd, version 3, by the JSON gateway that every etcd server has.
+//!
+//! Calls block, so they are made by control threads, never by a worker. Each goes to the endpoint
+//! that answered last, and to the others in turn when that one is silent; answers and times are
+//! bounded. Every call may be repeated without harm, which is what happens when the connection
+//! breaks before the answer: see [`Etcd::swap`].
+//! Threads: [`Watch`] and [`Lease`] have one each.
+
+mod lease;
+mod message;
+mod server;
+mod watch;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+pub use lease::Lease;
+pub use server::{EtcdServer, ServerError};
+pub use watch::{Change, Watch};
+
+/// How long an endpoint may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// How long an endpoint may take for one call.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+/// Longest answer; etcd itself takes no value above 1.5 MiB by default.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// etcd's own numbers (of gRPC) of errors that another member, or a later time, may not give.
+const UNAVAILABLE: [i64; 2] = [4, 14];
+/// The token is not known or no longer.
+const UNAUTHENTICATED: i64 = 16;
+
+/// A key with its value, as etcd has it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// The store's revision of the last change of this key; what [`Etcd::swap`] compares.
+    pub mod_revision: i64,
+}
+
+/// All keys under a prefix at one revision of the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Listing {
+    /// Revision of the whole store at which this was so.
+    pub revision: i64,
+    /// By key.
+    pub entries: Vec<Entry>,
+}
+
+/// What a compare-and-swap came to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Swap {
+    /// The value stands; its revision.
+    Done(i64),
+    /// The key was changed meanwhile, to this (`None`: deleted, or never there).
+    Changed(Option<Entry>),
+}
+
+/// Why a call has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// No endpoint answered; worth another try later.
+    #[error("etcd does not answer at {endpoints}: {last}")]
+    Unreachable {
+        /// All that were tried.
+        endpoints: String,
+        /// What the last one came to.
+        last: String,
+    },
+    /// etcd answered that it will not do this.
+    #[error("etcd refuses: {message} (code {code})")]
+    Refused {
+        /// Number of gRPC.
+        code: i64,
+        /// etcd's words.
+        message: String,
+    },
+    /// The answer is not one of etcd's.
+    #[error("not an answer of etcd: {0}")]
+    Malformed(String),
+    /// No endpoint, or one that is no URL.
+    #[error("{0:?} is no address of etcd; write http://HOST:PORT, several with commas")]
+    Endpoint(String),
+}
+
+impl EtcdError {
+    /// Whether the same call may succeed later.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+}
+
+/// Name and password at etcd.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The user.
+    pub name: String,
+    /// Never printed.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({})", self.name)
+    }
+}
+
+/// The client; clones share connections.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    agent: ureq::Agent,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    endpoints: Vec<String>,
+    /// Index of the endpoint that answered last.
+    preferred: AtomicUsize,
+    credentials: Option<Credentials>,
+    token: Mutex<Option<String>>,
+}
+
+impl Etcd {
+    /// A client of the cluster with these endpoints, separated by commas. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// `Endpoint`.
+    pub fn new(endpoints: &str, credentials: Option<Credentials>) -> Result<Self, EtcdError> {
+        let endpoints: Vec<String> = endpoints
+            .split(',')
+            .map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned())
+            .collect();
+        for endpoint in &endpoints {
+            let rest = endpoint.strip_prefix("http://");
+            if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '?', '#', ' '])) {
+                return Err(EtcdError::Endpoint(endpoint.clone()));
+            }
+        }
+        // The store is in the cluster's own network; a proxy for the world outside cannot reach it.
+        let agent = ureq::Agent::config_builder()
+            .timeout_connect(Some(CONNECT_LIMIT))
+            .timeout_global(Some(CALL_LIMIT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build()
+            .into();
+        Ok(Self {
+            agent,
+            shared: Arc::new(Shared {
+                endpoints,
+                preferred: AtomicUsize::new(0),
+                credentials,
+                token: Mutex::new(None),
+            }),
+        })
+    }
+
+    /// The endpoints as they are given to [`Etcd::new`].
+    #[must_use]
+    pub fn endpoints(&self) -> String {
+        self.shared.endpoints.join(",")
+    }
+
+    /// One key; `None` when it is not there.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn read(&self, key: &str) -> Result<Option<Entry>, EtcdError> {
+        let answer: message::Range = self.call("kv/range", &json!({ "key": coded(key) }))?;
+        answer.kvs.into_iter().next().map(entry).transpose()
+    }
+
+    /// All keys that start with `prefix`, at one moment.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn list(&self, prefix: &str) -> Result<Listing, EtcdError> {
+        let answer: message::Range = self.call("kv/range", &range_of(prefix))?;
+        Ok(Listing {
+            revision: answer.header.revision,
+            entries: answer
+                .kvs
+                .into_iter()
+                .map(entry)
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Sets a key, whatever it was; with a lease it goes when the lease does. The revision.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn put(&self, key: &str, value: &[u8], lease: Option<&Lease>) -> Result<i64, EtcdError> {
+        let answer: message::Headed = self.call("kv/put", &put_of(key, value, lease))?;
+        Ok(answer.header.revision)
+    }
+
+    /// Deletes a key; that it is not there is no error.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn delete(&self, key: &str) -> Result<(), EtcdError> {
+        let key = json!({ "key": coded(key) });
+        self.call::<message::Headed>("kv/deleterange", &key)
+            .map(drop)
+    }
+
+    /// Sets a key if its last change was at `expected` (0: if it is not there).
+    ///
+    /// A connection that breaks leaves open whether the change was made, so it is asked for again;
+    /// a key that then holds this very value counts as done. Where two may want to write the same
+    /// value and only one shall, the value must name its writer.
+    ///
+    /// # Errors
+    /// See [`EtcdError`]; after `Unreachable` the change may or may not stand.
+    pub fn swap(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        lease: Option<&Lease>,
+    ) -> Result<Swap, EtcdError> {
+        self.swap_by(key, expected, value, &put_of(key, value, lease))
+    }
+
+    /// As [`Etcd::swap`], of a key that stays with the lease that it has.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn swap_value(&self, key: &str, expected: i64, value: &[u8]) -> Result<Swap, EtcdError> {
+        let put = json!({
+            "key": coded(key), "value": BASE64.encode(value), "ignore_lease": true,
+        });
+        self.swap_by(key, expected, value, &put)
+    }
+
+    fn swap_by(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        put: &Value,
+    ) -> Result<Swap, EtcdError> {
+        let request = json!({
+            "compare": [{
+                "key": coded(key), "target": "MOD", "result": "EQUAL",
+                "mod_revision": expected.to_string(),
+            }],
+            "success": [{ "request_put": put }],
+            "failure": [{ "request_range": { "key": coded(key) } }],
+        });
+        let answer: message::Txn = self.call("kv/txn", &request)?;
+        if answer.succeeded {
+            return Ok(Swap::Done(answer.header.revision));
+        }
+        let found = answer.responses.into_iter().next();
+        let found = found.and_then(|response| response.response_range);
+        let found = found.ok_or_else(|| EtcdError::Malformed("a txn without its range".into()))?;
+        let current = found.kvs.into_iter().next().map(entry).transpose()?;
+        Ok(match current {
+            Some(entry) if entry.value == value => Swap::Done(entry.mod_revision),
+            other => Swap::Changed(other),
+        })
+    }
+
+    /// Forgets all but the last state of each key at `revision`; of use to administrators.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn compact(&self, revision: i64) -> Result<(), EtcdError> {
+        let request = json!({ "revision": revision.to_string(), "physical": true });
+        self.call::<message::Headed>("kv/compaction", &request)
+            .map(drop)
+    }
+
+    /// One call, at one endpoint after the other.
+    fn call<T: DeserializeOwned>(&self, method: &str, request: &Value) -> Result<T, EtcdError> {
+        let bytes = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
+            let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+            body.read_to_vec().map_err(|error| error.to_string())
+        })?;
+        message::parse(&bytes)
+    }
+
+    /// Sends a request to one endpoint after the other until one answers in a way that counts, and
+    /// has `read` take what it says within `limit`.
+    fn each_endpoint<T>(
+        &self,
+        method: &str,
+        request: &Value,
+        limit: Duration,
+        read: impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
+    ) -> Result<T, EtcdError> {
+        let count = self.shared.endpoints.len();
+        let first = self.shared.preferred.load(Ordering::Relaxed);
+        let mut last = String::new();
+        for turn in 0..count {
+            let index = (first + turn) % count;
+            match self.at_endpoint(index, method, request, limit, &read) {
+                Ok(answer) => {
+                    self.shared.preferred.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(EtcdError::Unreachable { last: why, .. }) => last = why,
+                Err(other) => return Err(other),
+            }
+        }
+        Err(self.unreachable(last))
+    }
+
+    fn at_endpoint<T>(
+        &self,
+        index: usize,
+        method: &str,
+        request: &Value,
+        limit: Duration,
+        read: &impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
+    ) -> Result<T, EtcdError> {
+        // A second time with a new token, since etcd forgets tokens.
+        for fresh in [false, true] {
+            let token = self.token(index, fresh)?;
+            let response = self.post(index, method, request, token.as_deref(), limit)?;
+            if response.status().is_success() {
+                return read(response).map_err(|why| self.unreachable(why));
+            }
+            match self.refusal(response) {
+                EtcdError::Refused { code, .. } if code == UNAUTHENTICATED && !fresh => {}
+                error => return Err(error),
+            }
+        }
+        unreachable!("the second round returns")
+    }
+
+    fn post(
+        &self,
+        index: usize,
+        method: &str,
+        request: &Value,
+        token: Option<&str>,
+        limit: Duration,
+    ) -> Result<ureq::http::Response<ureq::Body>, EtcdError> {
+        let url = format!("{}/v3/{method}", self.shared.endpoints[index]);
+        let mut post = self
+            .agent
+            .post(&url)
+            .content_type("application/json")
+            .config()
+            .timeout_global(None)
+            .timeout_send_body(Some(CALL_LIMIT))
+            .timeout_recv_response(Some(CALL_LIMIT))
+            .timeout_recv_body(Some(limit))
+            .build();
+        if let Some(token) = token {
+            post = post.header("Authorization", token);
+        }
+        post.send(request.to_string().as_bytes())
+            .map_err(|error| self.unreachable(error.to_string()))
+    }
+
+    /// What an answer that is no success means.
+    fn refusal(&self, mut response: ureq::http::Response<ureq::Body>) -> EtcdError {
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(64 << 10);
+        let Ok(bytes) = body.read_to_vec() else {
+            return self.unreachable(format!("HTTP status {status}"));
+        };
+        match message::refusal(&bytes) {
+            Some((code, message)) if UNAVAILABLE.contains(&code) => self.unreachable(message),
+            Some((code, message)) => EtcdError::Refused { code, message },
+            None => EtcdError::Malformed(format!("HTTP status {status}")),
+        }
+    }
+
+    /// The token to show, where there are credentials.
+    fn token(&self, index: usize, fresh: bool) -> Result<Option<String>, EtcdError> {
+        let Some(credentials) = &self.shared.credentials else {
+            return Ok(None);
+        };
+        let held = || {
+            self.shared
+                .token
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = held().clone();
+        if known.is_some() && !fresh {
+            return Ok(known);
+        }
+        let request = json!({ "name": credentials.name, "password": credentials.password });
+        let mut response = self.post(index, "auth/authenticate", &request, None, CALL_LIMIT)?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response));
+        }
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let bytes = body
+            .read_to_vec()
+            .map_err(|error| self.unreachable(error.to_string()))?;
+        let token = message::parse::<message::Token>(&bytes)?.token;
+        *held() = Some(token.clone());
+        Ok(Some(token))
+    }
+
+    fn unreachable(&self, last: String) -> EtcdError {
+        EtcdError::Unreachable {
+            endpoints: self.endpoints(),
+            last,
+        }
+    }
+}
+
+fn coded(text: &str) -> String {
+    BASE64.encode(text)
+}
+
+/// The request for a prefix: from it to the first key that no longer starts with it.
+fn range_of(prefix: &str) -> Value {
+    let mut end = prefix.as_bytes().to_vec();
+    // UTF-8 has no byte 255, so the last byte always has a successor.
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0),
+    }
+    let from = if prefix.is_empty() { "\0" } else { prefix };
+    json!({ "key": coded(from), "range_end": BASE64.encode(end) })
+}
+
+fn put_of(key: &str, value: &[u8], lease: Option<&Lease>) -> Value {
+    let lease = lease.map_or(0, Lease::id);
+    json!({ "key": coded(key), "value": BASE64.encode(value), "lease": lease.to_string() })
+}
+
+fn entry(pair: message::Pair) -> Result<Entry, EtcdError> {
+    let decode = |text: &str| {
+        BASE64
+            .decode(text)
+            .map_err(|error| EtcdError::Malformed(error.to_string()))
+    };
+    let key = String::from_utf8(decode(&pair.key)?)
+        .map_err(|_| EtcdError::Malformed("a key that is not UTF-8".into()))?;
+    Ok(Entry {
+        key,
+        value: decode(&pair.value)?,
+        mod_revision: pair.mod_revision,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,532 @@
+//! A lane: one worker's part of a node. It has the node's members of some groups, and one link to
+//! each other node, on which these groups speak.
+//!
+//! Group g is on lane g mod lanes, on every node. A request for a key of another lane goes to that
+//! worker, one for another node's partition over the link of its lane. Nothing here blocks: what
+//! has to be agreed on in etcd is [wished](super::node::Wish) for, and comes back as an [`Order`].
+//!
+//! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
+//! taken the link is broken, and both sides begin anew.
+
+mod forwarding;
+mod posting;
+mod steering;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use mio::event::Event;
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::NodeId;
+use super::config::{ClusterConfig, NodeState, Scheme};
+use super::detector::{Action, Cause, Detector, State};
+use super::frame::{self, Frame, kind};
+use super::links::{LinkEvent, Links, TOKENS};
+use super::node::{ChangeReport, GroupReport, Shared};
+use crate::group::member::{Member, Shape};
+use crate::group::owner::{Owner, Refusal};
+use crate::group::process::Process;
+use crate::group::view::{self, View};
+use crate::group::wire;
+use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
+use forwarding::Forwarding;
+use posting::{Outbox, Way};
+use steering::Steering;
+
+/// Longest time between two turns: leases are asked for, and what is stable is told.
+const TURN_MAX: Duration = Duration::from_millis(10);
+/// The same where nothing has happened for [`BUSY_NS`].
+const IDLE_TURN_MAX: Duration = Duration::from_millis(50);
+const BUSY_NS: u64 = 200_000_000;
+/// How often a lane says how its groups are.
+const REPORT_EVERY_NS: u64 = 200_000_000;
+/// What the node's thread tells a lane.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// A node is registered; or it is not any more.
+    Node {
+        node: NodeId,
+        registered: Option<Registered>,
+    },
+    /// A view was agreed on.
+    View { group: usize, view: Arc<View> },
+    /// What was wished for was not agreed on, for sure.
+    Refused { group: usize, number: u32 },
+}
+
+/// What is known of a node that is registered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registered {
+    pub(super) incarnation: u64,
+    /// Where the lane's peer is.
+    pub(super) address: Option<SocketAddr>,
+    pub(super) state: NodeState,
+}
+
+/// A member and what is known of its group.
+struct Seat {
+    group: usize,
+    member: Member,
+    steering: Steering,
+}
+
+/// See the [module](self).
+pub(super) struct Lane {
+    index: usize,
+    config: Arc<ClusterConfig>,
+    me: Process,
+    links: Links,
+    detector: Detector,
+    events: Vec<LinkEvent>,
+    seats: Vec<Seat>,
+    /// In place of a partition that is not here.
+    closed: Owner,
+    /// Processes at the other ends of open links.
+    linked: BTreeMap<NodeId, Process>,
+    registered: BTreeMap<NodeId, Registered>,
+    /// Messages that a link has no room for yet.
+    outboxes: BTreeMap<NodeId, Outbox>,
+    /// Where a message is encoded.
+    head: BytesMut,
+    forwarding: Forwarding,
+    shared: Arc<Shared>,
+    waker: UnixStream,
+    seconds: u32,
+    reported_at: u64,
+    idle_at: u64,
+    /// When something last happened that may have to be followed up.
+    busy_at: u64,
+}
+
+/// What a lane is made of.
+pub(super) struct Parts {
+    pub(super) index: usize,
+    pub(super) config: Arc<ClusterConfig>,
+    pub(super) me: Process,
+    pub(super) links: Links,
+    pub(super) detector: Detector,
+    pub(super) shared: Arc<Shared>,
+    pub(super) waker: UnixStream,
+}
+
+/// Nanoseconds of a clock that goes on while the machine sleeps: leases run out then, too.
+pub(super) fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).expect("time since the start");
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).expect("a part of a second")
+}
+
+impl Lane {
+    pub(super) fn new(parts: Parts) -> Self {
+        let config = &parts.config;
+        let shape = Shape {
+            scheme: match config.scheme {
+                Scheme::Coded => view::Scheme::Coded,
+                Scheme::Replicated => view::Scheme::Replicated,
+            },
+            k: config.code.data(),
+            m: config.code.parities(),
+            region_bytes: config.region_bytes,
+            evicts: true,
+        };
+        let groups = (parts.index..config.groups).step_by(config.lanes);
+        let seat = |group| Seat {
+            group,
+            member: Member::new(parts.me, shape.clone()),
+            steering: Steering::default(),
+        };
+        Self {
+            seats: groups.map(seat).collect(),
+            index: parts.index,
+            me: parts.me,
+            links: parts.links,
+            detector: parts.detector,
+            events: Vec::new(),
+            closed: Owner::closed(),
+            linked: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            outboxes: BTreeMap::new(),
+            head: BytesMut::new(),
+            forwarding: Forwarding::default(),
+            shared: parts.shared,
+            waker: parts.waker,
+            seconds: 0,
+            reported_at: 0,
+            idle_at: 0,
+            busy_at: 0,
+            config: parts.config,
+        }
+    }
+
+    /// The seat and the partition of an index.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let k = self.config.code.data();
+        (index / k, index % k)
+    }
+
+    fn is_mine(&self, index: usize) -> bool {
+        let (seat, partition) = self.place(index);
+        let member = &self.seats[seat].member;
+        member.owned().any(|owned| owned == partition)
+    }
+
+    /// Takes what the node's thread has said.
+    fn take_orders(&mut self, now: Instant) {
+        for order in self.shared.take_orders(self.index) {
+            self.busy_at = now_ns();
+            match order {
+                Order::Node { node, registered } => {
+                    self.take_registration(node, registered, now);
+                }
+                Order::View { group, view } => {
+                    tracing::info!(group, number = view.number, "view");
+                    if let Some(seat) = self.seat_of(group) {
+                        seat.steering.note_view(view.number);
+                        seat.member.adopt(&view);
+                    }
+                }
+                Order::Refused { group, number } => {
+                    if let Some(seat) = self.seat_of(group)
+                        && seat.steering.note_refusal(number)
+                    {
+                        seat.member.reopen();
+                    }
+                }
+            }
+        }
+    }
+
+    fn seat_of(&mut self, group: usize) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.group == group)
+    }
+
+    fn take_registration(&mut self, node: NodeId, found: Option<Registered>, now: Instant) {
+        if node.0 == self.me.node {
+            return;
+        }
+        match found {
+            Some(found) => {
+                self.registered.insert(node, found);
+                self.detector.add(node, now);
+                self.links
+                    .set_peer(node, found.address, now, &mut self.events);
+            }
+            None => {
+                self.registered.remove(&node);
+                if !self.links.is_open(node) {
+                    self.links.set_peer(node, None, now, &mut self.events);
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self, asks: &mut Batch, answers: &mut Batch) {
+        while !self.events.is_empty() {
+            let events = std::mem::take(&mut self.events);
+            // All of them came before.
+            let (now, clock) = (Instant::now(), now_ns());
+            for event in events {
+                if !is_routine(&event) {
+                    self.busy_at = clock;
+                }
+                match event {
+                    LinkEvent::Up { peer, incarnation } => self.link_up(peer, incarnation, now),
+                    LinkEvent::Down { peer, error } => {
+                        tracing::debug!(%peer, %error, lane = self.index, "link");
+                        self.detector.handle_disconnected(peer, now);
+                        self.link_down(peer, asks, answers);
+                    }
+                    LinkEvent::Frame { peer, frame } => {
+                        self.detector.handle_heard(peer, now);
+                        if let Err(error) =
+                            self.take_frame(peer, frame, asks, answers, (now, clock))
+                        {
+                            tracing::warn!(%peer, error, "give the link up");
+                            self.links.reset(peer, now, &mut self.events);
+                        }
+                    }
+                    LinkEvent::Asked { observer, frame } => {
+                        if frame.kind == kind::QUESTION {
+                            let report = self.shared.report(&self.detector, &self.links, now);
+                            let report = Bytes::from(report.to_bytes());
+                            self.links.answer(observer, kind::REPORT, &report);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn link_up(&mut self, peer: NodeId, incarnation: u64, now: Instant) {
+        self.detector.add(peer, now);
+        self.detector.handle_connected(peer, now);
+        let process = Process {
+            node: peer.0,
+            incarnation,
+        };
+        // What was said to it before is lost: `connected` comes first on a connection.
+        self.post(Way::Outbox);
+        self.linked.insert(peer, process);
+        self.outboxes.remove(&peer);
+        self.forwarding.link_up(peer);
+        for seat in &mut self.seats {
+            seat.member.connected(process);
+        }
+        self.post(Way::Outbox);
+    }
+
+    fn link_down(&mut self, peer: NodeId, asks: &mut Batch, answers: &mut Batch) {
+        self.linked.remove(&peer);
+        self.outboxes.remove(&peer);
+        self.forwarding.link_down(peer, asks, answers);
+        if !self.registered.contains_key(&peer) {
+            let now = Instant::now();
+            self.links.set_peer(peer, None, now, &mut self.events);
+        }
+    }
+
+    fn take_frame(
+        &mut self,
+        peer: NodeId,
+        frame: Frame,
+        asks: &mut Batch,
+        answers: &mut Batch,
+        (now, clock): (Instant, u64),
+    ) -> Result<(), String> {
+        let bad = |error: &dyn std::fmt::Display| error.to_string();
+        match frame.kind {
+            kind::PING => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.put(peer, kind::PONG, [frame::ping(number), Bytes::new()]);
+            }
+            kind::PONG => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.detector.handle_answer(peer, number, now);
+            }
+            kind::FORWARD => self.forwarding.take_ask(peer, &frame.payload, asks)?,
+            kind::REPLY => self.forwarding.take_reply(peer, &frame.payload, answers)?,
+            kind::GROUP => {
+                let from = *self.linked.get(&peer).ok_or("it is not linked")?;
+                let frame = wire::decode(frame.payload).map_err(|error| bad(&error))?;
+                let seat = self.seat_of(usize::from(frame.group));
+                let seat = seat.ok_or("a group of another lane")?;
+                seat.member.handle(from, frame.view, frame.message, clock);
+            }
+            kind => return Err(format!("a frame of kind {kind}")),
+        }
+        Ok(())
+    }
+
+    /// A frame that may be left out.
+    fn put(&mut self, node: NodeId, kind: u8, parts: [Bytes; 2]) {
+        if let Err(error) = self.links.send(node, kind, &parts) {
+            tracing::debug!(%node, %error, "send");
+        }
+    }
+
+    fn detect(&mut self, now: Instant) {
+        for action in self.detector.poll(now) {
+            match action {
+                Action::Probe { peer, number } => {
+                    self.put(peer, kind::PING, [frame::ping(number), Bytes::new()]);
+                }
+                Action::Changed { peer, state } => {
+                    self.busy_at = now_ns();
+                    tracing::info!(%peer, ?state, lane = self.index, "peer");
+                    if state == State::Suspect(Cause::Silent) {
+                        // What was asked over it would wait for as long as it is silent.
+                        self.links.reset(peer, now, &mut self.events);
+                    }
+                    if self.index == 0 {
+                        self.shared.note_change(ChangeReport::now(peer, state));
+                    }
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, now: u64) {
+        if now.saturating_sub(self.reported_at) < REPORT_EVERY_NS {
+            return;
+        }
+        self.reported_at = now;
+        let reports = self.seats.iter().filter_map(|seat| {
+            let view = seat.member.view()?.clone();
+            Some(GroupReport::of(seat.group, &view, &seat.member))
+        });
+        let reports = reports.collect();
+        self.shared.set_groups(self.index, reports);
+    }
+}
+
+/// Whether an event comes though nothing happens.
+fn is_routine(event: &LinkEvent) -> bool {
+    match event {
+        LinkEvent::Frame { frame, .. } => matches!(frame.kind, kind::PING | kind::PONG),
+        LinkEvent::Asked { .. } => true,
+        _ => false,
+    }
+}
+
+impl Backend for Lane {
+    type Partition = Owner;
+
+    fn route(&self, hash: u64) -> Route {
+        let k = self.config.code.data();
+        let partitions = (self.config.groups * k) as u64;
+        let number = ((hash & 0xffff_ffff) * partitions) >> 32;
+        let number = usize::try_from(number).expect("is below their number");
+        let (group, partition) = (number / k, number % k);
+        let lane = group % self.config.lanes;
+        if lane != self.index {
+            return Route::Worker(lane);
+        }
+        let seat = group / self.config.lanes;
+        let view = self.seats[seat].member.view();
+        match view.and_then(|view| view.owner(partition)) {
+            Some(owner) if owner.node != self.me.node => Route::Node(owner.node),
+            _ => Route::Here(seat * k + partition),
+        }
+    }
+
+    fn everyone(&self) -> Vec<Route> {
+        let mut nodes: Vec<u32> = self
+            .seats
+            .iter()
+            .filter_map(|seat| seat.member.view())
+            .flat_map(|view| (0..view.partitions.len()).filter_map(|index| view.owner(index)))
+            .map(|owner| owner.node)
+            .filter(|node| *node != self.me.node)
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let workers = (0..self.config.lanes).filter(|lane| *lane != self.index);
+        let mut routes = vec![Route::Here(0)];
+        routes.extend(workers.map(Route::Worker));
+        routes.extend(nodes.into_iter().map(Route::Node));
+        routes
+    }
+
+    fn partition_count(&self) -> usize {
+        self.seats.len() * self.config.code.data()
+    }
+
+    fn partition(&mut self, index: usize) -> &mut Owner {
+        let (seat, partition) = self.place(index);
+        match self.seats[seat].member.owner(partition) {
+            Some(owner) => owner,
+            None => &mut self.closed,
+        }
+    }
+
+    fn may_serve(&mut self, index: usize) -> bool {
+        let (seat, partition) = self.place(index);
+        self.busy_at = now_ns();
+        self.seats[seat].member.may_read(partition, self.busy_at)
+    }
+
+    fn is_here(&self, index: usize) -> bool {
+        self.is_mine(index)
+    }
+
+    fn tenure(&self, index: usize) -> u32 {
+        let (seat, partition) = self.place(index);
+        self.seats[seat].member.tenure(partition).unwrap_or(0)
+    }
+
+    fn on_refusal(&mut self, index: usize, refusal: Refusal) {
+        let (seat, partition) = self.place(index);
+        if let Refusal::Units(run) = refusal {
+            self.seats[seat].member.want(partition, run, now_ns());
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = Figures::default();
+        for seat in &self.seats {
+            for (_, owner) in seat.member.owned_partitions() {
+                let replica = owner.replica();
+                let allocator = replica.allocator();
+                let values = allocator.region_bytes() - allocator.free_bytes();
+                figures.items += replica.table().len() as u64;
+                figures.bytes += values + replica.table().used_bytes();
+                figures.evictions += owner.evictions();
+            }
+        }
+        figures
+    }
+
+    fn tick(&mut self, now: u64) {
+        self.seconds = u32::try_from(now).unwrap_or(u32::MAX);
+    }
+
+    fn register(&mut self, registry: &Registry) -> std::io::Result<()> {
+        let token = Token(FIRST_TOKEN.0 + TOKENS);
+        registry.register(&mut self.waker, token, Interest::READABLE)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let now = Instant::now();
+        if self.links.owns(event.token()) {
+            self.links.handle(event, now, &mut self.events);
+        } else {
+            self.shared.drain(&mut self.waker);
+        }
+    }
+
+    fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
+        self.forwarding.ask(NodeId(node), ticket, text);
+    }
+
+    fn answer(&mut self, ticket: Ticket, text: &[u8]) {
+        if let Asker::Node(node) = ticket.asker {
+            self.forwarding.reply(NodeId(node), ticket, text);
+        }
+    }
+
+    fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
+        let now = Instant::now();
+        self.take_orders(now);
+        self.links.tick(now, &mut self.events);
+        self.take_events(asks, answers);
+        self.forwarding.take_waiting(asks);
+        self.forwarding.take_refused(answers);
+        self.detect(now);
+        let clock = now_ns();
+        self.report(clock);
+    }
+
+    fn flush(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let clock = now_ns();
+        let is_idle = clock.saturating_sub(self.idle_at) >= 5_000_000;
+        if is_idle {
+            self.idle_at = clock;
+            self.steer(clock);
+        }
+        for seat in &mut self.seats {
+            seat.member.tick(self.seconds);
+            seat.member.flush(clock, is_idle);
+        }
+        self.post(Way::Link);
+        self.fill_links(now);
+        self.forwarding.send(&mut self.links);
+        self.links.flush(now, &mut self.events);
+        if !self.events.is_empty() {
+            // Links that broke just now.
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [self.links.next_deadline(now), self.detector.next_deadline()];
+        let due = deadlines.into_iter().flatten().min();
+        let is_busy = clock.saturating_sub(self.busy_at) < BUSY_NS;
+        let turn_max = if is_busy { TURN_MAX } else { IDLE_TURN_MAX };
+        let wait = due.map_or(turn_max, |at| at.saturating_duration_since(now));
+        Some(wait.min(turn_max))
+    }
+}

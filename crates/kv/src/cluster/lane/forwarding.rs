@@ -1,0 +1,238 @@
+//! Requests for partitions of other nodes, on their way there and back.
+//!
+//! Requests of one client to one node stay in order. What waits for a link is served by whoever owns
+//! the partition when the view changes; what was sent over a link that broke may have been done: a
+//! read is asked again, of anything else nobody knows the outcome.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::super::NodeId;
+use super::super::forward::{Forward, Window, read_reply, reply_head};
+use super::super::frame::kind;
+use super::super::links::Links;
+use crate::protocol::{Limits, Parser, Request, Step};
+use crate::server::{Asker, Batch, Ticket};
+
+/// Requests that wait for a link.
+const WAITING_MAX: usize = 64 << 10;
+/// What is answered where nobody knows.
+const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
+const TOO_MANY: &[u8] = b"SERVER_ERROR too many requests wait for a node\r\n";
+
+#[derive(Default)]
+pub(super) struct Forwarding {
+    nodes: BTreeMap<NodeId, Way>,
+    /// Answers without a request that is on its way: refused at once.
+    refused: Vec<(Ticket, &'static [u8])>,
+}
+
+/// To one node.
+#[derive(Default)]
+struct Way {
+    waiting: VecDeque<Asked>,
+    window: Window<Asked>,
+    /// Answers to its requests that the link has no room for.
+    replies: VecDeque<(u64, Bytes)>,
+    /// Counts its links: an answer to a request of an earlier one is dropped.
+    link: u32,
+    is_open: bool,
+}
+
+struct Asked {
+    ticket: Ticket,
+    text: Bytes,
+}
+
+impl Forwarding {
+    pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
+        let way = self.nodes.entry(node).or_default();
+        if way.waiting.len() >= WAITING_MAX {
+            self.refused.push((ticket, TOO_MANY));
+            return;
+        }
+        let text = Bytes::copy_from_slice(text);
+        way.waiting.push_back(Asked { ticket, text });
+    }
+
+    pub(super) fn reply(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
+        let way = self.nodes.entry(node).or_default();
+        if way.link == ticket.client {
+            let text = Bytes::copy_from_slice(text);
+            way.replies.push_back((ticket.slot, text));
+        }
+    }
+
+    pub(super) fn link_up(&mut self, node: NodeId) {
+        let way = self.nodes.entry(node).or_default();
+        way.link = way.link.wrapping_add(1);
+        way.is_open = true;
+    }
+
+    pub(super) fn link_down(&mut self, node: NodeId, asks: &mut Batch, answers: &mut Batch) {
+        let Some(way) = self.nodes.get_mut(&node) else {
+            return;
+        };
+        way.is_open = false;
+        way.link = way.link.wrapping_add(1);
+        way.replies.clear();
+        for asked in way.window.fail() {
+            match fate(&asked.text) {
+                Fate::Again => asks.push(asked.ticket, &asked.text),
+                Fate::Unknown => answers.push(asked.ticket, UNKNOWN),
+                Fate::Silent => answers.push(asked.ticket, b""),
+            }
+        }
+    }
+
+    /// A request of another node.
+    pub(super) fn take_ask(
+        &mut self,
+        node: NodeId,
+        payload: &Bytes,
+        asks: &mut Batch,
+    ) -> Result<(), String> {
+        let forward = Forward::read(payload).map_err(|error| error.to_string())?;
+        let way = self.nodes.entry(node).or_default();
+        let ticket = Ticket {
+            asker: Asker::Node(node.0),
+            client: way.link,
+            generation: forward.client,
+            slot: forward.number,
+        };
+        asks.push(ticket, &forward.text);
+        Ok(())
+    }
+
+    /// The answer of another node.
+    pub(super) fn take_reply(
+        &mut self,
+        node: NodeId,
+        payload: &Bytes,
+        answers: &mut Batch,
+    ) -> Result<(), String> {
+        let (number, text) = read_reply(payload).map_err(|error| error.to_string())?;
+        let way = self.nodes.entry(node).or_default();
+        let asked = way
+            .window
+            .reply(number)
+            .map_err(|error| error.to_string())?;
+        answers.push(asked.ticket, &text);
+        Ok(())
+    }
+
+    /// Whoever waits for a node that owns nothing of theirs any more is to ask anew.
+    pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
+        for way in self.nodes.values_mut().filter(|way| !way.is_open) {
+            for asked in way.waiting.drain(..) {
+                asks.push(asked.ticket, &asked.text);
+            }
+        }
+    }
+
+    /// What could not even wait.
+    pub(super) fn take_refused(&mut self, answers: &mut Batch) {
+        for (ticket, text) in self.refused.drain(..) {
+            answers.push(ticket, text);
+        }
+    }
+
+    /// Gives links what they have room for.
+    pub(super) fn send(&mut self, links: &mut Links) {
+        for (node, way) in self.nodes.iter_mut().filter(|(_, way)| way.is_open) {
+            while let Some((number, text)) = way.replies.front() {
+                let parts = [reply_head(*number), text.clone()];
+                if links.send(*node, kind::REPLY, &parts).is_err() {
+                    break;
+                }
+                way.replies.pop_front();
+            }
+            while let Some(asked) = way.waiting.pop_front() {
+                let bytes = asked.text.len();
+                if links.room_bytes(*node) < bytes + 64 {
+                    way.waiting.push_front(asked);
+                    break;
+                }
+                let (ticket, text) = (asked.ticket, asked.text.clone());
+                let Ok(number) = way.window.ask(asked, bytes) else {
+                    way.waiting.push_front(Asked { ticket, text });
+                    break;
+                };
+                let forward = Forward {
+                    number,
+                    client: client_of(&ticket),
+                    text,
+                };
+                let parts = [forward.head(), forward.text];
+                if links.send(*node, kind::FORWARD, &parts).is_err() {
+                    tracing::warn!(%node, "a link without the room that it had");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Tells clients of one front apart, as far as it can be told in 32 bits: two that are taken for one
+/// only wait for each other.
+fn client_of(ticket: &Ticket) -> u32 {
+    ticket.client.wrapping_mul(0x9e37_79b1) ^ ticket.generation
+}
+
+enum Fate {
+    Again,
+    Unknown,
+    Silent,
+}
+
+/// What becomes of a request whose answer is lost.
+fn fate(text: &[u8]) -> Fate {
+    let limits = Limits {
+        item_bytes_max: u64::MAX,
+        ..Limits::default()
+    };
+    let mut parser = Parser::new(limits);
+    let Step::Request { request, .. } = parser.parse(text) else {
+        return Fate::Unknown;
+    };
+    match request {
+        Request::Get(get) if get.touch.is_none() => Fate::Again,
+        Request::MetaGet(get)
+            if get.touch.is_none() && get.vivify.is_none() && get.recache.is_none() =>
+        {
+            Fate::Again
+        }
+        Request::MetaDebug(_) => Fate::Again,
+        Request::Store(store) if store.noreply => Fate::Silent,
+        Request::Delete { noreply: true, .. }
+        | Request::Arithmetic { noreply: true, .. }
+        | Request::Touch { noreply: true, .. }
+        | Request::FlushAll { .. } => Fate::Silent,
+        _ => Fate::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_are_asked_again() {
+        let is_again = |text: &[u8]| matches!(fate(text), Fate::Again);
+        assert!(is_again(b"get a\r\n") && is_again(b"gets a\r\n") && is_again(b"mg a v c\r\n"));
+        for text in [
+            &b"gat 5 a\r\n"[..],
+            b"mg a N30\r\n",
+            b"set a 0 0 1\r\nx\r\n",
+            b"incr a 1\r\n",
+            b"md a\r\n",
+        ] {
+            assert!(matches!(fate(text), Fate::Unknown), "{text:?}");
+        }
+        assert!(matches!(
+            fate(b"set a 0 0 1 noreply\r\nx\r\n"),
+            Fate::Silent
+        ));
+    }
+}

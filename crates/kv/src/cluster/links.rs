@@ -1,0 +1,562 @@
+//! All links of one lane of a node: who connects to whom, again when a link broke, and what came.
+//!
+//! Between two nodes there is one connection per lane, and the node with the lesser number makes
+//! it. A lane belongs to one thread, whose loop hands us the events of its sockets and the time;
+//! [`Links::flush`] at the end of a turn writes all that was sent in it. A broken link is told as
+//! [`LinkEvent::Down`]; what was on its way then is the caller's to send again.
+//! Observers connect as nodes do and may only ask.
+//!
+//! Bounds: [`STRANGERS_MAX`] connections that have not proven the key, [`OBSERVERS_MAX`] observers.
+
+mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use cenote_fabric::ClusterKey;
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+
+use super::NodeId;
+use super::frame::Frame;
+use super::handshake::{Finished, Handshake, Hello, OBSERVER};
+use super::link::{Full, Link, LinkError, Misplaced, READ_BYTES, Received};
+
+/// Connections of whom nothing is known yet.
+pub const STRANGERS_MAX: usize = 64;
+/// Observers at one time.
+pub const OBSERVERS_MAX: usize = 16;
+/// Tokens that a lane may use, from the one that it is given.
+pub const TOKENS: usize = 1 << 16;
+/// How long a connection has to be open, and an observer to be done.
+const OPEN_LIMIT: Duration = Duration::from_secs(2);
+const OBSERVER_LIMIT: Duration = Duration::from_secs(10);
+/// Between two tries to connect: the first, doubled up to the most.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// A link that was open for so long is no failed try: it is made again at once.
+const LASTED: Duration = Duration::from_secs(1);
+
+/// What has happened.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// The link to a peer is open.
+    Up {
+        /// Whose.
+        peer: NodeId,
+        /// Of the process that has it now.
+        incarnation: u64,
+    },
+    /// It is no more. Frames that were sent on it may have arrived or not.
+    Down {
+        /// Whose.
+        peer: NodeId,
+        /// Why.
+        error: LinkError,
+    },
+    /// A frame of a peer, in the order of its sending.
+    Frame {
+        /// Whose.
+        peer: NodeId,
+        /// What it says.
+        frame: Frame,
+    },
+    /// A frame of an observer.
+    Asked {
+        /// To answer it.
+        observer: Observer,
+        /// What it says.
+        frame: Frame,
+    },
+}
+
+/// An observer's connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Observer(usize);
+
+/// A frame was not taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// Too much waits to be written: hold back until there is room.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// There is no open link.
+    #[error("no link to node {0}")]
+    Down(NodeId),
+}
+
+/// The links.
+pub struct Links {
+    hello: Hello,
+    key: ClusterKey,
+    listener: TcpListener,
+    registry: Registry,
+    first_token: usize,
+    next_token: usize,
+    connections: BTreeMap<usize, Connection>,
+    peers: BTreeMap<NodeId, Peer>,
+    /// Connections that have something to read which the socket will not say again.
+    unread: VecDeque<usize>,
+    scratch: Vec<u8>,
+}
+
+struct Connection {
+    link: Link,
+    role: Role,
+    /// When it is closed unless it is a peer's by then.
+    deadline: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Role {
+    /// We made it to this node; it is not open yet.
+    Calling(NodeId),
+    /// Somebody made it to us.
+    Stranger,
+    Peer(NodeId),
+    Observer,
+}
+
+#[derive(Default)]
+struct Peer {
+    address: Option<SocketAddr>,
+    /// The connection that is made, or open.
+    connection: Option<usize>,
+    open: bool,
+    incarnation: u64,
+    opened_at: Option<Instant>,
+    /// Tries since it was last open for a while.
+    tries: u32,
+    retry_at: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Links {
+    /// Links of the node that `hello` says, which accepts connections at `listener`; sockets are
+    /// registered under [`TOKENS`] tokens from `first_token` on.
+    ///
+    /// # Errors
+    /// The listener cannot be registered.
+    pub fn new(
+        hello: Hello,
+        key: ClusterKey,
+        mut listener: TcpListener,
+        registry: &Registry,
+        first_token: usize,
+    ) -> io::Result<Self> {
+        let registry = registry.try_clone()?;
+        registry.register(&mut listener, Token(first_token), Interest::READABLE)?;
+        Ok(Self {
+            hello,
+            key,
+            listener,
+            registry,
+            first_token,
+            next_token: 1,
+            connections: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            unread: VecDeque::new(),
+            scratch: vec![0; READ_BYTES],
+        })
+    }
+
+    /// Where peers connect.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A peer and where it is now (`None`: not known). A link to another address is given up.
+    pub fn set_peer(
+        &mut self,
+        node: NodeId,
+        address: Option<SocketAddr>,
+        now: Instant,
+        events: &mut Vec<LinkEvent>,
+    ) {
+        let peer = self.peers.entry(node).or_default();
+        if peer.address == address {
+            return;
+        }
+        peer.address = address;
+        peer.tries = 0;
+        peer.retry_at = address.map(|_| now);
+        // The one that calls knows better where from: only links that we make depend on this.
+        if self.hello.node < node
+            && let Some(connection) = peer.connection
+        {
+            self.close(connection, LinkError::Replaced, now, events);
+        }
+        self.connect_due(now);
+    }
+
+    /// Breaks the link to a peer; it is made again.
+    pub fn reset(&mut self, node: NodeId, now: Instant, events: &mut Vec<LinkEvent>) {
+        if let Some(connection) = self.peers.get(&node).and_then(|peer| peer.connection) {
+            self.close(connection, LinkError::Late, now, events);
+        }
+    }
+
+    /// Whether the link to a peer is open.
+    #[must_use]
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.open)
+    }
+
+    /// What the last try to reach a peer that is not linked came to.
+    #[must_use]
+    pub fn trouble(&self, node: NodeId) -> Option<&str> {
+        self.peers.get(&node)?.trouble.as_deref()
+    }
+
+    /// Whether the event is of one of our sockets.
+    #[must_use]
+    pub fn owns(&self, token: Token) -> bool {
+        (self.first_token..self.first_token + TOKENS).contains(&token.0)
+    }
+
+    /// Takes an event of one of our sockets.
+    pub fn handle(&mut self, event: &Event, now: Instant, events: &mut Vec<LinkEvent>) {
+        let token = event.token().0 - self.first_token;
+        if token == 0 {
+            self.accept(now);
+            return;
+        }
+        let Some(connection) = self.connections.get(&token) else {
+            // Closed earlier in this turn.
+            return;
+        };
+        if let Role::Calling(_) = connection.role {
+            match connection.link.check_connected() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.close(token, error.into(), now, events),
+            }
+        }
+        if event.is_readable() {
+            // An end that was told with these bytes is not told again.
+            let has_ended = event.is_read_closed() || event.is_error();
+            self.receive(token, has_ended, now, events);
+        }
+        if event.is_writable() {
+            self.flush_one(token, now, events);
+        }
+    }
+
+    /// Goes on with what was left unread, connects where it is time, and closes what is late.
+    pub fn tick(&mut self, now: Instant, events: &mut Vec<LinkEvent>) {
+        for _ in 0..self.unread.len() {
+            if let Some(token) = self.unread.pop_front() {
+                self.receive(token, true, now, events);
+            }
+        }
+        let late: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| {
+                !matches!(connection.role, Role::Peer(_)) && now >= connection.deadline
+            })
+            .map(|(&token, _)| token)
+            .collect();
+        for token in late {
+            self.close(token, LinkError::Late, now, events);
+        }
+        self.connect_due(now);
+    }
+
+    /// Writes what was sent in this turn.
+    pub fn flush(&mut self, now: Instant, events: &mut Vec<LinkEvent>) {
+        let mut broken = Vec::new();
+        for (&token, connection) in &mut self.connections {
+            if let Err(error) = connection.link.flush() {
+                broken.push((token, error));
+            }
+        }
+        for (token, error) in broken {
+            self.close(token, error, now, events);
+        }
+    }
+
+    /// When [`Links::tick`] has something to do next; a time that is over means at once.
+    #[must_use]
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        if !self.unread.is_empty() {
+            return Some(now);
+        }
+        let retries = self.peers.values().filter_map(|peer| peer.retry_at);
+        let connections = self.connections.values();
+        let late = connections.filter(|connection| !matches!(connection.role, Role::Peer(_)));
+        retries
+            .chain(late.map(|connection| connection.deadline))
+            .min()
+    }
+
+    fn accept(&mut self, now: Instant) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Of one connection, or no descriptors left: the next one says so again.
+                Err(error) => return tracing::warn!(%error, "accept a peer"),
+            };
+            let strangers = self.connections.values();
+            let strangers = strangers.filter(|connection| connection.role == Role::Stranger);
+            if strangers.count() >= STRANGERS_MAX {
+                // Dropped: nobody who holds the key is kept waiting behind those who do not.
+                continue;
+            }
+            let handshake = Handshake::wait(&self.key, self.hello.clone());
+            if let Err(error) = self.add(stream, handshake, &[], Role::Stranger, now) {
+                tracing::warn!(%error, "take a peer's connection");
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        handshake: Handshake,
+        first: &[u8],
+        role: Role,
+        now: Instant,
+    ) -> io::Result<usize> {
+        stream.set_nodelay(true)?;
+        let token = self.free_token();
+        let id = Token(self.first_token + token);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.registry.register(&mut stream, id, both)?;
+        let connection = Connection {
+            link: Link::new(stream, handshake, first),
+            role,
+            deadline: now + OPEN_LIMIT,
+        };
+        self.connections.insert(token, connection);
+        Ok(token)
+    }
+
+    /// A token that is not in use, and was not until lately: events of this turn may still name it.
+    fn free_token(&mut self) -> usize {
+        loop {
+            let token = self.next_token;
+            self.next_token = if token + 1 == TOKENS { 1 } else { token + 1 };
+            if !self.connections.contains_key(&token) {
+                return token;
+            }
+        }
+    }
+
+    fn connect_due(&mut self, now: Instant) {
+        let due: Vec<(NodeId, SocketAddr)> = self
+            .peers
+            .iter()
+            .filter(|(node, peer)| {
+                // The lesser number calls.
+                self.hello.node < **node
+                    && peer.connection.is_none()
+                    && peer.retry_at.is_some_and(|at| at <= now)
+            })
+            .filter_map(|(&node, peer)| Some((node, peer.address?)))
+            .collect();
+        for (node, address) in due {
+            let (handshake, first) = Handshake::call(&self.key, self.hello.clone());
+            let made = TcpStream::connect(address)
+                .and_then(|stream| self.add(stream, handshake, &first, Role::Calling(node), now));
+            let peer = self.peers.get_mut(&node).expect("it was listed");
+            peer.retry_at = None;
+            match made {
+                Ok(token) => peer.connection = Some(token),
+                Err(error) => self.failed(node, &error.into(), now),
+            }
+        }
+        let due = self.peers.iter_mut();
+        // Those that call us are not called.
+        for (_, peer) in due.filter(|(node, _)| self.hello.node >= **node) {
+            peer.retry_at = None;
+        }
+    }
+
+    /// Notes that a peer cannot be reached, and when to try again.
+    fn failed(&mut self, node: NodeId, error: &LinkError, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        peer.connection = None;
+        peer.open = false;
+        peer.trouble = Some(error.to_string());
+        let lasted = peer
+            .opened_at
+            .take()
+            .map(|at| now.saturating_duration_since(at));
+        if lasted.is_some_and(|lasted| lasted >= LASTED) {
+            peer.tries = 0;
+        }
+        // The first try at once: a process that lives takes it before anyone is alarmed.
+        let pause = match peer.tries {
+            0 => Duration::ZERO,
+            tries => (PAUSE * (1 << (tries - 1).min(8))).min(PAUSE_MAX),
+        };
+        peer.tries += 1;
+        peer.retry_at = (self.hello.node < node && peer.address.is_some()).then(|| now + pause);
+    }
+
+    fn close(&mut self, token: usize, error: LinkError, now: Instant, events: &mut Vec<LinkEvent>) {
+        let Some(mut connection) = self.connections.remove(&token) else {
+            return;
+        };
+        self.unread.retain(|&unread| unread != token);
+        if let Err(error) = self.registry.deregister(connection.link.stream_mut()) {
+            tracing::debug!(%error, "deregister a link");
+        }
+        match connection.role {
+            Role::Peer(node) => {
+                self.failed(node, &error, now);
+                events.push(LinkEvent::Down { peer: node, error });
+            }
+            Role::Calling(node) => self.failed(node, &error, now),
+            Role::Stranger => tracing::info!(%error, "refuse a connection"),
+            Role::Observer => {}
+        }
+    }
+
+    fn flush_one(&mut self, token: usize, now: Instant, events: &mut Vec<LinkEvent>) {
+        if let Some(connection) = self.connections.get_mut(&token)
+            && let Err(error) = connection.link.flush()
+        {
+            self.close(token, error, now, events);
+        }
+    }
+
+    fn receive(
+        &mut self,
+        token: usize,
+        has_ended: bool,
+        now: Instant,
+        events: &mut Vec<LinkEvent>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        let mut received = Vec::new();
+        let more = connection
+            .link
+            .receive(&mut self.scratch, has_ended, |what| received.push(what));
+        for what in received {
+            let connection = self.connections.get(&token);
+            let role = connection.map(|connection| connection.role);
+            match (what, role) {
+                (Received::Open(finished), Some(_)) => {
+                    if let Err(error) = self.opened(token, &finished, now, events) {
+                        // Our hello may tell the peer what is wrong.
+                        self.flush_one(token, now, events);
+                        return self.close(token, error, now, events);
+                    }
+                }
+                (Received::Frame(frame), Some(Role::Peer(peer))) => {
+                    events.push(LinkEvent::Frame { peer, frame });
+                }
+                (Received::Frame(frame), Some(Role::Observer)) => {
+                    let observer = Observer(token);
+                    events.push(LinkEvent::Asked { observer, frame });
+                }
+                _ => return,
+            }
+        }
+        match more {
+            Ok(true) => self.unread.push_back(token),
+            Ok(false) => {}
+            Err(error) => return self.close(token, error, now, events),
+        }
+        // A handshake has something to say without anybody sending.
+        if self
+            .connections
+            .get(&token)
+            .is_some_and(|connection| !matches!(connection.role, Role::Peer(_)))
+        {
+            self.flush_one(token, now, events);
+        }
+    }
+
+    /// The peer of a connection is known: whether it may be what it says.
+    fn opened(
+        &mut self,
+        token: usize,
+        finished: &Finished,
+        now: Instant,
+        events: &mut Vec<LinkEvent>,
+    ) -> Result<(), LinkError> {
+        let said = &finished.peer;
+        let role = self.connections.get(&token).map(|c| c.role);
+        if said.node == OBSERVER && role == Some(Role::Stranger) {
+            let observers = self.connections.values();
+            let observers = observers.filter(|connection| connection.role == Role::Observer);
+            if observers.count() >= OBSERVERS_MAX {
+                return Err(Misplaced::Observers.into());
+            }
+            return self.become_role(token, Role::Observer, now + OBSERVER_LIMIT);
+        }
+        if said.lane != self.hello.lane {
+            let (theirs, ours) = (said.lane, self.hello.lane);
+            return Err(Misplaced::Lane { theirs, ours }.into());
+        }
+        match role {
+            Some(Role::Calling(node)) if node != said.node => {
+                let found = said.node;
+                return Err(Misplaced::Node {
+                    found,
+                    called: node,
+                }
+                .into());
+            }
+            Some(Role::Stranger) if said.node >= self.hello.node => {
+                return Err(Misplaced::Caller(said.node).into());
+            }
+            _ => {}
+        }
+        let peer = self.peers.entry(said.node).or_default();
+        if said.incarnation < peer.incarnation {
+            return Err(Misplaced::Earlier(said.node).into());
+        }
+        if let Some(older) = peer.connection.filter(|&older| older != token) {
+            self.close(older, LinkError::Replaced, now, events);
+        }
+        let peer = self.peers.entry(said.node).or_default();
+        peer.connection = Some(token);
+        peer.open = true;
+        peer.incarnation = said.incarnation;
+        peer.opened_at = Some(now);
+        peer.retry_at = None;
+        peer.trouble = None;
+        events.push(LinkEvent::Up {
+            peer: said.node,
+            incarnation: said.incarnation,
+        });
+        let role = Role::Peer(said.node);
+        self.become_role(token, role, now)?;
+        // Our hello must leave, and frames of this turn go behind it.
+        let connection = self.connections.get_mut(&token).expect("it is open");
+        connection.link.flush()
+    }
+
+    fn become_role(
+        &mut self,
+        token: usize,
+        role: Role,
+        deadline: Instant,
+    ) -> Result<(), LinkError> {
+        let connection = self.connections.get_mut(&token);
+        let connection = connection.ok_or(LinkError::Closed)?;
+        connection.role = role;
+        connection.deadline = deadline;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Frames for peers and observers, up to the bounds of their links.
+
+use bytes::Bytes;
+
+use super::super::NodeId;
+use super::{Links, Observer, Role, SendError};
+
+impl Links {
+    /// Takes a frame for a peer; it leaves with the next [`Links::flush`].
+    ///
+    /// # Errors
+    /// `Full`, `Down`.
+    ///
+    /// # Panics
+    /// The payload is longer than a frame's may be.
+    pub fn send(&mut self, node: NodeId, kind: u8, parts: &[Bytes]) -> Result<(), SendError> {
+        self.send_behind(node, kind, &[], parts)
+    }
+
+    /// As [`Links::send`], of a payload that begins with a copy of `head`.
+    pub(in super::super) fn send_behind(
+        &mut self,
+        node: NodeId,
+        kind: u8,
+        head: &[u8],
+        parts: &[Bytes],
+    ) -> Result<(), SendError> {
+        let open = self.peers.get(&node).filter(|peer| peer.open);
+        let connection = open.and_then(|peer| peer.connection);
+        let connection = connection.and_then(|token| self.connections.get_mut(&token));
+        let link = &mut connection.ok_or(SendError::Down(node))?.link;
+        Ok(link.send(kind, head, parts)?)
+    }
+
+    /// Bytes that a peer's link takes before it is full; 0 without a link.
+    #[must_use]
+    pub fn room_bytes(&self, node: NodeId) -> usize {
+        let open = self.peers.get(&node).filter(|peer| peer.open);
+        let connection = open.and_then(|peer| self.connections.get(&peer.connection?));
+        connection.map_or(0, |connection| connection.link.room_bytes())
+    }
+
+    /// Answers an observer; one that is gone is no error.
+    pub fn answer(&mut self, observer: Observer, kind: u8, payload: &Bytes) {
+        let connection = self.connections.get_mut(&observer.0);
+        if let Some(connection) = connection.filter(|connection| connection.role == Role::Observer)
+        {
+            let parts = std::slice::from_ref(payload);
+            if connection.link.send(kind, &[], parts).is_err() {
+                tracing::debug!("an observer does not read");
+            }
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! A node of a cluster: registers in etcd, has views agreed on there, and serves by its lanes.
+//!
+//! The thread that runs it talks to etcd and tells the lanes what was agreed on. Each lane is a worker
+//! of the server: its links, its groups and some of the clients.
+
+mod registrar;
+mod report;
+mod shared;
+mod views;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, SystemTime};
+
+use cenote_fabric::ClusterKey;
+use mio::net::TcpListener;
+
+use registrar::Registrar;
+pub use report::{ChangeReport, GroupReport, NodeReport, PartitionReport, PeerReport, PeerState};
+pub(super) use shared::{Shared, Wish};
+
+use super::NodeId;
+use super::config::{
+    ClusterConfig, DocumentError, NodeState, Place, Registration, Scheme, VERSION,
+};
+use super::detector::{Detector, Settings, State};
+use super::etcd::{Change, Credentials, Entry, Etcd, EtcdError, Watch};
+use super::handshake::Hello;
+use super::lane::{Lane, Order, Parts, Registered};
+use super::layout::Seats;
+use super::links::Links;
+use crate::group::process::Process;
+use crate::group::view;
+use crate::server::{self, BindError, FIRST_TOKEN, Server, TcpAddress};
+use views::{Outcome, Views};
+
+/// Longest wait, should a wake-up be lost.
+const TURN_MAX: Duration = Duration::from_secs(1);
+
+/// What a node is told.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Name of the node.
+    pub name: String,
+    /// Endpoints of etcd, separated by commas.
+    pub etcd: String,
+    /// User at etcd, where it asks for one.
+    pub credentials: Option<Credentials>,
+    /// The cluster's key.
+    pub key: ClusterKey,
+    /// Address of this machine at which peers connect, each lane at a port of its own.
+    pub listen: IpAddr,
+    /// Address at which clients are served; with port 0 one is found.
+    pub clients: SocketAddr,
+    /// Times of failure detection.
+    pub settings: Settings,
+}
+
+/// Why a node ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The cluster's documents.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// The system refuses a socket.
+    #[error("{what}")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The address for clients.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// What it was told by its group cannot be; its place is taken by others.
+    #[error("{0}")]
+    Failed(String),
+    /// Another process runs under this name.
+    #[error("another process has taken the place of node {0}")]
+    Replaced(String),
+}
+
+impl From<EtcdError> for NodeError {
+    fn from(error: EtcdError) -> Self {
+        Self::Document(error.into())
+    }
+}
+
+/// Ends a node from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    shared: Arc<(AtomicBool, OnceLock<Thread>)>,
+}
+
+impl Stop {
+    /// Asks it to end.
+    pub fn stop(&self) {
+        self.shared.0.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.shared.1.get() {
+            thread.unpark();
+        }
+    }
+
+    fn is_asked(&self) -> bool {
+        self.shared.0.load(Ordering::SeqCst)
+    }
+}
+
+/// What a node that runs says of itself.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Its number.
+    pub node: NodeId,
+    /// Where peers, and observers, connect.
+    pub peers: Vec<SocketAddr>,
+    /// Where clients connect.
+    pub clients: Vec<SocketAddr>,
+}
+
+/// Runs a node until it is asked to stop; `ready` is called once, when others can find it.
+///
+/// # Errors
+/// See [`NodeError`]. That etcd is away for a while is none: the node goes on with what it knows.
+pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), NodeError> {
+    stop.shared.1.get_or_init(std::thread::current);
+    let (mut node, server) = Node::start(config)?;
+    ready(&Ready {
+        node: node.id,
+        peers: node.registration.peers.clone(),
+        clients: node.registration.clients.clone(),
+    });
+    let handle = server.handle();
+    let serving = std::thread::Builder::new()
+        .name("front".to_owned())
+        .spawn(move || server.serve())
+        .map_err(os("start a thread"))?;
+    let ended = node.steer(stop, || serving.is_finished());
+    handle.stop();
+    let served = serving.join().expect("a worker does not panic");
+    ended.and(served.map_err(os("serve")))
+}
+
+struct Node {
+    id: NodeId,
+    etcd: Etcd,
+    config: Arc<ClusterConfig>,
+    place: Place,
+    /// By group: the nodes of the plan, data first.
+    plan: Vec<Vec<NodeId>>,
+    registration: Registration,
+    registrar: Registrar,
+    watch: Watch,
+    registered: BTreeMap<NodeId, Registration>,
+    views: Views,
+    shared: Arc<Shared>,
+}
+
+/// A server and what its workers serve.
+struct Bound {
+    server: Server,
+    lanes: Vec<Lane>,
+}
+
+impl Bound {
+    fn handle(&self) -> server::Handle {
+        self.server.handle()
+    }
+
+    fn serve(self) -> io::Result<()> {
+        let mut lanes = self.lanes.into_iter();
+        let lane = |_| lanes.next().expect("a lane for each worker");
+        self.server.run(lane).map(drop)
+    }
+}
+
+impl Node {
+    fn start(config: &NodeConfig) -> Result<(Self, Bound), NodeError> {
+        let etcd = Etcd::new(&config.etcd, config.credentials.clone())?;
+        let place = Place::of(&config.cluster)?;
+        let cluster = Arc::new(place.read_config(&etcd)?);
+        let id = place.claim_number(&etcd, &config.name)?;
+        let plan = plan(&etcd, &place, &cluster)?;
+        // Registering changes the store, so the next start of this node sees a later revision.
+        let incarnation = etcd.list(&place.nodes())?.revision.unsigned_abs();
+        let server = Server::bind(server::Settings {
+            tcp: vec![TcpAddress {
+                address: config.clients,
+                is_plain: true,
+            }],
+            workers: cluster.lanes,
+            ..server::Settings::default()
+        })?;
+        let mut listeners = Vec::new();
+        let (mut bells, mut wakers) = (Vec::new(), Vec::new());
+        for _ in 0..cluster.lanes {
+            let listener = TcpListener::bind(SocketAddr::new(config.listen, 0));
+            listeners.push(listener.map_err(os("listen for peers"))?);
+            let pair = std::os::unix::net::UnixStream::pair();
+            let (bell, waker) = pair.map_err(os("make a pair of sockets"))?;
+            for end in [&bell, &waker] {
+                let set = end.set_nonblocking(true);
+                set.map_err(os("set a socket up"))?;
+            }
+            bells.push(bell);
+            wakers.push(mio::net::UnixStream::from_std(waker));
+        }
+        let peers = listeners.iter().map(TcpListener::local_addr);
+        let peers: io::Result<Vec<SocketAddr>> = peers.collect();
+        let registration = Registration {
+            version: VERSION,
+            name: config.name.clone(),
+            clients: server.tcp_addresses(),
+            peers: peers.map_err(os("find our address"))?,
+            incarnation,
+            state: NodeState::Up,
+        };
+        let homes = plan.iter();
+        let homes = homes.map(|nodes| nodes.iter().map(|node| node.0).collect());
+        let shared = Arc::new(Shared::new(
+            id,
+            cluster.region_bytes,
+            homes.collect(),
+            registration.clone(),
+            bells,
+        ));
+        shared.take_charge();
+        let registries = server.registries().map_err(os("watch sockets"))?;
+        let mut lanes = Vec::new();
+        for (index, (listener, waker)) in listeners.into_iter().zip(wakers).enumerate() {
+            let hello = Hello {
+                cluster: config.cluster.clone(),
+                node: id,
+                incarnation,
+                lane: u16::try_from(index).expect("lanes are few"),
+                sealed: cluster.sealed,
+            };
+            let (key, registry) = (config.key.clone(), &registries[index]);
+            let links = Links::new(hello, key, listener, registry, FIRST_TOKEN.0);
+            lanes.push(Lane::new(Parts {
+                index,
+                config: Arc::clone(&cluster),
+                me: Process {
+                    node: id.0,
+                    incarnation,
+                },
+                links: links.map_err(os("register a listener"))?,
+                detector: Detector::new(config.settings),
+                shared: Arc::clone(&shared),
+                waker,
+            }));
+        }
+        let waking = Arc::clone(&shared);
+        let watch = Watch::start(&etcd, &place.prefix(), None, move || waking.wake());
+        let node = Self {
+            id,
+            registrar: Registrar::start(&etcd, &place, id, &registration)?,
+            etcd,
+            config: cluster,
+            place,
+            plan,
+            registration,
+            watch,
+            registered: BTreeMap::new(),
+            views: Views::default(),
+            shared,
+        };
+        Ok((node, Bound { server, lanes }))
+    }
+
+    /// Talks to etcd until it is asked to stop, or the lanes have ended.
+    fn steer(&mut self, stop: &Stop, has_ended: impl Fn() -> bool) -> Result<(), NodeError> {
+        while !stop.is_asked() && !has_ended() {
+            while let Some(change) = self.watch.poll() {
+                self.take_change(change)?;
+            }
+            self.begin_groups(stop);
+            for wish in self.shared.take_wishes() {
+                self.grant(&wish, stop);
+            }
+            if let Some(failure) = self.shared.failure() {
+                return Err(NodeError::Failed(failure));
+            }
+            std::thread::park_timeout(TURN_MAX);
+        }
+        Ok(())
+    }
+
+    fn take_change(&mut self, change: Change) -> Result<(), NodeError> {
+        match change {
+            Change::Reset(listing) => {
+                let is_there = |node: &NodeId| {
+                    let mut entries = listing.entries.iter();
+                    entries.any(|entry| self.place.node_of(&entry.key) == Some(*node))
+                };
+                let gone: Vec<NodeId> = self
+                    .registered
+                    .keys()
+                    .copied()
+                    .filter(|node| !is_there(node))
+                    .collect();
+                gone.into_iter().for_each(|node| self.gone(node));
+                for entry in listing.entries {
+                    self.take_entry(&entry)?;
+                }
+            }
+            Change::Put(entry) => self.take_entry(&entry)?,
+            Change::Deleted { key, .. } => {
+                if let Some(node) = self.place.node_of(&key) {
+                    self.gone(node);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_entry(&mut self, entry: &Entry) -> Result<(), NodeError> {
+        if let Some(node) = self.place.node_of(&entry.key) {
+            return self.registered(node, entry);
+        }
+        let group = self.place.group_of(&entry.key);
+        if let Some(group) = group.filter(|group| *group < self.config.groups)
+            && let Some(view) = self.views.take(group, entry)
+        {
+            self.tell(group, view);
+        }
+        Ok(())
+    }
+
+    fn registered(&mut self, node: NodeId, entry: &Entry) -> Result<(), NodeError> {
+        let found = match Registration::parse(&entry.key, &entry.value) {
+            Ok(found) => found,
+            // One node's bad document is no reason for another to end.
+            Err(error) => {
+                tracing::warn!(%error, "a registration");
+                return Ok(());
+            }
+        };
+        if node == self.id {
+            if found.incarnation > self.registration.incarnation {
+                return Err(NodeError::Replaced(self.registration.name.clone()));
+            }
+            if found.incarnation < self.registration.incarnation {
+                return Ok(());
+            }
+            // An operator may have it drained.
+            if self.registration.state != found.state {
+                self.registration.state = found.state;
+                self.registrar.change(&self.registration);
+                self.shared.set_registration(&self.registration);
+            }
+        }
+        self.shared.set_name(node, found.name.clone());
+        for lane in 0..self.shared.lanes() {
+            let registered = Registered {
+                incarnation: found.incarnation,
+                address: found.peers.get(lane).copied(),
+                state: found.state,
+            };
+            let registered = Some(registered);
+            self.shared.order(lane, Order::Node { node, registered });
+        }
+        self.registered.insert(node, found);
+        Ok(())
+    }
+
+    /// A node is registered no more.
+    fn gone(&mut self, node: NodeId) {
+        self.registered.remove(&node);
+        for lane in 0..self.shared.lanes() {
+            let registered = None;
+            self.shared.order(lane, Order::Node { node, registered });
+        }
+    }
+
+    fn tell(&self, group: usize, view: Arc<view::View>) {
+        let lane = group % self.config.lanes;
+        self.shared.order(lane, Order::View { group, view });
+    }
+
+    /// Has groups begin whose first node this is.
+    fn begin_groups(&mut self, stop: &Stop) {
+        let scheme = match self.config.scheme {
+            Scheme::Coded => view::Scheme::Coded,
+            Scheme::Replicated => view::Scheme::Replicated,
+        };
+        let k = self.config.code.data();
+        for group in 0..self.config.groups {
+            let plan = &self.plan[group];
+            if plan.first() != Some(&self.id) {
+                continue;
+            }
+            let view = self.views.anew(group, scheme, k, plan, &self.registered);
+            if let Some(view) = view {
+                self.grant(&Wish { group, view }, stop);
+            }
+        }
+    }
+
+    fn grant(&mut self, wish: &Wish, stop: &Stop) {
+        let group = wish.group;
+        let outcome = self
+            .views
+            .agree(&self.etcd, &self.place, wish, || stop.is_asked());
+        match outcome {
+            Outcome::Agreed(view) => {
+                tracing::info!(group, view = view.number, "agreed");
+                self.tell(group, view);
+            }
+            Outcome::Refused(found) => {
+                if let Some(view) = found {
+                    self.tell(group, view);
+                }
+                let lane = group % self.config.lanes;
+                let number = wish.view.number;
+                self.shared.order(lane, Order::Refused { group, number });
+            }
+        }
+    }
+}
+
+/// By group: the nodes of the plan, data first.
+fn plan(etcd: &Etcd, place: &Place, config: &ClusterConfig) -> Result<Vec<Vec<NodeId>>, NodeError> {
+    let numbers = place.numbers(etcd)?;
+    let number_of = |name: &String| {
+        let found = numbers.iter().find(|(_, given)| given == name);
+        found.map(|(node, _)| *node)
+    };
+    let nodes: Option<Vec<NodeId>> = config.nodes.iter().map(number_of).collect();
+    let malformed = |why: String| DocumentError::Malformed {
+        key: place.config(),
+        why,
+    };
+    let nodes = nodes.ok_or_else(|| malformed("a node of the plan has no number".to_owned()))?;
+    let seats = Seats::plan(config.code, config.groups, &nodes);
+    let seats = seats.map_err(|error| malformed(error.to_string()))?;
+    let group = |group| seats.group(group).iter().flatten().copied().collect();
+    Ok((0..config.groups).map(group).collect())
+}
+
+impl ChangeReport {
+    pub(super) fn now(node: NodeId, state: State) -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            node,
+            state: PeerState::of(state),
+            at_unix_ms: since.map_or(0, shared::millis),
+        }
+    }
+}
+
+fn os(what: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |source| NodeError::Os { what, source }
+}

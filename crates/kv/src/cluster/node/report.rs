@@ -1,0 +1,219 @@
+//! What a node says of itself and its peers to who asks: JSON in a frame.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::NodeId;
+use super::super::config::NodeState;
+use super::super::detector::{Cause, State};
+use crate::group::member::Member;
+use crate::group::message::UNIT_BYTES;
+use crate::group::process::Process;
+use crate::group::view::{Parity, Partition, View};
+
+/// How a node is.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its number.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Greater each time it starts.
+    pub incarnation: u64,
+    /// Whether it takes new roles.
+    pub state: NodeState,
+    /// Since it started.
+    pub uptime_ms: u64,
+    /// Bytes of values per slot.
+    pub region_bytes: u64,
+    /// What it thinks of each other node.
+    pub peers: Vec<PeerReport>,
+    /// When it last thought otherwise, oldest first.
+    pub changes: Vec<ChangeReport>,
+    /// Its part in each group, in their order.
+    #[serde(default)]
+    pub groups: Vec<GroupReport>,
+}
+
+/// A group as one of its nodes knows it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct GroupReport {
+    /// Its number.
+    pub group: usize,
+    /// The number of its view.
+    pub view: u32,
+    /// Who has each partition, and how it stands.
+    pub data: Vec<PlaceReport>,
+    /// Who has each parity.
+    pub parity: Vec<PlaceReport>,
+    /// The partitions that this node owns.
+    pub owned: Vec<PartitionReport>,
+    /// Bytes of values here.
+    pub value_bytes: u64,
+    /// Bytes of parity, or of copies, here.
+    pub parity_bytes: u64,
+    /// Bytes of keys and facts here.
+    pub table_bytes: u64,
+}
+
+/// A place of a group.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct PlaceReport {
+    /// Whose it is.
+    pub node: Option<NodeId>,
+    /// `home`, `recovering`, `arriving`, `migrating`, `lost`; `full`, `joining`, `vacant`.
+    pub state: String,
+}
+
+/// A partition, at its owner.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct PartitionReport {
+    /// Its number in the group.
+    pub partition: usize,
+    /// Items.
+    pub items: u64,
+    /// Bytes of values, in whole pieces.
+    pub stored_bytes: u64,
+    /// Bytes that are still to be recovered, or moved here.
+    pub missing_bytes: u64,
+    /// Operations so far.
+    pub operations: u64,
+    /// Items that made room for others.
+    pub evictions: u64,
+}
+
+impl GroupReport {
+    pub(in super::super) fn of(group: usize, view: &View, member: &Member) -> Self {
+        let node = |process: Option<Process>| process.map(|process| NodeId(process.node));
+        let data = view
+            .partitions
+            .iter()
+            .enumerate()
+            .map(|(index, partition)| {
+                let state = match partition {
+                    Partition::Home(_) => "home",
+                    Partition::Recovering(_) => "recovering",
+                    Partition::Arriving { .. } => "arriving",
+                    Partition::Migrating { .. } => "migrating",
+                    Partition::Lost => "lost",
+                };
+                PlaceReport {
+                    node: node(view.owner(index)),
+                    state: state.to_owned(),
+                }
+            });
+        let parity = view.parities.iter().map(|parity| {
+            let state = match parity {
+                Parity::Vacant => "vacant",
+                Parity::Joining { .. } => "joining",
+                Parity::Full { .. } => "full",
+            };
+            PlaceReport {
+                node: node(parity.process()),
+                state: state.to_owned(),
+            }
+        });
+        let owned = member.owned_partitions().map(|(partition, owner)| {
+            let replica = owner.replica();
+            let allocator = replica.allocator();
+            PartitionReport {
+                partition,
+                items: replica.table().len() as u64,
+                stored_bytes: allocator.region_bytes() - allocator.free_bytes(),
+                missing_bytes: owner.missing_units() * UNIT_BYTES,
+                operations: owner.committed_xid(),
+                evictions: owner.evictions(),
+            }
+        });
+        let memory = member.memory();
+        Self {
+            group,
+            view: view.number,
+            data: data.collect(),
+            parity: parity.collect(),
+            owned: owned.collect(),
+            value_bytes: memory.values,
+            parity_bytes: memory.parity,
+            table_bytes: memory.tables,
+        }
+    }
+}
+
+/// What a node thinks of another.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// The other's number.
+    pub node: NodeId,
+    /// Its name; empty when it has not been registered since this one started.
+    pub name: String,
+    /// Whether it seems to be alive.
+    pub state: PeerState,
+    /// Since it was last heard.
+    pub silence_ms: u64,
+    /// Of the last probe.
+    pub round_trip_us: Option<u64>,
+    /// What the last try to reach it came to.
+    pub trouble: Option<String>,
+}
+
+/// [`State`] as text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerState {
+    /// Heard of lately.
+    Alive,
+    /// There was never a link.
+    NeverMet,
+    /// No sign for too long.
+    Silent,
+    /// Its link ended and was not made again.
+    Disconnected,
+}
+
+/// That a node began to think otherwise of another.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct ChangeReport {
+    /// The other's number.
+    pub node: NodeId,
+    /// What it is thought to be since.
+    pub state: PeerState,
+    /// When, by this machine's clock.
+    pub at_unix_ms: u64,
+}
+
+impl NodeReport {
+    /// As JSON.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("text and numbers")
+    }
+
+    /// Reads JSON of [`NodeReport::to_bytes`], also of a newer program that says more.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+impl PeerState {
+    pub(super) fn of(state: State) -> Self {
+        match state {
+            State::Alive => Self::Alive,
+            State::Suspect(Cause::NeverMet) => Self::NeverMet,
+            State::Suspect(Cause::Silent) => Self::Silent,
+            State::Suspect(Cause::Disconnected) => Self::Disconnected,
+        }
+    }
+}
+
+impl std::fmt::Display for PeerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Alive => "alive",
+            Self::NeverMet => "never met",
+            Self::Silent => "silent",
+            Self::Disconnected => "disconnected",
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! What the node's thread and its lanes share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use super::super::NodeId;
+use super::super::config::{NodeState, Registration};
+use super::super::detector::Detector;
+use super::super::lane::Order;
+use super::super::links::Links;
+use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
+use crate::group::view::View;
+
+/// Changes of peers' states that a report tells.
+const CHANGES_MAX: usize = 64;
+
+/// A view that a lane wishes for.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Wish {
+    pub(in super::super) group: usize,
+    pub(in super::super) view: View,
+}
+
+/// See the [module](self).
+pub(in super::super) struct Shared {
+    pub(super) node: NodeId,
+    pub(super) region_bytes: u64,
+    /// By group: the nodes of the plan, data first.
+    pub(super) homes: Vec<Vec<u32>>,
+    registration: Mutex<Registration>,
+    names: Mutex<BTreeMap<NodeId, String>>,
+    orders: Vec<Mutex<VecDeque<Order>>>,
+    /// A byte for a lane wakes it.
+    bells: Vec<UnixStream>,
+    wishes: Mutex<Vec<Wish>>,
+    /// The node's thread.
+    steward: OnceLock<Thread>,
+    groups: Mutex<Vec<Vec<GroupReport>>>,
+    changes: Mutex<VecDeque<ChangeReport>>,
+    failure: Mutex<Option<String>>,
+    started: Instant,
+}
+
+impl Shared {
+    pub(super) fn new(
+        node: NodeId,
+        region_bytes: u64,
+        homes: Vec<Vec<u32>>,
+        registration: Registration,
+        bells: Vec<UnixStream>,
+    ) -> Self {
+        Self {
+            node,
+            region_bytes,
+            homes,
+            registration: Mutex::new(registration),
+            names: Mutex::default(),
+            orders: bells.iter().map(|_| Mutex::default()).collect(),
+            groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
+            bells,
+            wishes: Mutex::default(),
+            steward: OnceLock::new(),
+            changes: Mutex::default(),
+            failure: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The calling thread is the one that is woken from now on.
+    pub(super) fn take_charge(&self) {
+        self.steward.get_or_init(std::thread::current);
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(steward) = self.steward.get() {
+            steward.unpark();
+        }
+    }
+
+    /// Tells a lane.
+    pub(super) fn order(&self, lane: usize, order: Order) {
+        locked(&self.orders[lane]).push_back(order);
+        // A full pipe rings already.
+        match (&self.bells[lane]).write(&[0]) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                tracing::warn!(%error, lane, "wake a lane");
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn lanes(&self) -> usize {
+        self.orders.len()
+    }
+
+    pub(super) fn set_name(&self, node: NodeId, name: String) {
+        locked(&self.names).insert(node, name);
+    }
+
+    pub(super) fn set_registration(&self, registration: &Registration) {
+        *locked(&self.registration) = registration.clone();
+    }
+
+    pub(super) fn take_wishes(&self) -> Vec<Wish> {
+        std::mem::take(&mut *locked(&self.wishes))
+    }
+
+    pub(super) fn failure(&self) -> Option<String> {
+        locked(&self.failure).clone()
+    }
+
+    pub(in super::super) fn take_orders(&self, lane: usize) -> VecDeque<Order> {
+        std::mem::take(&mut *locked(&self.orders[lane]))
+    }
+
+    /// Empties a lane's end of its bell.
+    pub(in super::super) fn drain(&self, bell: &mut mio::net::UnixStream) {
+        let mut bytes = [0; 64];
+        while matches!(bell.read(&mut bytes), Ok(read) if read > 0) {}
+    }
+
+    pub(in super::super) fn wish(&self, wish: Wish) {
+        locked(&self.wishes).push(wish);
+        self.wake();
+    }
+
+    pub(in super::super) fn fail(&self, what: String) {
+        locked(&self.failure).get_or_insert(what);
+        self.wake();
+    }
+
+    pub(in super::super) fn state(&self) -> NodeState {
+        locked(&self.registration).state
+    }
+
+    pub(in super::super) fn homes(&self, group: usize) -> Vec<u32> {
+        self.homes[group].clone()
+    }
+
+    pub(in super::super) fn set_groups(&self, lane: usize, reports: Vec<GroupReport>) {
+        locked(&self.groups)[lane] = reports;
+    }
+
+    pub(in super::super) fn note_change(&self, change: ChangeReport) {
+        let mut changes = locked(&self.changes);
+        if changes.len() == CHANGES_MAX {
+            changes.pop_front();
+        }
+        changes.push_back(change);
+    }
+
+    pub(in super::super) fn report(
+        &self,
+        detector: &Detector,
+        links: &Links,
+        now: Instant,
+    ) -> NodeReport {
+        let names = locked(&self.names);
+        let peers = detector.peers().map(|(node, state)| PeerReport {
+            node,
+            name: names.get(&node).cloned().unwrap_or_default(),
+            state: PeerState::of(state),
+            silence_ms: detector.silence(node, now).map_or(0, millis),
+            round_trip_us: detector
+                .round_trip(node)
+                .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX)),
+            trouble: links.trouble(node).map(str::to_owned),
+        });
+        let registration = locked(&self.registration);
+        let groups = locked(&self.groups);
+        let mut groups: Vec<GroupReport> = groups.iter().flatten().cloned().collect();
+        groups.sort_by_key(|group| group.group);
+        NodeReport {
+            node: self.node,
+            name: registration.name.clone(),
+            incarnation: registration.incarnation,
+            state: registration.state,
+            uptime_ms: millis(now.saturating_duration_since(self.started)),
+            region_bytes: self.region_bytes,
+            peers: peers.collect(),
+            changes: locked(&self.changes).iter().cloned().collect(),
+            groups,
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nobody holds one while it could panic half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

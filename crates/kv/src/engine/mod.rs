@@ -1,0 +1,287 @@
+//! What one memcached request does to one item.
+//!
+//! ```text
+//! Request + newest state of its key -> changes proposed + reply written
+//! ```
+//!
+//! [`Engine::serve`] takes a request for one key, looks the key up in its [`Partition`], proposes
+//! what changes and writes the reply, as memcached 1.6.18 does. It is called by a worker of the
+//! server for the partitions that are its own. Requests of several keys are cut before, and what
+//! is about no item (`stats`, `version`, `flush_all`) is not for here.
+//!
+//! Invariant: a request that ends as [`Outcome::Retry`] has written nothing and can be asked again
+//! whole. Not here: sockets, threads and clocks; what later versions' meta flags
+//! ([`Dialect::Later`](crate::protocol::Dialect)) ask for, which is parsed and not done.
+
+mod arithmetic;
+mod classic;
+pub mod counters;
+mod meta;
+mod partition;
+
+use std::sync::Arc;
+
+pub use counters::Counters;
+pub use partition::{Item, NEVER, Newest, Partition};
+
+use crate::group::owner::{Change, Refusal};
+use crate::group::replica::Xid;
+use crate::protocol::reply::{self, Answer};
+use crate::protocol::{Error, KeyScratch, Limits, Request};
+
+/// Where a reply goes.
+pub trait Reply {
+    /// Takes text at its end.
+    fn text(&mut self) -> &mut Vec<u8>;
+    /// Takes a value, in parts that are joined, and the line end behind it.
+    fn value(&mut self, parts: &[&[u8]]);
+}
+
+impl Reply for Vec<u8> {
+    fn text(&mut self) -> &mut Vec<u8> {
+        self
+    }
+
+    fn value(&mut self, parts: &[&[u8]]) {
+        for part in parts {
+            self.extend_from_slice(part);
+        }
+        self.extend_from_slice(b"\r\n");
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Outcome {
+    /// The reply is written. It may be sent when the operation `waits_for` is committed, or at once.
+    Answered {
+        /// The last operation that the reply tells of, if that is not committed.
+        waits_for: Option<Xid>,
+    },
+    /// The partition could not serve it now: see [`Refusal`].
+    Retry(Refusal),
+}
+
+/// Which state of an item a request that only reads shows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sight {
+    /// The committed one, at once.
+    Committed,
+    /// The newest one, as soon as that is committed: a client sees what it has asked for before.
+    Newest,
+}
+
+/// A request for one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The request; of a retrieval the keys are not looked at.
+    pub request: &'a Request<'a>,
+    /// The key's bytes.
+    pub key: &'a [u8],
+    /// The key's hash.
+    pub hash: u64,
+    /// What it sees, if it only reads.
+    pub sight: Sight,
+}
+
+/// Serves the requests of one worker.
+#[derive(Debug)]
+pub struct Engine {
+    limits: Limits,
+    counters: Arc<Counters>,
+    scratch: Vec<u8>,
+}
+
+/// Most bytes that an engine keeps for values that it has put together.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
+
+impl Engine {
+    /// An engine that counts in `counters`.
+    pub fn new(limits: Limits, counters: Arc<Counters>) -> Self {
+        Self {
+            limits,
+            counters,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The limits that it keeps.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Where it counts.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Serves a request. A retrieval's `END` is not written.
+    ///
+    /// # Panics
+    /// On a request that is about no item.
+    pub fn serve<P: Partition, R: Reply>(
+        &mut self,
+        partition: &mut P,
+        ask: &Ask<'_>,
+        out: &mut R,
+    ) -> Outcome {
+        self.work(partition, ask.hash, ask.key, out, |work| {
+            match ask.request {
+                Request::Get(get) => work.get(get, ask.sight),
+                Request::Store(store) => work.store(store),
+                Request::Delete { noreply, .. } => work.delete(*noreply),
+                Request::Arithmetic {
+                    direction,
+                    delta,
+                    noreply,
+                    ..
+                } => work.arithmetic(*direction, *delta, *noreply),
+                Request::Touch {
+                    exptime, noreply, ..
+                } => work.touch(*exptime, *noreply),
+                Request::MetaGet(get) => work.meta_get(get, ask.sight),
+                Request::MetaSet(set) => work.meta_set(set),
+                Request::MetaDelete(delete) => work.meta_delete(delete),
+                Request::MetaArithmetic(request) => work.meta_arithmetic(request),
+                Request::MetaDebug(_) => work.meta_debug(ask.sight),
+                request => panic!("{request:?} is about no item"),
+            }
+        })
+    }
+
+    fn work<P: Partition, R: Reply>(
+        &mut self,
+        partition: &mut P,
+        hash: u64,
+        key: &[u8],
+        out: &mut R,
+        serve: impl FnOnce(&mut Work<'_, P, R>) -> Result<(), Refusal>,
+    ) -> Outcome {
+        let mut work = Work {
+            partition,
+            hash,
+            key,
+            out,
+            limits: &self.limits,
+            counters: &self.counters,
+            scratch: &mut self.scratch,
+            waits_for: None,
+        };
+        let result = serve(&mut work);
+        let waits_for = work.waits_for;
+        let committed = work.partition.committed_xid();
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH_BYTES_MAX);
+        match result {
+            Ok(()) => Outcome::Answered {
+                waits_for: waits_for.filter(|xid| *xid > committed),
+            },
+            Err(refusal) => Outcome::Retry(refusal),
+        }
+    }
+}
+
+/// One request at work.
+struct Work<'a, P, R> {
+    partition: &'a mut P,
+    hash: u64,
+    key: &'a [u8],
+    out: &'a mut R,
+    limits: &'a Limits,
+    counters: &'a Counters,
+    scratch: &'a mut Vec<u8>,
+    waits_for: Option<Xid>,
+}
+
+impl<P: Partition, R: Reply> Work<'_, P, R> {
+    /// The newest state of the key. What is answered depends on it, also where there is none.
+    fn find(&mut self) -> Option<P::Found> {
+        let newest = self.partition.newest(self.hash, self.key);
+        self.waits_for = newest.pending;
+        newest.found
+    }
+
+    /// The state of the key that a request sees which changes nothing.
+    fn look(&mut self, sight: Sight) -> Option<P::Found> {
+        match sight {
+            Sight::Committed => self.partition.committed(self.hash, self.key),
+            Sight::Newest => self.find(),
+        }
+    }
+
+    fn propose(&mut self, change: Change<'_>) -> Result<(), Refusal> {
+        let xid = self.partition.propose(self.hash, self.key, change)?;
+        self.waits_for = Some(xid);
+        Ok(())
+    }
+
+    /// Puts a value into the scratch, behind what is there.
+    fn append_to_scratch(&mut self, found: &P::Found) -> Result<(), Refusal> {
+        let scratch = &mut *self.scratch;
+        self.partition.value(found, |parts| {
+            for part in parts {
+                scratch.extend_from_slice(part);
+            }
+        })
+    }
+
+    /// Whether all of a value can be shown.
+    fn check_value(&self, found: &P::Found) -> Result<(), Refusal> {
+        self.partition.value(found, |_| ())
+    }
+
+    fn write_value(&mut self, found: &P::Found) -> Result<(), Refusal> {
+        let out = &mut *self.out;
+        self.partition.value(found, |parts| out.value(parts))
+    }
+
+    fn answer(&mut self, answer: Answer, noreply: bool) {
+        if !noreply {
+            reply::answer(self.out.text(), answer);
+        }
+    }
+
+    fn error(&mut self, error: Error, noreply: bool) {
+        if !noreply {
+            reply::error(self.out.text(), error);
+        }
+    }
+
+    /// Tells that there was no memory; every other refusal is the caller's.
+    fn out_of_memory(&mut self, refusal: Refusal, noreply: bool) -> Result<(), Refusal> {
+        if refusal != Refusal::NoSpace {
+            return Err(refusal);
+        }
+        self.counters.store_no_memory.count();
+        self.error(Error::OutOfMemory, noreply);
+        Ok(())
+    }
+}
+
+/// The key that a request is about; nothing where it is about none, or about several.
+pub fn key_of<'s>(request: &'s Request<'_>, scratch: &'s mut KeyScratch) -> Option<&'s [u8]> {
+    match request {
+        Request::Store(store) => Some(store.key),
+        Request::Delete { key, .. }
+        | Request::Arithmetic { key, .. }
+        | Request::Touch { key, .. } => Some(key),
+        Request::MetaGet(get) => Some(get.key.bytes(scratch)),
+        Request::MetaSet(set) => Some(set.key.bytes(scratch)),
+        Request::MetaDelete(delete) => Some(delete.key.bytes(scratch)),
+        Request::MetaArithmetic(request) => Some(request.key.bytes(scratch)),
+        Request::MetaDebug(key) => Some(key.bytes(scratch)),
+        _ => None,
+    }
+}
+
+/// Whether a request writes a reply even if all goes well.
+pub fn is_answered(request: &Request<'_>) -> bool {
+    match request {
+        Request::Store(store) => !store.noreply,
+        Request::Delete { noreply, .. }
+        | Request::Arithmetic { noreply, .. }
+        | Request::Touch { noreply, .. } => !noreply,
+        _ => true,
+    }
+}

@@ -1,0 +1,150 @@
+//! What the engine needs of the partition that a key is in.
+//!
+//! Whether a change is replicated, and how, the engine does not know: a proposal gets an [`Xid`], and
+//! what depends on it is told once [`Partition::committed_xid`] has reached it. The partition of a
+//! server is its [`Owner`]; tests have one of their own.
+
+use crate::group::marks::Marks;
+use crate::group::owner::{self, Change, Owner, Refusal};
+use crate::group::replica::Xid;
+use crate::protocol::exptime::{Expiry, Exptime};
+
+/// The state of an item, without key and value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Item {
+    /// Its client flags.
+    pub client_flags: u32,
+    /// When it ends, seconds since 1970; [`NEVER`] if it does not.
+    pub expiry: u32,
+    /// Its cas number.
+    pub cas: u64,
+    /// What else is known of it.
+    pub marks: Marks,
+    /// Length of its value.
+    pub value_bytes: u32,
+    /// When it was stored or used, seconds since 1970.
+    pub last_use: u32,
+    /// It has been fetched since it was stored.
+    pub was_hit: bool,
+}
+
+/// The expiry of an item that does not end.
+pub const NEVER: u32 = 0;
+/// An expiry that has passed, whatever the time is.
+const PASSED: u32 = 1;
+
+/// What a key stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest<F> {
+    /// Its item; nothing if there is none, or none any more at the partition's time.
+    pub found: Option<F>,
+    /// The operation that has to be committed before anybody may be told of this.
+    pub pending: Option<Xid>,
+}
+
+/// One partition, at its owner.
+pub trait Partition {
+    /// An item that was looked up. Holds until the next proposal for its key, an
+    /// [`Change::Alter`] excepted.
+    type Found: Copy;
+
+    /// The state of what was looked up.
+    fn item(found: &Self::Found) -> Item;
+    /// The newest state of a key, operations that are not committed included.
+    fn newest(&self, hash: u64, key: &[u8]) -> Newest<Self::Found>;
+    /// The committed state of a key.
+    fn committed(&self, hash: u64, key: &[u8]) -> Option<Self::Found>;
+    /// Calls `with` with the value's bytes, in one or more parts.
+    ///
+    /// # Errors
+    /// Where some of them are not recovered yet.
+    fn value<R>(&self, found: &Self::Found, with: impl FnOnce(&[&[u8]]) -> R)
+    -> Result<R, Refusal>;
+    /// Notes that an item was fetched.
+    fn note_use(&mut self, found: &Self::Found);
+    /// The cas number of what the next operation makes.
+    fn next_cas(&self) -> u64;
+    /// The partition's time, seconds since 1970.
+    fn now(&self) -> u64;
+    /// Proposes a change.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has happened then, but items may have been evicted.
+    fn propose(&mut self, hash: u64, key: &[u8], change: Change<'_>) -> Result<Xid, Refusal>;
+    /// The last operation that is committed.
+    fn committed_xid(&self) -> Xid;
+}
+
+/// A time as items have it.
+pub(super) fn stored_expiry(expiry: Expiry) -> u32 {
+    match expiry {
+        Expiry::Never => NEVER,
+        Expiry::Passed => PASSED,
+        // 2106 and later is the last second that can be told.
+        Expiry::At(at) => u32::try_from(at).unwrap_or(u32::MAX),
+    }
+}
+
+/// The time that goes with a flag of a request, as items have it.
+pub(super) fn expiry_of_flag(exptime: Option<Exptime>, now: u64) -> u32 {
+    stored_expiry(exptime.expect("its flag is there").expiry(now))
+}
+
+/// Seconds that an item has left; nothing if it does not end.
+pub(super) fn seconds_left(expiry: u32, now: u64) -> Option<u64> {
+    (expiry != NEVER).then(|| u64::from(expiry).saturating_sub(now))
+}
+
+impl Partition for Owner {
+    type Found = owner::Found;
+
+    fn item(found: &owner::Found) -> Item {
+        let entry = &found.entry;
+        Item {
+            client_flags: entry.client_flags,
+            expiry: entry.expiry,
+            cas: entry.cas,
+            marks: Marks::from_bits(entry.marks).expect("a proposal has put them there"),
+            value_bytes: entry.value_bytes,
+            last_use: entry.last_use,
+            was_hit: entry.was_hit,
+        }
+    }
+
+    fn newest(&self, hash: u64, key: &[u8]) -> Newest<owner::Found> {
+        let owner::Newest { found, pending } = self.newest(hash, key);
+        Newest { found, pending }
+    }
+
+    fn committed(&self, hash: u64, key: &[u8]) -> Option<owner::Found> {
+        self.committed(hash, key)
+    }
+
+    fn value<R>(
+        &self,
+        found: &owner::Found,
+        with: impl FnOnce(&[&[u8]]) -> R,
+    ) -> Result<R, Refusal> {
+        self.value(found, with)
+    }
+
+    fn note_use(&mut self, found: &owner::Found) {
+        self.note_use(found);
+    }
+
+    fn next_cas(&self) -> u64 {
+        self.next_cas()
+    }
+
+    fn now(&self) -> u64 {
+        u64::from(self.now())
+    }
+
+    fn propose(&mut self, hash: u64, key: &[u8], change: Change<'_>) -> Result<Xid, Refusal> {
+        self.propose(hash, key, change)
+    }
+
+    fn committed_xid(&self) -> Xid {
+        self.committed_xid()
+    }
+}

@@ -1,0 +1,36 @@
+//! The protocol of a group: K partitions, M parities, and how they survive.
+//!
+//! Pure: a [`Member`](member::Member) takes events and gives messages; server and simulator drive
+//! the same type.
+//!
+//! ```text
+//! request -> Owner --Update--> Parity --Ack--> Owner: committed -> reply
+//!              |                  |
+//!           Replica            Replica      keys, facts, space: equal
+//!           Region             Region       values; their sum, coded
+//! ```
+
+mod adoption;
+pub mod audit;
+mod backup;
+pub mod change;
+pub mod marks;
+pub mod member;
+pub mod message;
+pub mod operation;
+pub mod owner;
+mod parity;
+pub mod process;
+pub mod progress;
+mod recovery;
+pub mod replica;
+mod room;
+mod sending;
+mod settling;
+mod status;
+pub mod units;
+pub mod view;
+pub mod wire;
+
+pub use sending::LEASE_NS;
+pub use status::Memory;

@@ -1,0 +1,598 @@
+//! The owner of a partition: decides what becomes of each request, and in which order.
+//!
+//! An operation is proposed, sent to every backup, acknowledged by all, and then committed: applied
+//! to keys and values. [`Owner::propose`] makes one, [`Owner::committed_xid`] tells how far it has
+//! come; whoever answers a client waits for that. The newest state of a key, operations under way
+//! included, is what the next one is decided on.
+//!
+//! Invariants: C1, what is committed all backups have; C3, values change when an operation is
+//! committed and then only, in fresh space: a value is never changed in place. Space is used again
+//! once its freeing is committed. Paper: \[cocytus16\] sections 3.4 and 4.2.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::backup::Backup;
+use super::marks::Marks;
+use super::message::Run;
+use super::operation::{Effect, Operation};
+use super::replica::{Diverged, Replica, Xid, space_of};
+use super::room::Sweep;
+use super::units::Units;
+use crate::memory::region::Region;
+use crate::memory::table::{Entry, Slot};
+use crate::planted::{Planted, is_planted};
+
+/// Bits of a cas number that count operations: 1.7 * 10^13 of them. The others are the view's.
+const XID_BITS: u32 = 44;
+const VIEWS_MASK: u32 = (1 << (u64::BITS - XID_BITS)) - 1;
+/// Most bytes of operations that are under way in a partition.
+const PENDING_BYTES_MAX: usize = 64 << 20;
+/// Most operations that are under way in a partition.
+const PENDING_MAX: usize = 64 << 10;
+
+/// A change to one item, or to all.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Stores an item.
+    Put {
+        /// The client's.
+        client_flags: u32,
+        /// Seconds since 1970; 0: never.
+        expiry: u32,
+        /// Its marks.
+        marks: Marks,
+        /// Its value, in parts.
+        value: &'a [&'a [u8]],
+    },
+    /// Changes facts of an item that is there.
+    Alter {
+        /// Seconds since 1970; 0: never.
+        expiry: u32,
+        /// Its marks.
+        marks: Marks,
+        /// Whether it gets a new cas number.
+        renews_cas: bool,
+    },
+    /// Removes an item.
+    Remove,
+    /// Removes all items at a time, or now if it has passed.
+    Flush {
+        /// Seconds since 1970.
+        at: u32,
+    },
+}
+
+/// What a key stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Newest {
+    /// Its item.
+    pub found: Option<Found>,
+    /// The operation that has to be committed before anybody may be told of this.
+    pub pending: Option<Xid>,
+}
+
+/// An item.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// What is known of it.
+    pub entry: Entry,
+    slot: Option<Slot>,
+    /// The operation under way that has its value.
+    value_in: Option<Xid>,
+}
+
+/// Why nothing was proposed, or read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// There is no room for the item, and making some is forbidden or did not help.
+    NoSpace,
+    /// Not now: ask again when something has been committed.
+    Busy,
+    /// Units have to be recovered first: ask again, from the start, when they are.
+    Units(Run),
+    /// The partition is changing hands: ask again after the next view, and after each flush: a former
+    /// owner's lease may have to run out.
+    Closed,
+}
+
+/// An operation under way.
+pub(super) struct Pending {
+    hash: u64,
+    operation: Operation,
+    /// The item afterwards, and which operation has its value.
+    after: Option<(Entry, Option<Xid>)>,
+    /// Bytes that it frees to make room.
+    pub(super) frees: u64,
+    /// For the mistake [`Planted::OldAtIssue`].
+    old: Option<Entry>,
+}
+
+/// The time and the flushes after an operation that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Horizon {
+    xid: Xid,
+    /// Seconds since 1970.
+    now: u32,
+    /// Items with a smaller cas number are gone.
+    flushed_below: u64,
+}
+
+impl Horizon {
+    fn is_live(&self, entry: &Entry) -> bool {
+        let is_expired = entry.expiry != 0 && entry.expiry <= self.now;
+        !is_expired && entry.cas >= self.flushed_below
+    }
+}
+
+/// One partition, served.
+pub struct Owner {
+    pub(super) partition: usize,
+    view: u32,
+    pub(super) tenure: u32,
+    pub(super) replica: Replica,
+    pub(super) region: Arc<Region>,
+    /// Units that are here; none: all.
+    pub(super) present: Option<Units>,
+    pub(super) pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    /// Hash of a key -> the last operation under way on it.
+    newest: HashMap<u64, Xid>,
+    /// The time and the flushes once everything under way is committed, where that changes them.
+    horizon: Option<Horizon>,
+    pub(super) backups: Vec<Backup>,
+    /// Whether operations may be proposed.
+    pub(super) is_open: bool,
+    /// Whether items make room for others.
+    pub(super) evicts: bool,
+    pub(super) evictions: u64,
+    /// Bytes that operations under way free to make room.
+    pub(super) freeing_bytes: u64,
+    pub(super) sweep: Sweep,
+    /// When somebody last asked for leave to read, in nanoseconds.
+    pub(super) wanted_at: Cell<Option<u64>>,
+}
+
+impl Owner {
+    /// A partition that nobody else has: what is proposed is committed at once.
+    pub fn alone(region_bytes: u64) -> Self {
+        let replica = Replica::new(region_bytes);
+        let region = Arc::new(Region::new(region_bytes));
+        let mut owner = Self::new(0, replica, region, None);
+        owner.view = 1;
+        owner.is_open = true;
+        owner
+    }
+
+    /// Takes a partition over as a replica has it. It is closed at first.
+    pub(super) fn new(
+        partition: usize,
+        replica: Replica,
+        region: Arc<Region>,
+        present: Option<Units>,
+    ) -> Self {
+        Self {
+            partition,
+            view: 0,
+            tenure: 0,
+            replica,
+            region,
+            present,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            newest: HashMap::new(),
+            horizon: None,
+            backups: Vec::new(),
+            is_open: false,
+            evicts: true,
+            evictions: 0,
+            freeing_bytes: 0,
+            sweep: Sweep::default(),
+            wanted_at: Cell::new(None),
+        }
+    }
+
+    /// Whether items make room for others (they do at first), or a full partition refuses.
+    pub fn set_eviction(&mut self, evicts: bool) {
+        self.evicts = evicts;
+    }
+
+    /// The view in which this process began to own the partition: what was proposed to an owner of
+    /// another tenure may have been dropped.
+    pub fn tenure(&self) -> u32 {
+        self.tenure
+    }
+
+    /// Items that made room for others.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// What is committed.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The partition's time, seconds since 1970.
+    pub fn now(&self) -> u32 {
+        self.replica.now()
+    }
+
+    /// The last committed operation: all backups have it.
+    pub fn committed_xid(&self) -> Xid {
+        self.replica.applied()
+    }
+
+    /// The last operation.
+    pub fn last_xid(&self) -> Xid {
+        self.committed_xid() + self.pending.len() as u64
+    }
+
+    /// The cas number that the next operation gives.
+    pub fn next_cas(&self) -> u64 {
+        cas_of(self.view, self.last_xid() + 1)
+    }
+
+    /// Units of the partition that are still to be recovered or moved.
+    pub fn missing_units(&self) -> u64 {
+        self.present.as_ref().map_or(0, Units::missing)
+    }
+
+    /// The newest state of a key, operations under way included.
+    pub fn newest(&self, hash: u64, key: &[u8]) -> Newest {
+        let (found, pending) = match self.pending_on(hash, key) {
+            Some((xid, pending)) => {
+                let found = pending.after.map(|(entry, value_in)| Found {
+                    entry,
+                    slot: None,
+                    value_in,
+                });
+                (found, xid)
+            }
+            None => (self.stored(hash, key), 0),
+        };
+        let (found, ended_by) = match found {
+            Some(found) if self.replica.is_live(&found.entry) => match self.horizon {
+                Some(horizon) if !horizon.is_live(&found.entry) => (None, horizon.xid),
+                _ => (Some(found), 0),
+            },
+            _ => (None, 0),
+        };
+        Newest {
+            found,
+            pending: Some(pending.max(ended_by)).filter(|xid| *xid > 0),
+        }
+    }
+
+    /// The committed state of a key.
+    pub fn committed(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let is_live = |found: &Found| self.replica.is_live(&found.entry);
+        self.stored(hash, key).filter(is_live)
+    }
+
+    /// The value of an item, in parts.
+    ///
+    /// # Errors
+    /// [`Refusal::Units`]: some of it is lost and not recovered yet.
+    pub fn value<R>(&self, found: &Found, with: impl FnOnce(&[&[u8]]) -> R) -> Result<R, Refusal> {
+        let Entry {
+            address,
+            value_bytes,
+            ..
+        } = found.entry;
+        let bytes = value_bytes as usize;
+        if let Some(pending) = found.value_in.and_then(|xid| self.pending(xid)) {
+            let mut value = pending.operation.change().to_vec();
+            self.region.with_parts(address, bytes, |parts| {
+                xor_parts(&mut value, parts);
+            });
+            return Ok(with(&[&value]));
+        }
+        self.check_present(&found.entry)?;
+        Ok(self.region.with_parts(address, bytes, with))
+    }
+
+    /// Whether the value of an item is here.
+    ///
+    /// # Errors
+    /// [`Refusal::Units`]: some of it is lost and not recovered yet.
+    pub fn check_present(&self, entry: &Entry) -> Result<(), Refusal> {
+        let Some(present) = &self.present else {
+            return Ok(());
+        };
+        let missing = present.missing_in(&space_of(entry));
+        missing.map_or(Ok(()), |run| Err(Refusal::Units(run)))
+    }
+
+    /// A client has read an item.
+    pub fn note_use(&mut self, found: &Found) {
+        let now = self.now();
+        if let Some(slot) = found.slot {
+            self.replica.table_mut().note_use(slot, now);
+        }
+    }
+
+    /// Proposes a change. It is committed at once where there are no backups.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// If an item is to be altered that is not there.
+    pub fn propose(&mut self, hash: u64, key: &[u8], change: Change<'_>) -> Result<Xid, Refusal> {
+        self.check_open()?;
+        let cas = self.next_cas();
+        match change {
+            Change::Put {
+                client_flags,
+                expiry,
+                marks,
+                value,
+            } => {
+                let bytes: usize = value.iter().map(|part| part.len()).sum();
+                let value_bytes = u32::try_from(bytes).map_err(|_| Refusal::NoSpace)?;
+                let entry = Entry {
+                    client_flags,
+                    expiry,
+                    cas,
+                    address: self.place(u64::from(value_bytes))?,
+                    value_bytes,
+                    marks: marks.bits(),
+                    ..Entry::default()
+                };
+                let xid = self.put(hash, key, entry, value);
+                self.keep_room();
+                Ok(xid)
+            }
+            Change::Alter {
+                expiry,
+                marks,
+                renews_cas,
+            } => {
+                let newest = self.newest(hash, key);
+                let found = newest.found.expect("only an item that is there is altered");
+                let cas = if renews_cas { cas } else { found.entry.cas };
+                let after = Entry {
+                    expiry,
+                    marks: marks.bits(),
+                    cas,
+                    ..found.entry
+                };
+                let effect = Effect::Alter { expiry, marks, cas };
+                Ok(self.push(hash, key, effect, Some((after, found.value_in))))
+            }
+            Change::Remove => Ok(self.push(hash, key, Effect::Remove, None)),
+            Change::Flush { at } => {
+                let xid = self.push(0, b"", Effect::Flush { at, cas }, None);
+                self.sweep.is_needed = true;
+                if at <= self.now() && !self.pending.is_empty() {
+                    let now = self.proposed_now();
+                    self.horizon = Some(Horizon {
+                        xid,
+                        now,
+                        flushed_below: cas,
+                    });
+                }
+                Ok(xid)
+            }
+        }
+    }
+
+    /// Moves the partition's time on, if it is another: at most once a second.
+    pub fn tick(&mut self, now: u32) {
+        if now <= self.proposed_now() || self.check_open().is_err() {
+            return;
+        }
+        let cas = self.next_cas();
+        let before = self.horizon.map_or(0, |horizon| horizon.flushed_below);
+        let is_flushed = self.replica.flush_at().is_some_and(|at| at <= now);
+        self.sweep.is_needed |= is_flushed;
+        let xid = self.push(0, b"", Effect::Tick { now, cas }, None);
+        if !self.pending.is_empty() {
+            self.horizon = Some(Horizon {
+                xid,
+                now,
+                flushed_below: if is_flushed { cas } else { before },
+            });
+        }
+    }
+
+    /// The time once everything under way is committed.
+    fn proposed_now(&self) -> u32 {
+        self.horizon.map_or(self.now(), |horizon| horizon.now)
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), Refusal> {
+        if !self.is_open {
+            Err(Refusal::Closed)
+        } else if self.pending.len() >= PENDING_MAX || self.pending_bytes >= PENDING_BYTES_MAX {
+            Err(Refusal::Busy)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn put(&mut self, hash: u64, key: &[u8], entry: Entry, value: &[&[u8]]) -> Xid {
+        let xid = self.last_xid() + 1;
+        let region = Arc::clone(&self.region);
+        let operation = Operation::new(Effect::Put(entry), key, |out: &mut BytesMut| {
+            let start = out.len();
+            value.iter().for_each(|part| out.extend_from_slice(part));
+            let bytes = entry.value_bytes as usize;
+            region.with_parts(entry.address, bytes, |parts| {
+                xor_parts(&mut out[start..], parts);
+            });
+        });
+        self.add(hash, operation, Some((entry, Some(xid))))
+    }
+
+    pub(super) fn push(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        effect: Effect,
+        after: Option<(Entry, Option<Xid>)>,
+    ) -> Xid {
+        self.add(hash, Operation::new(effect, key, |_| {}), after)
+    }
+
+    fn add(&mut self, hash: u64, operation: Operation, after: Option<(Entry, Option<Xid>)>) -> Xid {
+        let xid = self.last_xid() + 1;
+        let old = if is_planted(Planted::OldAtIssue) {
+            self.stored(hash, operation.key()).map(|found| found.entry)
+        } else {
+            None
+        };
+        if !operation.key().is_empty() {
+            self.newest.insert(hash, xid);
+        }
+        if let Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } = operation.effect()
+        {
+            self.sweep.is_needed |= expiry != 0;
+        }
+        self.pending_bytes += operation.bytes().len();
+        self.pending.push_back(Pending {
+            hash,
+            operation,
+            after,
+            frees: 0,
+            old,
+        });
+        if self.backups.is_empty() {
+            self.commit(xid).expect("its own operations fit");
+        }
+        xid
+    }
+
+    /// Commits operations up to one.
+    pub(super) fn commit(&mut self, stable: Xid) -> Result<(), Diverged> {
+        while self.committed_xid() < stable {
+            let Some(done) = self.pending.pop_front() else {
+                break;
+            };
+            let xid = self.committed_xid() + 1;
+            self.pending_bytes -= done.operation.bytes().len();
+            self.freeing_bytes -= done.frees;
+            if self.newest.get(&done.hash) == Some(&xid) {
+                self.newest.remove(&done.hash);
+            }
+            if self.horizon.is_some_and(|horizon| horizon.xid == xid) {
+                self.horizon = None;
+            }
+            if let Effect::Put(entry) = done.operation.effect() {
+                self.region.xor(entry.address, done.operation.change());
+            }
+            if is_planted(Planted::OldAtIssue) {
+                self.replica.apply_freeing(xid, &done.operation, done.old)?;
+            } else {
+                self.replica.apply(xid, &done.operation, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits what all backups have.
+    pub(super) fn advance(&mut self) -> Result<(), Diverged> {
+        let counts =
+            |backup: &&Backup| !(backup.is_joining() && is_planted(Planted::JoinUncounted));
+        let acked = self
+            .backups
+            .iter()
+            .filter(counts)
+            .map(|backup| backup.acked);
+        self.commit(acked.min().unwrap_or(Xid::MAX))
+    }
+
+    /// Enters a view with these backups; what earlier ones have acknowledged is known.
+    pub(super) fn enter(&mut self, view: u32, mut backups: Vec<Backup>) {
+        self.view = view;
+        for backup in &mut backups {
+            let before = self.backups.iter().find(|known| known.is_same(backup));
+            backup.acked = before.map_or(0, |known| known.acked);
+        }
+        self.backups = backups;
+    }
+
+    /// An operation under way.
+    pub(super) fn pending_operation(&self, xid: Xid) -> Option<&Operation> {
+        self.pending(xid).map(|pending| &pending.operation)
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_drained(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// What is committed, to keep it as a backup. Operations under way give up their space, and what
+    /// they were to remove may be chosen to go again.
+    pub(super) fn into_replica(mut self) -> Replica {
+        for pending in &self.pending {
+            if pending.frees > 0
+                && let Some(slot) = self
+                    .replica
+                    .table()
+                    .find(pending.hash, pending.operation.key())
+            {
+                self.replica.table_mut().keep(slot);
+            }
+            if let Effect::Put(entry) = pending.operation.effect() {
+                let allocator = self.replica.allocator_mut();
+                let freed = allocator.free(entry.address, u64::from(entry.value_bytes));
+                freed.expect("the operation took it");
+            }
+        }
+        self.replica
+    }
+
+    fn pending(&self, xid: Xid) -> Option<&Pending> {
+        let index = xid.checked_sub(self.committed_xid() + 1)?;
+        self.pending.get(usize::try_from(index).ok()?)
+    }
+
+    /// The last operation under way on a key.
+    pub(super) fn pending_on(&self, hash: u64, key: &[u8]) -> Option<(Xid, &Pending)> {
+        let xid = *self.newest.get(&hash)?;
+        let newest = self.pending(xid)?;
+        if newest.operation.key() == key {
+            return Some((xid, newest));
+        }
+        // Another key has the same hash.
+        let first = self.committed_xid() + 1;
+        let index = self
+            .pending
+            .iter()
+            .rposition(|pending| pending.operation.key() == key)?;
+        Some((first + index as u64, &self.pending[index]))
+    }
+
+    fn stored(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let slot = self.replica.table().find(hash, key)?;
+        Some(Found {
+            entry: self.replica.table().entry(slot),
+            slot: Some(slot),
+            value_in: None,
+        })
+    }
+}
+
+/// The cas number of an operation: greater than that of every one before, in whatever view, and
+/// given once though numbers of operations that were dropped are used again.
+pub fn cas_of(view: u32, xid: Xid) -> u64 {
+    u64::from(view & VIEWS_MASK) << XID_BITS | xid & ((1 << XID_BITS) - 1)
+}
+
+fn xor_parts(value: &mut [u8], parts: &[&[u8]]) {
+    let mut rest = value;
+    for part in parts {
+        let (front, back) = rest.split_at_mut(part.len());
+        front
+            .iter_mut()
+            .zip(*part)
+            .for_each(|(byte, old)| *byte ^= old);
+        rest = back;
+    }
+}

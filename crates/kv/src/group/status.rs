@@ -1,0 +1,70 @@
+//! What a member has to tell of itself, and the few things that whoever drives it needs besides.
+
+use std::sync::Arc;
+
+use super::member::Member;
+use super::owner::Owner;
+use super::replica::Replica;
+use crate::memory::region::Region;
+
+/// Bytes of a member, by what they are for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Memory {
+    /// Values of partitions that it owns.
+    pub values: u64,
+    /// Parity, or copies of values.
+    pub parity: u64,
+    /// Keys and facts of items, its own and those that it backs up.
+    pub tables: u64,
+}
+
+impl Owner {
+    /// A partition that is not here: it has nothing and takes nothing.
+    pub fn closed() -> Self {
+        Self::new(0, Replica::new(0), Arc::new(Region::new(0)), None)
+    }
+}
+
+impl Member {
+    /// The partitions that it owns.
+    pub fn owned_partitions(&self) -> impl Iterator<Item = (usize, &Owner)> {
+        let owned = self.owners.iter();
+        owned.map(|(index, owned)| (*index, &owned.owner))
+    }
+
+    /// The tenure of a partition that it owns: see [`Owner::tenure`].
+    pub fn tenure(&self, partition: usize) -> Option<u32> {
+        Some(self.owners.get(&partition)?.owner.tenure())
+    }
+
+    /// The time, seconds since 1970: partitions that it owns move on with it.
+    pub fn tick(&mut self, seconds: u32) {
+        for owned in self.owners.values_mut() {
+            owned.owner.tick(seconds);
+        }
+    }
+
+    /// What its memory is used for.
+    pub fn memory(&self) -> Memory {
+        let mut memory = Memory::default();
+        for (_, owner) in self.owned_partitions() {
+            memory.tables += owner.replica().table().resident_bytes();
+            let is_shared = self.parity.as_ref().is_some_and(|parity| {
+                let mut regions = parity.regions.iter();
+                regions.any(|region| Arc::ptr_eq(region, &owner.region))
+            });
+            if !is_shared {
+                memory.values += owner.region.touched_bytes();
+            }
+        }
+        if let Some(parity) = &self.parity {
+            let regions = parity.regions.iter();
+            memory.parity += regions.map(|region| region.touched_bytes()).sum::<u64>();
+            for stream in &parity.streams {
+                let replica = stream.replica.as_ref();
+                memory.tables += replica.map_or(0, |replica| replica.table().resident_bytes());
+            }
+        }
+        memory
+    }
+}

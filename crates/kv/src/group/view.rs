@@ -1,0 +1,197 @@
+//! A view: who does what in a group, agreed on outside and numbered.
+//!
+//! Everything that members say to each other carries the number of their view, and what carries an
+//! older one is refused. Whose acknowledgements an operation needs changes by a view alone
+//! ([`View::backups`]), and so does who counts when another takes over.
+
+use super::process::Process;
+
+/// Most partitions of a group.
+pub const PARTITIONS_MAX: usize = 16;
+/// Most parities of a group.
+pub const PARITIES_MAX: usize = 4;
+
+/// How a group survives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scheme {
+    /// Values are erasure-coded: a parity is as large as one partition.
+    Coded,
+    /// Every parity has a copy of every partition (primary-backup).
+    Replicated,
+}
+
+/// One agreed arrangement of a group.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct View {
+    /// Greater than that of every view before.
+    pub number: u32,
+    /// How values are kept.
+    pub scheme: Scheme,
+    /// K of them.
+    pub partitions: Vec<Partition>,
+    /// M of them.
+    pub parities: Vec<Parity>,
+}
+
+/// Who has a partition.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Partition {
+    /// A data process with all of its values.
+    Home(Process),
+    /// The parity of this slot, which recovers the values to where its parity was.
+    Recovering(usize),
+    /// The same, while a new data process takes over the keys.
+    Arriving {
+        /// The slot whose process still has the partition.
+        slot: usize,
+        /// Who is to have it.
+        process: Process,
+        /// The view in which it came: with another one it begins anew.
+        since: u32,
+    },
+    /// A new data process, which takes the values from the parity of the slot.
+    Migrating {
+        /// The slot whose process has the values.
+        slot: usize,
+        /// Who has the partition.
+        process: Process,
+        /// The view in which it came.
+        since: u32,
+    },
+    /// Nobody: more was lost than the code bears.
+    Lost,
+}
+
+/// Who has a parity slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Parity {
+    /// Nobody.
+    Vacant,
+    /// A process that is still being told what there is. It acknowledges, and counts for nothing else.
+    Joining {
+        /// Who.
+        process: Process,
+        /// The view in which it came: with another one it begins anew.
+        since: u32,
+    },
+    /// A process that has its parity whole, but for units that it recovers.
+    Full {
+        /// Who.
+        process: Process,
+        /// The view in which it came.
+        since: u32,
+    },
+}
+
+impl Parity {
+    /// Who it is.
+    pub fn process(&self) -> Option<Process> {
+        match self {
+            Self::Vacant => None,
+            Self::Joining { process, .. } | Self::Full { process, .. } => Some(*process),
+        }
+    }
+
+    /// The view in which the slot's process came.
+    pub fn since(&self) -> u32 {
+        match self {
+            Self::Vacant => 0,
+            Self::Joining { since, .. } | Self::Full { since, .. } => *since,
+        }
+    }
+}
+
+impl View {
+    /// The first view of a group, with everybody at home.
+    pub fn first(scheme: Scheme, data: &[Process], parities: &[Process]) -> Self {
+        let full = |process: &Process| Parity::Full {
+            process: *process,
+            since: 1,
+        };
+        Self {
+            number: 1,
+            scheme,
+            partitions: data.iter().copied().map(Partition::Home).collect(),
+            parities: parities.iter().map(full).collect(),
+        }
+    }
+
+    /// Who serves a partition.
+    pub fn owner(&self, partition: usize) -> Option<Process> {
+        match self.partitions[partition] {
+            Partition::Home(process) | Partition::Migrating { process, .. } => Some(process),
+            Partition::Recovering(slot) | Partition::Arriving { slot, .. } => {
+                self.parities[slot].process()
+            }
+            Partition::Lost => None,
+        }
+    }
+
+    /// Whose acknowledgement an operation of the partition needs: every parity but the owner, and
+    /// who is about to own it.
+    pub fn backups(&self, partition: usize) -> impl Iterator<Item = Process> + '_ {
+        let owner = self.owner(partition);
+        let arriving = match self.partitions[partition] {
+            Partition::Arriving { process, .. } => Some(process),
+            _ => None,
+        };
+        let parities = self.parities.iter().filter_map(Parity::process);
+        parities
+            .filter(move |process| Some(*process) != owner)
+            .chain(arriving)
+    }
+
+    /// Everybody, each once.
+    pub fn processes(&self) -> Vec<Process> {
+        let mut all: Vec<Process> = self.parities.iter().filter_map(Parity::process).collect();
+        for partition in &self.partitions {
+            match partition {
+                Partition::Home(process)
+                | Partition::Arriving { process, .. }
+                | Partition::Migrating { process, .. } => all.push(*process),
+                Partition::Recovering(_) | Partition::Lost => {}
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The parity slot of a process.
+    pub fn slot_of(&self, process: Process) -> Option<usize> {
+        self.parities
+            .iter()
+            .position(|parity| parity.process() == Some(process))
+    }
+
+    /// The slot whose parity has taken a partition's data in place, if one has.
+    pub fn slot_holding(&self, partition: usize) -> Option<usize> {
+        match self.partitions[partition] {
+            Partition::Recovering(slot)
+            | Partition::Arriving { slot, .. }
+            | Partition::Migrating { slot, .. } => Some(slot),
+            Partition::Home(_) | Partition::Lost => None,
+        }
+    }
+
+    /// The partition whose data a slot's parity has taken in place, if it has.
+    pub fn held_by(&self, slot: usize) -> Option<usize> {
+        (0..self.partitions.len()).find(|partition| self.slot_holding(*partition) == Some(slot))
+    }
+
+    /// The partitions that parities own, and their slots.
+    pub fn recovering(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let slot = |partition: &Partition| match partition {
+            Partition::Recovering(slot) | Partition::Arriving { slot, .. } => Some(*slot),
+            _ => None,
+        };
+        let all = self.partitions.iter().enumerate();
+        all.filter_map(move |(index, partition)| Some((index, slot(partition)?)))
+    }
+
+    /// Who starts and ends recoveries of units: the owner of the first partition that is recovered.
+    pub fn leader(&self) -> Option<Process> {
+        let (partition, _) = self.recovering().next()?;
+        self.owner(partition)
+    }
+}

@@ -1,0 +1,16 @@
+//! A key-value store that speaks memcached's protocol and survives the loss of any M nodes of a group.
+//!
+//! [`protocol`] is memcached's protocol, [`engine`] what its requests do to items, [`memory`] where
+//! keys and values lie, [`group`] how a group keeps them. None of these has I/O or a clock: [`server`],
+//! which drives them, brings both, and [`cluster`] the links between nodes and who is alive.
+//! Paper: \[cocytus16\].
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod engine;
+pub mod group;
+pub mod memory;
+pub mod planted;
+pub mod protocol;
+pub mod server;

@@ -1,0 +1,197 @@
+//! Space for values in a region, handed out so that others can follow.
+//!
+//! A data process [allocates](Allocator::allocate). Its parity processes are told where, and
+//! [carve](Allocator::carve) the same range out of their replica: they never choose, since they see
+//! what is allocated and freed in another order than it was. What a data process picks depends on
+//! the free pieces alone: the shortest that is long enough, and of these the lowest.
+//!
+//! Addresses are bytes from the start of the region. Pieces are multiples of [`ALIGN_BYTES`] and begin
+//! at one. Invariant: every byte is free or used, and no two free pieces touch.
+//! The bytes themselves are not here. Paper: \[cocytus16\] section 5; deviations in `docs/papers/cocytus.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What addresses and lengths are multiples of: coding works on 16 bytes at a time.
+pub const ALIGN_BYTES: u64 = 16;
+
+/// The free pieces of one region.
+///
+/// Costs 32 bytes for each free piece in two trees, and up to twice that where their nodes are half
+/// full; used pieces cost nothing. Every operation takes time in the logarithm of the free pieces.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Allocator {
+    region_bytes: u64,
+    free_bytes: u64,
+    /// Address -> length.
+    by_address: BTreeMap<u64, u64>,
+    /// (length, address).
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+/// Why a range cannot be marked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// It is not inside the region, or its address is no multiple of [`ALIGN_BYTES`].
+    #[error("no range of the region")]
+    Outside,
+    /// Some of it is used: a carve would take what somebody has.
+    #[error("not free")]
+    Used,
+    /// Some of it is free: it was freed before.
+    #[error("not used")]
+    Free,
+}
+
+/// A part of the region.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Piece {
+    /// Where it begins.
+    pub address: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// Whether it is free. Used pieces that touch are one.
+    pub is_free: bool,
+}
+
+/// Bytes that a value of so many bytes takes: at least one unit, so that every value has a place of its
+/// own. Nothing where that is more than can be counted.
+pub fn piece_bytes(value_bytes: u64) -> Option<u64> {
+    value_bytes.max(1).checked_next_multiple_of(ALIGN_BYTES)
+}
+
+impl Allocator {
+    /// A region without values. What its length has beyond a multiple of [`ALIGN_BYTES`] is left out.
+    pub fn new(region_bytes: u64) -> Self {
+        let region_bytes = region_bytes / ALIGN_BYTES * ALIGN_BYTES;
+        let mut allocator = Self {
+            region_bytes,
+            free_bytes: 0,
+            by_address: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+        };
+        allocator.put(0, region_bytes);
+        allocator
+    }
+
+    /// Length of the region.
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    /// Bytes that are free, in however many pieces.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    /// Takes space for a value and returns its address; nothing if no free piece is long enough.
+    pub fn allocate(&mut self, value_bytes: u64) -> Option<u64> {
+        self.allocate_below(value_bytes, self.region_bytes)
+    }
+
+    /// As [`allocate`](Self::allocate), of the first `limit_bytes` of the region: a data process that has
+    /// memory for no more, so far. Where limits only grow, one piece at most is free beyond and looked at.
+    pub fn allocate_below(&mut self, value_bytes: u64, limit_bytes: u64) -> Option<u64> {
+        let bytes = piece_bytes(value_bytes)?;
+        let mut long_enough = self.by_length.range((bytes, 0)..);
+        let fits = |(_, address): &&(u64, u64)| address + bytes <= limit_bytes;
+        let (length, address) = *long_enough.find(fits)?;
+        self.remove(address, length);
+        self.put(address + bytes, length - bytes);
+        Some(address)
+    }
+
+    /// Marks the space of a value at `address` as used.
+    ///
+    /// # Errors
+    /// Where not all of it is free, and where it is not in the region. Nothing changes then.
+    pub fn carve(&mut self, address: u64, value_bytes: u64) -> Result<(), RangeError> {
+        let (bytes, end) = self.range(address, value_bytes)?;
+        let around = self.by_address.range(..=address).next_back();
+        let (start, length) = match around {
+            Some((start, length)) if start + length >= end => (*start, *length),
+            _ => return Err(RangeError::Used),
+        };
+        self.remove(start, length);
+        self.put(start, address - start);
+        self.put(end, length - (address - start) - bytes);
+        Ok(())
+    }
+
+    /// Gives the space of a value at `address` back, and joins it with the free pieces that it touches.
+    ///
+    /// # Errors
+    /// Where not all of it is used, and where it is not in the region. Nothing changes then.
+    pub fn free(&mut self, address: u64, value_bytes: u64) -> Result<(), RangeError> {
+        let (bytes, end) = self.range(address, value_bytes)?;
+        let before = self.by_address.range(..end).next_back();
+        let before = before.map(|(start, length)| (*start, *length));
+        if before.is_some_and(|(start, length)| start + length > address) {
+            return Err(RangeError::Free);
+        }
+        let mut joined = (address, bytes);
+        if let Some((start, length)) = before.filter(|(start, length)| start + length == address) {
+            self.remove(start, length);
+            joined = (start, bytes + length);
+        }
+        if let Some(length) = self.by_address.get(&end).copied() {
+            self.remove(end, length);
+            joined.1 += length;
+        }
+        self.put(joined.0, joined.1);
+        Ok(())
+    }
+
+    /// All of the region in the order of addresses, free and used pieces by turns.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        let mut address = 0;
+        let mut free = self.by_address.iter().peekable();
+        std::iter::from_fn(move || {
+            let next = free.peek().map_or(self.region_bytes, |(start, _)| **start);
+            let piece = if next > address {
+                Piece {
+                    address,
+                    bytes: next - address,
+                    is_free: false,
+                }
+            } else {
+                let (start, length) = free.next()?;
+                Piece {
+                    address: *start,
+                    bytes: *length,
+                    is_free: true,
+                }
+            };
+            address = piece.address + piece.bytes;
+            Some(piece)
+        })
+    }
+
+    /// Length and end of a value's space, if the region has it.
+    fn range(&self, address: u64, value_bytes: u64) -> Result<(u64, u64), RangeError> {
+        let bytes = piece_bytes(value_bytes).ok_or(RangeError::Outside)?;
+        let end = address.checked_add(bytes).ok_or(RangeError::Outside)?;
+        if end > self.region_bytes || !address.is_multiple_of(ALIGN_BYTES) {
+            return Err(RangeError::Outside);
+        }
+        Ok((bytes, end))
+    }
+
+    /// Adds a free piece, unless it is empty.
+    fn put(&mut self, address: u64, bytes: u64) {
+        if bytes > 0 {
+            self.by_address.insert(address, bytes);
+            self.by_length.insert((bytes, address));
+            self.free_bytes += bytes;
+        }
+    }
+
+    fn remove(&mut self, address: u64, bytes: u64) {
+        self.by_address.remove(&address);
+        self.by_length.remove(&(bytes, address));
+        self.free_bytes -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! Where the keys and values of a partition lie.
+
+pub mod allocator;
+pub mod footprint;
+pub mod region;
+pub mod table;

@@ -1,0 +1,258 @@
+//! The keys of one partition, and what belongs to each: the entry that says where its value is.
+//!
+//! Made for 10^8 items: no operation takes time in the number of items (see [`index`]), and an item of a key
+//! of 16 bytes takes 56 bytes and six to twelve of the index. Entries lie in slabs of equal slots, are found by
+//! the hash of their key, and are in the order in which they would be evicted ([`queues`]).
+//!
+//! Every process of a group that has the partition applies the same operations: their tables then hold the
+//! [same items](Table::same_items). Last uses, hits and the order of eviction are a process's own.
+//! Values are in the `region`, their space is the `allocator`'s. Paper: \[cocytus16\] section 3.
+
+mod ghost;
+mod index;
+mod queues;
+mod record;
+mod slabs;
+
+use self::{
+    index::Index,
+    queues::Queues,
+    record::{Hashes, Place, Records},
+};
+
+pub use self::slabs::Slot;
+
+/// Hash of a key: XXH3-64. Its high bits are the table's, its low ones choose the partition.
+pub fn key_hash(key: &[u8]) -> u64 {
+    cenote_codec::xxh3(key)
+}
+
+/// Most bytes of a key here; memcached takes 250.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// What belongs to a key.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Entry {
+    /// The client's, kept for it.
+    pub client_flags: u32,
+    /// Seconds since 1970; 0 for never.
+    pub expiry: u32,
+    /// Number of the operation that made it what it is.
+    pub cas: u64,
+    /// Where its value begins: a multiple of 16, below 2^44.
+    pub address: u64,
+    /// Length of its value.
+    pub value_bytes: u32,
+    /// The protocol's marks, as bits.
+    pub marks: u8,
+    /// When it was last read, seconds since 1970. A process's own.
+    pub last_use: u32,
+    /// Whether it was read since it was stored. A process's own.
+    pub was_hit: bool,
+}
+
+impl Entry {
+    /// Without what a process does not share.
+    fn shared(self) -> Self {
+        Self {
+            last_use: 0,
+            was_hit: false,
+            ..self
+        }
+    }
+}
+
+/// Keys -> entries.
+///
+/// Every hash that is passed is the [`key_hash`] of the key that it is passed with.
+pub struct Table {
+    index: Index,
+    records: Records,
+    queues: Queues,
+    hash_of: fn(&[u8]) -> u64,
+}
+
+/// One stretch of a walk over all keys.
+pub struct Stretch<'a> {
+    /// Each with its hash, in order of hash: those from where it was asked for to `next`.
+    pub items: Vec<(u64, &'a [u8], Entry)>,
+    /// The hash to go on with; nothing where this was the last.
+    pub next: Option<u64>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Table {
+    /// A table without keys.
+    pub fn new() -> Self {
+        Self::with_hash(key_hash)
+    }
+
+    /// As [`new`](Self::new), with another hash: for tests of keys that fall together.
+    fn with_hash(hash_of: fn(&[u8]) -> u64) -> Self {
+        Self {
+            index: Index::new(),
+            records: Records::new(),
+            queues: Queues::new(),
+            hash_of,
+        }
+    }
+
+    /// Keys.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether it has no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all entries with their keys. The index comes to this, see
+    /// [`resident_bytes`](Self::resident_bytes).
+    pub fn used_bytes(&self) -> u64 {
+        self.records.used_bytes()
+    }
+
+    /// All memory that it has taken.
+    pub fn resident_bytes(&self) -> u64 {
+        self.records.resident_bytes() + self.index.resident_bytes()
+    }
+
+    /// Bytes of all entries and of their values' space, but for those that were [chosen](Self::choose_coldest)
+    /// to go.
+    pub fn evictable_bytes(&self) -> u64 {
+        self.queues.bytes()
+    }
+
+    /// Where a key's entry is. Valid until the key is removed.
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
+        self.index.find(hash, |slot| self.records.key(slot) == key)
+    }
+
+    /// The entry in a slot.
+    pub fn entry(&self, slot: Slot) -> Entry {
+        self.records.entry(slot)
+    }
+
+    /// The key of a slot.
+    pub fn key(&self, slot: Slot) -> &[u8] {
+        self.records.key(slot)
+    }
+
+    /// Stores an entry, and returns the one that the key had.
+    ///
+    /// A key that is overwritten was used. One that was chosen to go, goes.
+    ///
+    /// # Panics
+    /// If the key is longer than [`KEY_BYTES_MAX`], or the address is none of a value.
+    pub fn put(&mut self, hash: u64, key: &[u8], entry: &Entry) -> (Slot, Option<Entry>) {
+        if let Some(slot) = self.find(hash, key) {
+            let old = self.records.entry(slot);
+            self.set(slot, entry);
+            queues::count_use(&mut self.records, slot);
+            return (slot, Some(old));
+        }
+        let slot = self.records.add(key, entry);
+        let hashes = Hashes {
+            records: &self.records,
+            hash_of: self.hash_of,
+        };
+        self.index.insert(hash, slot, &hashes);
+        let came_back = self.index.take_eviction(hash);
+        let place = if came_back { Place::Main } else { Place::Small };
+        self.queues.enter(&mut self.records, slot, place);
+        (slot, None)
+    }
+
+    /// Replaces the entry in a slot.
+    ///
+    /// # Panics
+    /// If the address is none of a value.
+    pub fn set(&mut self, slot: Slot, entry: &Entry) {
+        self.queues.resize(&self.records, slot, entry.value_bytes);
+        self.records.set_entry(slot, entry);
+    }
+
+    /// Takes a key out.
+    pub fn remove(&mut self, hash: u64, key: &[u8]) -> Option<Entry> {
+        let hashes = Hashes {
+            records: &self.records,
+            hash_of: self.hash_of,
+        };
+        let is_it = |slot| self.records.key(slot) == key;
+        let slot = self.index.remove(hash, is_it, &hashes)?;
+        self.queues.leave(&mut self.records, slot);
+        let entry = self.records.entry(slot);
+        self.records.give_back(slot);
+        Some(entry)
+    }
+
+    /// Takes all keys out, and gives all memory back: as slow as that is.
+    pub fn clear(&mut self) {
+        *self = Self::with_hash(self.hash_of);
+    }
+
+    /// A read found the entry, at second `now`.
+    pub fn note_use(&mut self, slot: Slot, now: u32) {
+        self.records.note_hit(slot, now);
+        queues::count_use(&mut self.records, slot);
+    }
+
+    /// Chooses what is to go next when memory runs out. It stays in the table until it is removed, but is
+    /// not chosen again.
+    pub fn choose_coldest(&mut self) -> Option<Slot> {
+        let (slot, place) = self.queues.choose(&mut self.records)?;
+        if place == Place::Small {
+            let hash = (self.hash_of)(self.records.key(slot));
+            self.index.note_eviction(hash);
+        }
+        Some(slot)
+    }
+
+    /// What was chosen to go stays after all, as if it had been used.
+    pub fn keep(&mut self, slot: Slot) {
+        if self.records.place(slot) == Place::Nowhere {
+            self.queues.enter(&mut self.records, slot, Place::Main);
+        }
+    }
+
+    /// The keys with hashes from `from` on, as far as one segment of the index goes.
+    ///
+    /// A walk begins at 0 and goes on at `next`. Every key with a hash below that has been shown, or came
+    /// later: whatever is put, removed and moved between the calls.
+    pub fn stretch(&self, from: u64) -> Stretch<'_> {
+        let (slots, next) = self.index.segment(from);
+        let items = slots.map(|slot| {
+            let key = self.records.key(slot);
+            ((self.hash_of)(key), key, self.records.entry(slot))
+        });
+        let mut items: Vec<_> = items.filter(|(hash, ..)| *hash >= from).collect();
+        items.sort_unstable_by(|one, other| (one.0, one.1).cmp(&(other.0, other.1)));
+        Stretch { items, next }
+    }
+
+    /// Whether both hold the same keys, with entries that are the same but for what each process has for
+    /// itself. Takes time in the number of keys.
+    pub fn same_items(&self, other: &Self) -> bool {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let stretch = self.stretch(from);
+            for (hash, key, entry) in stretch.items {
+                let found = other.find(hash, key).map(|slot| other.entry(slot).shared());
+                if found != Some(entry.shared()) {
+                    return false;
+                }
+            }
+            next = stretch.next;
+        }
+        self.len() == other.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

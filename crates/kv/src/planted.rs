@@ -1,0 +1,77 @@
+//! Mistakes made on purpose, to prove that the simulator's checks find them.
+//!
+//! Without the feature `planted` every question is answered "no" at compile time and the hooks
+//! vanish. With it one mistake at a time is chosen per thread, at run time.
+
+/// A mistake that the rules of the group exist to prevent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Planted {
+    /// A parity picks the place of a value itself when it applies the operation.
+    ChooseAtApply,
+    /// Known data are subtracted from the parity itself, not from a copy.
+    ResidualInPlace,
+    /// A parity takes operations of the view before the one that it has reported in.
+    NoFence,
+    /// Reads are served without asking the parities, and at once by who recovers.
+    NoLease,
+    /// Units are asked for before every parity has applied what is stable.
+    UnitsBeforeSettled,
+    /// Units come on another way than operations, and nobody compares how old they are.
+    UnitsOvertake,
+    /// A parity that joins is not sent what is under way.
+    JoinWithoutInFlight,
+    /// The acknowledgement of a parity that joins is not waited for, and counts when another recovers.
+    JoinUncounted,
+    /// A partition is handed over while operations are under way.
+    HandOverUndrained,
+    /// The parity that has held a partition's data counts as a parity right after it.
+    SpentAsFull,
+    /// A unit that comes late goes over what has been written since.
+    LateDataOverwrites,
+    /// A read that waited for units goes on with the address that it found before.
+    StaleAddress,
+    /// What an operation frees is looked up when it is proposed.
+    OldAtIssue,
+}
+
+/// Every mistake, by the name that people use.
+pub const ALL: [(&str, Planted); 13] = [
+    ("choose-at-apply", Planted::ChooseAtApply),
+    ("residual-in-place", Planted::ResidualInPlace),
+    ("no-fence", Planted::NoFence),
+    ("no-lease", Planted::NoLease),
+    ("units-before-settled", Planted::UnitsBeforeSettled),
+    ("units-overtake", Planted::UnitsOvertake),
+    ("join-without-in-flight", Planted::JoinWithoutInFlight),
+    ("join-uncounted", Planted::JoinUncounted),
+    ("hand-over-undrained", Planted::HandOverUndrained),
+    ("spent-as-full", Planted::SpentAsFull),
+    ("late-data-overwrites", Planted::LateDataOverwrites),
+    ("stale-address", Planted::StaleAddress),
+    ("old-at-issue", Planted::OldAtIssue),
+];
+
+/// Whether this thread's code is to make the mistake.
+#[inline(always)]
+#[must_use]
+pub fn is_planted(fault: Planted) -> bool {
+    #[cfg(feature = "planted")]
+    return CHOSEN.get() == Some(fault);
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = fault;
+        false
+    }
+}
+
+/// Chooses the mistake of this thread.
+#[cfg(feature = "planted")]
+pub fn plant(fault: Option<Planted>) {
+    CHOSEN.set(fault);
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}

@@ -1,0 +1,76 @@
+//! What a parser accepts at most, and which version's meta flags it knows.
+
+/// Bytes that memcached counts for an item beside key and value: its header, the key's end, the
+/// cas number and the value's line end. Clients know the largest value by it.
+const ITEM_OVERHEAD_BYTES: u64 = 48 + 1 + 8 + 2;
+/// Bytes for client flags other than 0.
+const CLIENT_FLAGS_BYTES: u64 = 4;
+
+/// Whose meta commands are spoken.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Dialect {
+    /// memcached 1.6.18, byte by byte.
+    #[default]
+    V1_6_18,
+    /// What came after it, from its documentation: `E` on `ms`, `md` and `ma`, `x` on `md`, the
+    /// size that `s` asks `ms` for, and a quiet `md` or `ma` that hides a miss.
+    Later,
+}
+
+/// Limits of one connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Largest item, memcached's overhead of 59 bytes included, as its option `-I` counts.
+    pub item_bytes_max: u64,
+    /// Longest command line without its end, other than `get` and `gets`. memcached takes such a
+    /// line up to the size of its read buffer, when it comes in one piece. At least 110, which tell
+    /// what command it is.
+    pub line_bytes_max: usize,
+    /// Longest line of a `get` or `gets`. memcached has no limit for them; 1 MiB is 4000 keys of the
+    /// longest kind.
+    pub multiget_bytes_max: usize,
+    /// Whose meta commands are spoken.
+    pub dialect: Dialect,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            item_bytes_max: 1 << 20,
+            line_bytes_max: 16 << 10,
+            multiget_bytes_max: 1 << 20,
+            dialect: Dialect::default(),
+        }
+    }
+}
+
+impl Limits {
+    /// Whether an item is small enough. A store asks for what an append would make, too.
+    pub fn fits(&self, key_bytes: usize, client_flags: u32, value_bytes: usize) -> bool {
+        Self::item_bytes(key_bytes, client_flags, value_bytes) <= self.item_bytes_max
+    }
+
+    /// Bytes that an item counts.
+    pub fn item_bytes(key_bytes: usize, client_flags: u32, value_bytes: usize) -> u64 {
+        let flags = if client_flags == 0 {
+            0
+        } else {
+            CLIENT_FLAGS_BYTES
+        };
+        ITEM_OVERHEAD_BYTES + flags + key_bytes as u64 + value_bytes as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_counts_with_its_overhead() {
+        let limits = Limits::default();
+        assert!(limits.fits(1, 0, (1 << 20) - 60));
+        assert!(!limits.fits(1, 0, (1 << 20) - 59));
+        assert!(!limits.fits(1, 7, (1 << 20) - 60));
+        assert!(limits.fits(1, 7, (1 << 20) - 64));
+    }
+}

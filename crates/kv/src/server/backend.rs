@@ -1,0 +1,178 @@
+//! What a worker serves: the partitions that are its own, and the way to all others.
+//!
+//! A server alone ([`Alone`]) has one partition for each worker. In a cluster this is the place of
+//! the links to other nodes, which the worker polls along with its clients.
+
+use std::time::{Duration, Instant};
+
+use mio::event::Event;
+use mio::{Registry, Token};
+
+use super::batch::{Batch, Ticket};
+use crate::engine::Partition;
+use crate::group::owner::{Owner, Refusal};
+
+/// Where a key is served.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Route {
+    /// By this worker, in its partition of this index.
+    Here(usize),
+    /// By another worker of this process.
+    Worker(usize),
+    /// By another node.
+    Node(u32),
+}
+
+/// How full the partitions of a worker are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Figures {
+    /// Items.
+    pub items: u64,
+    /// Bytes that they take, keys and overhead included.
+    pub bytes: u64,
+    /// Items dropped for want of memory.
+    pub evictions: u64,
+    /// Of these those that nobody had fetched.
+    pub evicted_unfetched: u64,
+    /// Items that had ended when their memory was used again.
+    pub reclaimed: u64,
+    /// Of these those that nobody had fetched.
+    pub expired_unfetched: u64,
+}
+
+/// The first token of those that are a backend's own; a worker uses none from here on.
+pub const FIRST_TOKEN: Token = Token(1 << 40);
+
+/// What a worker serves. All of it is called on the worker's thread and must not block.
+pub trait Backend: Send + 'static {
+    /// A partition that is served here.
+    type Partition: Partition;
+
+    /// Where the key with this hash is served.
+    fn route(&self, hash: u64) -> Route;
+    /// Everybody who has a partition: what `flush_all` reaches. Of this worker any `Here` will do.
+    fn everyone(&self) -> Vec<Route>;
+    /// Partitions that are, or were, served here: the bound of their indices. It never shrinks.
+    fn partition_count(&self) -> usize;
+    /// One of them. One that is served here no longer refuses what is proposed.
+    fn partition(&mut self, index: usize) -> &mut Self::Partition;
+    /// Whether a partition of this worker may be served at this moment: no other owner can have come.
+    fn may_serve(&mut self, _index: usize) -> bool {
+        true
+    }
+    /// Whether a partition that is, or was, served here still is.
+    fn is_here(&self, _index: usize) -> bool {
+        true
+    }
+    /// Changes when what was proposed to a partition and is not committed may have been dropped.
+    fn tenure(&self, _index: usize) -> u32 {
+        0
+    }
+    /// A request could not be served for this reason; it is tried again.
+    fn on_refusal(&mut self, _index: usize, _refusal: Refusal) {}
+    /// How full they are.
+    fn figures(&self) -> Figures;
+    /// It is `now`, seconds since 1970; called when that changes, and at the start.
+    fn tick(&mut self, now: u64);
+
+    /// Registers what it waits for, with tokens from [`FIRST_TOKEN`].
+    ///
+    /// # Errors
+    /// The poll refuses it.
+    fn register(&mut self, _registry: &Registry) -> std::io::Result<()> {
+        Ok(())
+    }
+    /// Something that it waits for has happened.
+    fn on_event(&mut self, _event: &Event) {}
+    /// Sends a request to another node. It is answered through [`Backend::poll`] in any case, if
+    /// need be by an error.
+    fn forward(&mut self, _node: u32, _ticket: Ticket, _text: &[u8]) {
+        unreachable!("no route leads to another node");
+    }
+    /// Sends an answer to the node that has asked.
+    fn answer(&mut self, _ticket: Ticket, _text: &[u8]) {
+        unreachable!("no other node asks");
+    }
+    /// Once in every turn, after the clients' requests: tells what other nodes ask and answer.
+    fn poll(&mut self, _asks: &mut Batch, _answers: &mut Batch) {}
+    /// At the end of every turn: sends what is to be sent. Returns when it wants to be called again
+    /// at the latest.
+    fn flush(&mut self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The partition of one worker of a server that is alone.
+pub struct Alone {
+    partition: Owner,
+    worker: usize,
+    workers: u64,
+    started: Instant,
+}
+
+impl Alone {
+    /// The backend of one of some workers, which share memory equally.
+    pub fn new(worker: usize, workers: usize, memory_bytes: u64, evicts: bool) -> Self {
+        let workers = workers as u64;
+        let mut partition = Owner::alone(memory_bytes / workers);
+        partition.set_eviction(evicts);
+        Self {
+            partition,
+            worker,
+            workers,
+            started: Instant::now(),
+        }
+    }
+}
+
+impl Backend for Alone {
+    type Partition = Owner;
+
+    fn route(&self, hash: u64) -> Route {
+        let worker = ((hash & 0xffff_ffff) * self.workers) >> 32;
+        match usize::try_from(worker).expect("is below their number") {
+            worker if worker == self.worker => Route::Here(0),
+            worker => Route::Worker(worker),
+        }
+    }
+
+    fn everyone(&self) -> Vec<Route> {
+        let workers = 0..usize::try_from(self.workers).expect("was one");
+        let route = |worker| match worker {
+            worker if worker == self.worker => Route::Here(0),
+            worker => Route::Worker(worker),
+        };
+        workers.map(route).collect()
+    }
+
+    fn partition_count(&self) -> usize {
+        1
+    }
+
+    fn partition(&mut self, _index: usize) -> &mut Owner {
+        &mut self.partition
+    }
+
+    fn figures(&self) -> Figures {
+        let replica = self.partition.replica();
+        let allocator = replica.allocator();
+        let values = allocator.region_bytes() - allocator.free_bytes();
+        Figures {
+            items: replica.table().len() as u64,
+            bytes: values + replica.table().used_bytes(),
+            evictions: self.partition.evictions(),
+            ..Figures::default()
+        }
+    }
+
+    fn flush(&mut self) -> Option<Duration> {
+        let elapsed = self.started.elapsed().as_nanos();
+        self.partition
+            .sweep(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        None
+    }
+
+    fn tick(&mut self, now: u64) {
+        self.partition.tick(u32::try_from(now).unwrap_or(u32::MAX));
+    }
+}

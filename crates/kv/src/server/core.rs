@@ -1,0 +1,446 @@
+//! What a worker has beside its clients: partitions, what is under way to and from them, and what
+//! cannot be done yet.
+//!
+//! A request that no client of this worker waits in line for (it came from another worker or node,
+//! or could not be served at first) is a text with a ticket; its answer goes to who asked. Requests
+//! of one client for this worker are served in order: one that is parked holds up those behind it.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::mem;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backend::{Backend, Route};
+use super::batch::{Asker, Batch, Ticket};
+use super::shared::{Message, Shared, Traffic};
+use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
+use crate::group::owner::Change;
+use crate::group::replica::Xid;
+use crate::memory::table::key_hash;
+use crate::protocol::reply;
+use crate::protocol::{Error, KEY_BYTES_MAX, Parser, Request, Step};
+
+/// How soon a parked request is tried again, if nothing else happens.
+const PARKED_RETRY: Duration = Duration::from_millis(2);
+/// Input buffers that are kept for the next client that says something.
+const POOLED_BUFFERS_MAX: usize = 64;
+
+/// What a client is told whose operation was under way when its partition changed hands.
+const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r\n";
+
+/// An answer that is held until an operation is committed.
+struct Waiting {
+    xid: Xid,
+    /// The partition's when it was proposed.
+    tenure: u32,
+    /// Answers that wait for one operation keep their order.
+    order: u64,
+    ticket: Ticket,
+    answer: Vec<u8>,
+    /// Operations of other partitions that the answer waits for, too.
+    others: Option<Rc<Cell<usize>>>,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.xid, self.order).cmp(&(other.xid, other.order))
+    }
+}
+
+/// A request that could not be served.
+struct Parked {
+    ticket: Ticket,
+    text: Vec<u8>,
+}
+
+/// What is on its way to another worker.
+#[derive(Default)]
+struct Outgoing {
+    asks: Batch,
+    answers: Batch,
+}
+
+/// See the [module](self).
+pub(super) struct Core<B: Backend> {
+    pub(super) index: usize,
+    pub(super) backend: B,
+    pub(super) engine: Engine,
+    pub(super) shared: Arc<Shared>,
+    /// Seconds since 1970.
+    pub(super) now: u64,
+    outgoing: Vec<Outgoing>,
+    waiting: Vec<BinaryHeap<Reverse<Waiting>>>,
+    /// Of the partitions when their answers were last looked at.
+    tenures: Vec<u32>,
+    order: u64,
+    parked: VecDeque<Parked>,
+    /// For clients of this worker.
+    answers: Batch,
+    scratch: Vec<u8>,
+    /// Batches that have been emptied.
+    empty: Vec<Batch>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl<B: Backend> Core<B> {
+    pub(super) fn new(index: usize, backend: B, shared: Arc<Shared>) -> Self {
+        let counters = Arc::clone(&shared.workers[index].counters);
+        let engine = Engine::new(shared.settings.limits, counters);
+        let outgoing = shared.workers.iter().map(|_| Outgoing::default());
+        Self {
+            index,
+            waiting: Vec::new(),
+            tenures: Vec::new(),
+            outgoing: outgoing.collect(),
+            backend,
+            engine,
+            shared,
+            now: 0,
+            order: 0,
+            parked: VecDeque::new(),
+            answers: Batch::default(),
+            scratch: Vec::new(),
+            empty: Vec::new(),
+            buffers: Vec::new(),
+        }
+    }
+
+    pub(super) fn traffic(&self) -> &Traffic {
+        &self.shared.workers[self.index].traffic
+    }
+
+    /// It is `now`.
+    pub(super) fn tick(&mut self, now: u64) {
+        if now != self.now {
+            self.now = now;
+            self.backend.tick(now);
+        }
+    }
+
+    /// A buffer with room.
+    pub(super) fn take_buffer(&mut self, room: usize) -> Vec<u8> {
+        let buffer = self.buffers.pop();
+        buffer.unwrap_or_else(|| Vec::with_capacity(room))
+    }
+
+    /// Takes a buffer back; one that has grown is not kept.
+    pub(super) fn give_buffer(&mut self, mut buffer: Vec<u8>, room: usize) {
+        if buffer.capacity() <= room * 2 && self.buffers.len() < POOLED_BUFFERS_MAX {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Sends a request to who serves it, which is not this worker.
+    pub(super) fn send(&mut self, route: Route, ticket: Ticket, text: &[u8]) {
+        match route {
+            Route::Here(_) => self.serve(ticket, text),
+            Route::Worker(worker) => self.outgoing[worker].asks.push(ticket, text),
+            Route::Node(node) => self.backend.forward(node, ticket, text),
+        }
+    }
+
+    /// Keeps an answer until an operation is committed.
+    pub(super) fn hold(&mut self, partition: usize, xid: Xid, ticket: Ticket, answer: Vec<u8>) {
+        self.hold_with(partition, xid, ticket, answer, None);
+    }
+
+    fn hold_with(
+        &mut self,
+        partition: usize,
+        xid: Xid,
+        ticket: Ticket,
+        answer: Vec<u8>,
+        others: Option<Rc<Cell<usize>>>,
+    ) {
+        self.order += 1;
+        if self.waiting.len() <= partition {
+            self.waiting.resize_with(partition + 1, BinaryHeap::new);
+            self.tenures.resize(partition + 1, 0);
+        }
+        let tenure = self.backend.tenure(partition);
+        self.waiting[partition].push(Reverse(Waiting {
+            xid,
+            tenure,
+            order: self.order,
+            ticket,
+            answer,
+            others,
+        }));
+    }
+
+    /// Keeps a request until it can be served.
+    pub(super) fn park(&mut self, ticket: Ticket, text: &[u8]) {
+        let text = text.to_vec();
+        self.parked.push_back(Parked { ticket, text });
+    }
+
+    /// Serves a request that has a ticket, or sends it on.
+    pub(super) fn serve(&mut self, ticket: Ticket, text: &[u8]) {
+        let is_before = |parked: &Parked| is_one_client(&parked.ticket, &ticket);
+        if self.parked.iter().any(is_before) || !self.is_served(ticket, text) {
+            self.park(ticket, text);
+        }
+    }
+
+    /// Serves a request, unless that is not possible now.
+    fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
+        let mut parser = Parser::new(*self.engine.limits());
+        let Step::Request { request, .. } = parser.parse(text) else {
+            // Nobody of ours sends anything else.
+            self.scratch.clear();
+            reply::error(&mut self.scratch, Error::Unknown);
+            self.deliver_scratch(ticket);
+            return true;
+        };
+        let mut decoded = [0; KEY_BYTES_MAX];
+        let key = match &request {
+            Request::FlushAll { exptime, .. } => {
+                let at = exptime.flush_at(self.now);
+                return self.is_flushed(ticket, at);
+            }
+            Request::Get(get) => { get.keys }.next().unwrap_or_default(),
+            request => key_of(request, &mut decoded).unwrap_or_default(),
+        };
+        let hash = key_hash(key);
+        let partition = match self.backend.route(hash) {
+            Route::Here(partition) => partition,
+            route => {
+                self.send(route, ticket, text);
+                return true;
+            }
+        };
+        let ask = Ask {
+            request: &request,
+            key,
+            hash,
+            sight: Sight::Newest,
+        };
+        self.scratch.clear();
+        if !self.backend.may_serve(partition) {
+            return false;
+        }
+        let target = self.backend.partition(partition);
+        match self.engine.serve(target, &ask, &mut self.scratch) {
+            Outcome::Answered { waits_for: None } => self.deliver_scratch(ticket),
+            Outcome::Answered {
+                waits_for: Some(xid),
+            } => {
+                let answer = self.scratch.clone();
+                self.hold(partition, xid, ticket, answer);
+            }
+            Outcome::Retry(refusal) => {
+                self.backend.on_refusal(partition, refusal);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Flushes all partitions here, unless that is not possible now.
+    fn is_flushed(&mut self, ticket: Ticket, at: u64) -> bool {
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let mut waits = Vec::new();
+        for index in 0..self.backend.partition_count() {
+            if !self.backend.is_here(index) {
+                continue;
+            }
+            let partition = self.backend.partition(index);
+            match partition.propose(0, &[], Change::Flush { at }) {
+                Ok(xid) if xid > partition.committed_xid() => waits.push((index, xid)),
+                Ok(_) => {}
+                Err(refusal) => {
+                    self.backend.on_refusal(index, refusal);
+                    return false;
+                }
+            }
+        }
+        if waits.is_empty() {
+            self.scratch.clear();
+            self.deliver_scratch(ticket);
+        }
+        let others = Rc::new(Cell::new(waits.len()));
+        for (index, xid) in waits {
+            let others = Some(Rc::clone(&others));
+            self.hold_with(index, xid, ticket, Vec::new(), others);
+        }
+        true
+    }
+
+    fn deliver_scratch(&mut self, ticket: Ticket) {
+        let scratch = mem::take(&mut self.scratch);
+        self.deliver(ticket, &scratch);
+        self.scratch = scratch;
+        self.scratch.clear();
+        self.scratch.shrink_to(64 << 10);
+    }
+
+    fn deliver(&mut self, ticket: Ticket, answer: &[u8]) {
+        match ticket.asker {
+            Asker::Worker(worker) if worker == self.index => self.answers.push(ticket, answer),
+            Asker::Worker(worker) => self.outgoing[worker].answers.push(ticket, answer),
+            Asker::Node(_) => self.backend.answer(ticket, answer),
+        }
+    }
+
+    /// Takes requests of another worker.
+    pub(super) fn take_asks(&mut self, mut asks: Batch) {
+        for (ticket, text) in asks.iter() {
+            self.serve(ticket, text);
+        }
+        asks.clear();
+        self.keep(asks);
+    }
+
+    /// Keeps a batch for the next one that is needed.
+    pub(super) fn keep(&mut self, batch: Batch) {
+        if self.empty.len() < 2 * self.outgoing.len() {
+            self.empty.push(batch);
+        }
+    }
+
+    /// Moves on what is under way; returns when it wants to be called again at the latest.
+    pub(super) fn move_on(&mut self) -> Option<Duration> {
+        let mut asks = self.empty.pop().unwrap_or_default();
+        let mut answers = self.empty.pop().unwrap_or_default();
+        self.backend.poll(&mut asks, &mut answers);
+        // Who asked may be another worker, or a node whose request was only passed on here.
+        for (ticket, text) in answers.iter() {
+            self.deliver(ticket, text);
+        }
+        answers.clear();
+        self.keep(answers);
+        self.take_asks(asks);
+        self.settle();
+        let has_parked = !self.parked.is_empty();
+        if has_parked {
+            self.retry();
+        }
+        let mut wait = self.backend.flush();
+        if has_parked {
+            wait = Some(wait.map_or(PARKED_RETRY, |wait| wait.min(PARKED_RETRY)));
+        }
+        wait
+    }
+
+    /// Lets answers go whose operations are committed.
+    fn settle(&mut self) {
+        for index in 0..self.waiting.len() {
+            if self.waiting[index].is_empty() {
+                continue;
+            }
+            let tenure = self.backend.tenure(index);
+            if mem::replace(&mut self.tenures[index], tenure) != tenure {
+                self.give_up(index, tenure);
+            }
+            let committed = self.backend.partition(index).committed_xid();
+            while let Some(Reverse(first)) = self.waiting[index].peek() {
+                if first.xid > committed {
+                    break;
+                }
+                let Some(Reverse(waiting)) = self.waiting[index].pop() else {
+                    break;
+                };
+                if let Some(others) = &waiting.others {
+                    others.set(others.get() - 1);
+                    if others.get() > 0 {
+                        continue;
+                    }
+                }
+                self.deliver(waiting.ticket, &waiting.answer);
+            }
+        }
+    }
+
+    /// Tells those who wait for operations of another tenure that nobody knows what came of them.
+    fn give_up(&mut self, index: usize, tenure: u32) {
+        let all = mem::take(&mut self.waiting[index]);
+        for Reverse(mut waiting) in all.into_sorted_vec() {
+            if waiting.tenure == tenure {
+                self.waiting[index].push(Reverse(waiting));
+                continue;
+            }
+            waiting.answer.clear();
+            waiting.answer.extend_from_slice(UNKNOWN);
+            self.deliver(waiting.ticket, &waiting.answer);
+        }
+    }
+
+    /// Tries again what is parked. What still cannot be served holds up its client's others.
+    fn retry(&mut self) {
+        let mut held: Vec<Ticket> = Vec::new();
+        for parked in mem::take(&mut self.parked) {
+            let is_held = held.iter().any(|held| is_one_client(held, &parked.ticket));
+            if is_held || !self.is_served(parked.ticket, &parked.text) {
+                if !is_held {
+                    held.push(parked.ticket);
+                }
+                self.parked.push_back(parked);
+            }
+        }
+    }
+
+    /// Answers for clients of this worker.
+    pub(super) fn take_answers(&mut self) -> Batch {
+        let empty = self.empty.pop().unwrap_or_default();
+        mem::replace(&mut self.answers, empty)
+    }
+
+    /// Gives other workers what is for them; says whether all of it found room.
+    pub(super) fn hand_over(&mut self) -> bool {
+        let mut is_all = true;
+        for (outgoing, worker) in self.outgoing.iter_mut().zip(&self.shared.workers) {
+            for is_ask in [true, false] {
+                let batch = if is_ask {
+                    &mut outgoing.asks
+                } else {
+                    &mut outgoing.answers
+                };
+                if batch.is_empty() {
+                    continue;
+                }
+                let empty = self.empty.pop().unwrap_or_default();
+                let full = mem::replace(batch, empty);
+                let message = if is_ask {
+                    Message::Asks(full)
+                } else {
+                    Message::Answers(full)
+                };
+                match worker.mailbox.send(message) {
+                    Ok(()) => {}
+                    Err(Message::Asks(full) | Message::Answers(full)) => {
+                        *batch = full;
+                        is_all = false;
+                    }
+                    Err(Message::Client(_)) => unreachable!("is a batch"),
+                }
+            }
+        }
+        is_all
+    }
+}
+
+/// Whether two requests come from one client.
+fn is_one_client(one: &Ticket, other: &Ticket) -> bool {
+    (one.asker, one.client, one.generation) == (other.asker, other.client, other.generation)
+}
+
+#[cfg(test)]
+mod tests;

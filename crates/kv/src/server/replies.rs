@@ -1,0 +1,244 @@
+//! The replies of one client, in the order of its requests.
+//!
+//! A reply that is whole goes to the text that is to be sent; where an earlier one is still
+//! awaited, it waits behind it in a slot. What has been taken from the front is never seen again.
+
+use std::collections::VecDeque;
+
+/// A client that has so many bytes to read is asked for no more requests.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+/// Bytes of answers that may be under way at once, as far as they can be foreseen.
+const FORESEEN_BYTES_MAX: usize = 1 << 20;
+/// Replies that may be awaited at once.
+const AWAITED_MAX: usize = 128;
+/// What the largest of the next answers is taken for at first: then few are under way until it is
+/// known that they are small.
+const FORESEEN_FIRST: usize = 256 << 10;
+/// What is kept of a buffer that has been sent.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Replies {
+    text: Vec<u8>,
+    sent: usize,
+    slots: VecDeque<Slot>,
+    /// Number of the first slot.
+    first: u64,
+    /// Bytes of replies in slots.
+    held_bytes: usize,
+    /// Slots that are awaited.
+    awaited: usize,
+    /// Largest of the last answers.
+    foreseen: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    text: Vec<u8>,
+    is_awaited: bool,
+    /// What comes is not for the client.
+    is_silent: bool,
+}
+
+/// A place in the replies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    slots: usize,
+    length: usize,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Self {
+            text: Vec::new(),
+            sent: 0,
+            slots: VecDeque::new(),
+            first: 0,
+            held_bytes: 0,
+            awaited: 0,
+            foreseen: FORESEEN_FIRST,
+        }
+    }
+}
+
+impl Replies {
+    /// Where the next reply is written.
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+        if self.slots.is_empty() {
+            return &mut self.text;
+        }
+        if self.slots.back().is_some_and(|slot| slot.is_awaited) {
+            self.slots.push_back(Slot {
+                text: Vec::new(),
+                is_awaited: false,
+                is_silent: false,
+            });
+        }
+        &mut self.slots.back_mut().expect("was just seen").text
+    }
+
+    /// Where the next reply begins.
+    pub(super) fn mark(&mut self) -> Mark {
+        let length = self.tail().len();
+        Mark {
+            slots: self.slots.len(),
+            length,
+        }
+    }
+
+    /// Takes back what was written since a mark, which is one reply.
+    pub(super) fn take_since(&mut self, mark: Mark) -> Vec<u8> {
+        debug_assert_eq!(mark.slots, self.slots.len());
+        self.tail().split_off(mark.length)
+    }
+
+    /// Makes a place for a reply that is awaited, and returns its number.
+    pub(super) fn hold(&mut self, is_silent: bool) -> u64 {
+        self.slots.push_back(Slot {
+            text: Vec::new(),
+            is_awaited: true,
+            is_silent,
+        });
+        self.awaited += 1;
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    /// Takes a reply that was awaited. One that is not awaited is a mistake of ours, and left out.
+    pub(super) fn fill(&mut self, slot: u64, text: &[u8]) {
+        let at = slot.checked_sub(self.first);
+        let at = at.and_then(|at| usize::try_from(at).ok());
+        let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
+            debug_assert!(false, "no such slot");
+            return;
+        };
+        debug_assert!(slot.is_awaited);
+        slot.is_awaited = false;
+        self.awaited -= 1;
+        self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
+        if at == Some(0) {
+            let silent = slot.is_silent;
+            if !silent {
+                self.text.extend_from_slice(text);
+            }
+        } else if !slot.is_silent {
+            slot.text.extend_from_slice(text);
+            self.held_bytes += text.len();
+        }
+        while self.slots.front().is_some_and(|slot| !slot.is_awaited) {
+            let slot = self.slots.pop_front().expect("was just seen");
+            self.first += 1;
+            self.held_bytes = self.held_bytes.saturating_sub(slot.text.len());
+            self.text.extend_from_slice(&slot.text);
+        }
+    }
+
+    /// Whether no earlier reply is awaited.
+    pub(super) fn is_settled(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Whether all replies are sent.
+    pub(super) fn is_done(&self) -> bool {
+        self.slots.is_empty() && self.sent == self.text.len()
+    }
+
+    /// Whether there is so much that requests have to wait.
+    pub(super) fn is_full(&self) -> bool {
+        let awaited_max = (FORESEEN_BYTES_MAX / self.foreseen.max(1)).clamp(2, AWAITED_MAX);
+        self.unsent().len() + self.held_bytes >= TEXT_BYTES_MAX || self.awaited >= awaited_max
+    }
+
+    /// What is to be sent.
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.text[self.sent..]
+    }
+
+    /// So many bytes of it have been sent.
+    pub(super) fn note_sent(&mut self, bytes: usize) {
+        self.sent += bytes;
+        debug_assert!(self.sent <= self.text.len());
+        if self.sent == self.text.len() {
+            self.text.clear();
+            self.text.shrink_to(KEPT_BYTES_MAX);
+            self.sent = 0;
+        } else if self.sent >= TEXT_BYTES_MAX {
+            self.text.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(replies: &Replies) -> String {
+        String::from_utf8(replies.unsent().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn replies_leave_in_the_order_of_requests() {
+        let mut replies = Replies::default();
+        replies.tail().extend(b"a");
+        let b = replies.hold(false);
+        replies.tail().extend(b"c");
+        replies.tail().extend(b"d");
+        let e = replies.hold(false);
+        let silent = replies.hold(true);
+        replies.tail().extend(b"f");
+        assert_eq!(text(&replies), "a");
+        replies.fill(e, b"e");
+        assert_eq!(text(&replies), "a");
+        replies.note_sent(1);
+        replies.fill(b, b"b");
+        assert_eq!(text(&replies), "bcde");
+        assert!(!replies.is_settled());
+        replies.fill(silent, b"x");
+        assert_eq!(text(&replies), "bcdef");
+        assert!(replies.is_settled() && !replies.is_done());
+        replies.note_sent(5);
+        assert!(replies.is_done());
+        replies.tail().extend(b"g");
+        assert_eq!(text(&replies), "g");
+    }
+
+    #[test]
+    fn a_reply_can_be_taken_back_to_wait() {
+        let mut replies = Replies::default();
+        replies.tail().extend(b"a");
+        let mut held = Vec::new();
+        for expected in [b"b", b"c"] {
+            let mark = replies.mark();
+            replies.tail().extend(expected);
+            assert_eq!(replies.take_since(mark), expected);
+            held.push(replies.hold(false));
+        }
+        assert_eq!(text(&replies), "a");
+        replies.fill(held[1], b"c");
+        assert_eq!(text(&replies), "a");
+        replies.fill(held[0], b"b");
+        assert_eq!(text(&replies), "abc");
+        assert!(replies.is_settled());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_full_soon() {
+        let mut replies = Replies::default();
+        let mut held = 0;
+        while !replies.is_full() {
+            held = replies.hold(false);
+        }
+        assert!((2..AWAITED_MAX as u64).contains(&held));
+        let mut replies = Replies::default();
+        let first = replies.hold(false);
+        let second = replies.hold(false);
+        replies.fill(second, &vec![0; TEXT_BYTES_MAX]);
+        assert!(replies.is_full());
+        replies.fill(first, b"");
+        assert!(replies.is_full());
+        replies.note_sent(TEXT_BYTES_MAX);
+        assert!(!replies.is_full() && replies.is_done());
+        assert!(replies.text.capacity() <= KEPT_BYTES_MAX);
+    }
+}

@@ -1,0 +1,393 @@
+//! One client's requests, whatever it speaks over: what each does, and its place in the replies.
+
+use std::borrow::Cow;
+use std::io::IoSlice;
+
+use super::backend::{Backend, Route};
+use super::batch::{Asker, Ticket};
+use super::core::Core;
+use super::replies::Replies;
+use super::stats;
+use super::transport::Transport;
+use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
+use crate::memory::table::key_hash;
+use crate::protocol::reply::{self, Answer};
+use crate::protocol::{Error, Exptime, KEY_BYTES_MAX, MetaKey, Refusal, Request, Retrieval, Words};
+
+/// Values from this length on are written from where they lie, if the client can take them.
+const DIRECT_BYTES_MIN: usize = 8 << 10;
+/// What follows a value.
+const LINE_END: &[u8] = b"\r\n";
+/// What follows the value of a retrieval of one key.
+const GET_END: &[u8] = b"\r\nEND\r\n";
+/// Parts of a value that are written at once at most.
+const DIRECT_PARTS_MAX: usize = 6;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Session {
+    client: u32,
+    generation: u32,
+    pub(super) replies: Replies,
+    /// A retrieval of many keys that waits until its client has read something.
+    long_get: Option<LongGet>,
+    /// The reply of a request that cannot be served yet. Those after it wait.
+    parked: Option<u64>,
+    /// The client is done: no more requests.
+    pub(super) has_quit: bool,
+}
+
+#[derive(Debug)]
+struct LongGet {
+    keys: Vec<u8>,
+    taken: usize,
+    with_cas: bool,
+    touch: Option<Exptime>,
+}
+
+/// Where a value may be written from where it lies.
+pub(super) struct Direct<'a> {
+    pub(super) transport: &'a mut Transport,
+    /// Becomes false when it takes no more.
+    pub(super) is_writable: &'a mut bool,
+    pub(super) written: &'a mut u64,
+}
+
+/// A reply that goes to its place, or straight to the client.
+struct Target<'a, 'b> {
+    replies: &'a mut Replies,
+    direct: Option<&'a mut Direct<'b>>,
+    /// What follows a value: the line end, and the end of a retrieval of one key.
+    tail: &'static [u8],
+    has_value: bool,
+}
+
+impl Reply for Target<'_, '_> {
+    fn text(&mut self) -> &mut Vec<u8> {
+        self.replies.tail()
+    }
+
+    fn value(&mut self, parts: &[&[u8]]) {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.has_value = true;
+        let mut taken = 0;
+        if length >= DIRECT_BYTES_MIN
+            && parts.len() <= DIRECT_PARTS_MAX
+            && let Some(direct) = &mut self.direct
+        {
+            let mut slices = [IoSlice::new(&[]); DIRECT_PARTS_MAX + 2];
+            slices[0] = IoSlice::new(self.replies.unsent());
+            for (slice, part) in slices[1..].iter_mut().zip(parts) {
+                *slice = IoSlice::new(part);
+            }
+            slices[parts.len() + 1] = IoSlice::new(self.tail);
+            match direct.transport.write(&slices[..parts.len() + 2]) {
+                Ok(written) => {
+                    *direct.written += written as u64;
+                    let text = self.replies.unsent().len().min(written);
+                    self.replies.note_sent(text);
+                    taken = written - text;
+                }
+                // An error of the stream is met again where the rest is written.
+                Err(_) => *direct.is_writable = false,
+            }
+        }
+        for part in parts.iter().copied().chain([self.tail]) {
+            let skipped = taken.min(part.len());
+            taken -= skipped;
+            self.replies.tail().extend_from_slice(&part[skipped..]);
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn new(client: u32, generation: u32) -> Self {
+        Self {
+            client,
+            generation,
+            replies: Replies::default(),
+            long_get: None,
+            parked: None,
+            has_quit: false,
+        }
+    }
+
+    /// Whether the next request has to wait.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.parked.is_some() || self.replies.is_full()
+    }
+
+    /// Whether a retrieval is under way, which goes on by [`Session::go_on`].
+    pub(super) fn has_more(&self) -> bool {
+        self.long_get.is_some()
+    }
+
+    /// Whether nothing is under way, and all replies are sent.
+    pub(super) fn is_done(&self) -> bool {
+        self.long_get.is_none() && self.replies.is_done()
+    }
+
+    /// Takes a reply that was awaited.
+    pub(super) fn fill(&mut self, slot: u64, text: &[u8]) {
+        if self.parked == Some(slot) {
+            self.parked = None;
+        }
+        self.replies.fill(slot, text);
+    }
+
+    fn hold<B: Backend>(&mut self, core: &Core<B>, is_silent: bool) -> Ticket {
+        Ticket {
+            asker: Asker::Worker(core.index),
+            client: self.client,
+            generation: self.generation,
+            slot: self.replies.hold(is_silent),
+        }
+    }
+
+    /// Serves a request, whose text is `text`.
+    pub(super) fn request<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        request: &Request<'_>,
+        text: &[u8],
+        direct: Option<&mut Direct<'_>>,
+    ) {
+        let mut decoded = [0; KEY_BYTES_MAX];
+        match request {
+            Request::Get(get) => self.get(core, request, get, text, direct),
+            Request::FlushAll { exptime, noreply } => self.flush_all(core, *exptime, *noreply),
+            Request::Verbosity { level, noreply } => {
+                let level = u8::try_from(*level).unwrap_or(u8::MAX);
+                let verbosity = &core.shared.verbosity;
+                verbosity.store(level, std::sync::atomic::Ordering::Relaxed);
+                if !noreply {
+                    reply::answer(self.replies.tail(), Answer::Ok);
+                }
+            }
+            Request::Stats(words) => stats::write(self.replies.tail(), core, *words),
+            Request::Version => {
+                reply::version(self.replies.tail(), &core.shared.settings.version);
+            }
+            Request::Quit => self.has_quit = true,
+            Request::MetaNoop => reply::answer(self.replies.tail(), Answer::MetaNoop),
+            request => {
+                let key = key_of(request, &mut decoded).expect("all others have one");
+                self.item(core, request, key, Text::Whole(text), None, LINE_END);
+            }
+        }
+    }
+
+    /// Answers what is no request.
+    pub(super) fn refuse<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        refusal: &Refusal<'_>,
+        line: &[u8],
+    ) {
+        if let Some(key) = &refusal.forget {
+            self.forget(core, key);
+        }
+        if refusal.error == Error::NoShutdown && core.shared.settings.may_shut_down {
+            return self.shut_down(core, line);
+        }
+        if !refusal.is_silent {
+            reply::error(self.replies.tail(), refusal.error);
+        }
+    }
+
+    fn shut_down<B: Backend>(&mut self, core: &Core<B>, line: &[u8]) {
+        let line = line.trim_ascii_end();
+        let gracefully = match Words::new(line).nth(1) {
+            None => false,
+            Some(b"graceful") => true,
+            Some(_) => {
+                let text = b"CLIENT_ERROR invalid shutdown mode\r\n";
+                return self.replies.tail().extend_from_slice(text);
+            }
+        };
+        self.has_quit = true;
+        core.shared.stop(gracefully);
+    }
+
+    /// Deletes an item in whose place a larger one was refused.
+    fn forget<B: Backend>(&mut self, core: &mut Core<B>, key: &MetaKey<'_>) {
+        core.engine.counters().store_too_large.count();
+        let mut text = b"md ".to_vec();
+        text.extend_from_slice(key.raw());
+        text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
+        let hash = key_hash(key.bytes(&mut [0; KEY_BYTES_MAX]));
+        let route = core.backend.route(hash);
+        let ticket = self.hold(core, true);
+        core.send(route, ticket, &text);
+    }
+
+    fn get<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        request: &Request<'_>,
+        get: &Retrieval<'_>,
+        text: &[u8],
+        mut direct: Option<&mut Direct<'_>>,
+    ) {
+        let mut keys = get.keys;
+        let Some(first) = keys.next() else {
+            return reply::end(self.replies.tail());
+        };
+        let mut only = keys;
+        if only.next().is_none() {
+            if !self.item(core, request, first, Text::Whole(text), direct, GET_END) {
+                reply::end(self.replies.tail());
+            }
+            return;
+        }
+        let mut next = Some(first);
+        while let Some(key) = next {
+            let text = Text::Get(key, get.with_cas, get.touch);
+            self.item(core, request, key, text, direct.as_deref_mut(), LINE_END);
+            if self.is_held_up() {
+                self.long_get = Some(LongGet {
+                    keys: keys.rest().to_vec(),
+                    taken: 0,
+                    with_cas: get.with_cas,
+                    touch: get.touch,
+                });
+                return;
+            }
+            next = keys.next();
+        }
+        reply::end(self.replies.tail());
+    }
+
+    /// Goes on with a retrieval, as far as that is possible now.
+    pub(super) fn go_on<B: Backend>(&mut self, core: &mut Core<B>) {
+        let Some(mut get) = self.long_get.take() else {
+            return;
+        };
+        let request = Request::Get(Retrieval {
+            keys: Words::default(),
+            with_cas: get.with_cas,
+            touch: get.touch,
+        });
+        while !self.is_held_up() {
+            let mut keys = Words::new(&get.keys[get.taken..]);
+            let Some(key) = keys.next() else {
+                return reply::end(self.replies.tail());
+            };
+            let text = Text::Get(key, get.with_cas, get.touch);
+            self.item(core, &request, key, text, None, LINE_END);
+            get.taken = get.keys.len() - keys.rest().len();
+        }
+        self.long_get = Some(get);
+    }
+
+    /// Serves a request for one key here, or sends its text to where it is served. `tail` follows a
+    /// value; says whether that has been written.
+    fn item<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        request: &Request<'_>,
+        key: &[u8],
+        text: Text<'_>,
+        direct: Option<&mut Direct<'_>>,
+        tail: &'static [u8],
+    ) -> bool {
+        let hash = key_hash(key);
+        let partition = match core.backend.route(hash) {
+            Route::Here(partition) => partition,
+            route => {
+                let ticket = self.hold(core, false);
+                core.send(route, ticket, &text.bytes());
+                return false;
+            }
+        };
+        // Who has asked for nothing that is not answered may see what is committed.
+        let is_settled = self.replies.is_settled();
+        let sight = if is_settled {
+            Sight::Committed
+        } else {
+            Sight::Newest
+        };
+        let only_reads = matches!(request, Request::Get(get) if get.touch.is_none());
+        let mark = self.replies.mark();
+        let mut target = Target {
+            replies: &mut self.replies,
+            direct: direct.filter(|direct| is_settled && only_reads && *direct.is_writable),
+            tail,
+            has_value: false,
+        };
+        let ask = Ask {
+            request,
+            key,
+            hash,
+            sight,
+        };
+        if !core.backend.may_serve(partition) {
+            let ticket = self.hold(core, false);
+            self.parked = Some(ticket.slot);
+            core.park(ticket, &text.bytes());
+            return false;
+        }
+        let place = core.backend.partition(partition);
+        match core.engine.serve(place, &ask, &mut target) {
+            Outcome::Answered { waits_for: None } => return target.has_value,
+            Outcome::Answered {
+                waits_for: Some(xid),
+            } => {
+                let has_value = target.has_value;
+                let answer = self.replies.take_since(mark);
+                let ticket = self.hold(core, false);
+                core.hold(partition, xid, ticket, answer);
+                return has_value;
+            }
+            Outcome::Retry(refusal) => {
+                core.backend.on_refusal(partition, refusal);
+                let ticket = self.hold(core, false);
+                self.parked = Some(ticket.slot);
+                core.park(ticket, &text.bytes());
+            }
+        }
+        false
+    }
+
+    fn flush_all<B: Backend>(&mut self, core: &mut Core<B>, exptime: Exptime, noreply: bool) {
+        if !core.shared.settings.may_flush {
+            let text = b"CLIENT_ERROR flush_all not allowed\r\n";
+            return self.replies.tail().extend_from_slice(text);
+        }
+        core.engine.counters().cmd_flush.count();
+        let text = format!("flush_all {}\r\n", exptime.flush_at(core.now));
+        for route in core.backend.everyone() {
+            let ticket = self.hold(core, true);
+            core.send(route, ticket, text.as_bytes());
+        }
+        if !noreply {
+            reply::answer(self.replies.tail(), Answer::Ok);
+        }
+    }
+}
+
+/// The text of a request for one key.
+enum Text<'a> {
+    /// As it came.
+    Whole(&'a [u8]),
+    /// One key of a retrieval of many.
+    Get(&'a [u8], bool, Option<Exptime>),
+}
+
+impl Text<'_> {
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        let (key, with_cas, touch) = match self {
+            Self::Whole(text) => return Cow::Borrowed(text),
+            Self::Get(key, with_cas, touch) => (key, with_cas, touch),
+        };
+        let mut text = match (touch, with_cas) {
+            (None, false) => b"get ".to_vec(),
+            (None, true) => b"gets ".to_vec(),
+            (Some(Exptime(seconds)), false) => format!("gat {seconds} ").into_bytes(),
+            (Some(Exptime(seconds)), true) => format!("gats {seconds} ").into_bytes(),
+        };
+        text.extend_from_slice(key);
+        text.extend_from_slice(b"\r\n");
+        Cow::Owned(text)
+    }
+}

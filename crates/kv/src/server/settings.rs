@@ -1,0 +1,96 @@
+//! What a server is told to be: checked by who makes it, and the same for all workers.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::protocol::Limits;
+use crate::protocol::authentication::Credentials;
+
+/// Where and how a server serves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Addresses for TCP.
+    pub tcp: Vec<TcpAddress>,
+    /// Addresses for UDP.
+    pub udp: Vec<SocketAddr>,
+    /// A Unix socket, and the permissions of its file.
+    pub unix: Option<(PathBuf, u32)>,
+    /// Threads that serve; at least one.
+    pub workers: usize,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// What happens to the next one.
+    pub when_full: WhenFull,
+    /// Connections that may wait to be accepted.
+    pub backlog: i32,
+    /// Requests of one connection that are served before others have their turn; at least one.
+    pub requests_per_turn: u32,
+    /// A connection that has said nothing for so long is closed.
+    pub idle_timeout: Option<Duration>,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// Bytes of memory for items.
+    pub memory_bytes: u64,
+    /// Whether items are dropped when that is used up.
+    pub evicts: bool,
+    /// Whether `flush_all` is served.
+    pub may_flush: bool,
+    /// Whether `shutdown` is served.
+    pub may_shut_down: bool,
+    /// How much is logged on standard error, as memcached's `-v`.
+    pub verbosity: u8,
+    /// Who may ask, of clients on stream sockets.
+    pub credentials: Option<Arc<Credentials>>,
+    /// Certificates; clients on TCP then speak TLS, but on addresses that say otherwise.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// What `version` answers.
+    pub version: String,
+    /// Lines of `stats settings` that only who has read the options knows.
+    pub more: Vec<(String, String)>,
+}
+
+/// An address for TCP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TcpAddress {
+    /// Where.
+    pub address: SocketAddr,
+    /// Without TLS even where there are certificates.
+    pub is_plain: bool,
+}
+
+/// What happens to a connection above the limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WhenFull {
+    /// It is told so, and closed.
+    Refuse,
+    /// It waits until another one ends.
+    Wait,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            tcp: Vec::new(),
+            udp: Vec::new(),
+            unix: None,
+            workers: 4,
+            connections_max: 1024,
+            when_full: WhenFull::Refuse,
+            backlog: 1024,
+            requests_per_turn: 20,
+            idle_timeout: None,
+            limits: Limits::default(),
+            memory_bytes: 64 << 20,
+            evicts: true,
+            may_flush: true,
+            may_shut_down: false,
+            verbosity: 0,
+            credentials: None,
+            tls: None,
+            version: concat!("1.6.18-cenote", env!("CARGO_PKG_VERSION")).to_owned(),
+            more: Vec::new(),
+        }
+    }
+}

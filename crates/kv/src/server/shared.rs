@@ -1,0 +1,250 @@
+//! What all threads of a server see of each other: mailboxes, and numbers for `stats`.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_queue::ArrayQueue;
+use mio::Waker;
+
+use super::backend::Figures;
+use super::batch::Batch;
+use super::settings::Settings;
+use super::transport::Transport;
+use crate::engine::Counters;
+use crate::engine::counters::Counter;
+use crate::protocol::authentication::Credentials;
+
+/// Messages that may lie in a mailbox. Who finds it full keeps what it has and tries again.
+const MESSAGES_MAX: usize = 1024;
+
+/// What is sent to a worker.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A new client.
+    Client(Box<NewClient>),
+    /// Requests for its partitions.
+    Asks(Batch),
+    /// Answers to its requests.
+    Answers(Batch),
+}
+
+/// A client that has just been accepted.
+#[derive(Debug)]
+pub(super) struct NewClient {
+    pub(super) transport: Transport,
+    pub(super) facts: Arc<ConnectionFacts>,
+}
+
+/// What `stats conns` tells of a connection.
+#[derive(Debug)]
+pub(super) struct ConnectionFacts {
+    /// Its own, of all connections that there ever were.
+    pub(super) id: u64,
+    pub(super) number: i32,
+    pub(super) address: String,
+    /// Of a client, where it came in.
+    pub(super) listener: Option<String>,
+    /// Seconds since 1970.
+    pub(super) last_request: AtomicU64,
+}
+
+/// Where a worker is reached.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    queue: ArrayQueue<Message>,
+    waker: Waker,
+    /// The worker may be asleep without having looked into the queue.
+    sleeps: AtomicBool,
+}
+
+impl Mailbox {
+    pub(super) fn new(waker: Waker) -> Self {
+        Self {
+            queue: ArrayQueue::new(MESSAGES_MAX),
+            waker,
+            sleeps: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves a message; gives it back if there is no room.
+    pub(super) fn send(&self, message: Message) -> Result<(), Message> {
+        let sent = self.queue.push(message);
+        self.wake();
+        sent
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub(super) fn wake(&self) {
+        if self.sleeps.swap(false, Ordering::SeqCst) {
+            self.waker.wake().expect("an eventfd takes a number");
+        }
+    }
+
+    pub(super) fn receive(&self) -> Option<Message> {
+        self.queue.pop()
+    }
+
+    /// The worker goes to sleep, unless there is something to do.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.sleeps.store(true, Ordering::SeqCst);
+        let may = self.queue.is_empty();
+        if !may {
+            self.sleeps.store(false, Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// The worker is up.
+    pub(super) fn is_up(&self) {
+        self.sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Numbers of one worker that only it writes.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) bytes_read: Counter,
+    pub(super) bytes_written: Counter,
+    pub(super) auth_cmds: Counter,
+    pub(super) auth_errors: Counter,
+    pub(super) conn_yields: Counter,
+    pub(super) idle_kicks: Counter,
+    items: Counter,
+    bytes: Counter,
+    evictions: Counter,
+    evicted_unfetched: Counter,
+    reclaimed: Counter,
+    expired_unfetched: Counter,
+}
+
+impl Traffic {
+    pub(super) fn set_figures(&self, figures: &Figures) {
+        self.items.set(figures.items);
+        self.bytes.set(figures.bytes);
+        self.evictions.set(figures.evictions);
+        self.evicted_unfetched.set(figures.evicted_unfetched);
+        self.reclaimed.set(figures.reclaimed);
+        self.expired_unfetched.set(figures.expired_unfetched);
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            items: self.items.read(),
+            bytes: self.bytes.read(),
+            evictions: self.evictions.read(),
+            evicted_unfetched: self.evicted_unfetched.read(),
+            reclaimed: self.reclaimed.read(),
+            expired_unfetched: self.expired_unfetched.read(),
+        }
+    }
+}
+
+/// One worker, as others see it.
+#[derive(Debug)]
+pub(super) struct WorkerFace {
+    pub(super) mailbox: Mailbox,
+    pub(super) counters: Arc<Counters>,
+    pub(super) traffic: Traffic,
+}
+
+/// Numbers of connections.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) current: AtomicUsize,
+    pub(super) total: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    /// Times that accepting was stopped.
+    pub(super) stops: AtomicU64,
+    pub(super) is_accepting: AtomicBool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) workers: Vec<WorkerFace>,
+    pub(super) connections: Connections,
+    pub(super) verbosity: AtomicU8,
+    /// Who may ask, of clients that come from now on.
+    pub(super) credentials: Mutex<Option<Arc<Credentials>>>,
+    /// Certificates that clients are shown from now on.
+    pub(super) tls: Mutex<Option<Arc<rustls::ServerConfig>>>,
+    pub(super) started: Instant,
+    pub(super) stops: AtomicBool,
+    /// `shutdown graceful` was asked for, and not `shutdown`.
+    pub(super) stops_gracefully: AtomicBool,
+    /// Wakes the thread that accepts.
+    pub(super) front: Waker,
+    facts: Mutex<BTreeMap<u64, Arc<ConnectionFacts>>>,
+    /// Counters as they were at the last `stats reset`.
+    pub(super) baseline: Mutex<Vec<u64>>,
+}
+
+impl Shared {
+    pub(super) fn new(settings: Settings, workers: Vec<WorkerFace>, front: Waker) -> Self {
+        let verbosity = AtomicU8::new(settings.verbosity);
+        Self {
+            credentials: Mutex::new(settings.credentials.clone()),
+            tls: Mutex::new(settings.tls.clone()),
+            settings,
+            workers,
+            connections: Connections::default(),
+            verbosity,
+            started: Instant::now(),
+            stops: AtomicBool::new(false),
+            stops_gracefully: AtomicBool::new(false),
+            front,
+            facts: Mutex::new(BTreeMap::new()),
+            baseline: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Lists a connection.
+    pub(super) fn list(&self, facts: Arc<ConnectionFacts>) {
+        locked(&self.facts).insert(facts.id, facts);
+    }
+
+    pub(super) fn facts(&self) -> Vec<Arc<ConnectionFacts>> {
+        locked(&self.facts).values().map(Arc::clone).collect()
+    }
+
+    /// A connection has ended.
+    pub(super) fn note_end(&self, facts: &ConnectionFacts) {
+        locked(&self.facts).remove(&facts.id);
+        self.connections.current.fetch_sub(1, Ordering::SeqCst);
+        if !self.connections.is_accepting.load(Ordering::SeqCst) {
+            self.front.wake().expect("an eventfd takes a number");
+        }
+    }
+
+    /// Ends all threads.
+    pub(super) fn stop(&self, gracefully: bool) {
+        // A worker that ends for it says so, too, and does not know how it was asked.
+        self.stops_gracefully.fetch_or(gracefully, Ordering::SeqCst);
+        self.stops.store(true, Ordering::SeqCst);
+        self.front.wake().expect("an eventfd takes a number");
+        for worker in &self.workers {
+            worker.mailbox.wake();
+        }
+    }
+
+    /// Writes a line on standard error, if so much is wanted.
+    pub(super) fn log(&self, level: u8, line: impl FnOnce() -> String) {
+        if self.verbosity.load(Ordering::Relaxed) >= level {
+            eprintln!("{}", line());
+        }
+    }
+}
+
+/// A lock whose holder panicked has whole contents here: single inserts and removals.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Seconds since 1970.
+pub(super) fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

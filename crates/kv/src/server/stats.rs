@@ -1,0 +1,284 @@
+//! `stats`: memcached's names, with what they mean here.
+//!
+//! There are no size classes: all items are told as class 1. Names about memcached's own machinery
+//! (pages, crawlers, read buffers) are left out.
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::backend::{Backend, Figures};
+use super::core::Core;
+use super::shared::{Shared, Traffic, locked};
+use crate::engine::Counters;
+use crate::protocol::reply::{self, Answer};
+use crate::protocol::{Error, Words};
+
+/// Bytes of the smallest piece of memory.
+const CHUNK_BYTES: u64 = 16;
+
+/// Answers `stats` and the words after it.
+pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Words<'_>) {
+    let shared = &*core.shared;
+    // What this turn has done so far counts.
+    core.traffic().set_figures(&core.backend.figures());
+    let mut list = List(out);
+    match words.next() {
+        None => general(&mut list, shared, core.now),
+        Some(b"settings") => settings(&mut list, shared),
+        Some(b"items") => items(&mut list, shared),
+        Some(b"slabs") => slabs(&mut list, shared),
+        Some(b"sizes") => list.add("sizes_status", "disabled"),
+        Some(b"conns") => connections(&mut list, shared, core.now),
+        Some(b"reset") => {
+            *locked(&shared.baseline) = totals(shared);
+            return reply::answer(out, Answer::Reset);
+        }
+        Some(_) => return reply::error(out, Error::Unknown),
+    }
+    reply::end(out);
+}
+
+struct List<'a>(&'a mut Vec<u8>);
+
+impl List<'_> {
+    fn add(&mut self, name: &str, value: impl Display) {
+        reply::stat(self.0, name, &value.to_string());
+    }
+}
+
+type ReadTraffic = fn(&Traffic) -> u64;
+
+/// Names of what is counted beside [`Counters::NAMES`], all of which `stats reset` puts to 0.
+const TRAFFIC: &[(&str, ReadTraffic)] = &[
+    ("auth_cmds", |traffic| traffic.auth_cmds.read()),
+    ("auth_errors", |traffic| traffic.auth_errors.read()),
+    ("idle_kicks", |traffic| traffic.idle_kicks.read()),
+    ("bytes_read", |traffic| traffic.bytes_read.read()),
+    ("bytes_written", |traffic| traffic.bytes_written.read()),
+    ("conn_yields", |traffic| traffic.conn_yields.read()),
+    ("evictions", |traffic| traffic.figures().evictions),
+    ("evicted_unfetched", |traffic| {
+        traffic.figures().evicted_unfetched
+    }),
+    ("reclaimed", |traffic| traffic.figures().reclaimed),
+    ("expired_unfetched", |traffic| {
+        traffic.figures().expired_unfetched
+    }),
+];
+
+/// Everything that is counted, over all workers, and connections.
+fn totals(shared: &Shared) -> Vec<u64> {
+    let mut totals = vec![0; Counters::NAMES.len() + TRAFFIC.len()];
+    for worker in &shared.workers {
+        let traffic = TRAFFIC.iter().map(|(_, read)| read(&worker.traffic));
+        let numbers = worker.counters.read().into_iter().chain(traffic);
+        for (total, number) in totals.iter_mut().zip(numbers) {
+            *total += number;
+        }
+    }
+    let connections = &shared.connections;
+    for counter in [&connections.total, &connections.rejected] {
+        totals.push(counter.load(Ordering::Relaxed));
+    }
+    totals
+}
+
+/// What is counted, since the last reset.
+struct Counted(Vec<u64>);
+
+impl Counted {
+    fn new(shared: &Shared) -> Self {
+        let mut totals = totals(shared);
+        for (total, base) in totals.iter_mut().zip(locked(&shared.baseline).iter()) {
+            *total = total.saturating_sub(*base);
+        }
+        Self(totals)
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let names = Counters::NAMES.iter().copied();
+        let mut names = names
+            .chain(TRAFFIC.iter().map(|(name, _)| *name))
+            .chain(["total_connections", "rejected_connections"]);
+        let at = names.position(|known| known == name);
+        self.0[at.expect("is one of the names above")]
+    }
+}
+
+fn figures(shared: &Shared) -> Figures {
+    let all = shared.workers.iter().map(|worker| worker.traffic.figures());
+    all.fold(Figures::default(), |sum, one| Figures {
+        items: sum.items + one.items,
+        bytes: sum.bytes + one.bytes,
+        ..sum
+    })
+}
+
+fn general(list: &mut List<'_>, shared: &Shared, now: u64) {
+    let counted = Counted::new(shared);
+    let figures = figures(shared);
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("one's own usage is known");
+    let settings = &shared.settings;
+    let connections = &shared.connections;
+    list.add("pid", std::process::id());
+    list.add("uptime", shared.started.elapsed().as_secs());
+    list.add("time", now);
+    list.add("version", &settings.version);
+    list.add("pointer_size", usize::BITS);
+    for (name, time) in [
+        ("rusage_user", usage.user_time()),
+        ("rusage_system", usage.system_time()),
+    ] {
+        list.add(
+            name,
+            format_args!("{}.{:06}", time.tv_sec(), time.tv_usec()),
+        );
+    }
+    list.add("max_connections", settings.connections_max);
+    let current = connections.current.load(Ordering::Relaxed);
+    list.add("curr_connections", current);
+    let mut counts = |names: &[&str]| {
+        for name in names {
+            list.add(name, counted.number(name));
+        }
+    };
+    counts(&["total_connections", "rejected_connections"]);
+    counts(&["cmd_get", "cmd_set", "cmd_flush", "cmd_touch", "cmd_meta"]);
+    counts(&["get_hits", "get_misses", "delete_misses", "delete_hits"]);
+    counts(&["incr_misses", "incr_hits", "decr_misses", "decr_hits"]);
+    counts(&["cas_misses", "cas_hits", "cas_badval"]);
+    counts(&["touch_hits", "touch_misses"]);
+    counts(&["store_too_large", "store_no_memory"]);
+    counts(&["auth_cmds", "auth_errors", "idle_kicks"]);
+    counts(&["bytes_read", "bytes_written"]);
+    list.add("limit_maxbytes", settings.memory_bytes);
+    let is_accepting = connections.is_accepting.load(Ordering::Relaxed);
+    list.add("accepting_conns", u8::from(is_accepting));
+    let stops = connections.stops.load(Ordering::Relaxed);
+    list.add("listen_disabled_num", stops);
+    list.add("threads", settings.workers);
+    list.add("conn_yields", counted.number("conn_yields"));
+    list.add("bytes", figures.bytes);
+    list.add("curr_items", figures.items);
+    list.add("total_items", counted.number("total_items"));
+    for name in [
+        "expired_unfetched",
+        "evicted_unfetched",
+        "evictions",
+        "reclaimed",
+    ] {
+        list.add(name, counted.number(name));
+    }
+}
+
+fn settings(list: &mut List<'_>, shared: &Shared) {
+    let settings = &shared.settings;
+    let yes = |is_so| if is_so { "yes" } else { "no" };
+    list.add("maxbytes", settings.memory_bytes);
+    list.add("maxconns", settings.connections_max);
+    let tcp = settings.tcp.first().map_or(0, |tcp| tcp.address.port());
+    let udp = settings.udp.first().map_or(0, |udp| udp.port());
+    list.add("tcpport", tcp);
+    list.add("udpport", udp);
+    list.add("verbosity", shared.verbosity.load(Ordering::Relaxed));
+    list.add("evictions", if settings.evicts { "on" } else { "off" });
+    match &settings.unix {
+        Some((path, mode)) => {
+            list.add("domain_socket", path.display());
+            list.add("umask", format_args!("{mode:o}"));
+        }
+        None => {
+            list.add("domain_socket", "NULL");
+            list.add("umask", "700");
+        }
+    }
+    list.add("shutdown_command", yes(settings.may_shut_down));
+    list.add("chunk_size", CHUNK_BYTES);
+    list.add("num_threads", settings.workers);
+    list.add("num_threads_per_udp", 1);
+    list.add("reqs_per_event", settings.requests_per_turn);
+    list.add("cas_enabled", "yes");
+    list.add("tcp_backlog", settings.backlog);
+    list.add("binding_protocol", "ascii");
+    list.add("auth_enabled_sasl", "no");
+    list.add("auth_enabled_ascii", yes(settings.credentials.is_some()));
+    list.add("item_size_max", settings.limits.item_bytes_max);
+    let refuses = settings.when_full == super::settings::WhenFull::Refuse;
+    list.add("maxconns_fast", yes(refuses));
+    list.add("flush_enabled", yes(settings.may_flush));
+    list.add("dump_enabled", "no");
+    list.add("hash_algorithm", "xxh3");
+    let idle = settings.idle_timeout.map_or(0, |timeout| timeout.as_secs());
+    list.add("idle_timeout", idle);
+    list.add("ssl_enabled", yes(settings.tls.is_some()));
+    for (name, value) in &settings.more {
+        list.add(name, value);
+    }
+}
+
+fn items(list: &mut List<'_>, shared: &Shared) {
+    let figures = figures(shared);
+    if figures.items == 0 {
+        return;
+    }
+    let counted = Counted::new(shared);
+    list.add("items:1:number", figures.items);
+    list.add("items:1:mem_requested", figures.bytes);
+    list.add("items:1:evicted", counted.number("evictions"));
+    let refused = counted.number("store_no_memory");
+    list.add("items:1:outofmemory", refused);
+    for name in ["reclaimed", "expired_unfetched", "evicted_unfetched"] {
+        list.add(&format!("items:1:{name}"), counted.number(name));
+    }
+}
+
+fn slabs(list: &mut List<'_>, shared: &Shared) {
+    let figures = figures(shared);
+    let counted = Counted::new(shared);
+    if figures.items > 0 {
+        let total = shared.settings.memory_bytes / CHUNK_BYTES;
+        let used = figures.bytes.div_ceil(CHUNK_BYTES).min(total);
+        list.add("1:chunk_size", CHUNK_BYTES);
+        list.add("1:chunks_per_page", total);
+        list.add("1:total_pages", 1);
+        list.add("1:total_chunks", total);
+        list.add("1:used_chunks", used);
+        list.add("1:free_chunks", total - used);
+        list.add("1:free_chunks_end", 0);
+        for name in [
+            "get_hits",
+            "cmd_set",
+            "delete_hits",
+            "incr_hits",
+            "decr_hits",
+            "cas_hits",
+            "cas_badval",
+            "touch_hits",
+        ] {
+            list.add(&format!("1:{name}"), counted.number(name));
+        }
+    }
+    list.add("active_slabs", u8::from(figures.items > 0));
+    list.add("total_malloced", figures.bytes);
+}
+
+fn connections(list: &mut List<'_>, shared: &Shared, now: u64) {
+    for facts in shared.facts() {
+        let number = facts.number;
+        list.add(&format!("{number}:addr"), &facts.address);
+        if let Some(listener) = &facts.listener {
+            list.add(&format!("{number}:listen_addr"), listener);
+        }
+        let state = if facts.listener.is_some() {
+            "conn_read"
+        } else {
+            "conn_listening"
+        };
+        list.add(&format!("{number}:state"), state);
+        let last = facts.last_request.load(Ordering::Relaxed);
+        let since = now.saturating_sub(last);
+        list.add(&format!("{number}:secs_since_last_cmd"), since);
+    }
+}

@@ -1,0 +1,93 @@
+//! Certificates and keys, as memcached's options name them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+/// Whose certificate a client has to show, as `ssl_verify_mode`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Verify {
+    /// 0: none.
+    #[default]
+    None,
+    /// 1: one that the authority has signed, if any.
+    Optional,
+    /// 2 and 3: one that the authority has signed.
+    Required,
+}
+
+/// What is wrong with the files.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or has not what it should have.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Clients are to be verified, and there is no authority.
+    #[error("ssl_verify_mode needs ssl_ca_cert")]
+    NoAuthority,
+    /// The key is not the certificate's, or there is another fault in them.
+    #[error("certificate and key: {0}")]
+    Faulty(#[from] rustls::Error),
+    /// The authority's certificates are of no use.
+    #[error("ssl_ca_cert: {0}")]
+    Authority(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// Reads a certificate chain, its key and, if clients are to be verified, their authority.
+///
+/// # Errors
+/// What [`TlsError`] says.
+pub fn configuration(
+    chain: &Path,
+    key: &Path,
+    authority: Option<&Path>,
+    verify: Verify,
+) -> Result<rustls::ServerConfig, TlsError> {
+    let chain = certificates(chain)?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| faulty(key, error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
+    let builder = if verify == Verify::None {
+        builder.with_no_client_auth()
+    } else {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(authority.ok_or(TlsError::NoAuthority)?)? {
+            roots.add(certificate)?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = match verify {
+            Verify::Optional => verifier.allow_unauthenticated(),
+            Verify::Required | Verify::None => verifier,
+        };
+        builder.with_client_cert_verifier(verifier.build()?)
+    };
+    Ok(builder.with_single_cert(chain, key)?)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| faulty(path, error))?;
+    let certificates: Result<Vec<_>, _> = certificates.collect();
+    certificates.map_err(|error| faulty(path, error))
+}
+
+fn faulty(path: &Path, error: rustls::pki_types::pem::Error) -> TlsError {
+    let source = match error {
+        rustls::pki_types::pem::Error::Io(error) => error,
+        error => io::Error::new(io::ErrorKind::InvalidData, error),
+    };
+    TlsError::File {
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,378 @@
+//! The loop of one thread: its clients, its partitions, and nothing that blocks but its poll.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mio::event::Event;
+use mio::net::UdpSocket;
+use mio::{Events, Interest, Poll, Token};
+
+use super::backend::{Backend, FIRST_TOKEN};
+use super::client::{Client, Turn};
+use super::core::Core;
+use super::session::Session;
+use super::shared::{Message, NewClient, Shared, clock};
+use super::udp::{Exchange, Sockets};
+
+/// The token of what wakes a worker.
+pub(super) const WAKER: Token = Token(usize::MAX);
+/// Tokens from here on are datagram sockets; those below are clients.
+const SOCKET_TOKENS: usize = 1 << 32;
+/// Events that are taken at once.
+const EVENTS_MAX: usize = 1024;
+/// Turns of clients before the poll is asked again.
+const TURNS_MAX: usize = 256;
+/// Messages that are taken in one turn.
+const MESSAGES_PER_TURN: usize = 64;
+/// Datagrams' requests that may be under way.
+const EXCHANGES_MAX: usize = 4096;
+/// How soon a message is sent again that found no room.
+const FULL_RETRY: Duration = Duration::from_millis(1);
+
+/// Who is at a place.
+enum Occupant {
+    Client(Box<Client>),
+    Exchange(Box<Exchange>),
+}
+
+/// Clients, each at a place that its tickets and events name.
+#[derive(Default)]
+struct Places {
+    occupants: Vec<Option<Occupant>>,
+    /// How often each place has been left.
+    generations: Vec<u32>,
+    free: Vec<usize>,
+    exchanges: usize,
+}
+
+impl Places {
+    /// A place that is free, and its generation.
+    fn next(&mut self) -> (usize, u32) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.occupants.push(None);
+            self.generations.push(0);
+            self.occupants.len() - 1
+        });
+        (place, self.generations[place])
+    }
+
+    fn leave(&mut self, place: usize) -> Option<Occupant> {
+        let occupant = self.occupants[place].take();
+        self.generations[place] = self.generations[place].wrapping_add(1);
+        self.free.push(place);
+        if matches!(occupant, Some(Occupant::Exchange(_))) {
+            self.exchanges -= 1;
+        }
+        occupant
+    }
+
+    fn client(&mut self, place: usize) -> Option<&mut Client> {
+        match self.occupants.get_mut(place)? {
+            Some(Occupant::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+}
+
+/// See the [module](self).
+pub(super) struct Worker<B: Backend> {
+    poll: Poll,
+    shared: Arc<Shared>,
+    core: Core<B>,
+    places: Places,
+    /// Clients that have something to do.
+    queue: VecDeque<usize>,
+    /// Clients whose replies may be sent.
+    written: Vec<usize>,
+    sockets: Sockets,
+    /// Second of the last look for idle clients.
+    looked: u64,
+}
+
+impl<B: Backend> Worker<B> {
+    pub(super) fn new(
+        poll: Poll,
+        index: usize,
+        mut backend: B,
+        shared: Arc<Shared>,
+        sockets: Vec<UdpSocket>,
+    ) -> io::Result<Self> {
+        backend.register(poll.registry())?;
+        let mut sockets = Sockets::new(sockets);
+        for (index, socket) in sockets.iter_mut().enumerate() {
+            let token = Token(SOCKET_TOKENS + index);
+            poll.registry()
+                .register(socket, token, Interest::READABLE)?;
+        }
+        Ok(Self {
+            poll,
+            core: Core::new(index, backend, Arc::clone(&shared)),
+            shared,
+            places: Places::default(),
+            queue: VecDeque::new(),
+            written: Vec::new(),
+            sockets,
+            looked: 0,
+        })
+    }
+
+    /// Serves until the server stops.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let mut wait = Some(Duration::ZERO);
+        loop {
+            self.poll(&mut events, wait)?;
+            self.core.tick(clock());
+            for event in &events {
+                self.note(event);
+            }
+            if self.shared.stops.load(std::sync::atomic::Ordering::SeqCst) {
+                return self.say_goodbye();
+            }
+            let has_mail = self.take_messages();
+            self.take_datagrams();
+            self.take_turns();
+            wait = self.core.move_on();
+            self.take_answers();
+            let figures = self.core.backend.figures();
+            self.core.traffic().set_figures(&figures);
+            self.write();
+            self.drop_idle();
+            if !self.core.hand_over() {
+                wait = Some(wait.map_or(FULL_RETRY, |wait| wait.min(FULL_RETRY)));
+            }
+            if has_mail || !self.queue.is_empty() || self.sockets.has_more() {
+                wait = Some(Duration::ZERO);
+            }
+        }
+    }
+
+    fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> io::Result<()> {
+        let mailbox = &self.shared.workers[self.core.index].mailbox;
+        let second = until_next_second();
+        let mut wait = wait.map_or(second, |wait| wait.min(second));
+        if !wait.is_zero() && !mailbox.may_sleep() {
+            wait = Duration::ZERO;
+        }
+        let polled = self.poll.poll(events, Some(wait));
+        mailbox.is_up();
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        let token = event.token();
+        if token == WAKER {
+            return;
+        }
+        if token.0 >= FIRST_TOKEN.0 {
+            self.core.backend.on_event(event);
+        } else if token.0 >= SOCKET_TOKENS {
+            self.sockets.note_readable(token.0 - SOCKET_TOKENS);
+        } else if let Some(client) = self.places.client(token.0) {
+            client.note_event(event);
+            self.enqueue(token.0);
+        }
+    }
+
+    fn enqueue(&mut self, place: usize) {
+        if let Some(client) = self.places.client(place)
+            && !client.is_queued
+        {
+            client.is_queued = true;
+            self.queue.push_back(place);
+        }
+    }
+
+    /// Takes what lies in the mailbox; says whether there may be more.
+    fn take_messages(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let mailbox = &shared.workers[self.core.index].mailbox;
+        for _ in 0..MESSAGES_PER_TURN {
+            match mailbox.receive() {
+                None => return false,
+                Some(Message::Client(client)) => self.take_client(*client),
+                Some(Message::Asks(asks)) => self.core.take_asks(asks),
+                Some(Message::Answers(mut answers)) => {
+                    self.fill(&answers);
+                    answers.clear();
+                    self.core.keep(answers);
+                }
+            }
+        }
+        true
+    }
+
+    fn take_client(&mut self, new: NewClient) {
+        let NewClient {
+            mut transport,
+            facts,
+        } = new;
+        let (place, generation) = self.places.next();
+        if let Err(error) = transport.register(self.poll.registry(), Token(place)) {
+            self.shared.log(0, || format!("register: {error}"));
+            self.places.free.push(place);
+            return self.shared.note_end(&facts);
+        }
+        let session = Session::new(number(place), generation);
+        let client = Client::new(transport, facts, session, &self.core);
+        self.places.occupants[place] = Some(Occupant::Client(Box::new(client)));
+        self.enqueue(place);
+    }
+
+    fn take_datagrams(&mut self) {
+        if !self.sockets.has_more() {
+            return;
+        }
+        for mut arrival in self.sockets.receive(&self.core) {
+            while self.places.exchanges < EXCHANGES_MAX {
+                let (place, generation) = self.places.next();
+                let session = || Session::new(number(place), generation);
+                let Some(exchange) = arrival.next(&mut self.core, session) else {
+                    self.places.free.push(place);
+                    break;
+                };
+                self.places.occupants[place] = Some(Occupant::Exchange(Box::new(exchange)));
+                self.places.exchanges += 1;
+                self.go_on_with_exchange(place);
+            }
+        }
+    }
+
+    fn go_on_with_exchange(&mut self, place: usize) {
+        let Some(Some(Occupant::Exchange(exchange))) = self.places.occupants.get_mut(place) else {
+            return;
+        };
+        if exchange.is_over(&mut self.core) {
+            if !exchange.is_too_long() {
+                self.sockets.send(&self.core, exchange);
+            }
+            self.places.leave(place);
+        }
+    }
+
+    fn take_turns(&mut self) {
+        for _ in 0..TURNS_MAX {
+            let Some(place) = self.queue.pop_front() else {
+                break;
+            };
+            let Some(client) = self.places.client(place) else {
+                continue;
+            };
+            client.is_queued = false;
+            let turn = client.turn(&mut self.core);
+            self.written.push(place);
+            if turn == Turn::Again {
+                self.enqueue(place);
+            }
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut answers = self.core.take_answers();
+        self.fill(&answers);
+        answers.clear();
+        self.core.keep(answers);
+    }
+
+    /// Puts answers in their places.
+    fn fill(&mut self, answers: &super::batch::Batch) {
+        for (ticket, text) in answers.iter() {
+            let place = ticket.client as usize;
+            if self.places.generations.get(place) != Some(&ticket.generation) {
+                continue;
+            }
+            match &mut self.places.occupants[place] {
+                Some(Occupant::Client(client)) => {
+                    client.session.fill(ticket.slot, text);
+                    let has_more = client.has_more();
+                    self.written.push(place);
+                    if has_more {
+                        self.enqueue(place);
+                    }
+                }
+                Some(Occupant::Exchange(exchange)) => {
+                    exchange.session.fill(ticket.slot, text);
+                    self.go_on_with_exchange(place);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Sends replies, and drops clients that are done.
+    fn write(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        for place in written.drain(..) {
+            let Some(client) = self.places.client(place) else {
+                continue;
+            };
+            client.write(&self.core);
+            if client.is_over() {
+                self.drop_client(place);
+            } else if !client.session.is_held_up() && client.session.has_more() {
+                self.enqueue(place);
+            }
+        }
+        self.written = written;
+    }
+
+    fn drop_client(&mut self, place: usize) {
+        let Some(Occupant::Client(mut client)) = self.places.leave(place) else {
+            return;
+        };
+        client.transport.say_goodbye();
+        // Closing takes it from the poll in any case.
+        client.transport.deregister(self.poll.registry()).ok();
+        let number = client.facts.number;
+        self.shared
+            .log(2, || format!("<{number} connection closed."));
+        self.shared.note_end(&client.facts);
+    }
+
+    fn drop_idle(&mut self) {
+        let Some(timeout) = self.shared.settings.idle_timeout else {
+            return;
+        };
+        if self.looked == self.core.now {
+            return;
+        }
+        self.looked = self.core.now;
+        let since = self.core.now.saturating_sub(timeout.as_secs());
+        for place in 0..self.places.occupants.len() {
+            if self
+                .places
+                .client(place)
+                .is_some_and(|client| client.is_idle_since(since))
+            {
+                self.core.traffic().idle_kicks.count();
+                self.drop_client(place);
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self) -> io::Result<()> {
+        for place in 0..self.places.occupants.len() {
+            if let Some(client) = self.places.client(place) {
+                client.write(&self.core);
+                self.drop_client(place);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(place: usize) -> u32 {
+    u32::try_from(place).expect("fewer clients than descriptors")
+}
+
+/// The time is looked at when it changes.
+fn until_next_second() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanoseconds = since.map_or(0, |since| since.subsec_nanos());
+    Duration::from_secs(1) - Duration::from_nanos(u64::from(nanoseconds))
+}

@@ -1,0 +1,263 @@
+//! The protocol of a group, step by step: the normal path, a take-over, a move home. No chance in it.
+//!
+//! Two partitions and two parities: processes 0 and 1 have the data, 2 and 3 the parities.
+//! Paper: \[cocytus16\] sections 3.4, 4.1 and 4.2.
+
+use std::collections::BTreeMap;
+
+use cenote_kv::group::audit::audit;
+use cenote_kv::group::marks::Marks;
+use cenote_kv::group::member::{Member, Shape};
+use cenote_kv::group::message::{Message, UNIT_BYTES};
+use cenote_kv::group::owner::{Change, Refusal};
+use cenote_kv::group::process::Process;
+use cenote_kv::group::view::{Parity, Partition, Scheme, View};
+use cenote_kv::memory::table::key_hash;
+
+const SHAPE: Shape = Shape {
+    scheme: Scheme::Coded,
+    k: 2,
+    m: 2,
+    region_bytes: 8 * UNIT_BYTES,
+    evicts: true,
+};
+/// Longer than a lease, in nanoseconds.
+const LEASE_IS_OVER_NS: u64 = 150_000_000;
+
+fn process(node: u32) -> Process {
+    Process {
+        node,
+        incarnation: 1,
+    }
+}
+
+/// Members whose links are perfect, and a clock.
+struct Group {
+    members: BTreeMap<Process, Member>,
+    now: u64,
+}
+
+impl Group {
+    /// Everybody at home, and everything said that there is to say.
+    fn new() -> Self {
+        let mut group = Self {
+            members: BTreeMap::new(),
+            now: 1_000_000_000,
+        };
+        (0..4).for_each(|node| group.start(node));
+        let view = View::first(
+            SHAPE.scheme,
+            &[process(0), process(1)],
+            &[process(2), process(3)],
+        );
+        group.adopt(&view);
+        group
+    }
+
+    fn start(&mut self, node: u32) {
+        let member = Member::new(process(node), SHAPE);
+        self.members.insert(process(node), member);
+    }
+
+    fn member(&mut self, node: u32) -> &mut Member {
+        self.members
+            .get_mut(&process(node))
+            .expect("a process that lives")
+    }
+
+    fn adopt(&mut self, view: &View) {
+        self.members
+            .values_mut()
+            .for_each(|member| member.adopt(view));
+        self.settle();
+    }
+
+    /// Delivers what has been said and what comes of it, until nobody says anything.
+    fn settle(&mut self) {
+        loop {
+            let now = self.now;
+            let mut said = Vec::new();
+            for (from, member) in &mut self.members {
+                member.flush(now, true);
+                let messages = member.take_messages().into_iter();
+                said.extend(messages.map(|message| (*from, message)));
+            }
+            if said.is_empty() {
+                break;
+            }
+            for (from, outgoing) in said {
+                if let Some(member) = self.members.get_mut(&outgoing.to) {
+                    member.handle(from, outgoing.view, outgoing.message, now);
+                }
+            }
+        }
+        for member in self.members.values_mut() {
+            assert_eq!(member.failure(), None);
+            assert_eq!(member.take_accused(), []);
+        }
+    }
+
+    /// Time goes by.
+    fn wait(&mut self, ns: u64) {
+        self.now += ns;
+        self.settle();
+    }
+
+    /// Proposes a value, and says which operation that is.
+    fn propose(&mut self, node: u32, partition: usize, key: &[u8], value: &[u8]) -> u64 {
+        let change = Change::Put {
+            client_flags: 0,
+            expiry: 0,
+            marks: Marks::NONE,
+            value: &[value],
+        };
+        let owner = self.member(node).owner(partition).expect("it is the owner");
+        let proposed = owner.propose(key_hash(key), key, change);
+        proposed.expect("there is room")
+    }
+
+    fn committed(&mut self, node: u32, partition: usize) -> u64 {
+        let owner = self.member(node).owner(partition).expect("it is the owner");
+        owner.committed_xid()
+    }
+
+    fn read(&mut self, node: u32, partition: usize, key: &[u8]) -> Option<Vec<u8>> {
+        let now = self.now;
+        assert!(self.member(node).may_read(partition, now));
+        let owner = self.member(node).owner(partition).expect("it is the owner");
+        let found = owner.committed(key_hash(key), key)?;
+        Some(
+            owner
+                .value(&found, |parts| parts.concat())
+                .expect("it is here"),
+        )
+    }
+
+    /// What a member would have next, with process 4 as a spare.
+    fn proposal(&mut self, node: u32) -> View {
+        let now = self.now;
+        let view = self.member(node).propose(now, |_| Some(process(4)));
+        view.expect("there is a next step")
+    }
+}
+
+#[test]
+fn an_operation_is_committed_when_every_parity_has_acknowledged_it() {
+    let mut group = Group::new();
+    let xid = group.propose(0, 0, b"k", b"value");
+    assert_eq!((xid, group.committed(0, 0)), (1, 0));
+
+    // The owner says it to each parity, with nothing stable yet.
+    let now = group.now;
+    group.member(0).flush(now, false);
+    let updates = group.member(0).take_messages();
+    assert_eq!(updates.len(), 2);
+    let mut acknowledgements = Vec::new();
+    for update in updates {
+        assert!(matches!(
+            update.message,
+            Message::Update {
+                partition: 0,
+                xid: 1,
+                stable: 0,
+                ..
+            }
+        ));
+        let parity = group.member(update.to.node);
+        parity.handle(process(0), update.view, update.message, now);
+        for said in parity.take_messages() {
+            assert_eq!(
+                said.message,
+                Message::Ack {
+                    partition: 0,
+                    xid: 1
+                }
+            );
+            acknowledgements.push((update.to, said));
+        }
+    }
+
+    // One acknowledgement is not enough, both are.
+    for (index, (from, said)) in acknowledgements.into_iter().enumerate() {
+        assert_eq!(group.committed(0, 0), 0, "after {index} acknowledgements");
+        group.member(0).handle(from, said.view, said.message, now);
+    }
+    assert_eq!(group.committed(0, 0), 1);
+    group.settle();
+    assert_eq!(group.read(0, 0, b"k").as_deref(), Some(&b"value"[..]));
+
+    // Parities are the sums of the data, and have the same keys.
+    let view = group.member(0).view().expect("the first view").clone();
+    let members: Vec<&Member> = group.members.values().collect();
+    audit(&view, &members).expect("all agree");
+}
+
+#[test]
+fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
+    let mut group = Group::new();
+    let mut values = Vec::new();
+    for number in 0..20_u8 {
+        let (key, value) = (vec![b'k', number], vec![number; 900]);
+        group.propose(0, 0, &key, &value);
+        group.propose(1, 1, &key, &[number ^ 0xff; 700]);
+        values.push((key, value));
+        group.settle();
+    }
+
+    // Process 0 dies. A parity recovers what it had.
+    group.members.remove(&process(0));
+    let view = group.member(1).view().expect("the first view").clone();
+    let view = view
+        .without(|dead| dead == process(0))
+        .expect("it was in it");
+    assert_eq!(view.partitions[0], Partition::Recovering(0));
+    assert_eq!(view.owner(0), Some(process(2)));
+    group.adopt(&view);
+
+    // A lease of the former owner may last: nothing is served before its end.
+    let key = b"new";
+    let now = group.now;
+    assert!(!group.member(2).may_read(0, now));
+    let owner = group.member(2).owner(0).expect("it took over");
+    let refused = owner.propose(key_hash(key), key, Change::Remove);
+    assert_eq!(refused, Err(Refusal::Closed));
+    group.wait(LEASE_IS_OVER_NS);
+    let owner = group.member(2).owner(0).expect("it took over");
+    assert_eq!(owner.missing_units(), 0);
+    for (key, value) in &values {
+        assert_eq!(group.read(2, 0, key).as_ref(), Some(value));
+    }
+    group.propose(2, 0, b"new", b"while it was away");
+    group.settle();
+
+    // A new process comes, is told all keys, and becomes the owner.
+    group.start(4);
+    let view = group.proposal(2);
+    assert!(matches!(
+        view.partitions[0],
+        Partition::Arriving { slot: 0, .. }
+    ));
+    group.adopt(&view);
+    let view = group.proposal(2);
+    assert!(matches!(view.partitions[0], Partition::Migrating { .. }));
+    let now = group.now;
+    assert!(!group.member(2).may_read(0, now), "it gave up its lease");
+    group.adopt(&view);
+    group.settle();
+
+    // With all values it is at home, and the parity that held them joins anew.
+    let view = group.proposal(4);
+    assert_eq!(view.partitions[0], Partition::Home(process(4)));
+    assert!(matches!(view.parities[0], Parity::Joining { .. }));
+    group.adopt(&view);
+    let view = group.proposal(2);
+    assert!(matches!(view.parities[0], Parity::Full { .. }));
+    group.adopt(&view);
+    for (key, value) in &values {
+        assert_eq!(group.read(4, 0, key).as_ref(), Some(value));
+    }
+    let new = group.read(4, 0, b"new");
+    assert_eq!(new.as_deref(), Some(&b"while it was away"[..]));
+    let members: Vec<&Member> = group.members.values().collect();
+    audit(&view, &members).expect("all agree");
+}

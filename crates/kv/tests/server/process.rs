@@ -1,0 +1,170 @@
+//! A server of our own, on ports that the system has chosen.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A peer that takes longer has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    child: Option<Child>,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            child.kill().expect("it is ours");
+            child.wait().expect("it is ours");
+        }
+    }
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cenote-memcached"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end: its status, and what it has said.
+pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = command(arguments).output().expect("it is built");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).expect("text"))
+}
+
+pub fn signal(process: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([format!("-{name}"), process.to_string()])
+        .status();
+    assert!(status.expect("there is a kill").success());
+}
+
+/// Waits for a condition.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "not yet: {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Server {
+    /// Starts it, and waits until it has its sockets.
+    pub fn start(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = fs::File::create(folder.path().join("log")).expect("a file");
+        let child = command(arguments)
+            .args(["-u", "root"])
+            .env("MEMCACHED_PORT_FILENAME", folder.path().join("ports"))
+            .stderr(log)
+            .spawn()
+            .expect("it is built");
+        let server = Self {
+            child: Some(child),
+            folder,
+        };
+        until("its ports are known", || {
+            server.folder.path().join("ports").exists()
+        });
+        server
+    }
+
+    fn port(&self, kind: &str) -> u16 {
+        let ports = fs::read_to_string(self.folder.path().join("ports")).expect("was there");
+        let line = ports
+            .lines()
+            .find_map(|line| line.strip_prefix(kind))
+            .expect("has one");
+        line.rsplit(' ')
+            .next()
+            .expect("a word")
+            .parse()
+            .expect("a port")
+    }
+
+    pub fn tcp_port(&self) -> u16 {
+        self.port("TCP INET")
+    }
+
+    pub fn udp_port(&self) -> u16 {
+        self.port("UDP INET")
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.tcp_port())).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream
+    }
+
+    fn number(&self) -> u32 {
+        self.child.as_ref().expect("still runs").id()
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.number(), name);
+    }
+
+    /// Memory that it has.
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.number());
+        let text = fs::read_to_string(path).expect("it runs");
+        let pages: u64 = text
+            .split(' ')
+            .nth(1)
+            .expect("a word")
+            .parse()
+            .expect("a number");
+        pages * 4096
+    }
+
+    /// Waits for its end: its status, and its log.
+    pub fn wait(mut self) -> (Option<i32>, String) {
+        let mut child = self.child.take().expect("still runs");
+        let status = child.wait().expect("it is ours");
+        let log = fs::read_to_string(self.folder.path().join("log")).expect("was there");
+        (status.code(), log)
+    }
+
+    /// Ends it by SIGTERM: its status.
+    pub fn stop(self) -> Option<i32> {
+        self.signal("TERM");
+        self.wait().0
+    }
+}
+
+/// Reads up to and with `end`.
+pub fn read_to(stream: &mut impl Read, end: &str) -> String {
+    let mut said = Vec::new();
+    let mut piece = [0; 65536];
+    while !said.ends_with(end.as_bytes()) {
+        let length = stream.read(&mut piece).expect("an answer");
+        assert!(
+            length > 0,
+            "closed after {:?}",
+            String::from_utf8_lossy(&said)
+        );
+        said.extend_from_slice(&piece[..length]);
+    }
+    String::from_utf8(said).expect("text")
+}
+
+/// Says what ends with `mn`, and reads all answers.
+pub fn ask(stream: &mut (impl Read + Write), said: &str) -> String {
+    stream.write_all(said.as_bytes()).expect("it reads");
+    read_to(stream, "MN\r\n")
+}
+
+/// All statistics that are numbers.
+pub fn stats(stream: &mut (impl Read + Write)) -> HashMap<String, u64> {
+    let text = ask(stream, "stats\r\nmn\r\n");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("STAT "));
+    let pairs = lines.filter_map(|line| line.split_once(' '));
+    pairs
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect()
+}

@@ -8,7 +8,7 @@
 # out for it, and ends with success: what can be done is done.
 set -eu
 
-# package | groups | why, and what is left out without it
+# package | groups | why, and what is left out without it | a command that does instead
 packages='
 make|build|runs the Makefile
 gcc|build|links Rust programs
@@ -29,11 +29,16 @@ qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
 nbd-client|test|attaches nbd of the kernel, beside which ublk is measured
 busybox-static|test rdma|the shell of that guest
 cpio|test rdma|packs the files of that guest
-memcached|test demo apps|the unmodified program whose memory does not fit
-redis-server|apps|another one
+etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its client, cenote kv up
+memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
+golang-go|test|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go
+python3-venv|test|pymemcache and pylibmc, clients of the store
+maven|test|fetches YCSB and spymemcached|mvn
+default-jdk-headless|test|YCSB, a client of the store|javac
+redis-server|test apps bench|another program whose memory does not fit; another peer
 redis-tools|apps|redis-benchmark, its load
 postgresql|apps|a third one, with pgbench
-libmemcached-tools|apps|memaslap, a second opinion on the load of memcached
+libmemcached-tools|test apps|memccp and memccat, clients of the store; memaslap, a second opinion on the load of memcached
 shellcheck|lint|checks the scripts
 nasm|bench|assembles ISA-L, a peer of the codec benchmark
 autoconf|bench|configures ISA-L
@@ -50,7 +55,7 @@ perftest|rdma|the peer of the rdma benchmark, in the guest
 rows() { printf '%s' "$packages" | sed '/^$/d'; }
 
 if [ "${1-}" = --list ]; then
-    rows | while IFS='|' read -r package groups why; do
+    rows | while IFS='|' read -r package groups why _; do
         printf '%-20s %-12s %s\n' "$package" "$groups" "$why"
     done
     exit 0
@@ -80,9 +85,10 @@ report=
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 rows >"$list"
-while IFS='|' read -r package groups why; do
+while IFS='|' read -r package groups why instead; do
     wanted "$groups" "$@" || continue
     if [ $have_dpkg = yes ] && installed "$package"; then continue; fi
+    if [ -n "$instead" ] && command -v "$instead" >/dev/null; then continue; fi
     missing="$missing $package"
     report="$report$(printf '  %-20s %s' "$package" "$why")
 "

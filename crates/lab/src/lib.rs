@@ -8,10 +8,12 @@ pub mod bench;
 pub mod cluster;
 pub mod demo;
 pub mod figure;
+pub mod history;
 pub mod hydra;
 pub mod infiniswap;
 #[cfg(test)]
 mod killed;
+pub mod kv;
 pub mod latency;
 mod rotten;
 pub mod sim;

@@ -12,6 +12,7 @@ pub mod apps;
 pub mod codec;
 pub mod events;
 pub mod fabric;
+pub mod kv;
 pub mod nbd;
 pub mod page;
 pub mod protected;

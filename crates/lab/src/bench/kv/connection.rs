@@ -1,0 +1,193 @@
+//! One socket of the load: bytes out, bytes in, and the requests between them.
+//!
+//! The socket is non-blocking and told of by edges: it is read until a read brings less than there
+//! was room for, and written until it takes no more. Requests are answered in their order.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+use super::tally::Kind;
+use super::wire::{Parsed, Protocol, Reply};
+
+/// A request that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) kind: Kind,
+    pub(super) item: u32,
+    /// Oldest version that a GET may return; whether a SET stands in the book (not 0).
+    pub(super) version: u32,
+    pub(super) began_ns: u64,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum State {
+    /// Requests go out.
+    Up,
+    /// It was opened and has not answered.
+    Connecting,
+    /// There is none; to be opened again at this time.
+    Down { retry_ns: u64 },
+}
+
+/// A connection and what is under way on it.
+pub(super) struct Connection {
+    token: Token,
+    pub(super) state: State,
+    stream: Option<TcpStream>,
+    /// Requests not yet taken by the socket begin at `sent`.
+    pub(super) output: Vec<u8>,
+    sent: usize,
+    /// Replies not yet parsed are at `start..end`.
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+    pub(super) pending: VecDeque<Pending>,
+}
+
+/// Room for replies at first; it grows where one value needs more.
+const INPUT_BYTES: usize = 32 << 10;
+/// A read has at least so much room.
+const READ_BYTES_MIN: usize = 4 << 10;
+
+impl Connection {
+    /// One that is down; `token` will tell of it.
+    pub(super) fn new(token: Token) -> Self {
+        Self {
+            token,
+            state: State::Down { retry_ns: 0 },
+            stream: None,
+            output: Vec::new(),
+            sent: 0,
+            input: vec![0; INPUT_BYTES],
+            start: 0,
+            end: 0,
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// Opens it, to the server that it had or another.
+    pub(super) fn open(&mut self, address: SocketAddr, registry: &Registry) -> io::Result<()> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        registry.register(
+            &mut stream,
+            self.token,
+            Interest::READABLE | Interest::WRITABLE,
+        )?;
+        self.stream = Some(stream);
+        self.state = State::Connecting;
+        Ok(())
+    }
+
+    /// Whether the socket that was opened is connected by now.
+    ///
+    /// # Errors
+    /// Why it will not be.
+    pub(super) fn is_connected(&mut self) -> io::Result<bool> {
+        let stream = self.stream.as_ref().ok_or(ErrorKind::NotConnected)?;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+        match stream.peer_addr() {
+            Ok(_) => {
+                self.state = State::Up;
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends it; what was under way is handed back, its fate unknown.
+    pub(super) fn close(&mut self, retry_ns: u64) -> VecDeque<Pending> {
+        self.stream = None;
+        self.state = State::Down { retry_ns };
+        self.output.clear();
+        (self.sent, self.start, self.end) = (0, 0, 0);
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Sends as much as the socket takes.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        while self.sent < self.output.len() {
+            match stream.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Reads once; whether there may be more.
+    pub(super) fn read(&mut self) -> io::Result<bool> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(false);
+        };
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.input.len() - self.end < READ_BYTES_MIN {
+            self.input.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            if self.input.len() - self.end < READ_BYTES_MIN {
+                self.input.resize(self.input.len() * 2, 0);
+            }
+        }
+        let room = &mut self.input[self.end..];
+        let room_bytes = room.len();
+        loop {
+            match stream.read(room) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count == room_bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Hands each whole reply to `take`, with its request; how many there were.
+    ///
+    /// # Errors
+    /// Bytes that are no reply, or a reply that nobody asked for.
+    pub(super) fn take_replies(
+        &mut self,
+        protocol: Protocol,
+        mut take: impl FnMut(Pending, Reply<'_>),
+    ) -> Result<usize> {
+        let mut count = 0;
+        while self.start < self.end {
+            let bytes = &self.input[self.start..self.end];
+            match protocol.parse(bytes)? {
+                Parsed::Part => break,
+                Parsed::Whole(reply, length) => {
+                    let Some(pending) = self.pending.pop_front() else {
+                        anyhow::bail!("a reply that nobody asked for: {reply:?}");
+                    };
+                    take(pending, reply);
+                    self.start += length;
+                    count += 1;
+                }
+            }
+        }
+        Ok(count)
+    }
+}

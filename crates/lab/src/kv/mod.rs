@@ -1,0 +1,202 @@
+//! A coding group in one process and in virtual time: `cenote lab kv`.
+//!
+//! Members are the real code (`cenote_kv::group`); links, views, time and clients are drawn from a
+//! seed. Clients read, write, delete and swap; processes die, are suspected wrongly, stall and come
+//! back; links break. Views are agreed on by one register, as etcd would have it.
+//!
+//! Checked: what clients saw of each key is linearizable; once faults end everything is served,
+//! parities are the sums of the data (P = A D), and keys, facts and space are equal at all
+//! members; nobody waits for ever. \[cocytus16\] C1 to C5.
+
+mod client;
+mod judge;
+pub mod linear;
+mod mood;
+mod network;
+mod seen;
+mod trouble;
+mod world;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use cenote_kv::group::view::Scheme;
+use cenote_kv::planted::{ALL, Planted};
+use serde::Serialize;
+
+pub use mood::Focus;
+use world::World;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// Data partitions.
+    pub k: usize,
+    /// Parities.
+    pub m: usize,
+    /// How values are kept.
+    pub scheme: Scheme,
+    /// Steps under faults.
+    pub steps: u64,
+    /// Faults of processes at most: deaths and wrong suspicions.
+    pub faults: u64,
+    /// Units of a region.
+    pub units: u64,
+    /// Percent of the chances to come back that a process takes.
+    pub returns: u64,
+    /// What goes wrong most; none: drawn.
+    pub focus: Option<Focus>,
+    /// A mistake to be found.
+    pub planted: Option<Planted>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            k: 3,
+            m: 2,
+            scheme: Scheme::Coded,
+            steps: 4000,
+            faults: 6,
+            units: 12,
+            returns: 100,
+            focus: None,
+            planted: None,
+        }
+    }
+}
+
+impl Options {
+    /// A group whose load and faults lead to where a mistake shows, often.
+    pub fn suited(planted: Planted, seed: u64) -> Self {
+        let any = Self {
+            seed,
+            planted: Some(planted),
+            ..Self::default()
+        };
+        match planted {
+            // An owner that goes on, though another has come.
+            Planted::NoFence | Planted::NoLease => Self {
+                focus: Some(Focus::Deposed),
+                ..any
+            },
+            // Many parities, of which some have heard more of a deposed owner than others.
+            Planted::UnitsBeforeSettled => Self {
+                k: 2,
+                m: 4,
+                focus: Some(Focus::Deposed),
+                faults: 80,
+                steps: 8000,
+                ..any
+            },
+            // Values that are on their way for long, in several runs of units.
+            Planted::LateDataOverwrites => Self {
+                focus: Some(Focus::Moves),
+                faults: 80,
+                steps: 16_000,
+                units: 200,
+                ..any
+            },
+            Planted::UnitsOvertake | Planted::StaleAddress => Self {
+                focus: Some(Focus::Moves),
+                faults: 20,
+                ..any
+            },
+            _ => any,
+        }
+    }
+
+    /// The command that repeats the simulation.
+    pub fn command(&self) -> String {
+        let seed = self.seed;
+        if let Some(planted) = self.planted {
+            let name = ALL.iter().find(|(_, known)| *known == planted);
+            let name = name.map_or("", |(name, _)| name);
+            return format!("cenote lab kv --seed {seed} --plant {name}");
+        }
+        let scheme = match self.scheme {
+            Scheme::Coded => "coded",
+            Scheme::Replicated => "replicated",
+        };
+        let focus = Focus::ALL
+            .iter()
+            .find(|(_, known)| Some(*known) == self.focus);
+        let focus = focus.map_or(String::new(), |(name, _)| format!(" --focus {name}"));
+        format!(
+            "cenote lab kv --seed {seed} --k {} --m {} --scheme {scheme} --steps {} --faults {} \
+             --units {} --returns {}{focus}",
+            self.k, self.m, self.steps, self.faults, self.units, self.returns
+        )
+    }
+}
+
+/// What a simulation found.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Report {
+    /// As asked for.
+    pub seed: u64,
+    /// Operations of clients that ended.
+    pub operations: u64,
+    /// Deaths and wrong suspicions.
+    pub faults: u64,
+    /// Views that were agreed on.
+    pub views: u32,
+    /// Steps that it took, those without faults included.
+    pub steps: u64,
+    /// Solutions that a leader sent to others.
+    pub solved: u64,
+    /// Requests for which there was no room.
+    pub refused: u64,
+    /// The first promise that was broken.
+    pub violation: Option<String>,
+    /// The last things that happened before it.
+    pub log: Vec<String>,
+}
+
+impl Report {
+    /// Adds up what was done.
+    pub fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.faults += other.faults;
+        self.views += other.views;
+        self.steps += other.steps;
+        self.solved += other.solved;
+        self.refused += other.refused;
+    }
+}
+
+/// Runs one simulation.
+pub fn run(options: &Options) -> Report {
+    #[cfg(feature = "planted")]
+    cenote_kv::planted::plant(options.planted);
+    let run = || World::new(options).run();
+    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Report {
+        seed: options.seed,
+        violation: Some(format!("it panics: {}", said(panic.as_ref()))),
+        ..Report::default()
+    });
+    #[cfg(feature = "planted")]
+    cenote_kv::planted::plant(None);
+    report
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("")
+}
+
+/// The names of all mistakes.
+pub fn plants() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// A mistake by its name.
+pub fn planted(name: &str) -> Option<Planted> {
+    ALL.iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, fault)| *fault)
+}

@@ -1,0 +1,53 @@
+//! What all clients together have seen of a partition that must not change: time, and cas numbers.
+
+use std::collections::BTreeMap;
+
+use cenote_kv::memory::table::Entry;
+
+/// Of a whole simulation.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The latest time of each partition.
+    clocks: BTreeMap<usize, u32>,
+    /// What each cas number of a partition was given to: a key, its value, its expiry.
+    given: BTreeMap<(usize, u64), (u64, u32, u32)>,
+}
+
+impl Seen {
+    /// A read was answered at this time of the partition's.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub(super) fn note_time(&mut self, partition: usize, now: u32) -> Result<(), String> {
+        let latest = self.clocks.entry(partition).or_default();
+        if now < *latest {
+            return Err(format!(
+                "the time of partition {partition} went from {latest} back to {now}"
+            ));
+        }
+        *latest = now;
+        Ok(())
+    }
+
+    /// An item that was committed was seen.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub(super) fn note_item(
+        &mut self,
+        partition: usize,
+        key: u64,
+        entry: &Entry,
+    ) -> Result<(), String> {
+        let seen = (key, entry.client_flags, entry.expiry);
+        let first = *self.given.entry((partition, entry.cas)).or_insert(seen);
+        if first == seen {
+            Ok(())
+        } else {
+            Err(format!(
+                "cas {:#x} was given to {first:?} and to {seen:?}",
+                entry.cas
+            ))
+        }
+    }
+}

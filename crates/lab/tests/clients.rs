@@ -1,0 +1,112 @@
+//! Real clients of memcached as loads that check what they were promised: that each works, and that
+//! each finds a store out that forgets.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::Memcached;
+
+/// tests/clients/run.sh, to be run.
+fn client(name: &str, seconds: u32, servers: &[&Memcached]) -> Command {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(workspace.join("tests/clients/run.sh"));
+    command
+        .args([name, &seconds.to_string()])
+        .args(servers.iter().map(|server| server.address().to_string()))
+        .env(
+            "CARGO_TARGET_DIR",
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(".."),
+        )
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Its exit code and all of its words; `None` if it cannot run here.
+fn ended(output: &Output) -> Option<(i32, String)> {
+    let mut words = String::from_utf8_lossy(&output.stdout).into_owned();
+    words += &String::from_utf8_lossy(&output.stderr);
+    let code = output.status.code().expect("nobody kills it");
+    if code == SKIPPED {
+        println!("{}", words.trim());
+        return None;
+    }
+    Some((code, words))
+}
+
+const SKIPPED: i32 = 77;
+
+/// Values that a server has taken so far.
+fn stored(server: &Memcached) -> u64 {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.starts_with("STAT cmd_set "));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn works(name: &str) {
+    let Some(server) = Memcached::start() else {
+        return println!("skipped: memcached is not installed");
+    };
+    let output = client(name, 2, &[&server]).output().unwrap();
+    let Some((code, words)) = ended(&output) else {
+        return;
+    };
+    assert_eq!(code, 0, "{words}");
+    let lines = words.lines();
+    let counts: serde_json::Value = lines
+        .last()
+        .and_then(|line| serde_json::from_str(line).ok())
+        .expect("it ends with JSON");
+    assert!(counts["acknowledged"].as_u64() > Some(10), "{words}");
+    assert!(stored(&server) >= counts["acknowledged"].as_u64().unwrap());
+}
+
+/// Of two servers that know nothing of each other one is killed, with what it holds.
+fn finds_a_store_out_that_forgets(name: &str) {
+    let (Some(victim), Some(other)) = (Memcached::start(), Memcached::start()) else {
+        return println!("skipped: memcached is not installed");
+    };
+    let mut running = client(name, 4, &[&victim, &other]).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_secs(300);
+    // So many that every client has more than its trial of the protocol among them.
+    while stored(&victim) < 60 && running.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < patience, "{name} stores nothing");
+        std::thread::yield_now();
+    }
+    drop(victim);
+    let output = running.wait_with_output().unwrap();
+    let Some((code, words)) = ended(&output) else {
+        return;
+    };
+    assert_eq!(code, 1, "{words}");
+    assert!(
+        !words.contains("\"lost\":0") && !words.contains("\"lost\": 0"),
+        "{words}"
+    );
+}
+
+macro_rules! clients {
+    ($($name:ident),*) => {$(
+        mod $name {
+            #[test]
+            fn reads_what_was_acknowledged() {
+                super::works(stringify!($name));
+            }
+
+            #[test]
+            fn finds_a_store_out_that_forgets() {
+                super::finds_a_store_out_that_forgets(stringify!($name));
+            }
+        }
+    )*};
+}
+
+clients!(pymemcache, pylibmc, gomemcache, tools, ycsb);

@@ -1,0 +1,117 @@
+//! The simulator of a coding group: it finds what is planted, nothing else, and the same every time.
+//!
+//! Paper: \[cocytus16\] C1 to C5; what must hold is said in `cenote_lab::kv`.
+
+use cenote_lab::kv::{self, Focus, Options, Report, Scheme};
+
+fn assert_kept(options: &Options) -> Report {
+    let report = kv::run(options);
+    if let Some(violation) = &report.violation {
+        let log = report.log.join("\n");
+        let command = options.command();
+        panic!(
+            "{log}\nseed {}: {violation}\nto repeat it: {command}",
+            options.seed
+        );
+    }
+    report
+}
+
+/// Some seeds of one shape; they have to do something.
+fn assert_all_kept(shape: &Options, seeds: u64) {
+    let mut sum = Report::default();
+    for seed in 1..=seeds {
+        sum.add(&assert_kept(&Options {
+            seed,
+            ..shape.clone()
+        }));
+    }
+    println!("{shape:?}: {sum:?}");
+    assert!(
+        sum.operations > 20 * seeds && sum.faults > seeds && u64::from(sum.views) > 3 * seeds,
+        "little happened: {sum:?}"
+    );
+}
+
+#[test]
+fn every_promise_is_kept_by_3_and_2() {
+    for (_, focus) in Focus::ALL {
+        let shape = Options {
+            focus: Some(focus),
+            ..Options::default()
+        };
+        assert_all_kept(&shape, 75);
+    }
+}
+
+#[test]
+fn every_promise_is_kept_by_4_and_3_in_two_words_of_units() {
+    let shape = Options {
+        k: 4,
+        m: 3,
+        units: 70,
+        faults: 10,
+        ..Options::default()
+    };
+    assert_all_kept(&shape, 60);
+}
+
+#[test]
+fn every_promise_is_kept_by_6_and_4() {
+    let shape = Options {
+        k: 6,
+        m: 4,
+        faults: 12,
+        ..Options::default()
+    };
+    assert_all_kept(&shape, 60);
+}
+
+#[test]
+fn every_promise_is_kept_by_one_partition() {
+    let shape = Options {
+        k: 1,
+        m: 1,
+        ..Options::default()
+    };
+    assert_all_kept(&shape, 100);
+}
+
+#[test]
+fn every_promise_is_kept_by_copies() {
+    let shape = Options {
+        scheme: Scheme::Replicated,
+        ..Options::default()
+    };
+    assert_all_kept(&shape, 100);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let run = |seed| {
+        kv::run(&Options {
+            seed,
+            ..Options::default()
+        })
+    };
+    let first = run(11);
+    assert!(!first.log.is_empty());
+    assert_eq!(first, run(11));
+    assert_ne!(first.log, run(12).log);
+}
+
+/// Of the first seeds of each mistake's own group one has to show it.
+#[test]
+fn every_planted_mistake_is_found() {
+    for name in kv::plants() {
+        let planted = kv::planted(name).expect("it is one of them");
+        let found = (1..=SEEDS).find(|seed| {
+            let report = kv::run(&Options::suited(planted, *seed));
+            report.violation.is_some()
+        });
+        let found = found.unwrap_or_else(|| panic!("{name} is not found in {SEEDS} seeds"));
+        println!("{name}: seed {found}");
+    }
+}
+
+const SEEDS: u64 = 100;

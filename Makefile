@@ -52,7 +52,7 @@ fmt: ## Formatting is rustfmt's
 
 shell: ## Lints of the scripts
 	@sh scripts/install-packages.sh lint
-	shellcheck scripts/*.sh .ci/run
+	shellcheck scripts/*.sh tests/clients/*.sh .ci/run
 
 clippy: ## Lints, warnings denied
 	@sh scripts/install-packages.sh build

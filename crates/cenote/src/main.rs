@@ -31,8 +31,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, fabric, host, key, lab, nbd, plan, status, swap, top,
-    ublk, up, volume,
+    bench, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status, swap,
+    top, ublk, up, volume,
 };
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
@@ -84,6 +84,8 @@ enum Command {
     Swap(swap::Args),
     /// Make the key that the members of a cluster share
     Key(key::Args),
+    /// A store for clients of memcached that survives its nodes
+    Kv(kv::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
     /// Say over which fabrics this program reaches memory here
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
         Command::Ublk(args) => ublk::run(args),
         Command::Swap(args) => swap::run(args),
         Command::Key(args) => key::run(args),
+        Command::Kv(args) => kv::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),
@@ -128,11 +131,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is logged, beside warnings, unless CENOTE_LOG says otherwise: a key-value node's peers and views.
+const LOGGED: &str = "cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
+
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
-        .with_env_var("CENOTE_LOG")
-        .from_env_lossy();
+        .parse_lossy(std::env::var("CENOTE_LOG").as_deref().unwrap_or(LOGGED));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

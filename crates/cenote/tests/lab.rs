@@ -316,9 +316,28 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_group_of_key_value_nodes_is_simulated_by_seed() {
+    let json = run(&["lab", "kv", "--seed", "3", "--runs", "2", "--json"]).expect(0);
+    assert_eq!(json.stdout.lines().count(), 2, "{json:#?}");
+    let first = json.stdout.lines().next().expect("a line");
+    let report: serde_json::Value = serde_json::from_str(first).expect("JSON");
+    assert_eq!(report["seed"], 3);
+    assert!(report["violation"].is_null(), "{first}");
+    assert!(
+        report["operations"].as_u64().expect("a number") > 10,
+        "{first}"
+    );
+    let text = run(&["lab", "kv", "--scheme", "replicated", "--steps", "500"]).expect(0);
+    assert!(text.stdout.contains("every promise kept"), "{text:#?}");
+    run(&["lab", "kv", "--k", "17"]).expect(2);
+    run(&["lab", "kv", "--plant", "nothing"]).expect(1);
+}
+
+#[test]
 fn help_shows_examples() {
     for command in [
         "sim",
+        "kv",
         "latency",
         "infiniswap",
         "infiniswap eviction",

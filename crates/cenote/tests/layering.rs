@@ -17,6 +17,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["cenote-pool", "cenote-fabric", "cenote-codec"],
     ),
     ("cenote-block", &["cenote-volume"]),
+    (
+        "cenote-kv",
+        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+    ),
 ];
 /// These may use everything; nobody may use the second.
 const TOP: [&str; 2] = ["cenote-lab", "cenote"];

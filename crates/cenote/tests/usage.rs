@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "up",
     "down",
     "status",
@@ -16,6 +16,7 @@ const COMMANDS: [&str; 13] = [
     "nbd",
     "swap",
     "key",
+    "kv",
     "doctor",
     "bench",
     "completions",

@@ -2,6 +2,7 @@
 
 mod apps;
 mod events;
+mod kv;
 mod page;
 mod reclaim;
 
@@ -80,6 +81,8 @@ enum Bench {
     Reclaim(reclaim::Args),
     /// A host that dies or rots, flows of others, a burst: throughput of a program over time, coded or copied
     Events(events::Args),
+    /// YCSB's mixes on key-value stores, against memcached and Redis; nodes killed under them
+    Kv(kv::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration {
         /// Size of the slab that is evicted and lost step by step, in MiB
@@ -120,6 +123,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Apps(args) => apps::run(args, rounds)?,
         Bench::Reclaim(args) => reclaim::run(args, rounds)?,
         Bench::Events(args) => events::run(args, rounds)?,
+        Bench::Kv(args) => kv::run(args, rounds)?,
         Bench::AppsWorker(job) => {
             apps::work(job)?;
             return Ok(DONE);

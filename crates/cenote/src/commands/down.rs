@@ -86,11 +86,11 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
 }
 
 /// Ends the processes; how many had to be killed.
-fn end(running: &[(&str, Process)], limit: Duration) -> Result<usize> {
+pub fn end(running: &[(&str, Process)], limit: Duration) -> Result<usize> {
     for (name, process) in running {
         process
             .signal(libc::SIGTERM)
-            .with_context(|| format!("end host {name}"))?;
+            .with_context(|| format!("end {name}"))?;
     }
     let deadline = Instant::now() + limit;
     let mut left = Vec::new();
@@ -98,14 +98,14 @@ fn end(running: &[(&str, Process)], limit: Duration) -> Result<usize> {
         if !process.wait(deadline)? {
             process
                 .signal(libc::SIGKILL)
-                .with_context(|| format!("kill host {name}"))?;
+                .with_context(|| format!("kill {name}"))?;
             left.push((name, process));
         }
     }
     let deadline = Instant::now() + KILL_LIMIT;
     for (name, process) in &left {
         if !process.wait(deadline)? {
-            bail!("host {name} was killed and is still there after {KILL_LIMIT:?}");
+            bail!("{name} was killed and is still there after {KILL_LIMIT:?}");
         }
     }
     Ok(left.len())

@@ -1,7 +1,9 @@
-//! `cenote lab`: experiments that need no cluster, one file each.
+//! `cenote lab`: experiments that need no cluster of ours, one file each.
 
+mod history;
 mod hydra;
 mod infiniswap;
+mod kv;
 mod latency;
 pub mod output;
 mod sim;
@@ -27,6 +29,17 @@ The code of hosts and volumes is the real one; network, time and faults are simu
 options give the same trace hash on every machine. Ends with 1 when a promise was broken, after
 the seed, what happened last, and the command that repeats it.")]
     Sim(sim::Args),
+    /// Simulate a coding group of key-value nodes under faults, and check what clients see
+    #[command(after_help = "Examples:
+  cenote lab kv --runs 100
+  cenote lab kv --seed 7 --k 4 --m 3 --units 70 --focus recovery
+  cenote lab kv --scheme replicated --json
+
+The code of the group is the real one; links, views, time, clients and faults are drawn from the
+seed. What clients saw has to be linearizable, and once faults end parities have to be the sums
+of the data. Ends with 1 when a promise was broken, after what happened last, the seed, and the
+command that repeats it.")]
+    Kv(kv::Args),
     /// Latencies of a page by scheme, in virtual time: every figure is simulated
     #[command(after_help = "Examples:
   cenote lab latency
@@ -52,13 +65,24 @@ and clients run; machines and programs are models.")]
 
 Each experiment has --help of its own.")]
     Hydra(hydra::Args),
+    /// Record what clients of a key-value store asked and were answered, to be judged
+    #[command(after_help = "Example:
+  cenote lab history --address 127.0.0.1:11211 --out history.jsonl
+  cd tests/porcupine && go run . ../../history.jsonl
+
+The clients speak memcached's protocol and get, set, add, cas, incr and delete a few keys that are
+their own. A client whose node goes turns to the next. The program in tests/porcupine says whether
+the history is linearizable, and which key is not.")]
+    History(history::Args),
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     match &args.lab {
         Lab::Sim(args) => sim::run(args),
+        Lab::Kv(args) => kv::run(args),
         Lab::Latency(args) => latency::run(args),
         Lab::Infiniswap(args) => infiniswap::run(args),
+        Lab::History(args) => history::run(args),
         Lab::Hydra(args) => hydra::run(args),
     }
 }

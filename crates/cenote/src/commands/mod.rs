@@ -9,6 +9,7 @@ pub mod down;
 pub mod fabric;
 pub mod host;
 pub mod key;
+pub mod kv;
 pub mod lab;
 pub mod nbd;
 pub mod plan;

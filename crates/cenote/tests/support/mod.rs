@@ -4,8 +4,10 @@
 
 pub mod lab;
 pub mod machines;
+pub mod memcached;
 pub mod nbd;
 pub mod net;
+pub mod well;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,167 @@
+//! The arguments of `cenote bench kv`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use cenote_lab::bench::Row;
+use cenote_lab::bench::kv::{self, Mix, Options, Server, Shape, Sizes, recovery};
+
+use crate::size::Size;
+
+/// `bench kv` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench kv --quick
+  cenote bench kv --server memcached --server memcached --server redis --mix 100:0
+  cenote bench kv --server ours-3+2 --server ours-3x --server memcached --mix 50:50
+  cenote bench kv --server 'spread=memcached://10.0.0.1:11211,10.0.0.2:11211' --server 'memcached*2'
+  cenote bench kv --recovery --files out --kill-at 6 --kill-at 10 \\
+    --server ours-3+2 --server 'copies@3x=memcached:group:up-copies ;; down-copies'
+
+A server is memcached, redis or cenote (cenote-memcached beside this program), each with *N for N
+processes over which the client spreads the keys; ours-K+M or ours-Nx for a cluster of five nodes
+that `kv up` starts (etcd has to be installed), with a code or N copies; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
+memcached or redis. HOW is a command with {port} and {mib} in it; or //ADDRESS[/PID[+PID]],... of
+nodes that run already, any of which answers for all keys; or group:UP[;;DOWN], commands that start
+nodes, saying ADDRESS and `pid NUMBER` of each on a line, and end them; {dir} is a new folder. K+M and Nx say what a group
+keeps of a value. The first server is ours, the others are its peers.
+
+Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that comes back is checked.
+throughput_per_cpu is requests by processor time of the servers: on a machine that the client shares
+with them, the fairest of the figures. With --recovery a node is killed at each given time while the
+load runs; --files leaves tables (CSV, JSON lines) and curves (SVG) by tenths of a second.")]
+pub struct Args {
+    /// A store; given again, its peers [default: cenote, memcached, redis]
+    #[arg(long = "server", value_name = "SERVER")]
+    servers: Vec<Server>,
+    /// Shares of reads and writes; may be given again [default: 50:50, 95:5, 100:0; to recover, 95:5]
+    #[arg(long = "mix", value_name = "READS:WRITES", value_parser = mix)]
+    mixes: Vec<Mix>,
+    /// Length of values: bytes, as in 512 or 4K, or zipf for 10 B to 1 KiB; may be given again
+    /// [default: 1K, 4K, 16K and zipf; to recover, 1K]
+    #[arg(long = "size", value_name = "BYTES", value_parser = size)]
+    sizes: Vec<Sizes>,
+    /// Requests that a client has under way; may be given again [default: 1 and 16; to recover, 1]
+    #[arg(long = "depth", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depths: Vec<u16>,
+    /// Clients, each a closed loop
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    clients: u16,
+    /// Threads of the load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Values that each store gets, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    memory: u64,
+    /// Length of a measurement [default: 1; to recover, 16]
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Few cases, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Kill nodes under the load
+    #[arg(long)]
+    recovery: bool,
+    /// When one is killed, in seconds; may be given again [default: 6 and 10]
+    #[arg(long, value_name = "SECONDS", requires = "recovery", value_parser = seconds)]
+    kill_at: Vec<Duration>,
+    /// Leave tables and curves in this folder
+    #[arg(long, value_name = "DIR", requires = "recovery")]
+    files: Option<PathBuf>,
+}
+
+fn mix(text: &str) -> Result<Mix> {
+    let shares = text.split_once(':').and_then(|(gets, sets)| {
+        let (gets, sets): (u8, u8) = (gets.parse().ok()?, sets.parse().ok()?);
+        (gets.checked_add(sets)? == 100).then_some(gets)
+    });
+    let get_percent = shares.ok_or_else(|| anyhow!("two shares of 100, as in 95:5"))?;
+    Ok(Mix { get_percent })
+}
+
+fn size(text: &str) -> Result<Sizes> {
+    if text == "zipf" {
+        return Ok(Sizes::Zipf);
+    }
+    let bytes: Size = text.parse()?;
+    Ok(Sizes::Fixed(u32::try_from(bytes.bytes())?))
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    let seconds: f64 = text.parse()?;
+    let time = Duration::try_from_secs_f64(seconds)?;
+    anyhow::ensure!(
+        (TIME_MIN..=TIME_MAX).contains(&time),
+        "{} to {} seconds",
+        TIME_MIN.as_secs_f64(),
+        TIME_MAX.as_secs_f64()
+    );
+    Ok(time)
+}
+
+const TIME_MIN: Duration = Duration::from_millis(100);
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut servers = args.servers.clone();
+    if servers.is_empty() {
+        servers = vec![Server::ours()?, Server::memcached(), Server::redis()];
+    }
+    if args.recovery {
+        return recovery::run(&recovery_options(args, servers, rounds));
+    }
+    let mut options = Options::new(servers);
+    if args.quick {
+        options.rounds = 1;
+        options.seconds = 0.3;
+        options.mixes = vec![Mix::HALF, Mix::READS];
+        options.sizes = vec![Sizes::Fixed(1 << 10), Sizes::Zipf];
+    }
+    choose(&mut options.mixes, &args.mixes);
+    choose(&mut options.sizes, &args.sizes);
+    let depths: Vec<usize> = args.depths.iter().map(|depth| (*depth).into()).collect();
+    choose(&mut options.depths, &depths);
+    options.clients = args.clients.into();
+    options.threads = args.threads.into();
+    options.mib = args.memory;
+    options.seconds = args
+        .seconds
+        .map_or(options.seconds, |time| time.as_secs_f64());
+    options.rounds = rounds.unwrap_or(options.rounds);
+    kv::run(&options)
+}
+
+fn recovery_options(
+    args: &Args,
+    variants: Vec<Server>,
+    rounds: Option<usize>,
+) -> recovery::Options {
+    let mut options = recovery::Options::new(variants);
+    if args.quick {
+        options.rounds = 1;
+    }
+    options.mix = args.mixes.first().copied().unwrap_or(options.mix);
+    options.sizes = args.sizes.first().copied().unwrap_or(options.sizes);
+    options.shape = Shape {
+        clients: args.clients.into(),
+        depth: args
+            .depths
+            .first()
+            .map_or(options.shape.depth, |depth| (*depth).into()),
+        threads: args.threads.into(),
+    };
+    options.mib = args.memory;
+    options.time = args.seconds.unwrap_or(options.time);
+    choose(&mut options.kills, &args.kill_at);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    options.files.clone_from(&args.files);
+    options
+}
+
+/// What was asked for, or what is there.
+fn choose<T: Clone>(these: &mut Vec<T>, asked: &[T]) {
+    if !asked.is_empty() {
+        *these = asked.to_vec();
+    }
+}

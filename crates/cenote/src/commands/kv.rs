@@ -1,0 +1,54 @@
+//! `cenote kv`: a cluster of key-value nodes.
+
+mod down;
+mod drain;
+mod join;
+mod node;
+mod place;
+mod start;
+mod status;
+mod up;
+
+use anyhow::Result;
+
+/// `kv` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote kv up --nodes 5 --groups 5 --code 3+2 --memory 1G --dir /tmp/well
+  cenote kv status --dir /tmp/well
+  cenote kv join --name n02 --dir /tmp/well
+  cenote kv down --dir /tmp/well
+
+A store for clients of memcached, in the memory of several nodes. Values are erasure coded: any M
+nodes of groups of K+M may die and no acknowledged write is lost.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Start a cluster on this machine: etcd, and each node a process of its own
+    Up(up::Args),
+    /// Start one more node on this machine, in the background
+    Join(join::Args),
+    /// Run one node, in the foreground
+    Node(node::Args),
+    /// Show the nodes, the groups and the memory
+    Status(status::Args),
+    /// Have a node take no new roles
+    Drain(drain::Args),
+    /// End the nodes of this machine, and etcd where `kv up` started it
+    Down(down::Args),
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.command {
+        Command::Up(args) => up::run(args),
+        Command::Join(args) => join::run(args),
+        Command::Node(args) => node::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Drain(args) => drain::run(args),
+        Command::Down(args) => down::run(args),
+    }
+}

@@ -1,0 +1,81 @@
+//! `cenote kv node`: one node's process, in the foreground.
+//!
+//! On standard output it says one thing, once: the line that announces it.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_kv::cluster::detector::Settings;
+use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
+
+use super::place::{AtEtcd, NAME, load_key};
+use crate::failure::DONE;
+use crate::signals;
+
+/// `kv node` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  cenote kv node --name n00 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7
+
+It runs until SIGTERM or SIGINT. A node that comes back under its name is known again, but what it
+held in memory is gone.")]
+pub struct Args {
+    /// Name of the node, its own for ever
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// Addresses of etcd, with commas
+    #[arg(long, value_name = "URLS")]
+    etcd: String,
+    /// Name of the cluster
+    #[arg(long, value_name = "NAME", default_value = NAME)]
+    cluster: String,
+    /// File with the cluster's key
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Address of this machine at which other nodes connect; the ports are found
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    listen: IpAddr,
+    /// Address for clients; with port 0 one is found
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    clients: SocketAddr,
+    #[command(flatten)]
+    at_etcd: AtEtcd,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let stop = Stop::default();
+    let to_stop = stop.clone();
+    // Before any thread: they inherit what is blocked.
+    signals::on_stop(move || to_stop.stop())?;
+    let config = NodeConfig {
+        cluster: args.cluster.clone(),
+        name: args.name.clone(),
+        etcd: args.etcd.clone(),
+        credentials: args.at_etcd.credentials()?,
+        key: load_key(&args.key)?,
+        listen: args.listen,
+        clients: args.clients,
+        settings: Settings::default(),
+    };
+    node::run(&config, &stop, |ready| announce(&args.name, ready))?;
+    Ok(DONE)
+}
+
+fn announce(name: &str, ready: &Ready) {
+    let words = |all: &[SocketAddr]| {
+        let words: Vec<String> = all.iter().map(ToString::to_string).collect();
+        words.join(" ")
+    };
+    let mut out = std::io::stdout().lock();
+    // Whoever started us may have gone meanwhile; the node does not need it.
+    if let Err(error) = writeln!(
+        out,
+        "ready {name} at {} for clients at {}",
+        words(&ready.peers),
+        words(&ready.clients)
+    ) {
+        tracing::info!(%error, "announce");
+    }
+}

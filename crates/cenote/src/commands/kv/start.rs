@@ -1,0 +1,160 @@
+//! Starting the process of a node, and waiting until it says that others can find it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::place::{AtEtcd, Known, KvDir};
+use crate::place::create_private;
+use crate::process::{self, Identity};
+
+/// How long a node may take to register.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where a node is found.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// By other nodes; the ports are found.
+    pub listen: IpAddr,
+    /// By clients; with port 0 one is found.
+    pub clients: SocketAddr,
+}
+
+impl Addresses {
+    /// On loopback.
+    pub fn local(clients_port: u16) -> Self {
+        let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Self {
+            listen,
+            clients: SocketAddr::new(listen, clients_port),
+        }
+    }
+}
+
+/// Nodes that are being started. Those still in it when it is dropped are stopped.
+#[derive(Default)]
+pub struct Starting {
+    nodes: Vec<StartingNode>,
+}
+
+struct StartingNode {
+    name: String,
+    child: Child,
+    announcement: BufReader<ChildStdout>,
+    folder: PathBuf,
+}
+
+impl Starting {
+    /// Starts the node `name` of a cluster.
+    pub fn start(
+        &mut self,
+        dir: &KvDir,
+        name: &str,
+        known: &Known,
+        key: &Path,
+        at: Addresses,
+        at_etcd: &AtEtcd,
+    ) -> Result<()> {
+        let folder = dir.node(name);
+        create_private(&folder)?;
+        let log = folder.join("log");
+        let log_file = File::create(&log).with_context(|| log.display().to_string())?;
+        let program = std::env::current_exe().context("find this program's file")?;
+        let mut command = Command::new(program);
+        command
+            .args(["kv", "node", "--name", name])
+            .args(["--etcd", &known.etcd, "--cluster", &known.cluster])
+            .args(["--listen", &at.listen.to_string()])
+            .args(["--clients", &at.clients.to_string()])
+            .args(at_etcd.flags())
+            .arg("--key")
+            .arg(key)
+            .env_remove("CENOTE_DIR")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log_file);
+        let mut child = process::detach(&mut command)
+            .spawn()
+            .with_context(|| format!("start node {name}"))?;
+        let announcement = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let identity = Identity::of(child.id());
+        self.nodes.push(StartingNode {
+            name: name.to_owned(),
+            child,
+            announcement,
+            folder: folder.clone(),
+        });
+        identity?.save(&folder)
+    }
+
+    /// Waits until all have said that they are ready and `then`, which gets where their clients
+    /// connect, is content; the nodes live on without us.
+    pub fn ready_when(
+        mut self,
+        stop: &AtomicBool,
+        then: impl FnOnce(&[String]) -> Result<()>,
+    ) -> Result<()> {
+        let nodes = self.nodes.iter_mut();
+        let clients: Result<Vec<String>> = nodes.map(|node| node.announced(stop)).collect();
+        then(&clients?)?;
+        self.nodes.clear();
+        Ok(())
+    }
+}
+
+impl StartingNode {
+    /// Where it is found by clients, once it has said so.
+    fn announced(&mut self, stop: &AtomicBool) -> Result<String> {
+        let deadline = Instant::now() + START_LIMIT;
+        let log = self.folder.join("log");
+        let see = format!("see {}", log.display());
+        loop {
+            if stop.load(Ordering::SeqCst) {
+                bail!("interrupted; what was started is stopped");
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "node {} was not ready within {START_LIMIT:?}; {see}",
+                    self.name
+                );
+            }
+            // Short steps, to see the stop flag; the line itself wakes us at once.
+            let step = deadline.min(Instant::now() + Duration::from_millis(100));
+            if process::wait_readable(self.announcement.get_ref(), step)? {
+                break;
+            }
+        }
+        let mut line = String::new();
+        self.announcement.read_line(&mut line)?;
+        if line.starts_with(&format!("ready {} at ", self.name))
+            && let Some((_, clients)) = line.trim_end().split_once(" for clients at ")
+        {
+            return Ok(clients.to_owned());
+        }
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        bail!(
+            "node {} did not start; {see}:\n{}",
+            self.name,
+            said.trim_end()
+        );
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            process::end_child(&mut node.child);
+            if let Err(error) = Identity::forget(&node.folder) {
+                let error = format!("{error:#}");
+                tracing::warn!(node = node.name, error, "forget a process");
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `cenote kv status`: the nodes, as etcd knows them and as they say themselves, and their groups.
+
+mod groups;
+mod text;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_kv::cluster::NodeId;
+use cenote_kv::cluster::ask;
+use cenote_kv::cluster::config::{NodeState, Registration};
+use cenote_kv::cluster::layout::Seats;
+use cenote_kv::cluster::node::{NodeReport, PeerReport, PeerState};
+use serde::Serialize;
+
+use super::place::{Found, Which};
+use crate::failure::{DONE, NOT_WHOLE};
+use groups::{GroupStatus, Memory};
+pub use text::print;
+
+/// `kv status` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote kv status --dir /tmp/well
+  cenote kv status --etcd http://10.0.0.1:2379 --key cluster.key --json | jq .nodes_up
+
+Exit code 3: some place of a group is not as it should be: a partition home at a node that answers,
+a parity full.")]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// How long a node may take to answer
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    timeout_ms: u64,
+}
+
+/// What is shown.
+#[derive(Serialize)]
+pub struct Report {
+    cluster: String,
+    etcd: String,
+    groups: usize,
+    code: String,
+    region_bytes: u64,
+    nodes_planned: usize,
+    nodes_up: usize,
+    /// Whether every group could lose as many nodes as its code bears.
+    whole: bool,
+    /// Of all nodes that answer.
+    memory: Memory,
+    nodes: Vec<NodeStatus>,
+    by_group: Vec<GroupStatus>,
+}
+
+impl Report {
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Whether so many nodes are up and see each other.
+    pub fn all_met(&self, count: usize) -> bool {
+        let met = |node: &&NodeStatus| {
+            let peers = node.report.as_ref().map(|report| report.peers.as_slice());
+            let alive = peers.unwrap_or_default().iter();
+            let alive = alive.filter(|peer| is_alive(peer)).count();
+            node.state == State::Up && alive + 1 >= count
+        };
+        self.nodes.iter().filter(met).count() >= count
+    }
+}
+
+/// One node.
+#[derive(Serialize)]
+pub struct NodeStatus {
+    node: NodeId,
+    pub name: String,
+    state: State,
+    /// Slots that the plan has for it, as group.slot.
+    planned: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registration: Option<Registration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<NodeReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// How a node is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It answers.
+    Up,
+    /// It answers, and is to take no new roles.
+    Draining,
+    /// It is registered and does not answer.
+    Silent,
+    /// It is not registered.
+    Down,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let found = args.which.load()?;
+    let report = report(&found, Duration::from_millis(args.timeout_ms))?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(if report.whole { DONE } else { NOT_WHOLE })
+}
+
+/// Asks etcd, and every node that it knows.
+pub fn report(found: &Found, limit: Duration) -> Result<Report> {
+    let config = found.place.read_config(&found.etcd)?;
+    let names = found.place.numbers(&found.etcd)?;
+    let listing = found.etcd.list(&found.place.nodes())?;
+    let registered = |node: NodeId| {
+        let key = found.place.node(node);
+        let entry = listing.entries.iter().find(|entry| entry.key == key)?;
+        Some(Registration::parse(&entry.key, &entry.value))
+    };
+    let planned: Vec<NodeId> = config
+        .nodes
+        .iter()
+        .filter_map(|name| names.iter().find(|(_, given)| given == name))
+        .map(|(node, _)| *node)
+        .collect();
+    let plan = Seats::plan(config.code, config.groups, &planned).ok();
+    let mut nodes = Vec::new();
+    for (node, name) in &names {
+        let (registration, error) = match registered(*node) {
+            Some(Ok(registration)) => (Some(registration), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        let seats = plan.as_ref().map(|plan| plan.of(*node));
+        let seats = seats.unwrap_or_default();
+        nodes.push(NodeStatus {
+            node: *node,
+            name: name.clone(),
+            state: State::Down,
+            planned: seats
+                .iter()
+                .map(|seat| format!("{}.{}", seat.group, seat.slot))
+                .collect(),
+            registration,
+            report: None,
+            memory: None,
+            error,
+        });
+    }
+    std::thread::scope(|scope| {
+        for node in &mut nodes {
+            scope.spawn(|| ask_one(node, found, limit));
+        }
+    });
+    let up = |node: &&NodeStatus| node.state == State::Up && config.nodes.contains(&node.name);
+    let groups = groups::of(&nodes, config.groups);
+    let memories = nodes.iter().filter_map(|node| node.memory);
+    Ok(Report {
+        memory: memories.fold(Memory::default(), Memory::with),
+        whole: groups.iter().all(GroupStatus::is_whole),
+        cluster: found.known.cluster.clone(),
+        etcd: found.known.etcd.clone(),
+        groups: config.groups,
+        code: config.code.to_string(),
+        region_bytes: config.region_bytes,
+        nodes_planned: config.nodes.len(),
+        nodes_up: nodes.iter().filter(up).count(),
+        nodes,
+        by_group: groups,
+    })
+}
+
+fn ask_one(node: &mut NodeStatus, found: &Found, limit: Duration) {
+    let Some(address) = node.registration.as_ref().map(address) else {
+        return;
+    };
+    let answer = ask::report(address, &found.key, &found.known.cluster, limit)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| NodeReport::parse(&bytes).map_err(|error| error.to_string()));
+    match answer {
+        Ok(report) => {
+            node.state = match report.state {
+                NodeState::Up => State::Up,
+                NodeState::Draining => State::Draining,
+            };
+            node.memory = Some(Memory::of(&report));
+            node.report = Some(report);
+        }
+        Err(error) => {
+            node.state = State::Silent;
+            node.error = Some(error);
+        }
+    }
+}
+
+fn address(registration: &Registration) -> SocketAddr {
+    registration.peers[0]
+}
+
+/// Whether a node sees this peer.
+fn is_alive(peer: &PeerReport) -> bool {
+    peer.state == PeerState::Alive
+}

@@ -1,0 +1,151 @@
+//! `cenote kv` with real processes: nodes, links and etcd. Without etcd it is left out.
+
+mod support;
+
+use serde_json::Value;
+use support::well::Well;
+use support::{run, runs, signal};
+
+fn node<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let mut nodes = status["nodes"].as_array().expect("nodes").iter();
+    let found = nodes.find(|node| node["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {status:#}"))
+}
+
+/// What every node that answers thinks of one.
+fn opinions(status: &Value, of: &str) -> Vec<String> {
+    let number = &node(status, of)["node"];
+    let reports = status["nodes"].as_array().expect("nodes").iter();
+    reports
+        .filter_map(|node| node["report"]["peers"].as_array())
+        .flatten()
+        .filter(|peer| peer["node"] == *number)
+        .map(|peer| peer["state"].as_str().expect("text").to_owned())
+        .collect()
+}
+
+#[test]
+fn nodes_see_each_other_and_at_once_that_one_is_killed() {
+    let Some(well) = Well::up(&["--nodes", "5", "--groups", "5", "--code", "3+2"]) else {
+        return;
+    };
+    let status = well.status();
+    assert_eq!(status["nodes_up"], 5);
+    for name in ["n00", "n01", "n02", "n03", "n04"] {
+        assert_eq!(opinions(&status, name), ["alive"; 4], "{name}");
+        let planned = node(&status, name)["planned"].as_array().unwrap();
+        assert_eq!(planned.len(), 5, "one slot of each group");
+    }
+    assert_eq!(node(&status, "n01")["planned"][0], "0.1");
+
+    signal(well.pid("nodes/n02"), "KILL");
+    // By its connection, not by its silence: that is what takes milliseconds.
+    let status = well.until("the killed one is missed", |status| {
+        opinions(status, "n02") == ["disconnected"; 4]
+    });
+    assert_ne!(node(&status, "n02")["state"], "up");
+    well.run(&["status"]).expect(3);
+
+    // Back under its name it is the same node, and another process.
+    let before = node(&well.status(), "n00")["report"]["incarnation"].clone();
+    well.run(&["join", "--name", "n02"]).expect(0);
+    let status = well.until("it is back", |status| {
+        opinions(status, "n02") == ["alive"; 4] && opinions(status, "n00") == ["alive"; 4]
+    });
+    let back = node(&status, "n02");
+    assert_eq!(back["node"], 2);
+    assert!(back["report"]["incarnation"].as_u64() > before.as_u64());
+    // Nobody has to say so: it gets its places back, and what it held is recovered.
+    well.until("all is whole", |status| status["whole"] == true);
+    well.run(&["status"]).expect(0);
+}
+
+#[test]
+fn a_stopped_process_is_missed_by_its_silence() {
+    let Some(well) = Well::up(&["--nodes", "3", "--code", "2+1"]) else {
+        return;
+    };
+    let pid = well.pid("nodes/n01");
+    signal(pid, "STOP");
+    well.until("silent", |status| opinions(status, "n01") == ["silent"; 2]);
+    signal(pid, "CONT");
+    well.until("alive", |status| opinions(status, "n01") == ["alive"; 2]);
+}
+
+#[test]
+fn nodes_join_drain_and_go_and_nothing_is_left() {
+    let Some(well) = Well::up(&["--nodes", "3", "--code", "2+1", "--seal", "--lanes", "2"]) else {
+        return;
+    };
+    well.run(&["join", "--name", "spare"]).expect(0);
+    well.until("the spare is met", |status| {
+        opinions(status, "spare") == ["alive"; 3]
+    });
+    well.run(&["join", "--name", "spare"]).expect(1);
+    well.run(&["drain", "n01"]).expect(0);
+    well.until("it drains", |status| {
+        node(status, "n01")["state"] == "draining"
+    });
+    let unknown = well.run(&["drain", "n77"]).expect(1);
+    assert!(
+        unknown.stderr.contains("one of n00, n01, n02, spare"),
+        "{unknown:#?}"
+    );
+
+    // etcd may go for a while: links do not need it.
+    let etcd = well.pid("etcd");
+    signal(etcd, "STOP");
+    let asked = well.run(&["status"]).expect(1);
+    assert!(asked.stderr.contains("etcd does not answer"), "{asked:#?}");
+    signal(etcd, "CONT");
+    well.until("still alive", |status| {
+        opinions(status, "n00") == ["alive"; 3]
+    });
+
+    let again = well.run(&["up", "--nodes", "3", "--code", "2+1"]).expect(1);
+    assert!(again.stderr.contains("cenote kv down"), "{again:#?}");
+    let pids =
+        ["nodes/n00", "nodes/n01", "nodes/n02", "nodes/spare", "etcd"].map(|of| well.pid(of));
+    well.run(&["down"]).expect(0);
+    assert!(!pids.into_iter().any(runs));
+    let down = well.run(&["down"]).expect(0);
+    assert!(down.stdout.contains("already down"), "{down:#?}");
+    let status = well.run(&["status"]).expect(1);
+    assert!(status.stderr.contains("try: cenote kv up"), "{status:#?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("well");
+    let dir = dir.to_str().unwrap();
+    for (arguments, reason) in [
+        (&["--code", "3"][..], "write a code as K+M"),
+        (
+            &["--nodes", "4", "--code", "3+2"],
+            "needs 5 nodes, there are 4",
+        ),
+        (
+            &["--replicated", "--code", "3+2"],
+            "replicated groups are 1+M",
+        ),
+        (&["--memory", "1M"], "a region of"),
+        (&["--lanes", "0"], "0 lanes"),
+    ] {
+        let ended = run(&[&["kv", "up", "--dir", dir], arguments].concat()).expect(2);
+        assert!(ended.stderr.contains(reason), "{ended:#?}");
+    }
+    assert!(!folder.path().join("well").exists());
+    let nameless = run(&["kv", "status"]).expect(2);
+    assert!(
+        nameless.stderr.contains("no cluster is named"),
+        "{nameless:#?}"
+    );
+    for command in ["up", "join", "node", "status", "drain", "down"] {
+        let help = run(&["kv", command, "--help"]).expect(0);
+        assert!(
+            help.stdout.contains(&format!("  cenote kv {command} ")),
+            "{command}"
+        );
+    }
+}

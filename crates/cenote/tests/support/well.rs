@@ -1,0 +1,94 @@
+//! A cluster of key-value nodes, each a process of its own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Ended, cenote, signal};
+
+/// How long what must happen may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder for a cluster of nodes; whatever runs in it is ended when it is dropped.
+pub struct Well(tempfile::TempDir);
+
+impl Well {
+    /// Starts nodes; `None` where there is no etcd.
+    pub fn up(arguments: &[&str]) -> Option<Self> {
+        let well = Self(tempfile::tempdir().expect("a temporary folder"));
+        let ended = well.run(&[&["up"], arguments].concat());
+        if ended.code == 1 && ended.stderr.contains("etcd-server") {
+            eprintln!("skipped: {}", ended.stderr);
+            return None;
+        }
+        ended.expect(0);
+        Some(well)
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        let output = cenote()
+            .arg("kv")
+            .args(arguments)
+            .arg("--dir")
+            .arg(self.0.path())
+            .output();
+        Ended::from(output.expect("the binary runs"))
+    }
+
+    pub fn pid(&self, of: &str) -> u32 {
+        let text = fs::read_to_string(self.0.path().join(of).join("pid")).expect("a pid file");
+        text.trim().parse().expect("a number")
+    }
+
+    pub fn status(&self) -> Value {
+        let arguments = ["status", "--json", "--timeout-ms", "500"];
+        self.run(&arguments).json()
+    }
+
+    /// Where clients connect, in the order of the nodes.
+    pub fn clients(&self) -> Vec<SocketAddr> {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().expect("nodes").iter();
+        let address = |node: &Value| {
+            let address = node["registration"]["clients"][0].as_str();
+            address
+                .expect("it is registered")
+                .parse()
+                .expect("an address")
+        };
+        nodes.map(address).collect()
+    }
+
+    pub fn kill(&self, names: [&str; 2]) {
+        let pids = names.map(|name| self.pid(&format!("nodes/{name}")));
+        pids.into_iter().for_each(|pid| signal(pid, "KILL"));
+    }
+
+    /// Waits until every group could lose two nodes.
+    pub fn until_whole(&self) {
+        self.until("whole", |status| status["whole"] == true);
+    }
+
+    /// Asks until the status is as wanted.
+    pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{what}: {status:#}");
+        }
+    }
+}
+
+impl Drop for Well {
+    fn drop(&mut self) {
+        let ended = self.run(&["down"]);
+        if ended.code != 0 && !std::thread::panicking() {
+            panic!("{ended:#?}");
+        }
+    }
+}

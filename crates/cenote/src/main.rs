@@ -131,8 +131,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is logged, beside warnings, unless CENOTE_LOG says otherwise: a key-value node's peers and views.
-const LOGGED: &str = "cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
+/// What is logged unless CENOTE_LOG says otherwise: warnings, and a key-value node's peers and views.
+/// The level without a target has to be here: a filter that names targets replaces the default one.
+const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
 
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::builder()

@@ -18,6 +18,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_fabric::ClusterKey;
@@ -117,20 +118,51 @@ impl ClusterDir {
 /// Name of the key beside the cluster file.
 pub const KEY_FILE: &str = "cluster.key";
 
-/// Takes an exclusive lock; `None` when somebody else holds it.
+/// Takes an exclusive lock; `None` when somebody else holds it. Who only looks ([`is_locked`]) does
+/// not count.
 ///
 /// # Errors
 /// The file cannot be opened.
 pub fn try_lock(path: &Path) -> Result<Option<File>> {
+    let file = open_lock(path)?;
+    loop {
+        if taken(file.try_lock(), path)? {
+            return Ok(Some(file));
+        }
+        // A shared lock keeps company with those of lookers, and not with an owner's.
+        if !taken(file.try_lock_shared(), path)? {
+            return Ok(None);
+        }
+        file.unlock()
+            .with_context(|| format!("unlock {}", path.display()))?;
+        std::thread::sleep(LOOKED);
+    }
+}
+
+/// How long somebody who looks at a lock may take before it is tried again.
+const LOOKED: Duration = Duration::from_millis(1);
+
+/// Whether somebody holds the exclusive lock.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn is_locked(path: &Path) -> Result<bool> {
+    Ok(!taken(open_lock(path)?.try_lock_shared(), path)?)
+}
+
+fn open_lock(path: &Path) -> Result<File> {
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(path);
-    let file = file.with_context(|| path.display().to_string())?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
+    file.with_context(|| path.display().to_string())
+}
+
+fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("lock {}", path.display())),
     }
 }

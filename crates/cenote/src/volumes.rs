@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
 use crate::failure::Failure;
-use crate::place::{ClusterDir, create_private, try_lock};
+use crate::place::{ClusterDir, create_private, is_locked, try_lock};
 use crate::process::remove_if_there;
 use crate::size::Size;
 
@@ -391,7 +391,7 @@ impl Volumes {
     /// The lock cannot be tried.
     pub fn is_owned(&self, name: &str) -> Result<bool> {
         let path = self.file(name, "lock");
-        Ok(path.exists() && try_lock(&path)?.is_none())
+        Ok(path.exists() && is_locked(&path)?)
     }
 
     /// Names of the volumes that a process owns.

@@ -79,6 +79,34 @@ fn a_volume_has_one_owner_and_the_owner_answers() {
 }
 
 #[test]
+fn who_looks_whether_a_volume_is_in_use_keeps_nobody_from_using_it() {
+    let (_folder, volumes) = volumes();
+    volumes
+        .create("v", &Spec::new(Size(4096), "plain").unwrap())
+        .unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    volumes.is_owned("v").unwrap();
+                }
+            });
+        }
+        let refused = (0..300).find_map(|_| {
+            let owner = volumes.own("v");
+            let seen = volumes.is_owned("v").unwrap();
+            owner
+                .err()
+                .map(|error| error.to_string())
+                .or((!seen).then(|| "not seen".to_owned()))
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(refused, None);
+    });
+}
+
+#[test]
 fn an_owner_survives_garbage_and_answers_the_next() {
     let (_folder, volumes) = volumes();
     volumes

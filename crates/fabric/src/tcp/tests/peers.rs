@@ -81,13 +81,15 @@ fn disconnect_ends_every_connection_of_that_client_alone() {
     rig.agent.adopt(theirs, ClientId(8));
     let mut staying = Client::new(ours);
     rig.agent.disconnect(CLIENT);
+    for _ in &leaving {
+        let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(event, AgentEvent::Closed { client: CLIENT });
+    }
     for client in &mut leaving {
         let mut landing = [0; 8];
         client.read(&window, 0, &mut landing, 1);
         assert_eq!(client.next().status, Status::Disconnected);
         assert!(client.endpoint.is_dead());
-        let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(event, AgentEvent::Closed { client: CLIENT });
     }
     let mut landing = [0; 8];
     staying.read(&window, 0, &mut landing, 1);

@@ -262,6 +262,16 @@ impl Registration {
         }
         Ok(found)
     }
+
+    /// Where clients of other machines find it, if it serves any.
+    #[must_use]
+    pub fn reachable(&self) -> Option<SocketAddr> {
+        let mut address = *self.clients.first()?;
+        if address.ip().is_unspecified() {
+            address.set_ip(self.peers.first()?.ip());
+        }
+        Some(address)
+    }
 }
 
 /// Where a cluster's documents are.

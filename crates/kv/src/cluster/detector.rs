@@ -197,10 +197,17 @@ impl Detector {
         self.peers.iter().map(|(&peer, entry)| (peer, entry.state))
     }
 
-    /// What is due; to be called again by [`Detector::next_deadline`].
+    /// What is due; to be called again by [`Detector::next_deadline`]. Called later than that, this process
+    /// has stood still: no peer is to blame for that time, in which it was neither asked nor heard.
     pub fn poll(&mut self, now: Instant) -> Vec<Action> {
+        let due = self.next_deadline();
+        let late = due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
         let mut actions = Vec::new();
         for (&id, peer) in &mut self.peers {
+            peer.heard = peer.heard.max((peer.heard + late).min(now));
+            if late >= self.settings.grace {
+                peer.ended = peer.ended.map(|_| now);
+            }
             let state = peer.judge(&self.settings, now);
             if state != peer.state {
                 peer.state = state;

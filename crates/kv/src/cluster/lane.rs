@@ -447,6 +447,10 @@ impl Backend for Lane {
         }
     }
 
+    fn shards(&self) -> Vec<Option<SocketAddr>> {
+        self.shared.shards(self.config.code.data())
+    }
+
     fn figures(&self) -> Figures {
         let mut figures = Figures::default();
         for seat in &self.seats {

@@ -358,6 +358,7 @@ impl Node {
             }
         }
         self.shared.set_name(node, found.name.clone());
+        self.shared.set_clients(node, found.reachable());
         for lane in 0..self.shared.lanes() {
             let registered = Registered {
                 incarnation: found.incarnation,
@@ -374,6 +375,7 @@ impl Node {
     /// A node is registered no more.
     fn gone(&mut self, node: NodeId) {
         self.registered.remove(&node);
+        self.shared.set_clients(node, None);
         for lane in 0..self.shared.lanes() {
             let registered = None;
             self.shared.order(lane, Order::Node { node, registered });
@@ -382,6 +384,7 @@ impl Node {
 
     fn tell(&self, group: usize, view: Arc<view::View>) {
         let lane = group % self.config.lanes;
+        self.shared.set_view(group, Arc::clone(&view));
         self.shared.order(lane, Order::View { group, view });
     }
 

@@ -3,6 +3,7 @@
 //! A server alone ([`Alone`]) has one partition for each worker. In a cluster this is the place of
 //! the links to other nodes, which the worker polls along with its clients.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
@@ -70,6 +71,12 @@ pub trait Backend: Send + 'static {
     }
     /// A request could not be served for this reason; it is tried again.
     fn on_refusal(&mut self, _index: usize, _refusal: Refusal) {}
+    /// Where clients find the owner of each partition of the cluster, in the order of hashes: partition
+    /// `(h * n) >> 32` of n has a key whose XXH3-64 ends in the 32 bits h. `None`: not known now. Empty
+    /// where there is but one node.
+    fn shards(&self) -> Vec<Option<SocketAddr>> {
+        Vec::new()
+    }
     /// How full they are.
     fn figures(&self) -> Figures;
     /// It is `now`, seconds since 1970; called when that changes, and at the start.

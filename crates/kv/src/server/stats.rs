@@ -30,6 +30,7 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Wo
         Some(b"items") => items(&mut list, shared),
         Some(b"slabs") => slabs(&mut list, shared),
         Some(b"sizes") => list.add("sizes_status", "disabled"),
+        Some(b"shards") => shards(&mut list, core),
         Some(b"conns") => connections(&mut list, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
@@ -38,6 +39,18 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Wo
         Some(_) => return reply::error(out, Error::Unknown),
     }
     reply::end(out);
+}
+
+/// Where each partition is: what a client has to know that asks its owner at once.
+fn shards<B: Backend>(list: &mut List<'_>, core: &Core<B>) {
+    let shards = core.backend.shards();
+    list.add("hash", "xxh3_64");
+    list.add("shards", shards.len());
+    for (index, owner) in shards.iter().enumerate() {
+        if let Some(owner) = owner {
+            list.add(&format!("shard:{index}"), owner);
+        }
+    }
 }
 
 struct List<'a>(&'a mut Vec<u8>);

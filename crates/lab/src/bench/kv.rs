@@ -18,6 +18,7 @@ mod load;
 pub mod recovery;
 mod running;
 mod server;
+mod shards;
 mod source;
 mod survey;
 mod tally;

@@ -21,7 +21,8 @@ use crate::size::Size;
 
 A server is memcached, redis or cenote (cenote-memcached beside this program), each with *N for N
 processes over which the client spreads the keys; ours-K+M or ours-Nx for a cluster of five nodes
-that `kv up` starts (etcd has to be installed), with a code or N copies; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
+that `kv up` starts (etcd has to be installed), with a code or N copies, whose clients ask owners at
+once, or with -any behind it any node; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
 memcached or redis. HOW is a command with {port} and {mib} in it; or //ADDRESS[/PID[+PID]],... of
 nodes that run already, any of which answers for all keys; or group:UP[;;DOWN], commands that start
 nodes, saying ADDRESS and `pid NUMBER` of each on a line, and end them; {dir} is a new folder. K+M and Nx say what a group

@@ -24,6 +24,19 @@ fn probes(actions: &[Action]) -> Vec<u64> {
     actions.iter().filter_map(number).collect()
 }
 
+/// Polls at every deadline up to `end`, and then: the changes, and when each came.
+fn poll_until(detector: &mut Detector, end: Instant) -> Vec<(Instant, State)> {
+    let mut found = Vec::new();
+    loop {
+        let now = detector.next_deadline().map_or(end, |due| due.min(end));
+        let states = changes(&detector.poll(now));
+        found.extend(states.into_iter().map(|state| (now, state)));
+        if now == end {
+            return found;
+        }
+    }
+}
+
 fn changes(actions: &[Action]) -> Vec<State> {
     let state = |action: &Action| match action {
         Action::Changed { state, .. } => Some(*state),
@@ -62,14 +75,31 @@ fn silence_makes_suspect_and_a_sign_makes_alive() {
     let mut detector = connected(start);
     detector.poll(start);
     detector.handle_heard(PEER, start + ms(100));
-    assert_eq!(changes(&detector.poll(start + ms(599))), []);
-    let late = detector.poll(start + ms(600));
-    assert_eq!(changes(&late), [State::Suspect(Cause::Silent)]);
+    let suspect = (start + ms(600), State::Suspect(Cause::Silent));
+    assert_eq!(poll_until(&mut detector, start + ms(700)), [suspect]);
     detector.handle_heard(PEER, start + ms(700));
     assert_eq!(changes(&detector.poll(start + ms(700))), [State::Alive]);
     // An earlier sign does not make it younger.
     detector.handle_heard(PEER, start + ms(650));
     assert_eq!(detector.silence(PEER, start + ms(700)), Some(ms(0)));
+}
+
+#[test]
+fn time_in_which_this_process_stood_still_is_not_held_against_a_peer() {
+    let start = Instant::now();
+    let mut detector = connected(start);
+    poll_until(&mut detector, start + ms(100));
+    // The next turn was due at 150: of what followed nothing is known.
+    assert_eq!(changes(&detector.poll(start + ms(10_150))), []);
+    let suspect = (start + ms(10_500), State::Suspect(Cause::Silent));
+    assert_eq!(poll_until(&mut detector, start + ms(11_000)), [suspect]);
+    // Nor is it when a link broke meanwhile.
+    detector.handle_connected(PEER, start + ms(11_000));
+    poll_until(&mut detector, start + ms(11_010));
+    detector.handle_disconnected(PEER, start + ms(11_020));
+    assert_eq!(changes(&detector.poll(start + ms(12_000))), []);
+    let ended = detector.poll(start + ms(12_040));
+    assert_eq!(changes(&ended), [State::Suspect(Cause::Disconnected)]);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,14 @@ pub(in super::super) struct Wish {
     pub(in super::super) view: View,
 }
 
+/// Who owns what, and where clients find them.
+#[derive(Default)]
+struct Map {
+    /// By group.
+    views: Vec<Option<Arc<View>>>,
+    clients: BTreeMap<NodeId, SocketAddr>,
+}
+
 /// See the [module](self).
 pub(in super::super) struct Shared {
     pub(super) node: NodeId,
@@ -40,6 +49,7 @@ pub(in super::super) struct Shared {
     /// The node's thread.
     steward: OnceLock<Thread>,
     groups: Mutex<Vec<Vec<GroupReport>>>,
+    map: Mutex<Map>,
     changes: Mutex<VecDeque<ChangeReport>>,
     failure: Mutex<Option<String>>,
     started: Instant,
@@ -56,10 +66,14 @@ impl Shared {
         Self {
             node,
             region_bytes,
-            homes,
             registration: Mutex::new(registration),
             names: Mutex::default(),
             orders: bells.iter().map(|_| Mutex::default()).collect(),
+            map: Mutex::new(Map {
+                views: vec![None; homes.len()],
+                ..Map::default()
+            }),
+            homes,
             groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
             bells,
             wishes: Mutex::default(),
@@ -95,6 +109,32 @@ impl Shared {
 
     pub(super) fn lanes(&self) -> usize {
         self.orders.len()
+    }
+
+    pub(super) fn set_view(&self, group: usize, view: Arc<View>) {
+        locked(&self.map).views[group] = Some(view);
+    }
+
+    /// Where clients find a node; `None`: it is gone.
+    pub(super) fn set_clients(&self, node: NodeId, address: Option<SocketAddr>) {
+        let clients = &mut locked(&self.map).clients;
+        match address {
+            Some(address) => drop(clients.insert(node, address)),
+            None => drop(clients.remove(&node)),
+        }
+    }
+
+    /// Where the owners of all groups' `k` partitions are found, as far as that is known.
+    pub(in super::super) fn shards(&self, k: usize) -> Vec<Option<SocketAddr>> {
+        let map = locked(&self.map);
+        let partitions = map
+            .views
+            .iter()
+            .flat_map(|view| (0..k).map(move |one| (view, one)));
+        let owners = partitions.map(|(view, one)| view.as_ref()?.owner(one));
+        owners
+            .map(|owner| map.clients.get(&NodeId(owner?.node)).copied())
+            .collect()
     }
 
     pub(super) fn set_name(&self, node: NodeId, name: String) {

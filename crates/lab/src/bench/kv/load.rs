@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::items::{Book, Items};
+use super::shards::Shards;
 use super::source::{Mix, Source};
 use super::tally::{Kind, SLICE, Tally};
 use super::wire::Protocol;
@@ -30,6 +31,8 @@ pub enum Route {
     ByKey,
     /// Any server answers for all keys.
     Any,
+    /// Any server tells which of them has a key; the others would have to ask it.
+    ByMap,
 }
 
 /// How many ask at a time.
@@ -134,10 +137,11 @@ impl Load<'_> {
             "each thread of a load has a client, and each client a request: {:?}",
             self.shape
         );
+        let shards = Shards::of(self.target)?;
         let workers = (0..threads)
             .map(|thread| {
                 let clients = (thread..self.shape.clients).step_by(threads);
-                Worker::connect(self, clients, source(thread), slice_count)
+                Worker::connect(self, &shards, clients, source(thread), slice_count)
             })
             .collect::<Result<Vec<_>>>()?;
         let stop = AtomicBool::new(false);

@@ -17,7 +17,7 @@ use super::load::Load;
 use super::running::Running;
 use super::survey::{self, Survey};
 use super::tally::SLICE;
-use super::{Mix, Options as Kinds, Server, Shape, Sizes};
+use super::{Mix, Options as Kinds, Route, Server, Shape, Sizes};
 use crate::bench::Row;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::random::{Random, mix as mixed};
@@ -134,6 +134,10 @@ fn play(options: &Options, variant: &Server, round: u64, interrupt: &Interrupt) 
     };
     let items = kinds.items(options.sizes)?;
     let mut running = Running::start(variant, super::room_mib(&items))?;
+    if running.target.route == Route::ByMap {
+        // Who is asked for a key changes: as clients without the map do it.
+        running.target.route = Route::Any;
+    }
     let target = running.target.clone();
     let victims = victims(running.node_count(), options.seed + round);
     ensure!(

@@ -43,7 +43,7 @@ impl Running {
             target: Target {
                 protocol: server.protocol,
                 addresses: Vec::new(),
-                route: server.route(),
+                route: server.route,
             },
             nodes: Vec::new(),
             down: Vec::new(),

@@ -24,6 +24,8 @@ pub struct Server {
     pub redundancy: Redundancy,
     /// Where it comes from.
     pub start: Start,
+    /// Which of its nodes is asked for a key.
+    pub route: Route,
 }
 
 /// What a store keeps of each value.
@@ -152,6 +154,7 @@ impl Server {
                 up: command(&up),
                 down: command("kv down --dir {dir}"),
             },
+            route: Route::ByMap,
         })
     }
 
@@ -161,15 +164,7 @@ impl Server {
             protocol,
             redundancy: Redundancy::None,
             start: Start::Processes { command, count: 1 },
-        }
-    }
-
-    /// Who answers for a key.
-    #[must_use]
-    pub fn route(&self) -> Route {
-        match &self.start {
-            Start::Processes { count, .. } if *count > 1 => Route::ByKey,
-            _ => Route::Any,
+            route: Route::Any,
         }
     }
 }
@@ -185,7 +180,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// `memcached`, `redis`, `cenote`, each also with `*N`; `ours-K+M`, `ours-Nx`; or
+/// `memcached`, `redis`, `cenote`, each also with `*N`; `ours-K+M`, `ours-Nx`, each also with `-any`; or
 /// `NAME[@REDUNDANCY]=PROTOCOL:HOW`.
 impl FromStr for Server {
     type Err = anyhow::Error;
@@ -195,7 +190,16 @@ impl FromStr for Server {
             return custom(name, how).with_context(|| format!("understand the server {text:?}"));
         }
         if let Some(redundancy) = text.strip_prefix("ours-") {
-            return Self::our_cluster(kept(redundancy)?);
+            let (redundancy, any) = match redundancy.strip_suffix("-any") {
+                Some(redundancy) => (redundancy, true),
+                None => (redundancy, false),
+            };
+            let mut server = Self::our_cluster(kept(redundancy)?)?;
+            if any {
+                server.name.push_str("-any");
+                server.route = Route::Any;
+            }
+            return Ok(server);
         }
         let (name, count) = text.split_once('*').unwrap_or((text, "1"));
         let count: usize = count
@@ -216,6 +220,7 @@ impl FromStr for Server {
         }
         if count > 1 {
             server.name = format!("{count} x {}", server.name);
+            server.route = Route::ByKey;
         }
         Ok(server)
     }
@@ -257,6 +262,7 @@ fn custom(name: &str, how: &str) -> Result<Server> {
         protocol,
         redundancy: kept(redundancy)?,
         start,
+        route: Route::Any,
     })
 }
 
@@ -324,11 +330,11 @@ mod tests {
     fn servers_are_told_by_a_word_or_in_full() {
         let server: Server = "memcached*3".parse().unwrap();
         assert_eq!(server.name, "3 x memcached -t 1");
-        assert_eq!(server.route(), Route::ByKey);
+        assert_eq!(server.route, Route::ByKey);
         let server: Server = "a@3+2=memcached://127.0.0.1:1/7+8,127.0.0.1:2"
             .parse()
             .unwrap();
-        assert_eq!((server.name.as_str(), server.route()), ("a", Route::Any));
+        assert_eq!((server.name.as_str(), server.route), ("a", Route::Any));
         assert!((server.redundancy.factor() - 5.0 / 3.0).abs() < 1e-9);
         let nodes = [
             ("127.0.0.1:1".parse().unwrap(), vec![7, 8]),
@@ -337,8 +343,10 @@ mod tests {
         assert_eq!(server.start, Start::Running(nodes.to_vec()));
         let server: Server = "ours-3+2".parse().unwrap();
         assert_eq!(server.redundancy, Redundancy::Coded { k: 3, m: 2 });
-        let server: Server = "ours-3x".parse().unwrap();
+        assert_eq!(server.route, Route::ByMap);
+        let server: Server = "ours-3x-any".parse().unwrap();
         assert_eq!(server.redundancy.losses_max(), 2);
+        assert_eq!(server.route, Route::Any);
         let Start::Group { up, .. } = &server.start else {
             panic!("{server:?}");
         };

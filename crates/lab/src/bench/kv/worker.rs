@@ -17,12 +17,14 @@ use mio::{Events, Poll, Token};
 use super::connection::{Connection, Pending, State};
 use super::items::push_key;
 use super::load::{Load, Route};
+use super::shards::Shards;
 use super::source::Source;
 use super::tally::{Kind, Tally};
 use super::wire::Reply;
 
 pub(super) struct Worker<'a> {
     load: &'a Load<'a>,
+    shards: &'a Shards,
     poll: Poll,
     began: Instant,
     source: Source<'a>,
@@ -50,6 +52,7 @@ impl<'a> Worker<'a> {
     /// A server that does not answer.
     pub(super) fn connect(
         load: &'a Load<'a>,
+        shards: &'a Shards,
         clients: impl Iterator<Item = usize>,
         source: Source<'a>,
         slice_count: usize,
@@ -63,6 +66,7 @@ impl<'a> Worker<'a> {
             .collect();
         let mut worker = Self {
             load,
+            shards,
             poll: Poll::new().context("make a poll")?,
             began: Instant::now(),
             source,
@@ -84,7 +88,7 @@ impl<'a> Worker<'a> {
     /// Connections of a client.
     fn fan_out(&self) -> usize {
         match self.load.target.route {
-            Route::ByKey => self.load.target.addresses.len(),
+            Route::ByKey | Route::ByMap => self.load.target.addresses.len(),
             Route::Any => 1,
         }
     }
@@ -92,7 +96,7 @@ impl<'a> Worker<'a> {
     fn address_of(&self, connection: usize) -> SocketAddr {
         let addresses = &self.load.target.addresses;
         match self.load.target.route {
-            Route::ByKey => addresses[connection % addresses.len()],
+            Route::ByKey | Route::ByMap => addresses[connection % addresses.len()],
             Route::Any => addresses[self.clients[connection].server],
         }
     }
@@ -209,7 +213,7 @@ impl<'a> Worker<'a> {
             let Some((kind, item)) = self.source.next() else {
                 break;
             };
-            let index = client * fan_out + item as usize % fan_out;
+            let index = client * fan_out + self.place_of(item) % fan_out;
             if self.connections[index].state != State::Up {
                 // Its credit comes back with the next sweep: a dead server must not be asked without end.
                 self.tally.unserved += 1;
@@ -221,6 +225,16 @@ impl<'a> Worker<'a> {
             self.send(index, kind, item, now_ns);
         }
         Ok(())
+    }
+
+    /// Which of the servers is asked for an item.
+    fn place_of(&mut self, item: u32) -> usize {
+        if self.load.target.route != Route::ByMap {
+            return item as usize;
+        }
+        self.key.clear();
+        push_key(item, &mut self.key);
+        self.shards.server_of(&self.key)
     }
 
     fn send(&mut self, index: usize, kind: Kind, item: u32, now_ns: u64) {

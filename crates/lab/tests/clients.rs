@@ -1,46 +1,16 @@
 //! Real clients of memcached as loads that check what they were promised: that each works, and that
 //! each finds a store out that forgets.
 
+#[path = "support/client.rs"]
+mod client;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use client::{client, ended};
 use support::Memcached;
-
-/// tests/clients/run.sh, to be run.
-fn client(name: &str, seconds: u32, servers: &[&Memcached]) -> Command {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut command = Command::new(workspace.join("tests/clients/run.sh"));
-    command
-        .args([name, &seconds.to_string()])
-        .args(servers.iter().map(|server| server.address().to_string()))
-        .env(
-            "CARGO_TARGET_DIR",
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(".."),
-        )
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-/// Its exit code and all of its words; `None` if it cannot run here.
-fn ended(output: &Output) -> Option<(i32, String)> {
-    let mut words = String::from_utf8_lossy(&output.stdout).into_owned();
-    words += &String::from_utf8_lossy(&output.stderr);
-    let code = output.status.code().expect("nobody kills it");
-    if code == SKIPPED {
-        println!("{}", words.trim());
-        return None;
-    }
-    Some((code, words))
-}
-
-const SKIPPED: i32 = 77;
 
 /// Values that a server has taken so far.
 fn stored(server: &Memcached) -> u64 {
@@ -55,7 +25,7 @@ fn works(name: &str) {
     let Some(server) = Memcached::start() else {
         return println!("skipped: memcached is not installed");
     };
-    let output = client(name, 2, &[&server]).output().unwrap();
+    let output = client(name, 2, &[server.address()]).output().unwrap();
     let Some((code, words)) = ended(&output) else {
         return;
     };
@@ -74,7 +44,9 @@ fn finds_a_store_out_that_forgets(name: &str) {
     let (Some(victim), Some(other)) = (Memcached::start(), Memcached::start()) else {
         return println!("skipped: memcached is not installed");
     };
-    let mut running = client(name, 4, &[&victim, &other]).spawn().unwrap();
+    let mut running = client(name, 4, &[victim.address(), other.address()])
+        .spawn()
+        .unwrap();
     let patience = Instant::now() + Duration::from_secs(300);
     // So many that every client has more than its trial of the protocol among them.
     while stored(&victim) < 60 && running.try_wait().unwrap().is_none() {

@@ -72,7 +72,7 @@ impl Well {
     }
 
     /// Asks until the status is as wanted.
-    pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn until(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let status = self.status();

@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
+use support::memcached::Client;
 use support::well::Well;
 use support::{run, runs, signal};
 
@@ -148,4 +151,78 @@ fn what_cannot_be_is_refused_before_anything_starts() {
             "{command}"
         );
     }
+}
+
+/// What `stats shards` says: the owner of each partition of the cluster.
+fn shards(at: SocketAddr) -> Vec<Option<SocketAddr>> {
+    let mut client = Client::connect(at).unwrap();
+    client.send(b"stats shards\r\n").unwrap();
+    assert_eq!(client.line().unwrap(), "STAT hash xxh3_64");
+    let count = client.line().unwrap();
+    let count = count.strip_prefix("STAT shards ").unwrap().parse().unwrap();
+    let mut owners = vec![None; count];
+    loop {
+        let line = client.line().unwrap();
+        if line == "END" {
+            return owners;
+        }
+        let (name, owner) = line.split_once(' ').unwrap().1.split_once(' ').unwrap();
+        let shard: usize = name.strip_prefix("shard:").unwrap().parse().unwrap();
+        owners[shard] = Some(owner.parse().unwrap());
+    }
+}
+
+#[test]
+fn clients_are_told_who_owns_what_also_when_that_changes() {
+    let Some(well) = Well::up(&["--nodes", "5", "--groups", "5", "--code", "3+2"]) else {
+        return;
+    };
+    let addresses = well.clients();
+    let owners = |status: &Value| -> Vec<Option<SocketAddr>> {
+        let groups = status["by_group"].as_array().expect("groups").iter();
+        let places = groups.flat_map(|group| group["data"].as_array().expect("places"));
+        places
+            .map(|place| {
+                addresses
+                    .get(usize::try_from(place["node"].as_u64()?).unwrap())
+                    .copied()
+            })
+            .collect()
+    };
+    for at in &addresses {
+        assert_eq!(shards(*at), owners(&well.status()));
+    }
+    // Whoever asks an owner is answered by it.
+    let served = |at: SocketAddr| -> u64 {
+        let mut client = Client::connect(at).unwrap();
+        client.send(b"stats\r\n").unwrap();
+        let mut lines = std::iter::from_fn(|| client.line().ok());
+        let line = lines
+            .find(|line| line.starts_with("STAT cmd_set "))
+            .unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let owned = shards(addresses[0]);
+    for index in 0..40 {
+        let key = format!("key{index}");
+        let low = cenote_kv::memory::table::key_hash(key.as_bytes()) & 0xffff_ffff;
+        let shard = usize::try_from((low * owned.len() as u64) >> 32).unwrap();
+        let owner = owned[shard].expect("all are at home");
+        let before = served(owner);
+        let request = format!("set {key} 0 0 1\r\nx\r\n");
+        let said = Client::connect(addresses[index % 5])
+            .unwrap()
+            .ask(request.as_bytes());
+        assert_eq!(said.unwrap(), "STORED");
+        assert_eq!(served(owner), before + 1, "{key}");
+    }
+
+    signal(well.pid("nodes/n02"), "KILL");
+    let dead = addresses[2];
+    well.until("others own what it owned", |_| {
+        let owners = shards(addresses[0]);
+        owners
+            .iter()
+            .all(|owner| owner.is_some_and(|owner| owner != dead))
+    });
 }

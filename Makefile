@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim
 
-.PHONY: help build demo test test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny clean
+.PHONY: help build demo test test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny codegen clean
 
 help: ## This list
 	@echo "Targets:"
@@ -63,6 +63,9 @@ doc: ## Documentation, warnings denied
 
 deny: ## Licences and sources of dependencies
 	@sh scripts/deny.sh
+
+codegen: ## Whether the compiler left anything out of an optimized build (decision 40); ten minutes
+	python3 scripts/check-codegen.py
 
 clean: ## Everything that was built
 	$(CARGO) clean

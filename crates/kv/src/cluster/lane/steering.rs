@@ -11,7 +11,7 @@ use super::super::node::Wish;
 use super::Lane;
 use crate::group::member::Member;
 use crate::group::process::Process;
-use crate::group::progress::Place;
+use crate::group::progress::{Leave, Place};
 use crate::group::view::{Partition, View};
 
 /// How long who comes later in the view leaves the word to who comes before.
@@ -60,6 +60,7 @@ impl Steering {
         spares: &[Process],
         homes: &[u32],
         may_lose: bool,
+        leave: Leave,
         now: u64,
     ) -> Option<View> {
         if self.wished.is_some() {
@@ -68,7 +69,7 @@ impl Steering {
         let next = if dead.is_empty() {
             self.noticed = None;
             let k = view.partitions.len();
-            member.propose(now, |place| {
+            member.propose(now, leave, |place| {
                 let home = match place {
                     Place::Data(index) => homes.get(index),
                     Place::Parity(slot) => homes.get(k + slot),
@@ -172,6 +173,7 @@ impl Lane {
             let spares = self.spares(&view);
             let may_lose = dead.iter().all(|process| self.is_gone(*process));
             let homes = self.shared.homes(seat.group);
+            let leave = self.shared.leave();
             let seat = &mut self.seats[at];
             let accused = seat.member.take_accused();
             for process in accused {
@@ -193,6 +195,7 @@ impl Lane {
                 &spares,
                 &homes,
                 may_lose,
+                leave,
                 now,
             );
             if let Some(view) = next {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
+use crate::group::progress::Leave;
 use crate::group::view::View;
 
 /// Changes of peers' states that a report tells.
@@ -23,6 +25,17 @@ const CHANGES_MAX: usize = 64;
 pub(in super::super) struct Wish {
     pub(in super::super) group: usize,
     pub(in super::super) view: View,
+}
+
+/// How far a lane of a node that ends is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(in super::super) enum Parting {
+    /// It has places, or others may ask for something yet.
+    Begun,
+    /// Others have what they asked for, and ask for nothing more. Clients of the node still may.
+    Apart,
+    /// Nor has it asked others for anything.
+    Done,
 }
 
 /// See the [module](self).
@@ -42,6 +55,8 @@ pub(in super::super) struct Shared {
     groups: Mutex<Vec<Vec<GroupReport>>>,
     changes: Mutex<VecDeque<ChangeReport>>,
     failure: Mutex<Option<String>>,
+    ends_soon: AtomicBool,
+    parting: Mutex<Vec<Parting>>,
     started: Instant,
 }
 
@@ -61,6 +76,8 @@ impl Shared {
             names: Mutex::default(),
             orders: bells.iter().map(|_| Mutex::default()).collect(),
             groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
+            parting: Mutex::new(vec![Parting::Begun; bells.len()]),
+            ends_soon: AtomicBool::default(),
             bells,
             wishes: Mutex::default(),
             steward: OnceLock::new(),
@@ -135,6 +152,30 @@ impl Shared {
 
     pub(in super::super) fn state(&self) -> NodeState {
         locked(&self.registration).state
+    }
+
+    /// The node ends once others have its places.
+    pub(super) fn end_soon(&self) {
+        self.ends_soon.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the node gives its places up.
+    pub(in super::super) fn leave(&self) -> Leave {
+        match self.state() {
+            _ if self.ends_soon.load(Ordering::SeqCst) => Leave::Soon,
+            NodeState::Draining => Leave::Whole,
+            NodeState::Up => Leave::No,
+        }
+    }
+
+    pub(in super::super) fn set_parting(&self, lane: usize, parting: Parting) {
+        locked(&self.parting)[lane] = parting;
+    }
+
+    /// How far the lane is that is the least.
+    pub(super) fn parting(&self) -> Parting {
+        let all = locked(&self.parting);
+        all.iter().copied().min().unwrap_or(Parting::Done)
     }
 
     pub(in super::super) fn homes(&self, group: usize) -> Vec<u32> {

@@ -191,6 +191,23 @@ impl View {
         all
     }
 
+    /// Those who are on their way to a place.
+    pub fn newcomers(&self) -> Vec<Process> {
+        let arriving = self
+            .partitions
+            .iter()
+            .filter_map(|partition| match partition {
+                Partition::Arriving { process, .. } => Some(*process),
+                _ => None,
+            });
+        let joining = self.parities.iter().filter_map(|parity| match parity {
+            Parity::Joining { process, .. } => Some(*process),
+            _ => None,
+        });
+        let heir = self.heir.map(|heir| heir.process);
+        arriving.chain(joining).chain(heir).collect()
+    }
+
     /// Whether a process is in it.
     pub fn has(&self, process: Process) -> bool {
         self.processes().contains(&process)

@@ -547,3 +547,6 @@ impl Backend for Lane {
         Some(wait.min(turn_max))
     }
 }
+
+#[cfg(test)]
+mod tests;

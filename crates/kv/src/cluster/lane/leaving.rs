@@ -19,8 +19,8 @@ const PATIENCE_NS: u64 = 50_000_000;
 pub(super) struct Goodbye {
     /// The last question, and when it was asked.
     asked: Option<(u64, u64)>,
-    /// The last one that was answered.
-    answered: u64,
+    /// The last one that was answered; 0: none.
+    pub(super) answered: u64,
 }
 
 impl Lane {

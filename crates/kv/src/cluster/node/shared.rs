@@ -61,7 +61,7 @@ pub(in super::super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         node: NodeId,
         region_bytes: u64,
         homes: Vec<Vec<u32>>,
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// Tells a lane.
-    pub(super) fn order(&self, lane: usize, order: Order) {
+    pub(in super::super) fn order(&self, lane: usize, order: Order) {
         locked(&self.orders[lane]).push_back(order);
         // A full pipe rings already.
         match (&self.bells[lane]).write(&[0]) {
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// The node ends once others have its places.
-    pub(super) fn end_soon(&self) {
+    pub(in super::super) fn end_soon(&self) {
         self.ends_soon.store(true, Ordering::SeqCst);
     }
 
@@ -173,7 +173,7 @@ impl Shared {
     }
 
     /// How far the lane is that is the least.
-    pub(super) fn parting(&self) -> Parting {
+    pub(in super::super) fn parting(&self) -> Parting {
         let all = locked(&self.parting);
         all.iter().copied().min().unwrap_or(Parting::Done)
     }

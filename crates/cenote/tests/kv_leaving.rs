@@ -24,7 +24,7 @@ const WRITERS: usize = 4;
 struct Load<'a> {
     addresses: &'a [SocketAddr],
     acknowledged: AtomicU64,
-    /// How often each node was told to end.
+    /// How often each node was told to end, and has ended, together.
     told: Vec<AtomicU64>,
 }
 
@@ -77,6 +77,7 @@ impl<'a> Load<'a> {
             assert!(Instant::now() < deadline, "{} does not end", NAMES[node]);
             std::thread::yield_now();
         }
+        self.told[node].fetch_add(1, Ordering::SeqCst);
         let log = well.log(NAMES[node]);
         assert!(!log.contains("nobody else has"), "{log}");
     }

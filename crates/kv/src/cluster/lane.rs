@@ -92,6 +92,8 @@ pub(super) struct Lane {
     /// Processes at the other ends of open links.
     linked: BTreeMap<NodeId, Process>,
     registered: BTreeMap<NodeId, Registered>,
+    /// The incarnation of each node's last process that was registered and is no more.
+    ended: BTreeMap<NodeId, u64>,
     /// Messages that a link has no room for yet.
     outboxes: BTreeMap<NodeId, Outbox>,
     /// Where a message is encoded.
@@ -155,6 +157,7 @@ impl Lane {
             closed: Owner::closed(),
             linked: BTreeMap::new(),
             registered: BTreeMap::new(),
+            ended: BTreeMap::new(),
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::default(),
@@ -223,7 +226,9 @@ impl Lane {
                     .set_peer(node, found.address, now, &mut self.events);
             }
             None => {
-                self.registered.remove(&node);
+                if let Some(found) = self.registered.remove(&node) {
+                    self.ended.insert(node, found.incarnation);
+                }
                 if !self.links.is_open(node) {
                     self.links.set_peer(node, None, now, &mut self.events);
                 }

@@ -158,15 +158,22 @@ impl Lane {
                 .linked
                 .get(&node)
                 .is_some_and(|linked| *linked != process),
-            Some(State::Suspect(Cause::NeverMet)) | None => successor.is_none(),
+            Some(State::Suspect(Cause::NeverMet)) | None => self.is_gone(process),
             Some(State::Suspect(_)) => true,
         }
     }
 
     /// Whether a process has ended for sure: its node's lease in etcd has, or another process has its name.
     fn is_gone(&self, process: Process) -> bool {
-        let found = self.registered.get(&NodeId(process.node));
-        found.is_none_or(|found| found.incarnation > process.incarnation)
+        let node = NodeId(process.node);
+        match self.registered.get(&node) {
+            Some(found) => found.incarnation > process.incarnation,
+            // One of whom nothing was heard yet is none that has ended: a view may come before that.
+            None => self
+                .ended
+                .get(&node)
+                .is_some_and(|ended| *ended >= process.incarnation),
+        }
     }
 
     /// Nodes that may take a place in a group.

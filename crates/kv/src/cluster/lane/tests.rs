@@ -201,3 +201,41 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
     assert_eq!(texts(&front.answers), [(1, b"END\r\n".to_vec())]);
     assert_eq!(texts(&front.asks), [(2, b"get b\r\n".to_vec())]);
 }
+
+#[test]
+fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
+    let key = ClusterKey::generate().unwrap();
+    let mut owner = Turned::start(1, &key);
+    owner.adopt(&View::first(
+        view::Scheme::Coded,
+        &[process(1)],
+        &[process(0)],
+    ));
+    let register = |owner: &Turned, registered| {
+        let node = NodeId(0);
+        owner.shared.order(0, Order::Node { node, registered });
+    };
+    let here = Registered {
+        incarnation: 1,
+        address: None,
+        state: NodeState::Up,
+    };
+    for heard in [None, Some(here)] {
+        heard.inspect(|_| register(&owner, heard));
+        for _ in 0..SOME {
+            owner.turn();
+            let wishes = owner.shared.take_wishes();
+            assert!(wishes.is_empty(), "{heard:?}: {wishes:?}");
+        }
+    }
+    register(&owner, None);
+    let deadline = Instant::now() + PATIENCE;
+    let wish = loop {
+        owner.turn();
+        if let Some(wish) = owner.shared.take_wishes().pop() {
+            break wish;
+        }
+        assert!(Instant::now() < deadline, "it is gone and nobody says so");
+    };
+    assert!(!wish.view.has(process(0)));
+}

@@ -122,7 +122,7 @@ impl Shared {
         *locked(&self.registration) = registration.clone();
     }
 
-    pub(super) fn take_wishes(&self) -> Vec<Wish> {
+    pub(in super::super) fn take_wishes(&self) -> Vec<Wish> {
         std::mem::take(&mut *locked(&self.wishes))
     }
 

@@ -203,12 +203,12 @@ pub fn detach(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Asks a child to end, and waits until it has.
-pub fn end_child(child: &mut Child) {
+/// Asks a child to end, by a signal, and waits until it has.
+pub fn end_child(child: &mut Child, signal: i32) {
     // Not reaped yet, so the number is still its own.
     let asked = Identity::of(child.id()).and_then(|identity| identity.open());
     let signalled = match asked {
-        Ok(Some(process)) => process.signal(libc::SIGTERM),
+        Ok(Some(process)) => process.signal(signal),
         Ok(None) => Ok(()),
         Err(_) => child.kill(),
     };

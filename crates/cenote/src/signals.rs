@@ -19,6 +19,14 @@ use anyhow::{Context, Result};
 /// # Errors
 /// The mask cannot be set, or the thread not started.
 pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> {
+    watch(|_| then(), None, || {})
+}
+
+/// As [`on_stop`]; `then` learns which signal it was.
+///
+/// # Errors
+/// As [`on_stop`].
+pub fn on_stop_by(then: impl FnOnce(i32) + Send + 'static) -> Result<Arc<AtomicBool>> {
     watch(then, None, || {})
 }
 
@@ -31,7 +39,7 @@ pub fn on_stop_or_haste(
     then: impl FnOnce() + Send + 'static,
     in_haste: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
-    watch(then, None, in_haste)
+    watch(|_| then(), None, in_haste)
 }
 
 /// As [`on_stop`], but SIGHUP only calls `on_hangup`, each time.
@@ -42,11 +50,11 @@ pub fn on_stop_or_hangup(
     then: impl FnOnce() + Send + 'static,
     on_hangup: impl FnMut() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
-    watch(then, Some(Box::new(on_hangup)), || {})
+    watch(|_| then(), Some(Box::new(on_hangup)), || {})
 }
 
 fn watch(
-    then: impl FnOnce() + Send + 'static,
+    then: impl FnOnce(i32) + Send + 'static,
     mut on_hangup: Option<Box<dyn FnMut() + Send>>,
     in_haste: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
@@ -71,7 +79,7 @@ fn watch(
             let first = wait();
             flag.store(true, Ordering::SeqCst);
             tracing::info!(signal = first, "stopping");
-            then();
+            then(first);
             let second = wait();
             in_haste();
             std::process::exit(128 + second);

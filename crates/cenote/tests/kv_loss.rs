@@ -6,196 +6,19 @@ mod judge;
 mod support;
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cenote_lab::history::{self, Options};
 use support::memcached::{Client, with_value};
 use support::signal;
-use support::well::{PATIENCE, Well};
+use support::well::Well;
+use support::writer::{Stopping, Value, Writer, until_more};
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
 ];
 const WRITERS: usize = 4;
-
-type Value = Option<Vec<u8>>;
-
-/// Writes keys of its own, and knows what each of them may be.
-struct Writer<'a> {
-    number: usize,
-    addresses: &'a [SocketAddr],
-    client: Client,
-    /// Two values where the outcome of the last request is unknown; such a key is not touched again.
-    may_be: BTreeMap<String, Vec<Value>>,
-    random: u64,
-    names: u64,
-    acknowledged: &'a AtomicU64,
-}
-
-impl<'a> Writer<'a> {
-    fn new(number: usize, addresses: &'a [SocketAddr], acknowledged: &'a AtomicU64) -> Self {
-        let client = Client::connect(addresses[number]).expect("it is up");
-        Self {
-            number,
-            addresses,
-            client,
-            may_be: BTreeMap::new(),
-            random: 0x9e37_79b9 + number as u64,
-            names: 0,
-            acknowledged,
-        }
-    }
-
-    fn random(&mut self, below: u64) -> u64 {
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % below
-    }
-
-    fn bytes(&mut self, length: u64) -> Vec<u8> {
-        (0..length).map(|_| self.random(256) as u8).collect()
-    }
-
-    fn key(&mut self) -> String {
-        let known: Vec<&String> = self
-            .may_be
-            .iter()
-            .filter(|(_, values)| values.len() == 1)
-            .map(|(key, _)| key)
-            .collect();
-        if known.len() >= 40 {
-            let known = known.into_iter().cloned().collect::<Vec<_>>();
-            return known[self.random(40) as usize].clone();
-        }
-        self.names += 1;
-        let key = format!("w{}-{}", self.number, self.names);
-        self.may_be.insert(key.clone(), vec![None]);
-        key
-    }
-
-    /// A request, what it is answered, and what the value is then.
-    fn ask(&mut self, key: &str, old: &Value) -> io::Result<(Vec<u8>, String, Value)> {
-        let what = |found: &str| if old.is_some() { found } else { "NOT_FOUND" }.to_owned();
-        let stored = |is: bool| if is { "STORED" } else { "NOT_STORED" }.to_owned();
-        let sizes = [1, 2, 60, 3000, 4096, 20_000, 200 << 10];
-        let size = sizes[self.random(7) as usize];
-        let size = self.random(size) + 1;
-        let value = self.bytes(size);
-        Ok(match self.random(9) {
-            0..3 => {
-                let request = with_value(&format!("set {key}"), &value, "");
-                (request, stored(true), Some(value))
-            }
-            3 => {
-                let request = with_value(&format!("add {key}"), &value, "");
-                let is_new = old.is_none();
-                (request, stored(is_new), old.clone().or(Some(value)))
-            }
-            4 if old.as_ref().is_none_or(|old| old.len() < 200 << 10) => {
-                let request = with_value(&format!("append {key}"), &value[..1], "");
-                let longer = old.clone().map(|old| [&old[..], &value[..1]].concat());
-                (request, stored(old.is_some()), longer)
-            }
-            5 => {
-                let number = old.as_ref().and_then(|old| std::str::from_utf8(old).ok());
-                match number.and_then(|text| text.parse::<u64>().ok()) {
-                    Some(number) if number < 1 << 60 => {
-                        let next = (number + 7).to_string();
-                        let request = format!("incr {key} 7\r\n").into_bytes();
-                        (request, next.clone(), Some(next.into_bytes()))
-                    }
-                    _ => {
-                        let request = with_value(&format!("set {key}"), b"10", "");
-                        (request, stored(true), Some(b"10".to_vec()))
-                    }
-                }
-            }
-            6 => {
-                self.client.send(format!("gets {key}\r\n").as_bytes())?;
-                let found = self.client.value()?.map_err(io::Error::other)?;
-                assert_eq!(found.as_ref().map(|found| &found.1), old.as_ref(), "{key}");
-                let unique = found.map_or(1, |found| found.0);
-                let request = with_value(&format!("cas {key}"), &value, &format!(" {unique}"));
-                let changed = old.is_some().then_some(value);
-                (request, what("STORED"), changed)
-            }
-            7 => (
-                format!("touch {key} 100000\r\n").into_bytes(),
-                what("TOUCHED"),
-                old.clone(),
-            ),
-            _ => (
-                format!("delete {key}\r\n").into_bytes(),
-                what("DELETED"),
-                None,
-            ),
-        })
-    }
-
-    fn step(&mut self) {
-        let key = self.key();
-        let old = self.may_be[&key][0].clone();
-        let asked = self.ask(&key, &old);
-        let Ok((request, expected, new)) = asked else {
-            return self.connect();
-        };
-        match self.client.ask(&request) {
-            Ok(said) if said == expected => {
-                self.may_be.insert(key, vec![new]);
-                self.acknowledged.fetch_add(1, Ordering::SeqCst);
-            }
-            Ok(said) => {
-                let is_unknown = said.ends_with("outcome unknown");
-                let head = String::from_utf8_lossy(&request[..request.len().min(60)]);
-                assert!(is_unknown, "{head:?}: {said}, not {expected}");
-                self.may_be.insert(key, vec![old, new]);
-            }
-            Err(error) => {
-                assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "{key}: silence");
-                self.may_be.insert(key, vec![old, new]);
-                self.connect();
-            }
-        }
-    }
-
-    fn connect(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let at = self.random(self.addresses.len() as u64) as usize;
-            match Client::connect(self.addresses[at]) {
-                Ok(client) => return self.client = client,
-                Err(error) => assert!(Instant::now() < deadline, "connect: {error}"),
-            }
-        }
-    }
-}
-
-fn until_more(count: &AtomicU64, more: u64) {
-    let wanted = count.load(Ordering::SeqCst) + more;
-    let deadline = Instant::now() + PATIENCE;
-    while count.load(Ordering::SeqCst) < wanted {
-        let now = count.load(Ordering::SeqCst);
-        assert!(
-            Instant::now() < deadline,
-            "{now} acknowledged, not {wanted}"
-        );
-        std::thread::yield_now();
-    }
-}
-
-/// Stops the writers, also when what they are watched by panics.
-struct Stopping<'a>(&'a AtomicBool);
-
-impl Drop for Stopping<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
 
 #[test]
 fn acknowledged_values_survive_two_of_five_nodes_twice() {
@@ -214,7 +37,7 @@ fn acknowledged_values_survive_two_of_five_nodes_twice() {
     let written = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| {
-                let mut writer = Writer::new(number, &addresses, &acknowledged);
+                let mut writer = Writer::new(number, &addresses, &acknowledged, None);
                 let stop = &stop;
                 scope.spawn(move || {
                     while !stop.load(Ordering::SeqCst) {

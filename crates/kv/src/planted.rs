@@ -33,10 +33,14 @@ pub enum Planted {
     StaleAddress,
     /// What an operation frees is looked up when it is proposed.
     OldAtIssue,
+    /// An owner that lets a partition go reads on for as long as its lease lasts.
+    LeaseKept,
+    /// Changes of values that an heir has been told do not reach it.
+    HeirOutdated,
 }
 
 /// Every mistake, by the name that people use.
-pub const ALL: [(&str, Planted); 13] = [
+pub const ALL: [(&str, Planted); 15] = [
     ("choose-at-apply", Planted::ChooseAtApply),
     ("residual-in-place", Planted::ResidualInPlace),
     ("no-fence", Planted::NoFence),
@@ -50,6 +54,8 @@ pub const ALL: [(&str, Planted); 13] = [
     ("late-data-overwrites", Planted::LateDataOverwrites),
     ("stale-address", Planted::StaleAddress),
     ("old-at-issue", Planted::OldAtIssue),
+    ("lease-kept", Planted::LeaseKept),
+    ("heir-outdated", Planted::HeirOutdated),
 ];
 
 /// Whether this thread's code is to make the mistake.

@@ -11,7 +11,8 @@ use cenote_kv::group::member::{Member, Shape};
 use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
-use cenote_kv::group::view::{Parity, Partition, Scheme, View};
+use cenote_kv::group::progress::Leave;
+use cenote_kv::group::view::{Parity, Partition, Place, Scheme, View};
 use cenote_kv::memory::table::key_hash;
 
 const SHAPE: Shape = Shape {
@@ -136,8 +137,22 @@ impl Group {
     /// What a member would have next, with process 4 as a spare.
     fn proposal(&mut self, node: u32) -> View {
         let now = self.now;
-        let view = self.member(node).propose(now, |_| Some(process(4)));
+        let spare = |_| Some(process(4));
+        let view = self.member(node).propose(now, Leave::No, spare);
         view.expect("there is a next step")
+    }
+
+    /// What a member that leaves would have next.
+    fn parting(&mut self, node: u32, spare: Option<Process>) -> Option<View> {
+        let now = self.now;
+        self.member(node).propose(now, Leave::Whole, |_| spare)
+    }
+
+    fn audit(&mut self) {
+        let members: Vec<&Member> = self.members.values().collect();
+        let newest = members.iter().filter_map(|member| member.view());
+        let view = newest.max_by_key(|view| view.number).expect("a view");
+        audit(view, &members).expect("all agree");
     }
 }
 
@@ -260,4 +275,133 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
     assert_eq!(new.as_deref(), Some(&b"while it was away"[..]));
     let members: Vec<&Member> = group.members.values().collect();
     audit(&view, &members).expect("all agree");
+}
+
+#[test]
+fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
+    let mut group = Group::new();
+    for number in 0..20_u8 {
+        group.propose(0, 0, &[b'k', number], &[number; 900]);
+        group.settle();
+    }
+    group.start(4);
+    let view = group
+        .parting(0, Some(process(4)))
+        .expect("there is a spare");
+    let heir = view.heir.expect("it is to succeed");
+    assert_eq!((heir.place, heir.process), (Place::Data(0), process(4)));
+    assert_eq!(view.owner(0), Some(process(0)), "it serves until then");
+    group.adopt(&view);
+    // What changes meanwhile the heir has, too.
+    for number in 0..10_u8 {
+        group.propose(0, 0, &[b'k', number], &[number ^ 0xff; 900]);
+    }
+    assert_eq!(group.parting(0, None), None, "operations are under way");
+    let key = b"late";
+    let owner = group.member(0).owner(0).expect("it is the owner");
+    let refused = owner.propose(key_hash(key), key, Change::Remove);
+    assert_eq!(refused, Err(Refusal::Closed), "it takes no more");
+    group.settle();
+    let view = group.parting(0, None).expect("all is committed");
+    assert_eq!(view.partitions[0], Partition::Home(process(4)));
+    let now = group.now;
+    assert!(!group.member(0).may_read(0, now), "it gave up its lease");
+    group.adopt(&view);
+    assert!(group.member(0).owner(0).is_none());
+    for number in 0..20_u8 {
+        let value = match number {
+            0..10 => vec![number ^ 0xff; 900],
+            _ => vec![number; 900],
+        };
+        assert_eq!(group.read(4, 0, &[b'k', number]), Some(value), "{number}");
+    }
+    assert_eq!(group.now, now, "without waiting for a lease");
+    group.audit();
+}
+
+#[test]
+fn a_parity_that_leaves_stays_until_another_has_all() {
+    let mut group = Group::new();
+    for number in 0..20_u8 {
+        group.propose(1, 1, &[b'k', number], &[number; 900]);
+        group.settle();
+    }
+    group.start(4);
+    let view = group
+        .parting(3, Some(process(4)))
+        .expect("there is a spare");
+    assert!(view.is_whole(), "no place is given up yet: {view:?}");
+    group.adopt(&view);
+    group.propose(1, 1, b"k\x01", b"changed");
+    group.settle();
+    let now = group.now;
+    let view = group.member(4).propose(now, Leave::No, |_| None);
+    let view = view.expect("it was told all");
+    assert_eq!(view.parities[1].process(), Some(process(4)));
+    assert_eq!((view.is_whole(), view.has(process(3))), (true, false));
+    group.adopt(&view);
+    group.audit();
+    // One that was to take a place over and dies leaves everything as it was.
+    group.start(5);
+    let view = group
+        .parting(2, Some(process(5)))
+        .expect("there is a spare");
+    group.adopt(&view);
+    let view = view
+        .without(|dead| dead == process(5))
+        .expect("it was in it");
+    assert_eq!((view.is_whole(), view.heir), (true, None));
+    // If the one that leaves dies, the heir goes on as one that joins.
+    group.members.remove(&process(5));
+    group.adopt(&view);
+    group.start(6);
+    let view = group
+        .parting(2, Some(process(6)))
+        .expect("there is a spare");
+    group.adopt(&view);
+    let view = view
+        .without(|dead| dead == process(2))
+        .expect("it was in it");
+    assert!(
+        matches!(view.parities[0], Parity::Joining { process: found, .. } if found == process(6))
+    );
+    group.members.remove(&process(2));
+    group.adopt(&view);
+    let view = group.member(6).propose(now, Leave::No, |_| None);
+    group.adopt(&view.expect("it was told all"));
+    group.audit();
+}
+
+#[test]
+fn without_a_spare_a_partition_is_served_on_at_once_by_a_parity() {
+    let mut group = Group::new();
+    group.propose(0, 0, b"k", b"value");
+    group.settle();
+    let now = group.now;
+    assert!(group.member(0).may_read(0, now));
+    let view = group.parting(0, None).expect("the group bears it");
+    assert_eq!(view.partitions[0], Partition::Recovering(0));
+    assert_eq!((view.let_go, view.has(process(0))), (1, false));
+    assert!(!group.member(0).may_read(0, now), "it gave up its lease");
+    group.adopt(&view);
+    assert_eq!(group.read(2, 0, b"k").as_deref(), Some(&b"value"[..]));
+    assert_eq!(group.now, now, "without waiting for a lease");
+
+    // Who has missed the view in which it was let go waits: it cannot know.
+    let mut group = Group::new();
+    group.propose(0, 0, b"k", b"value");
+    group.settle();
+    let now = group.now;
+    assert!(group.member(0).may_read(0, now));
+    let view = group.parting(0, None).expect("the group bears it");
+    let view = view
+        .without(|dead| dead == process(3))
+        .expect("it was in it");
+    group.adopt(&view);
+    assert!(!group.member(2).may_read(0, now));
+
+    // A second one waits for the first to be replaced, unless it ends soon.
+    assert_eq!(group.parting(1, None), None);
+    let soon = group.member(1).propose(now, Leave::Soon, |_| None);
+    assert_eq!(soon, None, "nobody is left who could recover both");
 }

@@ -28,7 +28,10 @@ fn assert_all_kept(shape: &Options, seeds: u64) {
     }
     println!("{shape:?}: {sum:?}");
     assert!(
-        sum.operations > 20 * seeds && sum.faults > seeds && u64::from(sum.views) > 3 * seeds,
+        sum.operations > 20 * seeds
+            && sum.faults > seeds
+            && sum.left > seeds / 2
+            && u64::from(sum.views) > 3 * seeds,
         "little happened: {sum:?}"
     );
 }

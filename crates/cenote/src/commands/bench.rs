@@ -225,6 +225,6 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        crate::process::end_child(&mut self.process);
+        crate::process::end_child(&mut self.process, libc::SIGTERM);
     }
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<u8> {
             running.push((name, process));
         }
     }
-    let killed = end(&running, Duration::from_secs(args.limit))?;
+    let killed = end(&running, libc::SIGTERM, Duration::from_secs(args.limit))?;
     for name in &names {
         let folder = dir.host(name);
         Identity::forget(&folder)?;
@@ -85,11 +85,11 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
     .into())
 }
 
-/// Ends the processes; how many had to be killed.
-pub fn end(running: &[(&str, Process)], limit: Duration) -> Result<usize> {
+/// Ends the processes by a signal; how many had to be killed.
+pub fn end(running: &[(&str, Process)], signal: i32, limit: Duration) -> Result<usize> {
     for (name, process) in running {
         process
-            .signal(libc::SIGTERM)
+            .signal(signal)
             .with_context(|| format!("end {name}"))?;
     }
     let deadline = Instant::now() + limit;

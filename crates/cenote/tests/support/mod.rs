@@ -8,6 +8,7 @@ pub mod memcached;
 pub mod nbd;
 pub mod net;
 pub mod well;
+pub mod writer;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -42,6 +42,10 @@ impl Well {
         text.trim().parse().expect("a number")
     }
 
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.0.path().join("nodes").join(name).join("log")).expect("a log")
+    }
+
     pub fn status(&self) -> Value {
         let arguments = ["status", "--json", "--timeout-ms", "500"];
         self.run(&arguments).json()

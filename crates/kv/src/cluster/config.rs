@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::NodeId;
 use super::etcd::{Entry, Etcd, EtcdError, Swap};
 use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX};
-use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX};
+use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, View};
+use crate::group::wire::{NoMessage, decode_view};
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
@@ -326,6 +327,45 @@ impl Place {
     #[must_use]
     pub fn node_of(&self, key: &str) -> Option<NodeId> {
         number_after(key, &self.nodes())
+    }
+
+    /// Marks a node that runs: others are to have its places. False: it does not run.
+    ///
+    /// # Errors
+    /// See [`DocumentError`].
+    pub fn drain(&self, etcd: &Etcd, node: NodeId) -> Result<bool, DocumentError> {
+        let key = self.node(node);
+        let mut found = etcd.read(&key)?;
+        loop {
+            let Some(entry) = found else {
+                return Ok(false);
+            };
+            let mut registration = Registration::parse(&key, &entry.value)?;
+            registration.state = NodeState::Draining;
+            let bytes = registration.to_bytes();
+            match etcd.swap_value(&key, entry.mod_revision, &bytes)? {
+                Swap::Done(_) => return Ok(true),
+                Swap::Changed(other) => found = other,
+            }
+        }
+    }
+
+    /// The views of all groups that have one.
+    ///
+    /// # Errors
+    /// See [`DocumentError`].
+    pub fn read_views(&self, etcd: &Etcd) -> Result<Vec<(usize, View)>, DocumentError> {
+        let entries = etcd.list(&self.views())?.entries.into_iter();
+        let view = |entry: Entry| {
+            let group = self.group_of(&entry.key)?;
+            let view = decode_view(entry.value.into());
+            let malformed = |error: NoMessage| DocumentError::Malformed {
+                key: entry.key,
+                why: error.to_string(),
+            };
+            Some(view.map(|view| (group, view)).map_err(malformed))
+        };
+        entries.filter_map(view).collect()
     }
 
     /// What the keys of views start with.

@@ -25,6 +25,10 @@ pub mod kind {
     pub const QUESTION: u8 = 5;
     /// How it is, as JSON.
     pub const REPORT: u8 = 6;
+    /// Who says it has no place in any group any more: send no more requests. 1, and 2 once it has answered all.
+    pub const LEAVE: u8 = 7;
+    /// The answer: the number, behind all requests, when all that came before is read.
+    pub const LEFT: u8 = 8;
     /// The first kind of the group protocol.
     pub const GROUP: u8 = 16;
 }
@@ -88,7 +92,7 @@ pub fn header(kind: u8, payload_bytes: usize) -> [u8; HEADER_BYTES] {
     [a, b, c, d, kind]
 }
 
-/// Payload of [`kind::PING`] and of [`kind::PONG`].
+/// Payload of [`kind::PING`], [`kind::PONG`], [`kind::LEAVE`] and [`kind::LEFT`].
 #[must_use]
 pub fn ping(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_le_bytes())

@@ -9,6 +9,7 @@
 //! taken the link is broken, and both sides begin anew.
 
 mod forwarding;
+mod leaving;
 mod posting;
 mod steering;
 
@@ -36,6 +37,7 @@ use crate::group::view::{self, View};
 use crate::group::wire;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
 use forwarding::Forwarding;
+use leaving::Goodbye;
 use posting::{Outbox, Way};
 use steering::Steering;
 
@@ -90,11 +92,15 @@ pub(super) struct Lane {
     /// Processes at the other ends of open links.
     linked: BTreeMap<NodeId, Process>,
     registered: BTreeMap<NodeId, Registered>,
+    /// The incarnation of each node's last process that was registered and is no more.
+    ended: BTreeMap<NodeId, u64>,
     /// Messages that a link has no room for yet.
     outboxes: BTreeMap<NodeId, Outbox>,
     /// Where a message is encoded.
     head: BytesMut,
     forwarding: Forwarding,
+    /// Where the node leaves: how far it is with each other.
+    goodbyes: BTreeMap<NodeId, Goodbye>,
     shared: Arc<Shared>,
     waker: UnixStream,
     seconds: u32,
@@ -151,9 +157,11 @@ impl Lane {
             closed: Owner::closed(),
             linked: BTreeMap::new(),
             registered: BTreeMap::new(),
+            ended: BTreeMap::new(),
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::default(),
+            goodbyes: BTreeMap::new(),
             shared: parts.shared,
             waker: parts.waker,
             seconds: 0,
@@ -218,7 +226,9 @@ impl Lane {
                     .set_peer(node, found.address, now, &mut self.events);
             }
             None => {
-                self.registered.remove(&node);
+                if let Some(found) = self.registered.remove(&node) {
+                    self.ended.insert(node, found.incarnation);
+                }
                 if !self.links.is_open(node) {
                     self.links.set_peer(node, None, now, &mut self.events);
                 }
@@ -273,6 +283,7 @@ impl Lane {
         // What was said to it before is lost: `connected` comes first on a connection.
         self.post(Way::Outbox);
         self.linked.insert(peer, process);
+        self.goodbyes.remove(&peer);
         self.outboxes.remove(&peer);
         self.forwarding.link_up(peer);
         for seat in &mut self.seats {
@@ -283,6 +294,7 @@ impl Lane {
 
     fn link_down(&mut self, peer: NodeId, asks: &mut Batch, answers: &mut Batch) {
         self.linked.remove(&peer);
+        self.goodbyes.remove(&peer);
         self.outboxes.remove(&peer);
         self.forwarding.link_down(peer, asks, answers);
         if !self.registered.contains_key(&peer) {
@@ -311,6 +323,15 @@ impl Lane {
             }
             kind::FORWARD => self.forwarding.take_ask(peer, &frame.payload, asks)?,
             kind::REPLY => self.forwarding.take_reply(peer, &frame.payload, answers)?,
+            kind::LEAVE => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.forwarding.let_go(peer, asks);
+                self.put(peer, kind::LEFT, [frame::ping(number), Bytes::new()]);
+            }
+            kind::LEFT => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.take_left(peer, number);
+            }
             kind::GROUP => {
                 let from = *self.linked.get(&peer).ok_or("it is not linked")?;
                 let frame = wire::decode(frame.payload).map_err(|error| bad(&error))?;
@@ -521,6 +542,7 @@ impl Backend for Lane {
         self.post(Way::Link);
         self.fill_links(now);
         self.forwarding.send(&mut self.links);
+        self.say_goodbye(clock);
         self.links.flush(now, &mut self.events);
         if !self.events.is_empty() {
             // Links that broke just now.
@@ -534,3 +556,6 @@ impl Backend for Lane {
         Some(wait.min(turn_max))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,14 +14,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
 use registrar::Registrar;
-pub use report::{ChangeReport, GroupReport, NodeReport, PartitionReport, PeerReport, PeerState};
-pub(super) use shared::{Shared, Wish};
+pub use report::{
+    ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
+};
+pub(super) use shared::{Parting, Shared, Wish};
 
 use super::NodeId;
 use super::config::{
@@ -40,6 +42,8 @@ use views::{Outcome, Views};
 
 /// Longest wait, should a wake-up be lost.
 const TURN_MAX: Duration = Duration::from_secs(1);
+/// Between two looks whether all has been given up.
+const LEAVING_TURN: Duration = Duration::from_millis(5);
 
 /// What a node is told.
 #[derive(Clone, Debug)]
@@ -60,6 +64,8 @@ pub struct NodeConfig {
     pub clients: SocketAddr,
     /// Times of failure detection.
     pub settings: Settings,
+    /// How long it may take, when it is asked to stop, until others have what it has.
+    pub drain_limit: Duration,
 }
 
 /// Why a node ended.
@@ -97,20 +103,40 @@ impl From<EtcdError> for NodeError {
 /// Ends a node from another thread.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    shared: Arc<(AtomicBool, OnceLock<Thread>)>,
+    shared: Arc<StopShared>,
+}
+
+#[derive(Debug, Default)]
+struct StopShared {
+    asked_at: OnceLock<Instant>,
+    is_at_once: AtomicBool,
+    thread: OnceLock<Thread>,
 }
 
 impl Stop {
-    /// Asks it to end.
+    /// Asks it to end when others have what it has.
     pub fn stop(&self) {
-        self.shared.0.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.shared.1.get() {
+        self.shared.asked_at.get_or_init(Instant::now);
+        if let Some(thread) = self.shared.thread.get() {
             thread.unpark();
         }
     }
 
+    /// Asks it to end whatever is lost by that.
+    pub fn stop_at_once(&self) {
+        self.shared.is_at_once.store(true, Ordering::SeqCst);
+        self.stop();
+    }
+
     fn is_asked(&self) -> bool {
-        self.shared.0.load(Ordering::SeqCst)
+        self.shared.asked_at.get().is_some()
+    }
+
+    /// Whether it is to end though others do not have all that it has.
+    fn is_over(&self, limit: Duration) -> bool {
+        let asked_at = self.shared.asked_at.get();
+        self.shared.is_at_once.load(Ordering::SeqCst)
+            || asked_at.is_some_and(|at| at.elapsed() >= limit)
     }
 }
 
@@ -130,7 +156,7 @@ pub struct Ready {
 /// # Errors
 /// See [`NodeError`]. That etcd is away for a while is none: the node goes on with what it knows.
 pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), NodeError> {
-    stop.shared.1.get_or_init(std::thread::current);
+    stop.shared.thread.get_or_init(std::thread::current);
     let (mut node, server) = Node::start(config)?;
     ready(&Ready {
         node: node.id,
@@ -142,7 +168,7 @@ pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Resu
         .name("front".to_owned())
         .spawn(move || server.serve())
         .map_err(os("start a thread"))?;
-    let ended = node.steer(stop, || serving.is_finished());
+    let ended = node.steer(stop, &handle, || serving.is_finished());
     handle.stop();
     let served = serving.join().expect("a worker does not panic");
     ended.and(served.map_err(os("serve")))
@@ -161,6 +187,9 @@ struct Node {
     registered: BTreeMap<NodeId, Registration>,
     views: Views,
     shared: Arc<Shared>,
+    drain_limit: Duration,
+    /// It gives its places up, to end.
+    is_leaving: bool,
 }
 
 /// A server and what its workers serve.
@@ -271,13 +300,23 @@ impl Node {
             registered: BTreeMap::new(),
             views: Views::default(),
             shared,
+            drain_limit: config.drain_limit,
+            is_leaving: false,
         };
         Ok((node, Bound { server, lanes }))
     }
 
-    /// Talks to etcd until it is asked to stop, or the lanes have ended.
-    fn steer(&mut self, stop: &Stop, has_ended: impl Fn() -> bool) -> Result<(), NodeError> {
-        while !stop.is_asked() && !has_ended() {
+    /// Talks to etcd until it may stop, or the lanes have ended.
+    fn steer(
+        &mut self,
+        stop: &Stop,
+        server: &server::Handle,
+        has_ended: impl Fn() -> bool,
+    ) -> Result<(), NodeError> {
+        while !has_ended() {
+            if stop.is_asked() && self.has_left(stop, server) {
+                break;
+            }
             while let Some(change) = self.watch.poll() {
                 self.take_change(change)?;
             }
@@ -288,9 +327,36 @@ impl Node {
             if let Some(failure) = self.shared.failure() {
                 return Err(NodeError::Failed(failure));
             }
-            std::thread::park_timeout(TURN_MAX);
+            let turn_max = if self.is_leaving {
+                LEAVING_TURN
+            } else {
+                TURN_MAX
+            };
+            std::thread::park_timeout(turn_max);
         }
         Ok(())
+    }
+
+    /// Gives up what this node has. True when others have all of it and nobody waits for an answer, or
+    /// that has taken too long.
+    fn has_left(&mut self, stop: &Stop, server: &server::Handle) -> bool {
+        if !self.is_leaving {
+            self.is_leaving = true;
+            self.shared.end_soon();
+            // Others are not to give it anything meanwhile.
+            if let Err(error) = self.place.drain(&self.etcd, self.id) {
+                tracing::warn!(%error, "mark this node as draining");
+            }
+        }
+        if stop.is_over(self.drain_limit) {
+            tracing::warn!("end with places that nobody else has yet");
+            return true;
+        }
+        let parting = self.shared.parting();
+        if parting >= Parting::Apart {
+            server.drain();
+        }
+        server.is_drained() && parting == Parting::Done
     }
 
     fn take_change(&mut self, change: Change) -> Result<(), NodeError> {
@@ -409,9 +475,9 @@ impl Node {
 
     fn grant(&mut self, wish: &Wish, stop: &Stop) {
         let group = wish.group;
-        let outcome = self
-            .views
-            .agree(&self.etcd, &self.place, wish, || stop.is_asked());
+        // Nobody may act on an outcome that is not known, so it ends then.
+        let gives_up = || stop.is_over(self.drain_limit);
+        let outcome = self.views.agree(&self.etcd, &self.place, wish, gives_up);
         match outcome {
             Outcome::Agreed(view) => {
                 tracing::info!(group, view = view.number, "agreed");

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use super::arrival::Arrival;
 use super::backup::Backup;
-use super::member::{Arrival, Member, Owned};
-use super::message::Message;
+use super::member::{Member, Owned};
+use super::message::{Lacks, Message};
 use super::owner::Owner;
-use super::parity::{Parity, Stream};
+use super::parity::Parity;
 use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
 use super::sending::LEASE_WAIT_NS;
@@ -67,23 +68,20 @@ impl Member {
                 stream.replica = Some(replica);
             }
         }
-        let is_arriving = |arrival: &Arrival| match view.partitions[arrival.partition] {
-            Partition::Arriving { process, since, .. }
-            | Partition::Migrating { process, since, .. } => {
-                process == self.me && since == arrival.since
-            }
-            _ => false,
-        };
-        self.arriving = self.arriving.take().filter(is_arriving);
+        let me = self.me;
+        self.arriving = self
+            .arriving
+            .take()
+            .filter(|arrival| arrival.is_of(view, me));
     }
 
     fn adopt_parity(&mut self, before: Option<&View>, view: &View) {
-        let Some(slot) = view.slot_of(self.me) else {
+        let Some((slot, place)) = view.parity_of(self.me) else {
             self.parity = None;
             return;
         };
-        let since = view.parities[slot].since();
-        let is_joining = matches!(view.parities[slot], view::Parity::Joining { .. });
+        let since = place.since();
+        let is_joining = matches!(place, view::Parity::Joining { .. });
         if let Some(parity) = &mut self.parity {
             parity.forget_attempts();
             if since == self.parity_since {
@@ -114,15 +112,8 @@ impl Member {
 
     fn adopt_partitions(&mut self, view: &View) {
         for index in 0..view.partitions.len() {
-            if let Partition::Arriving { process, since, .. } = view.partitions[index]
-                && process == self.me
-                && self.arriving.is_none()
-            {
-                self.arriving = Some(Arrival {
-                    partition: index,
-                    since,
-                    stream: Stream::joining(self.shape.region_bytes, false),
-                });
+            if self.arriving.is_none() {
+                self.arriving = Arrival::begin(view, index, self.me, self.shape.region_bytes);
             }
             if view.owner(index) != Some(self.me) {
                 continue;
@@ -141,7 +132,8 @@ impl Member {
             if owned.settling.is_some() {
                 owned.settling = Some(Settling::new(view, index));
             }
-            let last_answer = self.answered[index].filter(|_| is_new);
+            let is_free = view.let_go >> index & 1 == 1;
+            let last_answer = self.answered[index].filter(|_| is_new && !is_free);
             owned.serves_from = last_answer.map_or(owned.serves_from, |at| at + LEASE_WAIT_NS);
             let is_home = matches!(view.partitions[index], Partition::Home(_));
             if is_home && owned.owner.missing_units() == 0 {
@@ -156,9 +148,12 @@ impl Member {
         let region_bytes = self.shape.region_bytes;
         let (owner, settling) = match view.partitions[index] {
             Partition::Home(_) => {
-                let region = Arc::new(Region::new(region_bytes));
-                let replica = Replica::new(region_bytes);
-                (Owner::new(index, replica, region, None), None)
+                let arrival = self.arriving.take_if(|arrival| arrival.partition == index);
+                let (replica, region) = match arrival {
+                    Some(arrival) => self.take_over(arrival)?,
+                    None => (Replica::new(region_bytes), Region::new(region_bytes)),
+                };
+                (Owner::new(index, replica, Arc::new(region), None), None)
             }
             Partition::Recovering(_) | Partition::Arriving { .. } => {
                 let parity = self.parity.as_mut()?;
@@ -170,26 +165,15 @@ impl Member {
                 (owner, Some(Settling::new(view, index)))
             }
             Partition::Migrating { .. } => {
-                let arrival = self.arriving.take();
-                let arrival = arrival.filter(|arrival| arrival.partition == index);
+                let arrival = self.arriving.take_if(|arrival| arrival.partition == index);
                 let Some(arrival) = arrival else {
                     self.failure = self.failure.or(Some(Diverged::Incomplete));
                     return None;
                 };
-                let mut stream = arrival.stream;
-                // The former owner had nothing under way: all that came is stable.
-                let mut replica = stream.replica.take()?;
-                let latest = stream.latest;
-                for (xid, operation) in stream.drain(replica.applied(), latest) {
-                    let applied = replica.apply(xid, &operation, false);
-                    self.failure = self.failure.or(applied.err());
-                }
-                if replica.cursor().is_some() {
-                    self.failure = self.failure.or(Some(Diverged::Incomplete));
-                }
-                let region = Arc::new(Region::new(region_bytes));
+                let (replica, region) = self.take_over(arrival)?;
                 let present = Some(Units::none(region_bytes));
-                (Owner::new(index, replica, region, present), None)
+                let owner = Owner::new(index, replica, Arc::new(region), present);
+                (owner, None)
             }
             Partition::Lost => return None,
         };
@@ -202,5 +186,18 @@ impl Member {
             serves_from: 0,
             is_leaving: false,
         })
+    }
+
+    /// What a new owner was told. The former one had nothing under way: all that came is stable.
+    fn take_over(&mut self, mut arrival: Arrival) -> Option<(Replica, Region)> {
+        let latest = arrival.stream.latest;
+        let applied = arrival.apply(latest);
+        self.note(applied);
+        if arrival.stream.lacks() != Lacks::NOTHING {
+            self.note(Err(Diverged::Incomplete));
+        }
+        let region_bytes = self.shape.region_bytes;
+        let region = arrival.region.unwrap_or_else(|| Region::new(region_bytes));
+        Some((arrival.stream.replica?, region))
     }
 }

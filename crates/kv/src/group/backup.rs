@@ -40,9 +40,8 @@ enum Kind {
 impl Backup {
     /// The backups of a partition in a view.
     pub(super) fn all(view: &View, partition: usize) -> Vec<Self> {
-        let of = |process: Process| match view.slot_of(process) {
-            Some(slot) => {
-                let parity = &view.parities[slot];
+        let of = |process: Process| match view.parity_of(process) {
+            Some((_, parity)) => {
                 let kind = match parity {
                     Parity::Joining { .. } => Kind::Joining,
                     _ => Kind::Parity,
@@ -52,7 +51,7 @@ impl Backup {
             None => {
                 let since = match view.partitions[partition] {
                     Partition::Arriving { since, .. } => since,
-                    _ => 0,
+                    _ => view.heir.map_or(0, |heir| heir.since),
                 };
                 Self::new(process, since, Kind::Arriving)
             }

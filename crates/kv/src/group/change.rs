@@ -1,12 +1,13 @@
 //! Which view may follow a view. Each function gives the next one, or nothing where it does not apply.
 
 use super::process::Process;
-use super::view::{Parity, Partition, Scheme, View};
+use super::view::{Heir, Parity, Partition, Place, Scheme, View};
 
 impl View {
     fn next(&self) -> Self {
         Self {
             number: self.number + 1,
+            let_go: 0,
             ..self.clone()
         }
     }
@@ -18,9 +19,14 @@ impl View {
         }
         let mut view = self.next();
         let is_gone = |parity: &Parity| parity.process().is_none_or(&is_dead);
-        for parity in &mut view.parities {
+        view.heir.take_if(|heir| is_dead(heir.process));
+        for (slot, parity) in view.parities.iter_mut().enumerate() {
             if is_gone(parity) {
-                *parity = Parity::Vacant;
+                let heir = view.heir.take_if(|heir| heir.place == Place::Parity(slot));
+                *parity = heir.map_or(Parity::Vacant, |heir| Parity::Joining {
+                    process: heir.process,
+                    since: heir.since,
+                });
             }
         }
         let mut is_data_lost = false;
@@ -56,6 +62,7 @@ impl View {
         }
         // Who was being told what there is cannot be told by who is gone.
         if is_data_lost {
+            view.heir = None;
             for parity in &mut view.parities {
                 if matches!(parity, Parity::Joining { .. }) {
                     *parity = Parity::Vacant;
@@ -78,13 +85,69 @@ impl View {
         (0..self.parities.len()).find(is_free)
     }
 
-    /// Whether nothing is on its way: every partition is somewhere, no parity joins.
+    /// Whether nothing is on its way: every partition is somewhere, no parity joins, nobody leaves.
     pub fn is_calm(&self) -> bool {
         let is_still = |partition: &Partition| {
             matches!(partition, Partition::Home(_) | Partition::Recovering(_))
         };
         let joins = |parity: &Parity| matches!(parity, Parity::Joining { .. });
-        self.partitions.iter().all(is_still) && !self.parities.iter().any(joins)
+        self.partitions.iter().all(is_still)
+            && !self.parities.iter().any(joins)
+            && self.heir.is_none()
+    }
+
+    /// Whether it could lose as many processes as there are parities.
+    pub fn is_whole(&self) -> bool {
+        let at_home = |partition: &Partition| matches!(partition, Partition::Home(_));
+        let is_full = |parity: &Parity| matches!(parity, Parity::Full { .. });
+        self.partitions.iter().all(at_home) && self.parities.iter().all(is_full)
+    }
+
+    /// A process begins to take a place over from one that leaves. Nothing is missing anywhere.
+    pub fn with_heir(&self, place: Place, process: Process) -> Option<Self> {
+        if !self.is_whole() || !self.is_calm() || self.has(process) {
+            return None;
+        }
+        let mut view = self.next();
+        let since = view.number;
+        view.heir = Some(Heir {
+            place,
+            process,
+            since,
+        });
+        Some(view)
+    }
+
+    /// The heir has all that the one at its place has, who has nothing under way: it takes the place.
+    pub fn with_succession(&self) -> Option<Self> {
+        let mut view = self.next();
+        let Heir {
+            place,
+            process,
+            since,
+        } = view.heir.take()?;
+        match place {
+            Place::Data(index) => view.partitions[index] = Partition::Home(process),
+            Place::Parity(slot) => view.parities[slot] = Parity::Full { process, since },
+        }
+        Some(view)
+    }
+
+    /// Without a process that leaves though nobody takes its places, and serves nothing any more. None
+    /// where something would be lost, or is on its way.
+    pub fn with_released(&self, process: Process) -> Option<Self> {
+        if !self.is_calm() {
+            return None;
+        }
+        let mut view = self.without(|other| other == process)?;
+        for index in 0..self.partitions.len() {
+            if self.owner(index) != Some(process) {
+                continue;
+            }
+            view.owner(index)?;
+            view.let_go |= 1 << index;
+        }
+        Some(view)
     }
 
     /// A new data process takes a recovered partition over. All of it has been recovered.
@@ -92,7 +155,7 @@ impl View {
         let Partition::Recovering(slot) = self.partitions[partition] else {
             return None;
         };
-        if !self.is_calm() || self.processes().contains(&process) {
+        if !self.is_calm() || self.has(process) {
             return None;
         }
         let mut view = self.next();
@@ -142,10 +205,7 @@ impl View {
 
     /// A process takes a vacant slot. All partitions have all of their values.
     pub fn with_joining(&self, slot: usize, process: Process) -> Option<Self> {
-        if self.parities[slot] != Parity::Vacant
-            || !self.is_calm()
-            || self.processes().contains(&process)
-        {
+        if self.parities[slot] != Parity::Vacant || !self.is_calm() || self.has(process) {
             return None;
         }
         let mut view = self.next();

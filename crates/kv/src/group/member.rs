@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use cenote_codec::Code;
 
+use super::arrival::Arrival;
 use super::message::Message;
 use super::owner::Owner;
 use super::parity::{Parity, Stream};
@@ -46,7 +47,7 @@ pub struct Member {
     pub(super) parity: Option<Parity>,
     /// The view in which the parity came.
     pub(super) parity_since: u32,
-    /// A partition whose keys are on their way here.
+    /// A partition that is on its way here.
     pub(super) arriving: Option<Arrival>,
     pub(super) owners: BTreeMap<usize, Owned>,
     /// When this process last answered the owner of each partition, in nanoseconds.
@@ -67,14 +68,6 @@ pub struct Outgoing {
     pub view: u32,
     /// What.
     pub message: Message,
-}
-
-/// A partition whose keys are on their way here.
-pub(super) struct Arrival {
-    pub(super) partition: usize,
-    /// The view in which it began.
-    pub(super) since: u32,
-    pub(super) stream: Stream,
 }
 
 /// A partition that this process owns.
@@ -152,7 +145,8 @@ impl Member {
         let Some(owned) = self.owners.get(&partition) else {
             return false;
         };
-        owned.is_served(now) && !owned.is_leaving && owned.owner.may_read(now)
+        let reads_on = !owned.is_leaving || is_planted(Planted::LeaseKept);
+        owned.is_served(now) && reads_on && owned.owner.may_read(now)
     }
 
     /// Why this member is of no use any more: what it was told cannot be. It says nothing from then on.
@@ -175,9 +169,14 @@ impl Member {
         for owned in self.owners.values_mut() {
             owned.owner.forget_link(other);
         }
+        self.tell_view(other);
+        self.announce(other);
+    }
+
+    /// Tells another process of the present view.
+    pub fn tell_view(&mut self, other: Process) {
         if let Some(view) = self.view.clone() {
             self.send(other, Message::View(view));
-            self.announce(other);
         }
     }
 
@@ -296,12 +295,17 @@ impl Member {
                 run,
                 bytes,
             } => {
-                if let Some(parity) = &mut self.parity
-                    && self.shape.has(run, &bytes)
-                {
-                    parity.copy(partition, at, run, &bytes)?;
-                    self.send(from, Message::Taken { partition });
+                if !self.shape.has(run, &bytes) {
+                    return Ok(());
                 }
+                match (&mut self.parity, &mut self.arriving) {
+                    (Some(parity), _) => parity.copy(partition, at, run, &bytes)?,
+                    (None, Some(arrival)) if arrival.partition == partition => {
+                        arrival.copy(at, run, &bytes)?;
+                    }
+                    _ => return Ok(()),
+                }
+                self.send(from, Message::Taken { partition });
                 Ok(())
             }
             Message::Taken { partition } => {
@@ -364,17 +368,10 @@ impl Member {
                 None => Ok(()),
             };
         }
-        if let Some(arrival) = &mut self.arriving
-            && arrival.partition == partition
-        {
-            let stream = &mut arrival.stream;
-            while let Some((xid, operation)) = stream.next(stable) {
-                if let Some(replica) = &mut stream.replica {
-                    replica.apply(xid, &operation, false)?;
-                }
-            }
+        match &mut self.arriving {
+            Some(arrival) if arrival.partition == partition => arrival.apply(stable),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn stream(&mut self, partition: usize) -> Option<&mut Stream> {

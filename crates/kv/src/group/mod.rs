@@ -11,6 +11,7 @@
 //! ```
 
 mod adoption;
+mod arrival;
 pub mod audit;
 mod backup;
 pub mod change;

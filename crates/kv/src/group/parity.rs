@@ -143,9 +143,17 @@ impl Stream {
         replica.take(at, basis, &entries, end)
     }
 
-    /// Those after an operation up to another, which leave the buffer.
-    pub(super) fn drain(&mut self, applied: Xid, latest: Xid) -> Vec<(Xid, Operation)> {
-        (applied + 1..=latest).zip(self.buffer.drain(..)).collect()
+    /// The units of a run have been told.
+    pub(super) fn note_units(&mut self, run: Run, region_bytes: u64) {
+        let end = run.first + u64::from(run.units);
+        let total = region_bytes.div_ceil(UNIT_BYTES);
+        self.units_from = Some(end).filter(|end| *end < total);
+    }
+
+    /// Bytes of a region that are still to be told.
+    pub(super) fn missing_bytes(&self, region_bytes: u64) -> u64 {
+        let from = self.units_from;
+        from.map_or(0, |unit| region_bytes.saturating_sub(unit * UNIT_BYTES))
     }
 
     /// The next one that may be applied if everything up to `stable` may.
@@ -317,9 +325,8 @@ impl Parity {
         if !bytes.is_empty() {
             self.add_plainly(partition, run.address(), bytes);
         }
-        let end = run.first + u64::from(run.units);
-        let total = self.region(partition).bytes().div_ceil(UNIT_BYTES);
-        self.streams[partition].units_from = Some(end).filter(|end| *end < total);
+        let region_bytes = self.region(partition).bytes();
+        self.streams[partition].note_units(run, region_bytes);
         Ok(())
     }
 

@@ -1,29 +1,39 @@
 //! What a member would have next: each step of a recovery, of a move and of a joining is proposed by
 //! whoever knows that the one before is done.
 
-use super::member::Member;
+use super::member::{Member, Owned};
 use super::message::Lacks;
 use super::process::Process;
 use super::view::{Parity, Partition, View};
 use crate::planted::{Planted, is_planted};
 
-/// A place in a group.
+pub use super::view::Place;
+
+/// Whether a process gives its places up, to whoever is there for them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
-    /// That of a partition's data process.
-    Data(usize),
-    /// That of a parity.
-    Parity(usize),
+pub enum Leave {
+    /// It keeps them.
+    No,
+    /// It does. Those that nobody is there for it gives up only while nothing is missing in the group.
+    Whole,
+    /// It does, and those that nobody is there for as long as nothing is lost by that: it ends soon.
+    Soon,
 }
 
 impl Member {
     /// The view that should follow, as far as this member knows. `spare` names a process outside of the
     /// group that is there for a place. Where the answer is a view, it is to be agreed on; if another one
     /// is agreed on instead, [`adopt`](Member::adopt) takes that up; if none, [`reopen`](Member::reopen).
-    pub fn propose(&mut self, now: u64, spare: impl Fn(Place) -> Option<Process>) -> Option<View> {
+    pub fn propose(
+        &mut self,
+        now: u64,
+        leave: Leave,
+        spare: impl Fn(Place) -> Option<Process>,
+    ) -> Option<View> {
         let view = self.view.clone()?;
         self.propose_for_partitions(&view, now, &spare)
             .or_else(|| self.propose_for_parities(&view, &spare))
+            .or_else(|| self.propose_to_leave(&view, now, leave, &spare))
     }
 
     fn propose_for_partitions(
@@ -38,23 +48,23 @@ impl Member {
                 continue;
             }
             let is_whole = owned.owner.missing_units() == 0;
+            let heir = view.heir.filter(|heir| heir.place == Place::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(_) if is_whole && view.is_calm() => {
                     if let Some(process) = spare(Place::Data(*index)) {
                         return view.with_arriving(*index, process);
                     }
                 }
-                Partition::Arriving { process, .. } if owned.owner.has_all(process) => {
-                    if !is_planted(Planted::HandOverUndrained) {
-                        owned.is_leaving = true;
-                        owned.owner.is_open = false;
-                        if !owned.owner.is_drained() {
-                            continue;
-                        }
-                        // Until the outcome is known no read is answered either.
-                        owned.owner.give_up_lease();
-                    }
+                Partition::Arriving { process, .. }
+                    if owned.owner.has_all(process) && owned.lets_go() =>
+                {
                     return view.with_migrating(*index);
+                }
+                Partition::Home(_)
+                    if heir.is_some_and(|heir| owned.owner.has_all(heir.process))
+                        && owned.lets_go() =>
+                {
+                    return view.with_succession();
                 }
                 Partition::Migrating { .. } if is_whole => {
                     return view.with_home(*index, is_planted(Planted::SpentAsFull));
@@ -71,13 +81,17 @@ impl Member {
         spare: &impl Fn(Place) -> Option<Process>,
     ) -> Option<View> {
         if let Some(parity) = &self.parity
-            && matches!(view.parities[parity.slot], Parity::Joining { .. })
+            && matches!(view.parity_of(self.me), Some((_, Parity::Joining { .. })))
         {
             let is_told = parity
                 .streams
                 .iter()
                 .all(|stream| stream.lacks() == Lacks::NOTHING);
-            return is_told.then(|| view.with_full(parity.slot)).flatten();
+            return match view.slot_of(self.me) {
+                _ if !is_told => None,
+                Some(slot) => view.with_full(slot),
+                None => view.with_succession(),
+            };
         }
         // One member knows that every partition is whole only if all are at home.
         let is_first = view.owner(0) == Some(self.me);
@@ -91,6 +105,38 @@ impl Member {
             .find_map(|(slot, process)| view.with_joining(slot, process))
     }
 
+    /// Gives a place to a spare process or, where there is none, all places up.
+    fn propose_to_leave(
+        &mut self,
+        view: &View,
+        now: u64,
+        leave: Leave,
+        spare: &impl Fn(Place) -> Option<Process>,
+    ) -> Option<View> {
+        if leave == Leave::No || !view.has(self.me) {
+            return None;
+        }
+        let data = self.owners.keys().map(|index| Place::Data(*index));
+        let parity = view.slot_of(self.me).map(Place::Parity);
+        let mut places = data.chain(parity);
+        match places.find_map(|place| Some((place, spare(place)?))) {
+            // Where something is missing it is needed there first.
+            Some((place, process)) => return view.with_heir(place, process),
+            None if leave == Leave::Whole && !view.is_whole() => return None,
+            None => {}
+        }
+        let released = view.with_released(self.me)?;
+        let is_served = |owned: &Owned| owned.is_served(now);
+        if !self.owners.values().all(is_served) {
+            return None;
+        }
+        let mut has_let_go = true;
+        for owned in self.owners.values_mut() {
+            has_let_go &= owned.lets_go();
+        }
+        has_let_go.then_some(released)
+    }
+
     /// What was proposed is not agreed on, for sure: partitions that were to be given away are served
     /// on. Where the outcome is unknown this must not be called: the new owner may serve already.
     pub fn reopen(&mut self) {
@@ -99,5 +145,24 @@ impl Member {
                 owned.is_leaving = false;
             }
         }
+    }
+}
+
+impl Owned {
+    /// Takes no more operations, and once all are committed serves nothing at all until it is known
+    /// who owns the partition next.
+    fn lets_go(&mut self) -> bool {
+        if is_planted(Planted::HandOverUndrained) {
+            return true;
+        }
+        self.is_leaving = true;
+        self.owner.is_open = false;
+        if !self.owner.is_drained() {
+            return false;
+        }
+        if !is_planted(Planted::LeaseKept) {
+            self.owner.give_up_lease();
+        }
+        true
     }
 }

@@ -31,6 +31,31 @@ pub struct View {
     pub partitions: Vec<Partition>,
     /// M of them.
     pub parities: Vec<Parity>,
+    /// Who is to take a place over from a process that is whole and leaves.
+    pub heir: Option<Heir>,
+    /// The partitions, bit per partition, whose owners of the view before served nothing any more when
+    /// this one was proposed: whoever owns them now need not wait for leases.
+    pub let_go: u32,
+}
+
+/// A place in a group.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// That of a partition's data process.
+    Data(usize),
+    /// That of a parity.
+    Parity(usize),
+}
+
+/// A process that is being told what the one at a place has. It acknowledges, and counts for nothing else.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Heir {
+    /// The place that it is to have.
+    pub place: Place,
+    /// Who.
+    pub process: Process,
+    /// The view in which it came.
+    pub since: u32,
 }
 
 /// Who has a partition.
@@ -113,6 +138,8 @@ impl View {
             scheme,
             partitions: data.iter().copied().map(Partition::Home).collect(),
             parities: parities.iter().map(full).collect(),
+            heir: None,
+            let_go: 0,
         }
     }
 
@@ -127,18 +154,24 @@ impl View {
         }
     }
 
-    /// Whose acknowledgement an operation of the partition needs: every parity but the owner, and
-    /// who is about to own it.
+    /// Whose acknowledgement an operation of the partition needs: every parity but the owner, who is
+    /// about to be one, and who is about to own it.
     pub fn backups(&self, partition: usize) -> impl Iterator<Item = Process> + '_ {
         let owner = self.owner(partition);
         let arriving = match self.partitions[partition] {
             Partition::Arriving { process, .. } => Some(process),
             _ => None,
         };
+        let is_told = |heir: &Heir| match heir.place {
+            Place::Data(index) => index == partition,
+            Place::Parity(_) => true,
+        };
+        let heir = self.heir.filter(is_told).map(|heir| heir.process);
         let parities = self.parities.iter().filter_map(Parity::process);
         parities
             .filter(move |process| Some(*process) != owner)
             .chain(arriving)
+            .chain(heir)
     }
 
     /// Everybody, each once.
@@ -152,9 +185,45 @@ impl View {
                 Partition::Recovering(_) | Partition::Lost => {}
             }
         }
+        all.extend(self.heir.map(|heir| heir.process));
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Those who are on their way to a place.
+    pub fn newcomers(&self) -> Vec<Process> {
+        let arriving = self
+            .partitions
+            .iter()
+            .filter_map(|partition| match partition {
+                Partition::Arriving { process, .. } => Some(*process),
+                _ => None,
+            });
+        let joining = self.parities.iter().filter_map(|parity| match parity {
+            Parity::Joining { process, .. } => Some(*process),
+            _ => None,
+        });
+        let heir = self.heir.map(|heir| heir.process);
+        arriving.chain(joining).chain(heir).collect()
+    }
+
+    /// Whether a process is in it.
+    pub fn has(&self, process: Process) -> bool {
+        self.processes().contains(&process)
+    }
+
+    /// What a process is as a parity, and of which slot: who is to be one is one that joins.
+    pub fn parity_of(&self, process: Process) -> Option<(usize, Parity)> {
+        if let Some(slot) = self.slot_of(process) {
+            return Some((slot, self.parities[slot]));
+        }
+        let heir = self.heir.filter(|heir| heir.process == process)?;
+        let Place::Parity(slot) = heir.place else {
+            return None;
+        };
+        let since = heir.since;
+        Some((slot, Parity::Joining { process, since }))
     }
 
     /// The parity slot of a process.

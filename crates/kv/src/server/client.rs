@@ -96,6 +96,11 @@ impl Client {
         self.session.has_more() || !self.input.is_empty() || may_read
     }
 
+    /// Whether nothing of it is under way, as far as is known.
+    pub(super) fn is_idle(&self) -> bool {
+        self.session.is_done() && !self.has_more() && !self.transport.has_backlog()
+    }
+
     /// Whether it has been silent since `second`.
     pub(super) fn is_idle_since(&self, second: u64) -> bool {
         self.facts.last_request.load(Ordering::Relaxed) < second && self.session.is_done()

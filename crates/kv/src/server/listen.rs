@@ -120,6 +120,16 @@ impl Bound {
         };
         listeners.filter_map(address).collect()
     }
+
+    /// Listens no more.
+    fn close(&mut self) {
+        for listener in self.listeners.drain(..) {
+            if let Listener::Unix { path, .. } = listener {
+                // It may have been removed by somebody else.
+                std::fs::remove_file(path).ok();
+            }
+        }
+    }
 }
 
 fn socket(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
@@ -237,17 +247,16 @@ impl Front {
         let mut events = Events::with_capacity(64);
         while !self.shared.stops.load(Ordering::SeqCst) {
             let wait = self.accept();
+            if self.shared.drains.load(Ordering::SeqCst) && self.left_over.is_none() {
+                self.bound.close();
+                self.shared.has_closed.store(true, Ordering::SeqCst);
+            }
             match self.poll.poll(&mut events, wait) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
         }
-        for listener in &self.bound.listeners {
-            if let Listener::Unix { path, .. } = listener {
-                // It may have been removed by somebody else.
-                std::fs::remove_file(path).ok();
-            }
-        }
+        self.bound.close();
         Ok(())
     }
 

@@ -66,6 +66,19 @@ impl Handle {
         *locked(&self.0.tls) = Some(Arc::new(configuration));
     }
 
+    /// Takes no more clients, and lets those go of whom nothing is under way.
+    pub fn drain(&self) {
+        if !self.0.drains.swap(true, Ordering::SeqCst) {
+            self.0.wake_all();
+        }
+    }
+
+    /// Whether the last client has gone, and no more are taken.
+    pub fn is_drained(&self) -> bool {
+        let connections = &self.0.connections;
+        self.0.has_closed.load(Ordering::SeqCst) && connections.current.load(Ordering::SeqCst) == 0
+    }
+
     /// Ends it: replies that are written are sent as far as clients take them at once.
     pub fn stop(&self) {
         self.0.stop(false);

@@ -173,6 +173,10 @@ pub(super) struct Shared {
     pub(super) tls: Mutex<Option<Arc<rustls::ServerConfig>>>,
     pub(super) started: Instant,
     pub(super) stops: AtomicBool,
+    /// No more clients are wanted.
+    pub(super) drains: AtomicBool,
+    /// Nobody listens any more.
+    pub(super) has_closed: AtomicBool,
     /// `shutdown graceful` was asked for, and not `shutdown`.
     pub(super) stops_gracefully: AtomicBool,
     /// Wakes the thread that accepts.
@@ -194,6 +198,8 @@ impl Shared {
             verbosity,
             started: Instant::now(),
             stops: AtomicBool::new(false),
+            drains: AtomicBool::new(false),
+            has_closed: AtomicBool::new(false),
             stops_gracefully: AtomicBool::new(false),
             front,
             facts: Mutex::new(BTreeMap::new()),
@@ -224,6 +230,10 @@ impl Shared {
         // A worker that ends for it says so, too, and does not know how it was asked.
         self.stops_gracefully.fetch_or(gracefully, Ordering::SeqCst);
         self.stops.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub(super) fn wake_all(&self) {
         self.front.wake().expect("an eventfd takes a number");
         for worker in &self.workers {
             worker.mailbox.wake();

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mio::event::Event;
@@ -30,6 +31,9 @@ const MESSAGES_PER_TURN: usize = 64;
 const EXCHANGES_MAX: usize = 4096;
 /// How soon a message is sent again that found no room.
 const FULL_RETRY: Duration = Duration::from_millis(1);
+
+/// Whole seconds in which a client may pause by itself before it is let go.
+const PAUSE_SECONDS: u64 = 1;
 
 /// Who is at a place.
 enum Occupant {
@@ -89,6 +93,8 @@ pub(super) struct Worker<B: Backend> {
     sockets: Sockets,
     /// Second of the last look for idle clients.
     looked: u64,
+    /// Second since which clients are let go.
+    drains_since: Option<u64>,
 }
 
 impl<B: Backend> Worker<B> {
@@ -115,6 +121,7 @@ impl<B: Backend> Worker<B> {
             written: Vec::new(),
             sockets,
             looked: 0,
+            drains_since: None,
         })
     }
 
@@ -128,7 +135,7 @@ impl<B: Backend> Worker<B> {
             for event in &events {
                 self.note(event);
             }
-            if self.shared.stops.load(std::sync::atomic::Ordering::SeqCst) {
+            if self.shared.stops.load(Ordering::SeqCst) {
                 return self.say_goodbye();
             }
             let has_mail = self.take_messages();
@@ -140,6 +147,7 @@ impl<B: Backend> Worker<B> {
             self.core.traffic().set_figures(&figures);
             self.write();
             self.drop_idle();
+            self.drain();
             if !self.core.hand_over() {
                 wait = Some(wait.map_or(FULL_RETRY, |wait| wait.min(FULL_RETRY)));
             }
@@ -332,6 +340,25 @@ impl<B: Backend> Worker<B> {
         self.shared
             .log(2, || format!("<{number} connection closed."));
         self.shared.note_end(&client.facts);
+    }
+
+    /// Lets clients go of whom nothing is under way, if no more are wanted. Those who never pause are
+    /// answered what has been read of them by then.
+    fn drain(&mut self) {
+        if !self.shared.drains.load(Ordering::SeqCst) {
+            return;
+        }
+        let now = self.core.now;
+        let is_long = now > *self.drains_since.get_or_insert(now) + PAUSE_SECONDS;
+        for place in 0..self.places.occupants.len() {
+            let Some(client) = self.places.client(place) else {
+                continue;
+            };
+            client.session.has_quit |= is_long && !client.session.has_more();
+            if client.is_idle() || client.is_over() {
+                self.drop_client(place);
+            }
+        }
     }
 
     fn drop_idle(&mut self) {

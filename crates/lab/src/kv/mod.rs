@@ -1,8 +1,8 @@
 //! A coding group in one process and in virtual time: `cenote lab kv`.
 //!
 //! Members are the real code (`cenote_kv::group`); links, views, time and clients are drawn from a
-//! seed. Clients read, write, delete and swap; processes die, are suspected wrongly, stall and come
-//! back; links break. Views are agreed on by one register, as etcd would have it.
+//! seed. Clients read, write, delete and swap; processes die, are suspected wrongly, stall, leave
+//! as planned and come back; links break. Views are agreed on by one register, as etcd would have it.
 //!
 //! Checked: what clients saw of each key is linearizable; once faults end everything is served,
 //! parities are the sums of the data (P = A D), and keys, facts and space are equal at all
@@ -100,6 +100,11 @@ impl Options {
                 units: 200,
                 ..any
             },
+            // Processes that leave, to others that are there or to a parity.
+            Planted::LeaseKept | Planted::HeirOutdated => Self {
+                focus: Some(Focus::Leaving),
+                ..any
+            },
             Planted::UnitsOvertake | Planted::StaleAddress => Self {
                 focus: Some(Focus::Moves),
                 faults: 20,
@@ -142,6 +147,8 @@ pub struct Report {
     pub operations: u64,
     /// Deaths and wrong suspicions.
     pub faults: u64,
+    /// Processes that left as they were told to.
+    pub left: u64,
     /// Views that were agreed on.
     pub views: u32,
     /// Steps that it took, those without faults included.
@@ -161,6 +168,7 @@ impl Report {
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.faults += other.faults;
+        self.left += other.left;
         self.views += other.views;
         self.steps += other.steps;
         self.solved += other.solved;

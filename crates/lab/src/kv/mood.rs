@@ -14,24 +14,29 @@ pub enum Focus {
     Recovery,
     /// Processes come back, and take over what was recovered.
     Moves,
+    /// Processes leave as planned, and others take over what they have.
+    Leaving,
 }
 
 impl Focus {
     /// Each, by the name that people use.
-    pub const ALL: [(&str, Self); 4] = [
+    pub const ALL: [(&str, Self); 5] = [
         ("mixed", Self::Mixed),
         ("deposed", Self::Deposed),
         ("recovery", Self::Recovery),
         ("moves", Self::Moves),
+        ("leaving", Self::Leaving),
     ];
 
-    /// Shares of: deaths, wrong suspicions, broken links, slow links, stalls, processes that come.
-    pub(super) fn shares(self) -> [u64; 6] {
+    /// Shares of: deaths, wrong suspicions, broken links, slow links, stalls, processes that leave,
+    /// processes that come.
+    pub(super) fn shares(self) -> [u64; 7] {
         match self {
-            Self::Mixed => [3, 1, 2, 1, 1, 3],
-            Self::Deposed => [1, 5, 1, 1, 1, 4],
-            Self::Recovery => [5, 1, 2, 3, 1, 5],
-            Self::Moves => [2, 1, 2, 3, 1, 6],
+            Self::Mixed => [3, 1, 2, 1, 1, 1, 3],
+            Self::Deposed => [1, 5, 1, 1, 1, 1, 4],
+            Self::Recovery => [5, 1, 2, 3, 1, 1, 5],
+            Self::Moves => [2, 1, 2, 3, 1, 1, 6],
+            Self::Leaving => [1, 1, 2, 3, 1, 6, 8],
         }
     }
 }
@@ -40,6 +45,8 @@ impl Focus {
 #[derive(Clone, Debug)]
 pub(super) struct Mood {
     pub(super) focus: Focus,
+    /// Nodes that there are beside those of the group.
+    pub(super) spares: u64,
     /// Items make room for others.
     pub(super) evicts: bool,
     /// Items expire, and are touched.
@@ -73,6 +80,7 @@ impl Mood {
         let (_, drawn) = *random.pick(&Focus::ALL);
         Self {
             focus: options.focus.unwrap_or(drawn),
+            spares: random.below(3),
             evicts,
             is_mortal: random.percent(30),
             flushes: random.percent(20),

@@ -1,6 +1,7 @@
 //! What goes wrong: processes die, are suspected, cut off, stall and come back; links break or are slow.
 
 use cenote_kv::group::process::Process;
+use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::{Partition, View};
 
 use super::network::{Lane, WAYS};
@@ -33,6 +34,7 @@ impl World {
             2 => self.break_link(),
             3 => self.slow_down(),
             4 => self.stall(),
+            5 => self.take_leave(),
             _ if self.random.below(100) < self.options.returns => self.come_back(),
             _ => {}
         }
@@ -52,6 +54,7 @@ impl World {
 
     /// What was foreseen happens.
     pub(super) fn shake(&mut self) {
+        self.end_leavers();
         let steps = self.report.steps;
         while self.aftershocks.front().is_some_and(|at| *at <= steps) {
             self.aftershocks.pop_front();
@@ -122,6 +125,38 @@ impl World {
         }
     }
 
+    /// A process is told to leave: others are to take its places before it ends.
+    fn take_leave(&mut self) {
+        let Some(process) = self.pick_member() else {
+            return;
+        };
+        let leave = match self.random.percent(50) {
+            true => Leave::Whole,
+            false => Leave::Soon,
+        };
+        if self.leaving.insert(process, leave).is_none() {
+            self.log(|| format!("{process} is to leave: {leave:?}"));
+        }
+    }
+
+    /// Who was told to leave, and knows of having no place, ends.
+    fn end_leavers(&mut self) {
+        let has_left = |process: &&Process| {
+            let member = self.members.get(process);
+            let view = member.and_then(|member| member.view());
+            view.is_none_or(|view| !view.has(**process)) && !self.view().has(**process)
+        };
+        let left: Vec<Process> = self.leaving.keys().filter(has_left).copied().collect();
+        for process in left {
+            self.leaving.remove(&process);
+            if self.members.remove(&process).is_some() {
+                self.report.left += 1;
+                self.log(|| format!("{process} has left"));
+                self.network.lose(process, &mut self.random);
+            }
+        }
+    }
+
     fn kill(&mut self, process: Process) {
         if !self.view().processes().contains(&process) || self.members.remove(&process).is_none() {
             return;
@@ -159,7 +194,7 @@ impl World {
     }
 
     /// A process reaches its clients and nobody else, for some time.
-    fn cut_off(&mut self, process: Process) {
+    pub(super) fn cut_off(&mut self, process: Process) {
         let others: Vec<Process> = self.members.keys().copied().collect();
         for other in others {
             self.network.part(process, other);
@@ -295,6 +330,7 @@ impl World {
     /// A process comes back under another incarnation.
     pub(super) fn come_back(&mut self) {
         let nodes = u64::try_from(self.options.k + self.options.m).expect("few nodes");
+        let nodes = nodes + self.mood.spares;
         let node = u32::try_from(self.random.below(nodes)).expect("few nodes");
         if self.members.keys().any(|process| process.node == node) {
             return;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use cenote_kv::group::member::{Member, Outgoing, Shape};
 use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
-use cenote_kv::group::view::{Parity, Partition, View};
+use cenote_kv::group::progress::Leave;
+use cenote_kv::group::view::View;
 use cenote_kv::planted::{Planted, is_planted};
 
 use super::client::Client;
@@ -42,6 +43,8 @@ pub(super) struct World {
     views: Vec<View>,
     /// Dead processes whose deaths no view knows of yet.
     pub(super) dead: Vec<Process>,
+    /// Processes that are to give their places up, and end then.
+    pub(super) leaving: BTreeMap<Process, Leave>,
     pub(super) clients: Vec<Client>,
     pub(super) seen: Seen,
     pub(super) report: Report,
@@ -77,6 +80,7 @@ impl World {
             cut: None,
             views: vec![view],
             dead: Vec::new(),
+            leaving: BTreeMap::new(),
             seen: Seen::default(),
             report: Report {
                 seed: options.seed,
@@ -360,8 +364,8 @@ impl World {
         }
         self.log(|| {
             format!(
-                "view {} by {by}: {:?} {:?}",
-                view.number, view.partitions, view.parities
+                "view {} by {by}: {:?} {:?}, heir {:?}, let go {:b}",
+                view.number, view.partitions, view.parities, view.heir, view.let_go
             )
         });
         self.views.push(view);
@@ -392,14 +396,20 @@ impl World {
         let members: Vec<Process> = self.members.keys().copied().collect();
         let inside = present.processes();
         let now = self.now;
+        let leaving = &self.leaving;
+        let leave = leaving.get(&process).copied().unwrap_or(Leave::No);
         let spare = |_| {
             let mut all = members.iter().copied();
-            all.find(|process| !inside.contains(process))
+            all.find(|process| !inside.contains(process) && !leaving.contains_key(process))
         };
         let member = self.members.get_mut(&process).expect("it is one of them");
-        let Some(view) = member.propose(now, spare) else {
+        let Some(view) = member.propose(now, leave, spare) else {
             return;
         };
+        // Who leaves may be the last to hear what came of it.
+        if leave != Leave::No && !self.is_quiet && self.random.percent(20) {
+            self.cut_off(process);
+        }
         // Sometimes nobody could be asked, and that is sure.
         if self.random.percent(10) || !self.agree(view, process) {
             let member = self.members.get_mut(&process).expect("it is one of them");
@@ -409,10 +419,9 @@ impl World {
 
     fn is_still(&self) -> bool {
         let view = self.view();
-        let at_home = |partition: &Partition| matches!(partition, Partition::Home(_));
-        let full = |parity: &Parity| matches!(parity, Parity::Full { .. });
-        view.partitions.iter().all(at_home)
-            && view.parities.iter().all(full)
+        view.is_whole()
+            && view.is_calm()
+            && self.leaving.is_empty()
             && self.dead.is_empty()
             && self.network.is_whole()
             && self.clients.iter().all(Client::is_idle)

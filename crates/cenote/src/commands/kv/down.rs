@@ -36,12 +36,13 @@ pub fn run(args: &Args) -> Result<u8> {
             nodes.push((name, process));
         }
     }
-    let mut killed = end(&nodes, limit)?;
+    // All of them end: nobody is there to take over what they have.
+    let mut killed = end(&nodes, libc::SIGINT, limit)?;
     // Last, so that nodes could say goodbye to it.
     let etcd = running(&dir.etcd())?;
     let ended = nodes.len();
     if let Some(etcd) = etcd {
-        killed += end(&[("etcd", etcd)], limit)?;
+        killed += end(&[("etcd", etcd)], libc::SIGTERM, limit)?;
     }
     for name in &names {
         Identity::forget(&dir.node(name))?;

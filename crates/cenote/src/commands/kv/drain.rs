@@ -1,27 +1,42 @@
-//! `cenote kv drain`: writes into a node's registration that it is to take no new roles.
+//! `cenote kv drain`: has other nodes take over what one has, and says what came of it.
 
-use anyhow::{Result, bail};
-use cenote_kv::cluster::config::{NodeState, Registration};
-use cenote_kv::cluster::etcd::Swap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use cenote_kv::cluster::NodeId;
+use cenote_kv::group::process::Process;
+use cenote_kv::group::view::{Parity, Partition, View};
 
 use super::place::Which;
-use crate::failure::{DONE, Failure};
+use crate::failure::{DONE, Failure, NOT_WHOLE};
 
 /// `kv drain` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  cenote kv drain n03 --dir /tmp/well
+  cenote kv drain n03 --wait --dir /tmp/well
 
-The node is marked; what it holds stays with it until it ends. One that starts anew is not marked.")]
+The node gives each of its places to a node that has none in the group and is not drained, while it is
+served. Where there is no such node, and nothing else is missing in the group, it gives the place up:
+the group goes on with one node fewer until one joins. A node that starts anew is not drained.
+
+Exit code with --wait: 0: it has no place, and every place has a node; 3: it has none and some have
+nobody, or it still has some.")]
 pub struct Args {
     /// Name of the node
     node: String,
+    /// Wait until it has no place any more
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait",
+          value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    limit: u64,
     #[command(flatten)]
     which: Which,
 }
 
-/// Tries, should the registration change meanwhile.
-const TRIES: usize = 10;
+/// Between two looks.
+const STEP: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
@@ -31,22 +46,84 @@ pub fn run(args: &Args) -> Result<u8> {
         let what = format!("no node {} in cluster {}", args.node, found.known.cluster);
         return Err(Failure::new(what, format!("one of {}", known.join(", "))).into());
     };
-    let key = found.place.node(*number);
-    for _ in 0..TRIES {
-        let Some(entry) = found.etcd.read(&key)? else {
-            bail!("node {} is down: there is nothing to drain", args.node);
-        };
-        let mut registration = Registration::parse(&key, &entry.value)?;
-        registration.state = NodeState::Draining;
-        let bytes = registration.to_bytes();
-        let swapped = found.etcd.swap_value(&key, entry.mod_revision, &bytes)?;
-        if let Swap::Done(_) = swapped {
-            println!("draining: {}", args.node);
-            return Ok(DONE);
-        }
+    let before = places_of(&found.place.read_views(&found.etcd)?, *number);
+    if !found.place.drain(&found.etcd, *number)? {
+        let what = format!("node {} is down: there is nothing to drain", args.node);
+        return Err(Failure::new(what, "cenote kv status").into());
     }
-    bail!(
-        "the registration of node {} changes all the time",
-        args.node
-    );
+    println!("draining: {}, which has {} places", args.node, before.len());
+    if !args.wait {
+        return Ok(DONE);
+    }
+    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    loop {
+        let views = found.place.read_views(&found.etcd)?;
+        let left = places_of(&views, *number);
+        if left.is_empty() {
+            return Ok(told(&args.node, &before, &views));
+        }
+        if Instant::now() >= deadline {
+            println!("{} still has {}", args.node, listed(&left));
+            println!(
+                "try: cenote kv status: in a group where more is missing nobody gives up a place"
+            );
+            return Ok(NOT_WHOLE);
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+/// A place of a group, by the number of its slot: data first.
+type Slot = (usize, usize);
+
+/// Says where the places are.
+fn told(name: &str, before: &[Slot], views: &[(usize, View)]) -> u8 {
+    let is_taken = |(group, slot): &&Slot| {
+        let view = views.iter().find(|(known, _)| known == group);
+        view.is_some_and(|(_, view)| is_filled(view, *slot))
+    };
+    let (taken, given_up): (Vec<&Slot>, Vec<&Slot>) = before.iter().partition(is_taken);
+    println!("drained: {name} has no place; others took {}", taken.len());
+    if given_up.is_empty() {
+        return DONE;
+    }
+    let given_up: Vec<Slot> = given_up.into_iter().copied().collect();
+    println!("nobody could take {}", listed(&given_up));
+    println!("these groups bear the loss of one node fewer until one joins");
+    NOT_WHOLE
+}
+
+fn listed(slots: &[Slot]) -> String {
+    let words = slots.iter().map(|(group, slot)| format!("{group}.{slot}"));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a slot has a process of its own that is whole.
+fn is_filled(view: &View, slot: usize) -> bool {
+    match slot.checked_sub(view.partitions.len()) {
+        None => matches!(view.partitions[slot], Partition::Home(_)),
+        Some(slot) => matches!(view.parities[slot], Parity::Full { .. }),
+    }
+}
+
+/// The places of a node. One that it is only about to have counts, too.
+fn places_of(views: &[(usize, View)], node: NodeId) -> Vec<Slot> {
+    let of_view = |(group, view): &(usize, View)| {
+        let data = (0..view.partitions.len()).map(|index| view.owner(index));
+        let parities = view.parities.iter().map(Parity::process);
+        let slots = data.chain(parities).enumerate();
+        let is_its =
+            |process: Option<Process>| process.is_some_and(|process| process.node == node.0);
+        let own = slots.filter(|(_, process)| is_its(*process));
+        let mut own: Vec<Slot> = own.map(|(slot, _)| (*group, slot)).collect();
+        let is_inside = view
+            .processes()
+            .iter()
+            .any(|process| process.node == node.0);
+        if own.is_empty() && is_inside {
+            own.push((*group, 0));
+        }
+        own
+    };
+    views.iter().flat_map(of_view).collect()
 }

@@ -1,6 +1,6 @@
 //! `cenote kv join`: one more node on this machine, in the background.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 
@@ -18,17 +18,17 @@ use crate::signals;
       --clients 10.0.0.7:11211 --dir /var/lib/cenote-kv
 
 The first joins a cluster of this machine; the second one on several, whose etcd and key are named.
-A node that ended comes back by the same command.")]
+A node that ended comes back by the same command, where it was.")]
 pub struct Args {
     /// Name of the node, its own for ever
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Address of this machine at which other nodes connect
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    listen: IpAddr,
-    /// Address for clients; with port 0 one is found
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
-    clients: SocketAddr,
+    /// Address of this machine at which other nodes connect [default: as last time, else 127.0.0.1]
+    #[arg(long, value_name = "IP")]
+    listen: Option<IpAddr>,
+    /// Address for clients; with port 0 one is found [default: as last time, else 127.0.0.1:0]
+    #[arg(long, value_name = "IP:PORT")]
+    clients: Option<SocketAddr>,
     #[command(flatten)]
     which: Which,
 }
@@ -52,9 +52,11 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     let key = found.key_file.canonicalize()?;
     let mut starting = Starting::default();
+    let last = Addresses::load(&dir.node(&args.name))?;
+    let last = last.unwrap_or_else(|| Addresses::local(0));
     let at = Addresses {
-        listen: args.listen,
-        clients: args.clients,
+        listen: args.listen.unwrap_or(last.listen),
+        clients: args.clients.unwrap_or(last.clients),
     };
     let at_etcd = &args.which.at_etcd;
     starting.start(&dir, &args.name, &found.known, &key, at, at_etcd)?;

@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use cenote_kv::cluster::detector::Settings;
@@ -19,8 +20,9 @@ use crate::signals;
 #[command(after_help = "Example:
   cenote kv node --name n00 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7
 
-It runs until SIGTERM or SIGINT. A node that comes back under its name is known again, but what it
-held in memory is gone.")]
+It runs until SIGTERM or SIGINT. At SIGTERM others take over what it has, and requests that are under
+way are answered, before it ends; at SIGINT, or a second SIGTERM, it ends at once. A node that comes
+back under its name is known again, but what it held in memory is gone.")]
 pub struct Args {
     /// Name of the node, its own for ever
     #[arg(long, value_name = "NAME")]
@@ -40,6 +42,9 @@ pub struct Args {
     /// Address for clients; with port 0 one is found
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     clients: SocketAddr,
+    /// How long others may take at SIGTERM to take over what it has
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    drain_limit: u64,
     #[command(flatten)]
     at_etcd: AtEtcd,
 }
@@ -48,7 +53,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let stop = Stop::default();
     let to_stop = stop.clone();
     // Before any thread: they inherit what is blocked.
-    signals::on_stop(move || to_stop.stop())?;
+    signals::on_stop_by(move |signal| match signal {
+        libc::SIGINT => to_stop.stop_at_once(),
+        _ => to_stop.stop(),
+    })?;
     let config = NodeConfig {
         cluster: args.cluster.clone(),
         name: args.name.clone(),
@@ -58,6 +66,7 @@ pub fn run(args: &Args) -> Result<u8> {
         listen: args.listen,
         clients: args.clients,
         settings: Settings::default(),
+        drain_limit: Duration::from_secs(args.drain_limit),
     };
     node::run(&config, &stop, |ready| announce(&args.name, ready))?;
     Ok(DONE)

@@ -7,6 +7,7 @@
 //! DIR/etcd/{pid,started}        which process our etcd is
 //! DIR/etcd/{data,log}           what it keeps, what it says
 //! DIR/nodes/NAME/{pid,started}  which process the node is
+//! DIR/nodes/NAME/addresses      where it was to be found
 //! DIR/nodes/NAME/log            what it says
 //! ```
 

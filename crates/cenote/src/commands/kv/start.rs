@@ -1,7 +1,7 @@
 //! Starting the process of a node, and waiting until it says that others can find it.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use super::place::{AtEtcd, Known, KvDir};
 use crate::place::create_private;
@@ -16,9 +17,12 @@ use crate::process::{self, Identity};
 
 /// How long a node may take to register.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// Where a node was to be found, for the next one of its name.
+const ADDRESSES_FILE: &str = "addresses";
 
 /// Where a node is found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Addresses {
     /// By other nodes; the ports are found.
     pub listen: IpAddr,
@@ -34,6 +38,23 @@ impl Addresses {
             listen,
             clients: SocketAddr::new(listen, clients_port),
         }
+    }
+
+    /// Those of the node that last had a folder; `None`: there was none.
+    pub fn load(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(ADDRESSES_FILE);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other.with_context(|| path.display().to_string())?,
+        };
+        let found = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        Ok(Some(found))
+    }
+
+    fn save(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(ADDRESSES_FILE);
+        fs::write(&path, serde_json::to_string(self)? + "\n")
+            .with_context(|| path.display().to_string())
     }
 }
 
@@ -63,6 +84,7 @@ impl Starting {
     ) -> Result<()> {
         let folder = dir.node(name);
         create_private(&folder)?;
+        at.save(&folder)?;
         let log = folder.join("log");
         let log_file = File::create(&log).with_context(|| log.display().to_string())?;
         let program = std::env::current_exe().context("find this program's file")?;
@@ -150,7 +172,8 @@ impl StartingNode {
 impl Drop for Starting {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            process::end_child(&mut node.child);
+            // Nobody is to take over what it has.
+            process::end_child(&mut node.child, libc::SIGINT);
             if let Err(error) = Identity::forget(&node.folder) {
                 let error = format!("{error:#}");
                 tracing::warn!(node = node.name, error, "forget a process");

@@ -36,7 +36,7 @@ pub struct Args {
     /// Percent of the chances to come back that a process takes
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
     returns: u64,
-    /// What goes wrong most: mixed, deposed, recovery or moves [default: each seed draws one]
+    /// What goes wrong most: mixed, deposed, recovery, moves or leaving [default: each seed draws one]
     #[arg(long, value_parser = focus)]
     focus: Option<kv::Focus>,
     /// One JSON line per simulation in place of text
@@ -59,7 +59,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 fn focus(name: &str) -> Result<kv::Focus, String> {
     let known = kv::Focus::ALL.iter().find(|(known, _)| *known == name);
     let known = known.map(|(_, focus)| *focus);
-    known.ok_or_else(|| "it is mixed, deposed, recovery or moves".to_owned())
+    known.ok_or_else(|| "it is mixed, deposed, recovery, moves or leaving".to_owned())
 }
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -35,6 +35,8 @@ struct Way {
     window: Window<Asked>,
     /// Answers to its requests that the link has no room for.
     replies: VecDeque<(u64, Bytes)>,
+    /// Its requests over this link that are not answered.
+    unanswered: usize,
     /// Counts its links: an answer to a request of an earlier one is dropped.
     link: u32,
     is_open: bool,
@@ -61,13 +63,35 @@ impl Forwarding {
         if way.link == ticket.client {
             let text = Bytes::copy_from_slice(text);
             way.replies.push_back((ticket.slot, text));
+            way.unanswered -= 1;
         }
     }
 
     pub(super) fn link_up(&mut self, node: NodeId) {
         let way = self.nodes.entry(node).or_default();
         way.link = way.link.wrapping_add(1);
+        way.unanswered = 0;
         way.is_open = true;
+    }
+
+    /// A node has nothing any more: what waits for it is to ask anew, and what was sent it passes on.
+    pub(super) fn let_go(&mut self, node: NodeId, asks: &mut Batch) {
+        let way = self.nodes.entry(node).or_default();
+        for asked in way.waiting.drain(..) {
+            asks.push(asked.ticket, &asked.text);
+        }
+    }
+
+    /// Whether a node has the answers to all that it has asked.
+    pub(super) fn owes_nothing(&self, node: NodeId) -> bool {
+        let way = self.nodes.get(&node);
+        way.is_none_or(|way| way.unanswered == 0 && way.replies.is_empty())
+    }
+
+    /// Whether nothing waits for an answer of another node.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut ways = self.nodes.values();
+        ways.all(|way| way.waiting.is_empty() && way.window.is_empty())
     }
 
     pub(super) fn link_down(&mut self, node: NodeId, asks: &mut Batch, answers: &mut Batch) {
@@ -76,6 +100,7 @@ impl Forwarding {
         };
         way.is_open = false;
         way.link = way.link.wrapping_add(1);
+        way.unanswered = 0;
         way.replies.clear();
         for asked in way.window.fail() {
             match fate(&asked.text) {
@@ -95,6 +120,7 @@ impl Forwarding {
     ) -> Result<(), String> {
         let forward = Forward::read(payload).map_err(|error| error.to_string())?;
         let way = self.nodes.entry(node).or_default();
+        way.unanswered += 1;
         let ticket = Ticket {
             asker: Asker::Node(node.0),
             client: way.link,

@@ -21,6 +21,12 @@ pub(super) struct Outbox {
     bytes: usize,
 }
 
+impl Outbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
 /// Where messages go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Way {

@@ -4,6 +4,9 @@
 //! only if nothing comes of it. Every other step is known to one member alone ([`Member::propose`]).
 //! What is wished for is agreed on outside; until the outcome is known nothing else is.
 
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
 use super::super::NodeId;
 use super::super::config::NodeState;
 use super::super::detector::{Cause, State};
@@ -11,11 +14,13 @@ use super::super::node::Wish;
 use super::Lane;
 use crate::group::member::Member;
 use crate::group::process::Process;
-use crate::group::progress::Place;
+use crate::group::progress::{Leave, Place};
 use crate::group::view::{Partition, View};
 
 /// How long who comes later in the view leaves the word to who comes before.
 const RANK_NS: u64 = 30_000_000;
+/// Processes that are remembered as having been tried.
+const TRIED_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Steering {
@@ -25,6 +30,10 @@ pub(super) struct Steering {
     noticed: Option<u64>,
     /// Processes that said what cannot be: the next view does without them.
     accused: Vec<Process>,
+    /// Processes that are on their way to a place.
+    newcomers: Vec<Process>,
+    /// Processes that were, and came to none: others are tried before them.
+    tried: VecDeque<Process>,
 }
 
 impl Steering {
@@ -34,6 +43,28 @@ impl Steering {
             self.wished = None;
         }
         self.noticed = None;
+    }
+
+    /// Remembers who was to have a place and is not in the view any more.
+    fn note_newcomers(&mut self, view: &View) {
+        let present = view.newcomers();
+        for process in std::mem::replace(&mut self.newcomers, present) {
+            if !view.has(process) && !self.tried.contains(&process) {
+                self.tried.truncate(TRIED_MAX - 1);
+                self.tried.push_front(process);
+            }
+        }
+    }
+
+    /// Who is to have a place: the node of the plan if it is there, and rather one that was not tried.
+    fn pick(&self, spares: &[Process], home: Option<u32>) -> Option<Process> {
+        let rank = |process: &&Process| {
+            let tried = self.tried.iter().position(|tried| tried == *process);
+            // Of those that were tried the one for whom that is longest ago.
+            let since = tried.map_or(TRIED_MAX, |at| at);
+            (Reverse(since), Some(process.node) != home)
+        };
+        spares.iter().min_by_key(rank).copied()
     }
 
     /// Nothing has come of the wish for a view of this number. False if it is not the last wish: what
@@ -60,6 +91,7 @@ impl Steering {
         spares: &[Process],
         homes: &[u32],
         may_lose: bool,
+        leave: Leave,
         now: u64,
     ) -> Option<View> {
         if self.wished.is_some() {
@@ -68,13 +100,12 @@ impl Steering {
         let next = if dead.is_empty() {
             self.noticed = None;
             let k = view.partitions.len();
-            member.propose(now, |place| {
+            member.propose(now, leave, |place| {
                 let home = match place {
                     Place::Data(index) => homes.get(index),
                     Place::Parity(slot) => homes.get(k + slot),
                 };
-                let is_home = |process: &&Process| Some(&process.node) == home;
-                spares.iter().find(is_home).or(spares.first()).copied()
+                self.pick(spares, home.copied())
             })
         } else {
             self.without(member.me(), view, dead, may_lose, now)
@@ -127,15 +158,22 @@ impl Lane {
                 .linked
                 .get(&node)
                 .is_some_and(|linked| *linked != process),
-            Some(State::Suspect(Cause::NeverMet)) | None => successor.is_none(),
+            Some(State::Suspect(Cause::NeverMet)) | None => self.is_gone(process),
             Some(State::Suspect(_)) => true,
         }
     }
 
     /// Whether a process has ended for sure: its node's lease in etcd has, or another process has its name.
     fn is_gone(&self, process: Process) -> bool {
-        let found = self.registered.get(&NodeId(process.node));
-        found.is_none_or(|found| found.incarnation > process.incarnation)
+        let node = NodeId(process.node);
+        match self.registered.get(&node) {
+            Some(found) => found.incarnation > process.incarnation,
+            // One of whom nothing was heard yet is none that has ended: a view may come before that.
+            None => self
+                .ended
+                .get(&node)
+                .is_some_and(|ended| *ended >= process.incarnation),
+        }
     }
 
     /// Nodes that may take a place in a group.
@@ -172,6 +210,8 @@ impl Lane {
             let spares = self.spares(&view);
             let may_lose = dead.iter().all(|process| self.is_gone(*process));
             let homes = self.shared.homes(seat.group);
+            self.seats[at].steering.note_newcomers(&view);
+            let leave = self.shared.leave();
             let seat = &mut self.seats[at];
             let accused = seat.member.take_accused();
             for process in accused {
@@ -193,6 +233,7 @@ impl Lane {
                 &spares,
                 &homes,
                 may_lose,
+                leave,
                 now,
             );
             if let Some(view) = next {
@@ -250,6 +291,33 @@ mod tests {
         assert_eq!(
             one.expect("it is borne").partitions[0],
             Partition::Recovering(0)
+        );
+    }
+
+    #[test]
+    fn a_spare_that_came_to_no_place_is_tried_after_all_others() {
+        let mut steering = Steering::default();
+        let spares = [process(3), process(4), process(5)];
+        assert_eq!(
+            steering.pick(&spares, Some(4)),
+            Some(process(4)),
+            "of the plan"
+        );
+        assert_eq!(steering.pick(&spares, None), Some(process(3)));
+        for hung in [4, 3] {
+            let vacant = first()
+                .without(|dead| dead == process(2))
+                .expect("it was in it");
+            let joining = vacant.with_joining(0, process(hung)).expect("it is vacant");
+            steering.note_newcomers(&joining);
+            let without = joining.without(|dead| dead == process(hung));
+            steering.note_newcomers(&without.expect("it was in it"));
+        }
+        assert_eq!(steering.pick(&spares, Some(4)), Some(process(5)));
+        assert_eq!(
+            steering.pick(&spares[..2], Some(3)),
+            Some(process(4)),
+            "longest ago"
         );
     }
 

@@ -8,7 +8,7 @@ use super::super::detector::{Cause, State};
 use crate::group::member::Member;
 use crate::group::message::UNIT_BYTES;
 use crate::group::process::Process;
-use crate::group::view::{Parity, Partition, View};
+use crate::group::view::{Parity, Partition, Place, View};
 
 /// How a node is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,12 @@ pub struct GroupReport {
     pub parity: Vec<PlaceReport>,
     /// The partitions that this node owns.
     pub owned: Vec<PartitionReport>,
+    /// Bytes that this node is still to be told before it has its place: it joins, or is to take one over.
+    #[serde(default)]
+    pub joining_bytes: u64,
+    /// Who takes a place over from a node that leaves.
+    #[serde(default)]
+    pub heir: Option<HeirReport>,
     /// Bytes of values here.
     pub value_bytes: u64,
     /// Bytes of parity, or of copies, here.
@@ -62,6 +68,15 @@ pub struct PlaceReport {
     pub node: Option<NodeId>,
     /// `home`, `recovering`, `arriving`, `migrating`, `lost`; `full`, `joining`, `vacant`.
     pub state: String,
+}
+
+/// Who takes a place over.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
+pub struct HeirReport {
+    /// Number of the slot, data first.
+    pub slot: usize,
+    /// Who.
+    pub node: NodeId,
 }
 
 /// A partition, at its owner.
@@ -125,7 +140,16 @@ impl GroupReport {
             }
         });
         let memory = member.memory();
+        let heir = view.heir.map(|heir| HeirReport {
+            slot: match heir.place {
+                Place::Data(index) => index,
+                Place::Parity(slot) => view.partitions.len() + slot,
+            },
+            node: NodeId(heir.process.node),
+        });
         Self {
+            joining_bytes: member.joining_bytes(),
+            heir,
             group,
             view: view.number,
             data: data.collect(),

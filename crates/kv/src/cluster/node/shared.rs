@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
+use crate::group::progress::Leave;
 use crate::group::view::View;
 
 /// Changes of peers' states that a report tells.
@@ -34,6 +36,17 @@ struct Map {
     clients: BTreeMap<NodeId, SocketAddr>,
 }
 
+/// How far a lane of a node that ends is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(in super::super) enum Parting {
+    /// It has places, or others may ask for something yet.
+    Begun,
+    /// Others have what they asked for, and ask for nothing more. Clients of the node still may.
+    Apart,
+    /// Nor has it asked others for anything.
+    Done,
+}
+
 /// See the [module](self).
 pub(in super::super) struct Shared {
     pub(super) node: NodeId,
@@ -52,11 +65,13 @@ pub(in super::super) struct Shared {
     map: Mutex<Map>,
     changes: Mutex<VecDeque<ChangeReport>>,
     failure: Mutex<Option<String>>,
+    ends_soon: AtomicBool,
+    parting: Mutex<Vec<Parting>>,
     started: Instant,
 }
 
 impl Shared {
-    pub(super) fn new(
+    pub(in super::super) fn new(
         node: NodeId,
         region_bytes: u64,
         homes: Vec<Vec<u32>>,
@@ -75,6 +90,8 @@ impl Shared {
             }),
             homes,
             groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
+            parting: Mutex::new(vec![Parting::Begun; bells.len()]),
+            ends_soon: AtomicBool::default(),
             bells,
             wishes: Mutex::default(),
             steward: OnceLock::new(),
@@ -96,7 +113,7 @@ impl Shared {
     }
 
     /// Tells a lane.
-    pub(super) fn order(&self, lane: usize, order: Order) {
+    pub(in super::super) fn order(&self, lane: usize, order: Order) {
         locked(&self.orders[lane]).push_back(order);
         // A full pipe rings already.
         match (&self.bells[lane]).write(&[0]) {
@@ -145,7 +162,7 @@ impl Shared {
         *locked(&self.registration) = registration.clone();
     }
 
-    pub(super) fn take_wishes(&self) -> Vec<Wish> {
+    pub(in super::super) fn take_wishes(&self) -> Vec<Wish> {
         std::mem::take(&mut *locked(&self.wishes))
     }
 
@@ -175,6 +192,30 @@ impl Shared {
 
     pub(in super::super) fn state(&self) -> NodeState {
         locked(&self.registration).state
+    }
+
+    /// The node ends once others have its places.
+    pub(in super::super) fn end_soon(&self) {
+        self.ends_soon.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the node gives its places up.
+    pub(in super::super) fn leave(&self) -> Leave {
+        match self.state() {
+            _ if self.ends_soon.load(Ordering::SeqCst) => Leave::Soon,
+            NodeState::Draining => Leave::Whole,
+            NodeState::Up => Leave::No,
+        }
+    }
+
+    pub(in super::super) fn set_parting(&self, lane: usize, parting: Parting) {
+        locked(&self.parting)[lane] = parting;
+    }
+
+    /// How far the lane is that is the least.
+    pub(in super::super) fn parting(&self) -> Parting {
+        let all = locked(&self.parting);
+        all.iter().copied().min().unwrap_or(Parting::Done)
     }
 
     pub(in super::super) fn homes(&self, group: usize) -> Vec<u32> {

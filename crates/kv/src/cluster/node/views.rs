@@ -137,6 +137,8 @@ impl Views {
             scheme,
             partitions: data.iter().copied().map(Partition::Home).collect(),
             parities: parities.iter().map(full).collect(),
+            heir: None,
+            let_go: 0,
         })
     }
 }

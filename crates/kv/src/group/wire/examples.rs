@@ -7,7 +7,7 @@ use crate::group::message::{Content, Item, Lacks, Message, Run};
 use crate::group::operation::{Effect, Operation};
 use crate::group::process::Process;
 use crate::group::replica::Basis;
-use crate::group::view::{Parity, Partition, Scheme, View};
+use crate::group::view::{Heir, Parity, Partition, Place, Scheme, View};
 use crate::memory::table::Entry;
 
 /// (name, message, its bytes in hexadecimal), by kind. Of large bodies there are four bytes.
@@ -26,7 +26,7 @@ pub(super) fn examples() -> Vec<(&'static str, Message, &'static str)> {
         (
             "view",
             Message::View(view()),
-            "34120700000001070000000005030101000000a1000000000000000201030002000000a20000000000000005000000040103000000a30000000000000004000000000204000000a400000000000000010000000105000000a5000000000000000600000000",
+            "34120700000001070000000005030101000000a1000000000000000201030002000000a20000000000000005000000040103000000a30000000000000004000000000204000000a400000000000000010000000105000000a5000000000000000600000000010006000000a6000000000000000700000002000000",
         ),
         (
             "have",
@@ -241,6 +241,12 @@ fn view() -> View {
             },
             Parity::Vacant,
         ],
+        heir: Some(Heir {
+            place: Place::Data(0),
+            process: process(6),
+            since: 7,
+        }),
+        let_go: 2,
     }
 }
 

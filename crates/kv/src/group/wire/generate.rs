@@ -11,7 +11,9 @@ use crate::group::message::{Content, Item, Lacks, Message, RUN_UNITS_MAX, Run, U
 use crate::group::operation::{Effect, Operation};
 use crate::group::process::Process;
 use crate::group::replica::Basis;
-use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View};
+use crate::group::view::{
+    Heir, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+};
 use crate::memory::allocator::ALIGN_BYTES;
 use crate::memory::table::Entry;
 
@@ -34,9 +36,18 @@ pub(super) fn view() -> impl Strategy<Value = View> {
         1..=PARTITIONS_MAX,
     );
     let parities = vec((0..3u8, process(), any::<u32>()), 0..=PARITIES_MAX);
-    (any::<u32>(), scheme, partitions, parities).prop_map(
-        |(number, scheme, partitions, parities)| {
-            let m = parities.len();
+    let heir = option::of((any::<(bool, usize)>(), process(), any::<u32>()));
+    (any::<u64>(), scheme, partitions, parities, heir).prop_map(
+        |(numbers, scheme, partitions, parities, heir)| {
+            let (k, m) = (partitions.len(), parities.len());
+            let heir = heir.map(|((is_data, place), process, since)| Heir {
+                place: match is_data || m == 0 {
+                    true => Place::Data(place % k),
+                    false => Place::Parity(place % m),
+                },
+                process,
+                since,
+            });
             let partition = |(kind, slot, process, since): (u8, usize, Process, u32)| {
                 let slot = slot % m.max(1);
                 match kind {
@@ -61,10 +72,12 @@ pub(super) fn view() -> impl Strategy<Value = View> {
                 _ => Parity::Full { process, since },
             };
             View {
-                number,
+                number: numbers as u32,
                 scheme,
                 partitions: partitions.into_iter().map(partition).collect(),
                 parities: parities.into_iter().map(parity).collect(),
+                heir,
+                let_go: (numbers >> 32) as u32 & ((1 << k) - 1),
             }
         },
     )

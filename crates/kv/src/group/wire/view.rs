@@ -4,7 +4,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{NoMessage, fields::Reader};
 use crate::group::process::Process;
-use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View};
+use crate::group::view::{
+    Heir, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+};
 
 /// Appends a view.
 ///
@@ -56,6 +58,18 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
         put_process(out, *process);
         out.put_u32_le(*since);
     }
+    match view.heir {
+        None => out.put_u8(0),
+        Some(Heir {
+            place,
+            process,
+            since,
+        }) => match place {
+            Place::Data(index) => put_move(out, 1, index, process, since),
+            Place::Parity(slot) => put_move(out, 2, slot, process, since),
+        },
+    }
+    out.put_u32_le(view.let_go);
 }
 
 /// Reads the bytes of one view.
@@ -84,12 +98,33 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
         .map(|_| partition(from, m))
         .collect::<Result<_, _>>()?;
     let parities = (0..m).map(|_| parity(from)).collect::<Result<_, _>>()?;
+    let heir = heir(from, k, m)?;
+    let let_go = from.u32()?;
+    if let_go >> k != 0 {
+        return Err(NoMessage::Field("partitions let go"));
+    }
     Ok(View {
         number,
         scheme,
         partitions,
         parities,
+        heir,
+        let_go,
     })
+}
+
+fn heir(from: &mut Reader, k: usize, m: usize) -> Result<Option<Heir>, NoMessage> {
+    let place = match from.u8()? {
+        0 => return Ok(None),
+        1 => Place::Data(slot(from, k)?),
+        2 => Place::Parity(slot(from, m)?),
+        _ => return Err(NoMessage::Field("heir's place")),
+    };
+    Ok(Some(Heir {
+        place,
+        process: process(from)?,
+        since: from.u32()?,
+    }))
 }
 
 fn partition(from: &mut Reader, m: usize) -> Result<Partition, NoMessage> {

@@ -29,8 +29,11 @@ pub struct PlaceStatus {
     pub answers: bool,
     pub items: u64,
     pub stored_bytes: u64,
-    /// Values that are still to be recovered, or moved.
+    /// Values that are still to be recovered, or moved; what a parity that joins is still to be told, and
+    /// an heir.
     pub missing_bytes: u64,
+    /// Name of the node that is to have the place, where its node leaves.
+    pub heir: Option<String>,
 }
 
 /// Bytes of memory.
@@ -110,6 +113,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
             items: 0,
             stored_bytes: 0,
             missing_bytes: 0,
+            heir: None,
         }
     };
     let data = newest.data.iter().enumerate().map(|(partition, found)| {
@@ -123,12 +127,28 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
         }
         status
     });
-    let parity = newest.parity.iter();
-    let parity = parity.map(|found| place(found.node, &found.state));
-    GroupStatus {
+    let of = |wanted: NodeId| reports.iter().find(|(node, _)| *node == wanted);
+    let joining = |node: NodeId| of(node).map_or(0, |(_, report)| report.joining_bytes);
+    let parity = newest.parity.iter().map(|found| {
+        let mut status = place(found.node, &found.state);
+        if found.state == "joining" {
+            status.missing_bytes = found.node.map_or(0, joining);
+        }
+        status
+    });
+    let mut status = GroupStatus {
         group,
         view: Some(newest.view),
         data: data.collect(),
         parity: parity.collect(),
+    };
+    if let Some(heir) = &newest.heir {
+        let mut places = status.data.iter_mut().chain(&mut status.parity);
+        if let Some(place) = places.nth(heir.slot) {
+            let known = nodes.iter().find(|node| node.node == heir.node);
+            place.heir = known.map(|node| node.name.clone());
+            place.missing_bytes += joining(heir.node);
+        }
     }
+    status
 }

@@ -91,7 +91,8 @@ fn print_groups(out: &mut impl Write, groups: &[GroupStatus]) -> Result<()> {
         let mut row = vec![group.group.to_string()];
         if let Some(view) = group.view {
             let sum = |of: fn(&PlaceStatus) -> u64| group.data.iter().map(of).sum::<u64>();
-            let missing = sum(|place| place.missing_bytes);
+            let places_of = group.data.iter().chain(&group.parity);
+            let missing = places_of.map(|place| place.missing_bytes).sum();
             row.extend([
                 view.to_string(),
                 places(&group.data, "home"),
@@ -118,6 +119,9 @@ fn places(places: &[PlaceStatus], should_be: &str) -> String {
         let mut word = name.to_owned();
         if place.state != should_be {
             word += &format!(":{}", place.state);
+        }
+        if let Some(heir) = &place.heir {
+            word += &format!(":to-{heir}");
         }
         if place.node.is_some() && !place.answers {
             word += ":gone";

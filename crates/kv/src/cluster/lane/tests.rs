@@ -1,0 +1,241 @@
+use std::os::unix::net::UnixStream as Pair;
+
+use cenote_fabric::ClusterKey;
+use mio::net::TcpListener;
+use mio::{Events, Poll};
+
+use super::super::config::{Registration, VERSION};
+use super::super::detector::Settings;
+use super::super::handshake::Hello;
+use super::super::node::Parting;
+use super::*;
+
+/// How long what must happen may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const REGION_BYTES: u64 = 16 * 4096;
+/// Turns in which something would have happened.
+const SOME: usize = 30;
+
+/// The only lane of a node, turned by hand.
+struct Turned {
+    lane: Lane,
+    shared: Arc<Shared>,
+    poll: Poll,
+    address: SocketAddr,
+    asks: Batch,
+    answers: Batch,
+}
+
+fn process(node: u32) -> Process {
+    let incarnation = 1;
+    Process { node, incarnation }
+}
+
+impl Turned {
+    fn start(node: u32, key: &ClusterKey) -> Self {
+        let me = process(node);
+        let config = ClusterConfig {
+            groups: 1,
+            code: "1+1".parse().unwrap(),
+            scheme: Scheme::Coded,
+            region_bytes: REGION_BYTES,
+            lanes: 1,
+            sealed: false,
+            nodes: vec!["a".to_owned(), "b".to_owned()],
+        };
+        let hello = Hello {
+            cluster: "well".to_owned(),
+            node: NodeId(node),
+            incarnation: me.incarnation,
+            lane: 0,
+            sealed: false,
+        };
+        let registration = Registration {
+            version: VERSION,
+            name: format!("n{node}"),
+            clients: Vec::new(),
+            peers: Vec::new(),
+            incarnation: me.incarnation,
+            state: NodeState::Up,
+        };
+        let poll = Poll::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (bell, waker) = Pair::pair().unwrap();
+        waker.set_nonblocking(true).unwrap();
+        let homes = vec![vec![1, 0]];
+        let shared = Shared::new(NodeId(node), REGION_BYTES, homes, registration, vec![bell]);
+        let shared = Arc::new(shared);
+        let links = Links::new(hello, key.clone(), listener, poll.registry(), FIRST_TOKEN.0);
+        // Who is not turned is not missed.
+        let detector = Detector::new(Settings {
+            silence: PATIENCE,
+            ..Settings::default()
+        });
+        let mut lane = Lane::new(Parts {
+            index: 0,
+            config: Arc::new(config),
+            me,
+            links: links.unwrap(),
+            detector,
+            shared: Arc::clone(&shared),
+            waker: UnixStream::from_std(waker),
+        });
+        lane.register(poll.registry()).unwrap();
+        Self {
+            lane,
+            shared,
+            poll,
+            address,
+            asks: Batch::default(),
+            answers: Batch::default(),
+        }
+    }
+
+    fn turn(&mut self) {
+        let mut events = Events::with_capacity(64);
+        let wait = Some(Duration::from_millis(2));
+        self.poll.poll(&mut events, wait).unwrap();
+        events.iter().for_each(|event| self.lane.on_event(event));
+        self.lane.poll(&mut self.asks, &mut self.answers);
+        self.lane.flush();
+    }
+
+    fn meet(&self, other: &Self) {
+        let node = NodeId(other.lane.me.node);
+        let registered = Some(Registered {
+            incarnation: 1,
+            address: Some(other.address),
+            state: NodeState::Up,
+        });
+        self.shared.order(0, Order::Node { node, registered });
+    }
+
+    fn adopt(&self, view: &View) {
+        let view = Arc::new(view.clone());
+        self.shared.order(0, Order::View { group: 0, view });
+    }
+
+    fn view(&self) -> u32 {
+        let view = self.lane.seats[0].member.view();
+        view.map_or(0, |view| view.number)
+    }
+
+    fn goodbyes(&self) -> u64 {
+        let goodbye = self.lane.goodbyes.values().next();
+        goodbye.map_or(0, |goodbye| goodbye.answered)
+    }
+}
+
+fn texts(batch: &Batch) -> Vec<(u64, Vec<u8>)> {
+    let entries = batch.iter();
+    entries
+        .map(|(ticket, text)| (ticket.slot, text.to_vec()))
+        .collect()
+}
+
+#[test]
+fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
+    let key = ClusterKey::generate().unwrap();
+    // The front is a spare: it hears of views from nobody but the owner.
+    let (mut front, mut owner) = (Turned::start(2, &key), Turned::start(1, &key));
+    front.meet(&owner);
+    owner.meet(&front);
+    let view = View::first(view::Scheme::Coded, &[process(1)], &[process(0)]);
+    front.adopt(&view);
+    owner.adopt(&view);
+    let deadline = Instant::now() + PATIENCE;
+    while front.lane.linked.is_empty() || owner.lane.linked.is_empty() || owner.view() == 0 {
+        assert!(Instant::now() < deadline, "they do not meet");
+        front.turn();
+        owner.turn();
+    }
+    let ticket = |slot| Ticket {
+        asker: Asker::Worker(0),
+        client: 7,
+        generation: 1,
+        slot,
+    };
+
+    // A request is on its way when the owner is told to end, and lets its partition go.
+    front.lane.forward(1, ticket(1), b"get a\r\n");
+    front.lane.flush();
+    owner.shared.end_soon();
+    owner.adopt(&view.with_released(process(1)).expect("a parity is there"));
+    for _ in 0..SOME {
+        owner.turn();
+        assert_eq!(
+            owner.shared.parting(),
+            Parting::Begun,
+            "nobody has heard of it"
+        );
+    }
+    let asked = owner.asks.iter().next().map(|(ticket, _)| ticket);
+    let asked = asked.expect("it was on its way");
+
+    // Another waits at the front, which learns from the owner that it is to ask anew.
+    front.lane.forward(1, ticket(2), b"get b\r\n");
+    while owner.goodbyes() == 0 {
+        assert!(Instant::now() < deadline, "no answer");
+        front.turn();
+        owner.turn();
+    }
+    assert_eq!(front.view(), 2);
+    for _ in 0..SOME {
+        front.turn();
+        owner.turn();
+        assert_eq!(owner.shared.parting(), Parting::Begun, "it owes an answer");
+    }
+
+    // It has read the answer before the owner may end.
+    owner.lane.answer(asked, b"END\r\n");
+    for _ in 0..SOME {
+        owner.turn();
+        assert_eq!(owner.shared.parting(), Parting::Begun, "nobody has read it");
+    }
+    while owner.shared.parting() != Parting::Done {
+        assert!(Instant::now() < deadline, "it does not come to an end");
+        front.turn();
+        owner.turn();
+    }
+    assert_eq!(texts(&front.answers), [(1, b"END\r\n".to_vec())]);
+    assert_eq!(texts(&front.asks), [(2, b"get b\r\n".to_vec())]);
+}
+
+#[test]
+fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
+    let key = ClusterKey::generate().unwrap();
+    let mut owner = Turned::start(1, &key);
+    owner.adopt(&View::first(
+        view::Scheme::Coded,
+        &[process(1)],
+        &[process(0)],
+    ));
+    let register = |owner: &Turned, registered| {
+        let node = NodeId(0);
+        owner.shared.order(0, Order::Node { node, registered });
+    };
+    let here = Registered {
+        incarnation: 1,
+        address: None,
+        state: NodeState::Up,
+    };
+    for heard in [None, Some(here)] {
+        heard.inspect(|_| register(&owner, heard));
+        for _ in 0..SOME {
+            owner.turn();
+            let wishes = owner.shared.take_wishes();
+            assert!(wishes.is_empty(), "{heard:?}: {wishes:?}");
+        }
+    }
+    register(&owner, None);
+    let deadline = Instant::now() + PATIENCE;
+    let wish = loop {
+        owner.turn();
+        if let Some(wish) = owner.shared.take_wishes().pop() {
+            break wish;
+        }
+        assert!(Instant::now() < deadline, "it is gone and nobody says so");
+    };
+    assert!(!wish.view.has(process(0)));
+}

@@ -1,0 +1,115 @@
+//! A partition that is on its way to a new owner: its keys and, where the present one has all of its
+//! values and leaves, those as well.
+
+use super::member::Member;
+use super::message::Run;
+use super::operation::Effect;
+use super::parity::Stream;
+use super::process::Process;
+use super::replica::{Diverged, Xid};
+use super::view::{Parity, Partition, Place, View};
+use crate::memory::region::Region;
+use crate::planted::{Planted, is_planted};
+
+/// See the [module](self).
+pub(super) struct Arrival {
+    pub(super) partition: usize,
+    /// The view in which it began.
+    pub(super) since: u32,
+    pub(super) stream: Stream,
+    /// Where its values come to; none: they are pulled later.
+    pub(super) region: Option<Region>,
+}
+
+impl Arrival {
+    /// Begins what a view says of a process and a partition.
+    pub(super) fn begin(
+        view: &View,
+        partition: usize,
+        me: Process,
+        region_bytes: u64,
+    ) -> Option<Self> {
+        let (since, with_values) = match (view.partitions[partition], view.heir) {
+            (Partition::Arriving { process, since, .. }, _) if process == me => (since, false),
+            (_, Some(heir)) if heir.process == me && heir.place == Place::Data(partition) => {
+                (heir.since, true)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            partition,
+            since,
+            stream: Stream::joining(region_bytes, with_values),
+            region: with_values.then(|| Region::new(region_bytes)),
+        })
+    }
+
+    /// Whether it goes on in a view, or has come to its end there.
+    pub(super) fn is_of(&self, view: &View, me: Process) -> bool {
+        // In a group that began anew everybody else came later.
+        let is_later =
+            |parity: &Parity| matches!(parity, Parity::Full { since, .. } if *since > self.since);
+        match view.partitions[self.partition] {
+            Partition::Arriving { process, since, .. }
+            | Partition::Migrating { process, since, .. } => process == me && since == self.since,
+            Partition::Home(process) if process == me => {
+                self.region.is_some() && !view.parities.iter().any(is_later)
+            }
+            Partition::Home(_) => view.heir.is_some_and(|heir| {
+                let place = Place::Data(self.partition);
+                (heir.place, heir.process, heir.since) == (place, me, self.since)
+            }),
+            Partition::Recovering(_) | Partition::Lost => false,
+        }
+    }
+
+    /// Applies what is stable: to keys, and to values that are here.
+    pub(super) fn apply(&mut self, stable: Xid) -> Result<(), Diverged> {
+        while let Some((xid, operation)) = self.stream.next(stable) {
+            if let (Some(region), Effect::Put(entry)) = (&self.region, operation.effect())
+                && !is_planted(Planted::HeirOutdated)
+            {
+                // Values behind what was told come with it.
+                let missing = self.stream.missing_bytes(region.bytes());
+                let told = (region.bytes() - missing).saturating_sub(entry.address);
+                let change = operation.change();
+                let here =
+                    usize::try_from(told).map_or(change.len(), |told| told.min(change.len()));
+                region.xor(entry.address, &change[..here]);
+            }
+            if let Some(replica) = &mut self.stream.replica {
+                replica.apply(xid, &operation, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes values as they were after an operation.
+    pub(super) fn copy(&mut self, at: Xid, run: Run, bytes: &[u8]) -> Result<(), Diverged> {
+        self.apply(at)?;
+        if self.stream.units_from != Some(run.first) {
+            return Ok(());
+        }
+        let Some(region) = &self.region else {
+            return Ok(());
+        };
+        if !bytes.is_empty() {
+            region.write(run.address(), bytes);
+        }
+        let region_bytes = region.bytes();
+        self.stream.note_units(run, region_bytes);
+        Ok(())
+    }
+}
+
+impl Member {
+    /// Bytes that this process is still to be told before it has a place whole.
+    pub fn joining_bytes(&self) -> u64 {
+        let parity = self.parity.iter().flat_map(|parity| &parity.streams);
+        let arrival = self.arriving.iter().map(|arrival| &arrival.stream);
+        let streams = parity.chain(arrival);
+        streams
+            .map(|stream| stream.missing_bytes(self.shape.region_bytes))
+            .sum()
+    }
+}

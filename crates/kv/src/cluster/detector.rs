@@ -3,7 +3,8 @@
 //! Every peer is probed at an interval. A peer is *suspect* when nothing was heard of it for a
 //! while, or at once when its connection ended and was not made again within a grace; it is alive
 //! again when it is heard on a new connection or answers. Suspicion is no verdict: only a new view
-//! takes a role away.
+//! takes a role away. Time in which this process itself stood still counts for nobody's silence: where
+//! all nodes of a machine do, each would take all others for dead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -82,6 +83,8 @@ pub struct Detector {
     settings: Settings,
     peers: BTreeMap<NodeId, Peer>,
     next_number: u64,
+    /// When it was last polled.
+    polled: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,7 @@ impl Detector {
             settings,
             peers: BTreeMap::new(),
             next_number: 1,
+            polled: None,
         }
     }
 
@@ -197,8 +201,10 @@ impl Detector {
         self.peers.iter().map(|(&peer, entry)| (peer, entry.state))
     }
 
-    /// What is due; to be called again by [`Detector::next_deadline`].
+    /// What is due; to be called again by [`Detector::next_deadline`], and at the latest after two
+    /// intervals: what is beyond that counts as time in which this process stood still.
     pub fn poll(&mut self, now: Instant) -> Vec<Action> {
+        self.forgive(now);
         let mut actions = Vec::new();
         for (&id, peer) in &mut self.peers {
             let state = peer.judge(&self.settings, now);
@@ -218,6 +224,20 @@ impl Detector {
             }
         }
         actions
+    }
+
+    /// Leaves out time in which nobody could be heard here.
+    fn forgive(&mut self, now: Instant) {
+        let polled = self.polled.replace(now).unwrap_or(now);
+        let pause = now.saturating_duration_since(polled);
+        let stood = pause.saturating_sub(self.settings.interval * 2);
+        if !stood.is_zero() {
+            for peer in self.peers.values_mut() {
+                for at in std::iter::once(&mut peer.heard).chain(&mut peer.ended) {
+                    *at = (*at + stood).min(now.max(*at));
+                }
+            }
+        }
     }
 
     /// When [`Detector::poll`] has something to do next.

@@ -62,7 +62,9 @@ fn silence_makes_suspect_and_a_sign_makes_alive() {
     let mut detector = connected(start);
     detector.poll(start);
     detector.handle_heard(PEER, start + ms(100));
-    assert_eq!(changes(&detector.poll(start + ms(599))), []);
+    for at in [100, 200, 300, 400, 500, 599] {
+        assert_eq!(changes(&detector.poll(start + ms(at))), []);
+    }
     let late = detector.poll(start + ms(600));
     assert_eq!(changes(&late), [State::Suspect(Cause::Silent)]);
     detector.handle_heard(PEER, start + ms(700));
@@ -70,6 +72,24 @@ fn silence_makes_suspect_and_a_sign_makes_alive() {
     // An earlier sign does not make it younger.
     detector.handle_heard(PEER, start + ms(650));
     assert_eq!(detector.silence(PEER, start + ms(700)), Some(ms(0)));
+}
+
+#[test]
+fn time_in_which_this_process_stood_still_is_nobodys_silence() {
+    let start = Instant::now();
+    let mut detector = connected(start);
+    detector.poll(start);
+    detector.handle_disconnected(PEER, start + ms(10));
+    detector.handle_connected(PEER, start + ms(20));
+    // For a second and a half nothing was read here, whatever was sent.
+    assert_eq!(changes(&detector.poll(start + ms(1500))), []);
+    for at in [1600, 1700, 1800] {
+        assert_eq!(changes(&detector.poll(start + ms(at))), []);
+    }
+    // Of the pause 100 ms count, so it was last heard at 1420.
+    assert_eq!(changes(&detector.poll(start + ms(1899))), []);
+    let late = detector.poll(start + ms(1920));
+    assert_eq!(changes(&late), [State::Suspect(Cause::Silent)]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod registrar;
 mod report;
 mod shared;
+mod times;
 mod views;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ use mio::net::TcpListener;
 use registrar::Registrar;
 pub use report::{ChangeReport, GroupReport, NodeReport, PartitionReport, PeerReport, PeerState};
 pub(super) use shared::{Shared, Wish};
+pub(super) use times::Clock;
+pub use times::{AgreedReport, TakeoverReport};
 
 use super::NodeId;
 use super::config::{
@@ -412,6 +415,7 @@ impl Node {
         match outcome {
             Outcome::Agreed(view) => {
                 tracing::info!(group, view = view.number, "agreed");
+                self.shared.note_agreed(group, view.number);
                 self.tell(group, view);
             }
             Outcome::Refused(found) => {

@@ -57,10 +57,22 @@ impl Units {
     /// Adds one, and says whether it is new.
     pub fn add(&mut self, unit: u64) -> bool {
         let word = &mut self.words[(unit / 64) as usize];
-        let is_new = *word >> (unit % 64) & 1 == 0;
-        *word |= 1 << (unit % 64);
-        self.missing -= u64::from(is_new);
+        let bit = 1 << (unit % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        // Not `missing -= u64::from(is_new)`: inlined where its result is tested, rustc 1.95 leaves
+        // the subtraction out of a release build (rust-lang/rust#158206).
+        if is_new {
+            self.missing -= 1;
+        }
         is_new
+    }
+
+    /// Adds all of a run.
+    pub fn add_all(&mut self, run: &Run) {
+        (run.first..run.first + u64::from(run.units)).for_each(|unit| {
+            self.add(unit);
+        });
     }
 
     /// How many units of a run are there.

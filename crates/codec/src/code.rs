@@ -187,6 +187,46 @@ impl Code {
         Ok(())
     }
 
+    /// As [`rebuild`](Self::rebuild), with the splits of the mask `zeroes` as further sources: they are
+    /// known to hold zeroes and cost nothing.
+    ///
+    /// # Errors
+    /// As `rebuild`'s.
+    pub fn rebuild_beside(
+        &self,
+        target: usize,
+        sources: &[(usize, &[u8])],
+        zeroes: u64,
+        out: &mut [u8],
+    ) -> Result<(), CodeError> {
+        let splits = Splits::new(self.shape, sources)?;
+        let unknown = zeroes & !self.shape.all();
+        if unknown != 0 {
+            return Err(self.no_such_split(unknown.trailing_zeros() as usize));
+        }
+        if let Some(index) = bits(splits.mask & zeroes).next() {
+            return Err(CodeError::RepeatedSplit { index });
+        }
+        let mask = splits.mask | zeroes;
+        self.check_rebuild(target, mask, mask.count_ones() as usize)?;
+        if splits.mask == 0 {
+            out.fill(0);
+            return Ok(());
+        }
+        check_length(splits.split_bytes, out.len())?;
+        let transform = self.transform(mask, 1 << target);
+        let coefs = bits(mask).zip(transform.coefs());
+        let coefs: Vec<Coef> = coefs
+            .filter(|(index, _)| zeroes >> index & 1 == 0)
+            .map(|(_, coef)| *coef)
+            .collect();
+        let mut job = Job::new(splits.split_bytes);
+        bits(splits.mask).for_each(|index| job.source(splits.bytes[index]));
+        job.target(out);
+        self.run(&job, &coefs);
+        Ok(())
+    }
+
     /// As [`rebuild`](Self::rebuild), from and to `len` bytes of memory that others may write to
     /// meanwhile, and that is in no cache.
     ///

@@ -139,6 +139,34 @@ proptest! {
     }
 
     #[test]
+    fn data_that_are_known_to_be_zero_need_not_be_given(
+        (k, r, split, seed) in shapes(),
+        zero_count in any::<prop::sample::Index>(),
+        target in any::<prop::sample::Index>(),
+    ) {
+        prop_assume!(r > 0);
+        let zeroes = some_bits(seed ^ 2, zero_count.index(k), k);
+        let mut data = noise(seed, k * split);
+        for index in (0..k).filter(|&index| holds(zeroes, index)) {
+            data[index * split..][..split].fill(0);
+        }
+        let word = [&data[..], &oracle_parity(k, r, &data)].concat();
+        let row = |index: usize| &word[index * split..][..split];
+        let target = target.index(k + r);
+        prop_assume!(!holds(zeroes, target));
+        let others = (0..k + r).filter(|&index| index != target && !holds(zeroes, index));
+        let needed = k - zeroes.count_ones() as usize;
+        let sources: Vec<_> = others.take(needed).map(|index| (index, row(index))).collect();
+        for code in codes(k, r) {
+            let mut out = vec![0xcc; split];
+            code.rebuild_beside(target, &sources, zeroes, &mut out).unwrap();
+            prop_assert_eq!(&out[..], row(target), "{:?} {}", code, target);
+            let twice = code.rebuild_beside(target, &sources, zeroes | 1 << sources[0].0, &mut out);
+            prop_assert!(twice.is_err(), "a split that is given and known to be zero");
+        }
+    }
+
+    #[test]
     fn an_updated_parity_is_that_of_the_changed_data(
         (k, r, split, seed) in shapes(),
         changed in any::<prop::sample::Index>(),

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use cenote_kv::group::Takeover;
 use cenote_kv::group::audit::audit;
 use cenote_kv::group::marks::Marks;
-use cenote_kv::group::member::{Member, Shape};
+use cenote_kv::group::member::{Member, Outgoing, Service, Shape};
 use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
@@ -21,9 +22,12 @@ const SHAPE: Shape = Shape {
     m: 2,
     region_bytes: 8 * UNIT_BYTES,
     evicts: true,
+    service: Service::Online,
 };
 /// Longer than a lease, in nanoseconds.
 const LEASE_IS_OVER_NS: u64 = 150_000_000;
+/// Longer than anybody waits for units, in nanoseconds.
+const UNITS_ARE_LATE_NS: u64 = 250_000_000;
 
 fn process(node: u32) -> Process {
     Process {
@@ -34,16 +38,21 @@ fn process(node: u32) -> Process {
 
 /// Members whose links are perfect, and a clock.
 struct Group {
+    shape: Shape,
     members: BTreeMap<Process, Member>,
     now: u64,
+    /// Units for who recovers, where they are held back.
+    held: Option<Vec<(Process, Outgoing)>>,
 }
 
 impl Group {
     /// Everybody at home, and everything said that there is to say.
-    fn new() -> Self {
+    fn new(service: Service) -> Self {
         let mut group = Self {
+            shape: Shape { service, ..SHAPE },
             members: BTreeMap::new(),
             now: 1_000_000_000,
+            held: None,
         };
         (0..4).for_each(|node| group.start(node));
         let view = View::first(
@@ -56,7 +65,7 @@ impl Group {
     }
 
     fn start(&mut self, node: u32) {
-        let member = Member::new(process(node), SHAPE);
+        let member = Member::new(process(node), self.shape.clone());
         self.members.insert(process(node), member);
     }
 
@@ -87,7 +96,10 @@ impl Group {
                 break;
             }
             for (from, outgoing) in said {
-                if let Some(member) = self.members.get_mut(&outgoing.to) {
+                let is_units = matches!(outgoing.message, Message::Units { .. });
+                if let Some(held) = self.held.as_mut().filter(|_| is_units) {
+                    held.push((from, outgoing));
+                } else if let Some(member) = self.members.get_mut(&outgoing.to) {
                     member.handle(from, outgoing.view, outgoing.message, now);
                 }
             }
@@ -115,6 +127,19 @@ impl Group {
         let owner = self.member(node).owner(partition).expect("it is the owner");
         let proposed = owner.propose(key_hash(key), key, change);
         proposed.expect("there is room")
+    }
+
+    /// Process 0 dies, and a parity takes over what it had.
+    fn lose_the_first(&mut self) -> View {
+        self.members.remove(&process(0));
+        let view = self.member(1).view().expect("the first view").clone();
+        let view = view
+            .without(|dead| dead == process(0))
+            .expect("it was in it");
+        assert_eq!(view.partitions[0], Partition::Recovering(0));
+        assert_eq!(view.owner(0), Some(process(2)));
+        self.adopt(&view);
+        view
     }
 
     fn committed(&mut self, node: u32, partition: usize) -> u64 {
@@ -158,7 +183,7 @@ impl Group {
 
 #[test]
 fn an_operation_is_committed_when_every_parity_has_acknowledged_it() {
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     let xid = group.propose(0, 0, b"k", b"value");
     assert_eq!((xid, group.committed(0, 0)), (1, 0));
 
@@ -209,7 +234,7 @@ fn an_operation_is_committed_when_every_parity_has_acknowledged_it() {
 
 #[test]
 fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     let mut values = Vec::new();
     for number in 0..20_u8 {
         let (key, value) = (vec![b'k', number], vec![number; 900]);
@@ -219,15 +244,7 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
         group.settle();
     }
 
-    // Process 0 dies. A parity recovers what it had.
-    group.members.remove(&process(0));
-    let view = group.member(1).view().expect("the first view").clone();
-    let view = view
-        .without(|dead| dead == process(0))
-        .expect("it was in it");
-    assert_eq!(view.partitions[0], Partition::Recovering(0));
-    assert_eq!(view.owner(0), Some(process(2)));
-    group.adopt(&view);
+    let view = group.lose_the_first();
 
     // A lease of the former owner may last: nothing is served before its end.
     let key = b"new";
@@ -242,6 +259,23 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
     for (key, value) in &values {
         assert_eq!(group.read(2, 0, key).as_ref(), Some(value));
     }
+    let now = group.now;
+    let told: Vec<Takeover> = group.member(2).takeovers().copied().collect();
+    let lease_over = told[0].lease_over;
+    let began = now - LEASE_IS_OVER_NS;
+    let expected = Takeover {
+        partition: 0,
+        view: view.number,
+        began: Some(began),
+        settled: Some(began),
+        lease_over,
+        served: Some(now),
+        ended: Some(began),
+        // 20 values, of 912 bytes with what they are rounded up by.
+        rebuilt_bytes: 5 * UNIT_BYTES,
+    };
+    assert_eq!(told, [expected]);
+    assert!((began..now).contains(&lease_over), "{lease_over}");
     group.propose(2, 0, b"new", b"while it was away");
     group.settle();
 
@@ -279,7 +313,7 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
 
 #[test]
 fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     for number in 0..20_u8 {
         group.propose(0, 0, &[b'k', number], &[number; 900]);
         group.settle();
@@ -321,7 +355,7 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
 
 #[test]
 fn a_parity_that_leaves_stays_until_another_has_all() {
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     for number in 0..20_u8 {
         group.propose(1, 1, &[b'k', number], &[number; 900]);
         group.settle();
@@ -374,7 +408,7 @@ fn a_parity_that_leaves_stays_until_another_has_all() {
 
 #[test]
 fn without_a_spare_a_partition_is_served_on_at_once_by_a_parity() {
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     group.propose(0, 0, b"k", b"value");
     group.settle();
     let now = group.now;
@@ -388,7 +422,7 @@ fn without_a_spare_a_partition_is_served_on_at_once_by_a_parity() {
     assert_eq!(group.now, now, "without waiting for a lease");
 
     // Who has missed the view in which it was let go waits: it cannot know.
-    let mut group = Group::new();
+    let mut group = Group::new(Service::Online);
     group.propose(0, 0, b"k", b"value");
     group.settle();
     let now = group.now;
@@ -404,4 +438,47 @@ fn without_a_spare_a_partition_is_served_on_at_once_by_a_parity() {
     assert_eq!(group.parting(1, None), None);
     let soon = group.member(1).propose(now, Leave::Soon, |_| None);
     assert_eq!(soon, None, "nobody is left who could recover both");
+}
+
+/// What becomes of a change in another partition while one is recovered, and after it.
+fn commits_around_a_recovery(service: Service) -> [u64; 2] {
+    let mut group = Group::new(service);
+    group.propose(0, 0, b"k", &[1; 900]);
+    group.propose(1, 1, b"k", &[2; 900]);
+    group.settle();
+    group.held = Some(Vec::new());
+    group.lose_the_first();
+    group.wait(LEASE_IS_OVER_NS);
+    let missing = |group: &mut Group| {
+        let owner = group.member(2).owner(0).expect("it took over");
+        owner.missing_units()
+    };
+    assert!(missing(&mut group) > 0);
+
+    assert_eq!(group.propose(1, 1, b"new", b"meanwhile"), 2);
+    group.settle();
+    assert_eq!(group.read(1, 1, b"k"), Some(vec![2; 900]), "reads go on");
+    let while_missing = group.committed(1, 1);
+    let owner = group.member(2).owner(0).expect("it took over");
+    let changed = owner.propose(key_hash(b"k"), b"k", Change::Remove);
+    match service {
+        Service::Online => assert!(changed.is_ok()),
+        Service::Blocked => assert_eq!(changed, Err(Refusal::Closed)),
+    }
+
+    let now = group.now;
+    for (from, outgoing) in group.held.take().expect("it was set") {
+        let receiver = group.member(outgoing.to.node);
+        receiver.handle(from, outgoing.view, outgoing.message, now);
+    }
+    // Units from before what has been applied since are asked for again.
+    group.wait(UNITS_ARE_LATE_NS);
+    assert_eq!(missing(&mut group), 0);
+    [while_missing, group.committed(1, 1)]
+}
+
+#[test]
+fn changes_wait_for_a_recovery_only_where_that_is_wanted() {
+    assert_eq!(commits_around_a_recovery(Service::Online), [2, 2]);
+    assert_eq!(commits_around_a_recovery(Service::Blocked), [1, 2]);
 }

@@ -2,7 +2,7 @@
 //!
 //! Paper: \[cocytus16\] C1 to C5; what must hold is said in `cenote_lab::kv`.
 
-use cenote_lab::kv::{self, Focus, Options, Report, Scheme};
+use cenote_lab::kv::{self, Focus, Options, Report, Scheme, Service};
 
 fn assert_kept(options: &Options) -> Report {
     let report = kv::run(options);
@@ -87,6 +87,19 @@ fn every_promise_is_kept_by_copies() {
         ..Options::default()
     };
     assert_all_kept(&shape, 100);
+}
+
+#[test]
+fn every_promise_is_kept_where_changes_wait_for_recoveries() {
+    for (scheme, units) in [(Scheme::Coded, 70), (Scheme::Replicated, 12)] {
+        let shape = Options {
+            service: Service::Blocked,
+            scheme,
+            units,
+            ..Options::default()
+        };
+        assert_all_kept(&shape, 75);
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::NodeId;
 use super::etcd::{Entry, Etcd, EtcdError, Swap};
 use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX};
+use crate::group::member::Service;
 use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, View};
 use crate::group::wire::{NoMessage, decode_view};
 
@@ -98,6 +99,8 @@ pub struct ClusterConfig {
     pub lanes: usize,
     /// Whether links are encrypted after the proof of the key.
     pub sealed: bool,
+    /// What is served while values are recovered.
+    pub service: Service,
     /// The nodes of the plan: the group's slots are laid out over them, in this order.
     pub nodes: Vec<String>,
 }
@@ -112,7 +115,14 @@ struct ConfigDocument {
     region_bytes: u64,
     lanes: usize,
     sealed: bool,
+    #[serde(default, skip_serializing_if = "is_online")]
+    service: Service,
     nodes: Vec<String>,
+}
+
+/// What goes without saying, also to programs that do not know the field.
+fn is_online(service: &Service) -> bool {
+    *service == Service::Online
 }
 
 impl ClusterConfig {
@@ -180,6 +190,7 @@ impl ClusterConfig {
             region_bytes: self.region_bytes,
             lanes: self.lanes,
             sealed: self.sealed,
+            service: self.service,
             nodes: self.nodes.clone(),
         };
         serde_json::to_vec(&document).expect("text and numbers")
@@ -203,6 +214,7 @@ impl ClusterConfig {
             region_bytes: document.region_bytes,
             lanes: document.lanes,
             sealed: document.sealed,
+            service: document.service,
             nodes: document.nodes,
         };
         config.check(key)?;

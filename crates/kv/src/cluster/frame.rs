@@ -64,20 +64,29 @@ pub enum FrameError {
 /// # Errors
 /// `TooLong`.
 pub fn split(input: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
-    let Some(header) = input.first_chunk::<HEADER_BYTES>() else {
+    let Some((kind, length)) = read_header(input)? else {
         return Ok(None);
     };
-    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
-    let kind = header[4];
-    if length > PAYLOAD_BYTES_MAX {
-        return Err(FrameError::TooLong(length));
-    }
     if input.len() < HEADER_BYTES + length {
         return Ok(None);
     }
     input.advance(HEADER_BYTES);
     let payload = input.split_to(length).freeze();
     Ok(Some(Frame { kind, payload }))
+}
+
+/// Kind and length of the payload of the frame that `input` begins with; `None`: there is too little of it.
+///
+/// # Errors
+/// `TooLong`.
+pub fn read_header(input: &[u8]) -> Result<Option<(u8, usize)>, FrameError> {
+    let Some(&[a, b, c, d, kind]) = input.first_chunk::<HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    match u32::from_le_bytes([a, b, c, d]) as usize {
+        length if length > PAYLOAD_BYTES_MAX => Err(FrameError::TooLong(length)),
+        length => Ok(Some((kind, length))),
+    }
 }
 
 /// The bytes before a payload of this length.

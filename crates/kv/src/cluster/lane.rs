@@ -29,12 +29,13 @@ use super::config::{ClusterConfig, NodeState, Scheme};
 use super::detector::{Action, Cause, Detector, State};
 use super::frame::{self, Frame, kind};
 use super::links::{LinkEvent, Links, TOKENS};
-use super::node::{ChangeReport, GroupReport, Shared};
+use super::node::{ChangeReport, Clock, GroupReport, Shared};
 use crate::group::member::{Member, Shape};
 use crate::group::owner::{Owner, Refusal};
 use crate::group::process::Process;
 use crate::group::view::{self, View};
 use crate::group::wire;
+use crate::memory::buffer;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
 use forwarding::Forwarding;
 use leaving::Goodbye;
@@ -140,6 +141,7 @@ impl Lane {
             m: config.code.parities(),
             region_bytes: config.region_bytes,
             evicts: true,
+            service: config.service,
         };
         let groups = (parts.index..config.groups).step_by(config.lanes);
         let seat = |group| Seat {
@@ -377,9 +379,11 @@ impl Lane {
             return;
         }
         self.reported_at = now;
+        buffer::trim();
+        let clock = Clock::at(now);
         let reports = self.seats.iter().filter_map(|seat| {
             let view = seat.member.view()?.clone();
-            Some(GroupReport::of(seat.group, &view, &seat.member))
+            Some(GroupReport::of(seat.group, &view, &seat.member, clock))
         });
         let reports = reports.collect();
         self.shared.set_groups(self.index, reports);
@@ -553,7 +557,10 @@ impl Backend for Lane {
         let is_busy = clock.saturating_sub(self.busy_at) < BUSY_NS;
         let turn_max = if is_busy { TURN_MAX } else { IDLE_TURN_MAX };
         let wait = due.map_or(turn_max, |at| at.saturating_duration_since(now));
-        Some(wait.min(turn_max))
+        let opens = self.seats.iter().filter_map(|seat| seat.member.serves_at());
+        let opens = opens.filter(|at| *at > clock).min();
+        let opens = opens.map_or(turn_max, |at| Duration::from_nanos(at - clock));
+        Some(wait.min(turn_max).min(opens))
     }
 }
 

@@ -15,6 +15,7 @@ use mio::net::TcpStream;
 use super::NodeId;
 use super::frame::{self, Frame, FrameError, HEADER_BYTES};
 use super::handshake::{Finished, Handshake, HandshakeError};
+use crate::memory::buffer::Buffer;
 
 /// Bytes that may wait to be written; beyond, a frame is refused.
 pub const OUT_BYTES_MAX: usize = 8 << 20;
@@ -25,6 +26,8 @@ const SLICES_MAX: usize = 64;
 /// Bytes read in one go, and the most in one turn: others have their turn, too.
 pub(super) const READ_BYTES: usize = 64 << 10;
 const TURN_BYTES_MAX: usize = 1 << 20;
+/// A frame of which so much is still to come is read to where it stays.
+const LONG_BYTES_MIN: usize = 32 << 10;
 /// Plain bytes in a sealed record.
 const RECORD_BYTES_MAX: usize = SEALED_BYTES_MAX - TAG_BYTES;
 
@@ -117,6 +120,8 @@ pub struct Link {
     seal: Option<Transport>,
     /// Bytes that came and are not looked at yet: sealed ones, where frames are sealed.
     input: BytesMut,
+    /// A long frame that has come in part; what follows is its.
+    long: Option<Long>,
     /// Opened records.
     plain: BytesMut,
     out: VecDeque<Bytes>,
@@ -124,6 +129,14 @@ pub struct Link {
     gathered: BytesMut,
     /// Bytes in both.
     out_bytes: usize,
+}
+
+/// A frame on its way.
+struct Long {
+    kind: u8,
+    payload: Buffer,
+    /// Bytes of it that have come.
+    filled: usize,
 }
 
 impl Link {
@@ -135,6 +148,7 @@ impl Link {
             handshake: Some(handshake),
             seal: None,
             input: BytesMut::new(),
+            long: None,
             plain: BytesMut::new(),
             out: VecDeque::new(),
             gathered: BytesMut::from(first),
@@ -262,7 +276,12 @@ impl Link {
     ) -> Result<bool, LinkError> {
         let mut taken = 0;
         while taken < TURN_BYTES_MAX {
-            let count = match self.stream.read(scratch) {
+            let room = match &mut self.long {
+                Some(long) => &mut long.payload[long.filled..],
+                None => &mut *scratch,
+            };
+            let room_bytes = room.len();
+            let count = match self.stream.read(room) {
                 Ok(0) => return Err(LinkError::Closed),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -273,9 +292,19 @@ impl Link {
                 Err(error) => return Err(error.into()),
             };
             taken += count;
-            self.input.extend_from_slice(&scratch[..count]);
-            self.take_input(&mut each)?;
-            if count < scratch.len() && !has_ended {
+            if let Some(long) = &mut self.long {
+                long.filled += count;
+                if let Some(long) = self.long.take_if(|long| long.filled == long.payload.len()) {
+                    each(Received::Frame(Frame {
+                        kind: long.kind,
+                        payload: long.payload.freeze(),
+                    }));
+                }
+            } else {
+                self.input.extend_from_slice(&scratch[..count]);
+                self.take_input(&mut each)?;
+            }
+            if count < room_bytes && !has_ended {
                 return Ok(false);
             }
         }
@@ -307,12 +336,31 @@ impl Link {
             while let Some(frame) = frame::split(&mut self.input)? {
                 each(Received::Frame(frame));
             }
-            return Ok(());
+            return self.begin_long();
         }
         while self.open_record()? {
             while let Some(frame) = frame::split(&mut self.plain)? {
                 each(Received::Frame(frame));
             }
+        }
+        Ok(())
+    }
+
+    /// Has a long frame read to where it stays, if the input begins with one and ends in it.
+    fn begin_long(&mut self) -> Result<(), LinkError> {
+        let Some((kind, length)) = frame::read_header(&self.input)? else {
+            return Ok(());
+        };
+        let filled = self.input.len() - HEADER_BYTES;
+        if length >= filled + LONG_BYTES_MIN {
+            let mut payload = Buffer::new(length);
+            payload[..filled].copy_from_slice(&self.input[HEADER_BYTES..]);
+            self.input.clear();
+            self.long = Some(Long {
+                kind,
+                payload,
+                filled,
+            });
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 mod registrar;
 mod report;
 mod shared;
+mod times;
 mod views;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub use report::{
     ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
 };
 pub(super) use shared::{Parting, Shared, Wish};
+pub(super) use times::Clock;
+pub use times::{AgreedReport, TakeoverReport};
 
 use super::NodeId;
 use super::config::{
@@ -481,6 +484,7 @@ impl Node {
         match outcome {
             Outcome::Agreed(view) => {
                 tracing::info!(group, view = view.number, "agreed");
+                self.shared.note_agreed(group, view.number);
                 self.tell(group, view);
             }
             Outcome::Refused(found) => {

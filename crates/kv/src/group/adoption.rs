@@ -162,6 +162,7 @@ impl Member {
                 // The replica stays in its stream until all agree on what was acknowledged.
                 let replica = Replica::new(0);
                 let owner = Owner::new(index, replica, region, present);
+                self.takeovers.begin(index, view.number);
                 (owner, Some(Settling::new(view, index)))
             }
             Partition::Migrating { .. } => {

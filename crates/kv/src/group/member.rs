@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_codec::Code;
+use serde::{Deserialize, Serialize};
 
 use super::arrival::Arrival;
 use super::message::Message;
@@ -20,6 +21,7 @@ use super::process::Process;
 use super::recovery::Recovery;
 use super::replica::Diverged;
 use super::settling::Settling;
+use super::takeover::Takeovers;
 use super::view::{self, Scheme, View};
 use crate::planted::{Planted, is_planted};
 
@@ -36,6 +38,20 @@ pub struct Shape {
     pub region_bytes: u64,
     /// Whether items make room for others.
     pub evicts: bool,
+    /// What is served while values are recovered.
+    pub service: Service,
+}
+
+/// What is served while lost values are recovered.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Service {
+    /// Everything; what requests need is recovered first.
+    #[default]
+    Online,
+    /// Reads alone: a change waits until all of its group is recovered. For comparison.
+    /// Paper: \[cocytus16\] section 6.4.
+    Blocked,
 }
 
 /// One process's part in one group.
@@ -53,6 +69,9 @@ pub struct Member {
     /// When this process last answered the owner of each partition, in nanoseconds.
     pub(super) answered: Vec<Option<u64>>,
     pub(super) recovery: Recovery,
+    pub(super) takeovers: Takeovers,
+    /// Acknowledgements were held back.
+    is_mute: bool,
     pub(super) out: Vec<Outgoing>,
     /// Processes that said what cannot be.
     accused: Vec<Process>,
@@ -114,6 +133,8 @@ impl Member {
             arriving: None,
             owners: BTreeMap::new(),
             recovery: Recovery::default(),
+            takeovers: Takeovers::default(),
+            is_mute: false,
             out: Vec::new(),
             accused: Vec::new(),
             failure: None,
@@ -356,7 +377,11 @@ impl Member {
             return Ok(());
         }
         let xid = stream.latest;
-        self.send(from, Message::Ack { partition, xid });
+        if self.is_blocking() {
+            self.is_mute = true;
+        } else {
+            self.send(from, Message::Ack { partition, xid });
+        }
         self.apply(partition, stable)
     }
 
@@ -398,8 +423,12 @@ impl Member {
             return;
         }
         let mut due = Vec::new();
+        let is_blocking = self.is_blocking();
+        if self.is_mute && !is_blocking {
+            self.acknowledge_all();
+        }
         for owned in self.owners.values_mut() {
-            owned.owner.is_open = owned.is_served(now) && !owned.is_leaving;
+            owned.owner.is_open = owned.is_served(now) && !owned.is_leaving && !is_blocking;
             if owned.settling.is_none() {
                 owned.owner.sweep(now);
                 owned.owner.send(now, is_idle, &mut due);
@@ -409,6 +438,38 @@ impl Member {
             self.send(to, message);
         }
         self.pump_recovery(now);
+        self.note_takeovers(now);
+    }
+
+    /// Whether changes wait for what is recovered here: no owner commits what this member does not
+    /// acknowledge.
+    fn is_blocking(&self) -> bool {
+        let recovers = |(index, owned): (&usize, &Owned)| {
+            let slot = self
+                .view
+                .as_ref()
+                .and_then(|view| view.slot_holding(*index));
+            let is_here = slot.is_some() && slot == self.parity.as_ref().map(|parity| parity.slot);
+            is_here && (owned.settling.is_some() || owned.owner.missing_units() > 0)
+        };
+        self.shape.service == Service::Blocked && self.owners.iter().any(recovers)
+    }
+
+    /// Says what was held back.
+    fn acknowledge_all(&mut self) {
+        self.is_mute = false;
+        let (Some(view), Some(parity)) = (&self.view, &self.parity) else {
+            return;
+        };
+        let streams = parity.streams.iter().enumerate();
+        let acks: Vec<(Process, Message)> = streams
+            .filter(|(_, stream)| stream.replica.is_some())
+            .filter_map(|(partition, stream)| {
+                let xid = stream.latest;
+                Some((view.owner(partition)?, Message::Ack { partition, xid }))
+            })
+            .collect();
+        acks.into_iter().for_each(|(to, ack)| self.send(to, ack));
     }
 
     pub(super) fn advance_all(&mut self) -> Result<(), Diverged> {

@@ -29,9 +29,11 @@ mod room;
 mod sending;
 mod settling;
 mod status;
+mod takeover;
 pub mod units;
 pub mod view;
 pub mod wire;
 
 pub use sending::LEASE_NS;
 pub use status::Memory;
+pub use takeover::Takeover;

@@ -6,6 +6,7 @@
 //! Paper: \[cocytus16\] sections 3.4 and 4.2.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +17,8 @@ use super::operation::{Effect, Operation};
 use super::replica::{Basis, Diverged, Replica, Xid};
 use super::units::Units;
 use super::view::Scheme;
-use crate::memory::region::Region;
+use crate::memory::buffer::Buffer;
+use crate::memory::region::{Region, is_zero};
 use crate::memory::table::Entry;
 use crate::planted::{Planted, is_planted};
 
@@ -42,7 +44,7 @@ struct Attempt {
     /// Bit per partition.
     known: u32,
     lost: u32,
-    rest: Vec<u8>,
+    rest: Buffer,
 }
 
 /// What is left when everything known has been subtracted.
@@ -383,7 +385,7 @@ impl Parity {
         let attempt = self.attempts.remove(&run.first).expect("it is open");
         Ok(Some(Residual {
             lost: attempt.lost,
-            bytes: attempt.rest.into(),
+            bytes: attempt.rest.freeze(),
         }))
     }
 
@@ -413,7 +415,7 @@ impl Parity {
             };
             self.attempts.remove(&first);
         }
-        let mut rest = vec![0; run.bytes()];
+        let mut rest = Buffer::new(run.bytes());
         self.regions[0].copy_out(run.address(), &mut rest);
         let attempt = Attempt {
             number,
@@ -437,24 +439,60 @@ impl Parity {
     }
 
     /// Puts recovered data where the parity was. Units that are there already stay as they are.
-    pub(super) fn install(&mut self, run: Run, bytes: &[u8]) {
+    /// Says how many were new and are not all zero.
+    pub(super) fn install(&mut self, run: Run, bytes: &[u8]) -> u64 {
         let region = Arc::clone(&self.regions[0]);
         let Some((_, units)) = &mut self.held else {
-            return;
+            return 0;
         };
-        install(&region, units, run, bytes);
+        let filled = install(&region, units, run, bytes);
         self.attempts.retain(|_, attempt| !attempt.run.meets(&run));
+        filled
     }
 }
 
-/// Writes those units of a run that are not there yet; no bytes are zeroes.
-pub(super) fn install(region: &Region, units: &mut Units, run: Run, bytes: &[u8]) {
+impl Parity {
+    /// As [`install`](Self::install), of a run of which nothing is there yet, where `solve` makes the bytes of
+    /// each part of it in place. `None`: some of it is there.
+    pub(super) fn install_in_place(
+        &mut self,
+        run: Run,
+        mut solve: impl FnMut(Range<usize>, &mut [u8]),
+    ) -> Option<u64> {
+        let (_, units) = self.held.as_mut()?;
+        if units.count(&run) > 0 {
+            return None;
+        }
+        units.add_all(&run);
+        let mut filled = 0;
+        self.regions[0].fill(run.address(), run.bytes(), |range, part| {
+            solve(range, part);
+            let units = part.chunks(UNIT_BYTES as usize);
+            filled += units.filter(|unit| !is_zero(unit)).count() as u64;
+        });
+        self.attempts.retain(|_, attempt| !attempt.run.meets(&run));
+        Some(filled)
+    }
+}
+
+/// Writes those units of a run that are not there yet; no bytes are zeroes. Says how many of them are
+/// not all zero.
+pub(super) fn install(region: &Region, units: &mut Units, run: Run, bytes: &[u8]) -> u64 {
+    let filled = |part: &[u8]| u64::from(!is_zero(part));
+    if !bytes.is_empty() && units.count(&run) == 0 {
+        units.add_all(&run);
+        region.write(run.address(), bytes);
+        return bytes.chunks(UNIT_BYTES as usize).map(filled).sum();
+    }
+    let mut count = 0;
     let zeroes = [0; UNIT_BYTES as usize];
     let size = UNIT_BYTES as usize;
     for (index, unit) in (run.first..run.first + u64::from(run.units)).enumerate() {
         let part = bytes.get(index * size..(index + 1) * size);
         if units.add(unit) || is_planted(Planted::LateDataOverwrites) {
             region.write(unit * UNIT_BYTES, part.unwrap_or(&zeroes));
+            count += part.map_or(0, filled);
         }
     }
+    count
 }

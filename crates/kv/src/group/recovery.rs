@@ -8,6 +8,8 @@
 //! nothing comes of them. Paper: \[cocytus16\] sections 4.1.3, 4.2 and 5.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -20,14 +22,20 @@ use super::replica::Diverged;
 use super::sending::bytes_of;
 use super::view::{Partition, View};
 use crate::memory::allocator::ALIGN_BYTES;
+use crate::memory::buffer::Buffer;
+use crate::memory::region::is_zero;
 use crate::planted::{Planted, is_planted};
 
 /// How long an attempt, or a question for units, may take before it is made anew.
 const PATIENCE_NS: u64 = 200_000_000;
 /// Attempts of a leader at the same time.
 const ROUNDS_MAX: usize = 64;
-/// Runs of one partition that are asked for ahead of need.
+/// Runs of one partition that are asked for ahead of need, ...
 const AHEAD_MAX: usize = 8;
+/// ... and while requests are served, which wait for what is done with each.
+const AHEAD_BUSY_MAX: usize = 2;
+/// For how long a partition is busy after a request.
+const BUSY_NS: u64 = 5_000_000;
 /// Runs of one partition that are asked for at all.
 const ASKED_MAX: usize = 256;
 
@@ -133,6 +141,9 @@ impl Member {
             present.is_some_and(|present| present.count(run) < run.units)
         });
         for (index, owned) in &mut self.owners {
+            let requested = owned.owner.wanted_at.get();
+            let is_busy = requested.is_some_and(|at| now.saturating_sub(at) < BUSY_NS);
+            let ahead_max = if is_busy { AHEAD_BUSY_MAX } else { AHEAD_MAX };
             let Some(present) = owned.owner.present.as_mut() else {
                 continue;
             };
@@ -141,7 +152,7 @@ impl Member {
             }
             let asked = self.recovery.asked.range((*index, 0)..=(*index, u64::MAX));
             let again = wanted.iter().filter(|(wanted, _)| wanted == index);
-            let mut free = AHEAD_MAX.saturating_sub(asked.count() + again.count());
+            let mut free = ahead_max.saturating_sub(asked.count() + again.count());
             while free > 0 {
                 let Some(run) = present.next_missing(self.recovery.next) else {
                     break;
@@ -440,36 +451,79 @@ impl Member {
                 Some((*index, view.slot_holding(*index)?, bytes.clone()))
             })
             .collect();
-        let zeroes = vec![0; run.bytes()];
-        let known = (0..self.shape.k).filter(|index| lost >> index & 1 == 0);
-        let mut sources: Vec<(usize, &[u8])> = known.map(|index| (index, &zeroes[..])).collect();
+        // All that is known has been subtracted.
+        let zeroes = (0..self.shape.k).filter(|index| lost >> index & 1 == 0);
+        let zeroes: u64 = zeroes.map(|index| 1 << index).sum();
         let parities = residuals.iter();
-        sources.extend(parities.map(|(_, slot, bytes)| (self.shape.k + slot, &bytes[..])));
+        let parities = parities.map(|(_, slot, bytes)| (self.shape.k + slot, &bytes[..]));
+        let sources: Vec<(usize, &[u8])> = parities.collect();
         let mut solved = Vec::new();
+        let mut own = None;
         for (partition, slot, _) in &residuals {
-            let mut out = vec![0; run.bytes()];
-            if self.code.rebuild(*partition, &sources, &mut out).is_err() {
+            if view.parities[*slot].process() == Some(self.me) {
+                own = Some(*partition);
+                continue;
+            }
+            let mut out = Buffer::new(run.bytes());
+            let rebuilt = self
+                .code
+                .rebuild_beside(*partition, &sources, zeroes, &mut out);
+            if rebuilt.is_err() {
                 return Ok(());
             }
             let owner = view.parities[*slot].process();
-            solved.push((*partition, owner, Bytes::from(out)));
+            solved.push((*partition, owner, out.freeze()));
         }
         self.recovery.rounds.remove(&run.first);
+        if let Some(partition) = own {
+            self.solve_here(partition, run, &sources, zeroes);
+        }
         for (partition, owner, bytes) in solved {
-            match owner {
-                Some(owner) if owner == self.me => self.install(partition, run, &bytes),
-                Some(owner) => self.send(
-                    owner,
-                    Message::Solved {
-                        run,
-                        partition,
-                        bytes,
-                    },
-                ),
-                None => {}
+            if let Some(owner) = owner {
+                let message = Message::Solved {
+                    run,
+                    partition,
+                    bytes,
+                };
+                self.send(owner, message);
             }
         }
         Ok(())
+    }
+
+    /// Solves for the partition that this process recovers: to where it stays, if nothing of the run is
+    /// there yet.
+    fn solve_here(&mut self, partition: usize, run: Run, sources: &[(usize, &[u8])], zeroes: u64) {
+        if sources.iter().all(|(_, bytes)| is_zero(bytes)) {
+            return self.install(partition, run, &[]);
+        }
+        let code = Arc::clone(&self.code);
+        let solve = |range: Range<usize>, out: &mut [u8]| {
+            let parts = sources.iter();
+            let parts = parts.map(|(index, bytes)| (*index, &bytes[range.clone()]));
+            let parts: Vec<(usize, &[u8])> = parts.collect();
+            let solved = code.rebuild_beside(partition, &parts, zeroes, out);
+            solved.expect("who is heard has a slot of its own and said all of the run");
+        };
+        let held = self.parity.as_mut().filter(|parity| {
+            let held = parity.held();
+            held.is_some_and(|(held, _)| *held == partition)
+        });
+        match held.and_then(|parity| parity.install_in_place(run, &solve)) {
+            Some(filled) => {
+                self.takeovers.note_units(partition, filled);
+                let owned = self.owners.get_mut(&partition);
+                if let Some(present) = owned.and_then(|owned| owned.owner.present.as_mut()) {
+                    present.add_all(&run);
+                }
+                self.recovery.asked.remove(&(partition, run.first));
+            }
+            None => {
+                let mut out = Buffer::new(run.bytes());
+                solve(0..run.bytes(), &mut out);
+                self.install(partition, run, &out);
+            }
+        }
     }
 
     /// Units of a partition that this process owns have come.
@@ -484,10 +538,9 @@ impl Member {
         if held.is_some_and(|(held, _)| *held == partition)
             && let Some(parity) = &mut self.parity
         {
-            parity.install(run, bytes);
-            (run.first..run.first + u64::from(run.units)).for_each(|unit| {
-                present.add(unit);
-            });
+            let filled = parity.install(run, bytes);
+            self.takeovers.note_units(partition, filled);
+            present.add_all(&run);
         } else {
             parity::install(&owned.owner.region, present, run, bytes);
         }

@@ -4,6 +4,7 @@ use super::message::{Item, Lacks, Message, RUN_UNITS_MAX, Run, UNIT_BYTES};
 use super::owner::Owner;
 use super::process::Process;
 use super::replica::{Diverged, Xid};
+use crate::memory::buffer::Buffer;
 use crate::memory::region::Region;
 use crate::planted::{Planted, is_planted};
 use bytes::Bytes;
@@ -74,6 +75,11 @@ impl Owner {
     /// because nobody read is asked for again from then on.
     pub fn may_read(&self, now: u64) -> bool {
         self.wanted_at.set(Some(now));
+        self.has_leave(now)
+    }
+
+    /// The same, of who does not ask for any.
+    pub(super) fn has_leave(&self, now: u64) -> bool {
         let is_granted = |at: u64| now.saturating_sub(at) < LEASE_NS;
         is_planted(Planted::NoLease)
             || self
@@ -243,7 +249,7 @@ pub(super) fn bytes_of(region: &Region, run: Run) -> Bytes {
     if !region.is_touched(run.address(), run.bytes()) {
         return Bytes::new();
     }
-    region.with_parts(run.address(), run.bytes(), |parts| {
-        Bytes::from(parts.concat())
-    })
+    let mut bytes = Buffer::new(run.bytes());
+    region.copy_out(run.address(), &mut bytes);
+    bytes.freeze()
 }

@@ -68,6 +68,13 @@ impl Units {
         is_new
     }
 
+    /// Adds all of a run.
+    pub fn add_all(&mut self, run: &Run) {
+        (run.first..run.first + u64::from(run.units)).for_each(|unit| {
+            self.add(unit);
+        });
+    }
+
     /// How many units of a run are there.
     pub fn count(&self, run: &Run) -> u32 {
         let units = run.first..run.first + u64::from(run.units);

@@ -1,6 +1,7 @@
 //! Where the keys and values of a partition lie.
 
 pub mod allocator;
+pub mod buffer;
 pub mod footprint;
 pub mod region;
 pub mod table;

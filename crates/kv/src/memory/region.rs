@@ -113,6 +113,20 @@ impl Region {
         });
     }
 
+    /// Replaces a range by what `by` makes of each part of it, which is told where in the range that lies.
+    pub fn fill(&self, address: u64, bytes: usize, mut by: impl FnMut(Range<usize>, &mut [u8])) {
+        for part in self.parts(address, bytes) {
+            let mut chunk = self.lock(part.chunk);
+            if chunk.is_none() {
+                self.touched_chunks.fetch_add(1, Ordering::Relaxed);
+            }
+            by(
+                part.of,
+                &mut chunk.get_or_insert_with(zeroed_chunk)[part.at],
+            );
+        }
+    }
+
     /// Adds a delta to a range: an owner's new value is the old bytes XOR the delta.
     pub fn xor(&self, address: u64, delta: &[u8]) {
         self.change(address, delta, xor);
@@ -217,7 +231,8 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("chunks were counted as they were made")
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+/// Whether all bytes are zero; ends at the first that is not.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (lanes, rest) = bytes.as_chunks();
     lanes.iter().all(|lane| u128::from_ne_bytes(*lane) == 0) && rest.iter().all(|byte| *byte == 0)
 }

@@ -24,6 +24,7 @@ mod survey;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod told;
 mod usage;
 mod wire;
 mod worker;

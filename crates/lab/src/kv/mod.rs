@@ -20,6 +20,7 @@ mod world;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use cenote_kv::group::member::Service;
 pub use cenote_kv::group::view::Scheme;
 use cenote_kv::planted::{ALL, Planted};
 use serde::Serialize;
@@ -38,6 +39,8 @@ pub struct Options {
     pub m: usize,
     /// How values are kept.
     pub scheme: Scheme,
+    /// What is served while values are recovered.
+    pub service: Service,
     /// Steps under faults.
     pub steps: u64,
     /// Faults of processes at most: deaths and wrong suspicions.
@@ -59,6 +62,7 @@ impl Default for Options {
             k: 3,
             m: 2,
             scheme: Scheme::Coded,
+            service: Service::Online,
             steps: 4000,
             faults: 6,
             units: 12,
@@ -130,9 +134,13 @@ impl Options {
             .iter()
             .find(|(_, known)| Some(*known) == self.focus);
         let focus = focus.map_or(String::new(), |(name, _)| format!(" --focus {name}"));
+        let blocked = match self.service {
+            Service::Online => "",
+            Service::Blocked => " --blocked",
+        };
         format!(
             "cenote lab kv --seed {seed} --k {} --m {} --scheme {scheme} --steps {} --faults {} \
-             --units {} --returns {}{focus}",
+             --units {} --returns {}{focus}{blocked}",
             self.k, self.m, self.steps, self.faults, self.units, self.returns
         )
     }

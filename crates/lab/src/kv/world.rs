@@ -105,6 +105,7 @@ impl World {
             m: self.options.m,
             region_bytes: self.options.units * UNIT_BYTES,
             evicts: self.mood.evicts,
+            service: self.options.service,
         };
         self.members.insert(process, Member::new(process, shape));
     }

@@ -16,27 +16,34 @@ use crate::size::Size;
   cenote bench kv --server memcached --server memcached --server redis --mix 100:0
   cenote bench kv --server ours-3+2 --server ours-3x --server memcached --mix 50:50
   cenote bench kv --server 'spread=memcached://10.0.0.1:11211,10.0.0.2:11211' --server 'memcached*2'
-  cenote bench kv --recovery --files out --kill-at 6 --kill-at 10 \\
-    --server ours-3+2 --server 'copies@3x=memcached:group:up-copies ;; down-copies'
+  cenote bench kv --codes --mix 50:50 --depth 1
+  cenote bench kv --recovery --files out --kill-at 6 --kill-at 10 --mix 95:5 --mix 50:50
+  cenote bench kv --recovery --server ours-3+2 \\
+    --server 'copies@3x=memcached:group:up-copies ;; down-copies ;; status-copies'
 
 A server is memcached, redis or cenote (cenote-memcached beside this program), each with *N for N
 processes over which the client spreads the keys; ours-K+M or ours-Nx for a cluster of five nodes
 that `kv up` starts (etcd has to be installed), with a code or N copies, whose clients ask owners at
-once, or with -any behind it any node; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
+once, or with -any behind it any node, and with -blocked one in which changes wait while anything is
+recovered; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
 memcached or redis. HOW is a command with {port} and {mib} in it; or //ADDRESS[/PID[+PID]],... of
-nodes that run already, any of which answers for all keys; or group:UP[;;DOWN], commands that start
-nodes, saying ADDRESS and `pid NUMBER` of each on a line, and end them; {dir} is a new folder. K+M and Nx say what a group
+nodes that run already, any of which answers for all keys; or group:UP[;;DOWN[;;STATUS]], commands
+that start nodes, saying ADDRESS and `pid NUMBER` of each on a line, end them, and tell of them as
+`cenote kv status --json` does; {dir} is a new folder. K+M and Nx say what a group
 keeps of a value. The first server is ours, the others are its peers.
 
 Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that comes back is checked.
 throughput_per_cpu is requests by processor time of the servers: on a machine that the client shares
 with them, the fairest of the figures. With --recovery a node is killed at each given time while the
-load runs; --files leaves tables (CSV, JSON lines) and curves (SVG) by tenths of a second.")]
+load runs, for each mix; --files leaves tables (CSV, JSON lines) and curves (SVG) by tenths of a
+second. Clusters of ours tell when recoveries began, served and ended; of each a node is killed without
+a load, too.")]
 pub struct Args {
-    /// A store; given again, its peers [default: cenote, memcached, redis]
+    /// A store; given again, its peers [default: cenote, memcached, redis; to recover, ours-3+2,
+    /// ours-3+2-blocked, ours-3x]
     #[arg(long = "server", value_name = "SERVER")]
     servers: Vec<Server>,
-    /// Shares of reads and writes; may be given again [default: 50:50, 95:5, 100:0; to recover, 95:5]
+    /// Shares of reads and writes; may be given again [default: 50:50, 95:5, 100:0]
     #[arg(long = "mix", value_name = "READS:WRITES", value_parser = mix)]
     mixes: Vec<Mix>,
     /// Length of values: bytes, as in 512 or 4K, or zipf for 10 B to 1 KiB; may be given again
@@ -61,13 +68,16 @@ pub struct Args {
     /// Few cases, one round: whether it works, not how well
     #[arg(long)]
     quick: bool,
+    /// Compare the codes 3+2, 2+3 and 4+1, each on five nodes
+    #[arg(long, conflicts_with_all = ["servers", "recovery"])]
+    codes: bool,
     /// Kill nodes under the load
     #[arg(long)]
     recovery: bool,
     /// When one is killed, in seconds; may be given again [default: 6 and 10]
     #[arg(long, value_name = "SECONDS", requires = "recovery", value_parser = seconds)]
     kill_at: Vec<Duration>,
-    /// Leave tables and curves in this folder
+    /// Leave tables and curves in this folder, in one for each mix
     #[arg(long, value_name = "DIR", requires = "recovery")]
     files: Option<PathBuf>,
 }
@@ -106,11 +116,26 @@ const TIME_MAX: Duration = Duration::from_secs(3600);
 
 pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     let mut servers = args.servers.clone();
+    let named =
+        |names: &[&str]| -> Result<Vec<Server>> { names.iter().map(|name| name.parse()).collect() };
     if servers.is_empty() {
-        servers = vec![Server::ours()?, Server::memcached(), Server::redis()];
+        servers = if args.codes {
+            named(&["ours-3+2", "ours-2+3", "ours-4+1"])?
+        } else if args.recovery {
+            named(&["ours-3+2", "ours-3+2-blocked", "ours-3x"])?
+        } else {
+            vec![Server::ours()?, Server::memcached(), Server::redis()]
+        };
     }
     if args.recovery {
-        return recovery::run(&recovery_options(args, servers, rounds));
+        let mut mixes = vec![Mix::READS, Mix::MOSTLY_READS, Mix::HALF];
+        choose(&mut mixes, &args.mixes);
+        let mut rows = Vec::new();
+        for mix in mixes {
+            let options = recovery_options(args, servers.clone(), mix, rounds);
+            rows.extend(recovery::run(&options)?);
+        }
+        return Ok(rows);
     }
     let mut options = Options::new(servers);
     if args.quick {
@@ -136,13 +161,14 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
 fn recovery_options(
     args: &Args,
     variants: Vec<Server>,
+    mix: Mix,
     rounds: Option<usize>,
 ) -> recovery::Options {
     let mut options = recovery::Options::new(variants);
     if args.quick {
         options.rounds = 1;
     }
-    options.mix = args.mixes.first().copied().unwrap_or(options.mix);
+    options.mix = mix;
     options.sizes = args.sizes.first().copied().unwrap_or(options.sizes);
     options.shape = Shape {
         clients: args.clients.into(),
@@ -156,7 +182,8 @@ fn recovery_options(
     options.time = args.seconds.unwrap_or(options.time);
     choose(&mut options.kills, &args.kill_at);
     options.rounds = rounds.unwrap_or(options.rounds);
-    options.files.clone_from(&args.files);
+    let folder = mix.label().replace(':', "-");
+    options.files = args.files.as_ref().map(|dir| dir.join(folder));
     options
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use cenote_kv::cluster::config::{ClusterConfig, Place, Scheme};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
+use cenote_kv::group::member::Service;
 
 use super::place::{AtEtcd, Found, Known, KvDir, NAME, load_key};
 use super::start::{Addresses, Starting};
@@ -61,6 +62,9 @@ pub struct Args {
     /// Threads of each node that serve, and connections between two nodes
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
+    /// For comparison: with `blocked` changes wait while anything of their group is recovered
+    #[arg(long, value_name = "online|blocked", default_value = "online", value_parser = service, hide = true)]
+    recovery: Service,
     /// Encrypt what nodes say to each other
     #[arg(long)]
     seal: bool,
@@ -147,6 +151,14 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
+fn service(name: &str) -> Result<Service, String> {
+    match name {
+        "online" => Ok(Service::Online),
+        "blocked" => Ok(Service::Blocked),
+        _ => Err("it is online or blocked".to_owned()),
+    }
+}
+
 fn config(args: &Args) -> Result<ClusterConfig> {
     let nodes = args.nodes as usize;
     if let Some(base) = args.port
@@ -175,6 +187,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         region_bytes,
         lanes: args.lanes,
         sealed: args.seal,
+        service: args.recovery,
         nodes: (0..nodes).map(|index| format!("n{index:02}")).collect(),
     };
     // What the document may not say is the arguments' fault.

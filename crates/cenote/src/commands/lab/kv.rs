@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use cenote_lab::kv::{self, Options, Report, Scheme};
+use cenote_lab::kv::{self, Options, Report, Scheme, Service};
 
 use crate::failure::{DONE, FAILED};
 
@@ -24,6 +24,9 @@ pub struct Args {
     /// How values are kept: coded or replicated
     #[arg(long, default_value = "coded", value_parser = scheme)]
     scheme: Scheme,
+    /// Changes wait while anything is recovered, as with `kv up --recovery blocked`
+    #[arg(long)]
+    blocked: bool,
     /// Steps under faults; then everything has to become whole
     #[arg(long, value_name = "N", default_value_t = 4000)]
     steps: u64,
@@ -109,6 +112,11 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
         k: args.k.into(),
         m: args.m.into(),
         scheme: args.scheme,
+        service: if args.blocked {
+            Service::Blocked
+        } else {
+            Service::Online
+        },
         steps: args.steps,
         faults: args.faults,
         units: args.units,

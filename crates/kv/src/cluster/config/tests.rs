@@ -11,6 +11,7 @@ fn config() -> ClusterConfig {
         region_bytes: 64 << 20,
         lanes: 2,
         sealed: false,
+        service: Service::Online,
         nodes: (0..5).map(|index| format!("n{index:02}")).collect(),
     }
 }
@@ -24,6 +25,12 @@ fn documents_say_what_they_were_given() {
     let text = r#"{"version":1,"groups":5,"code":"3+2","scheme":"coded","region_bytes":67108864,"lanes":2,"sealed":false,"nodes":["n00","n01","n02","n03","n04"]}"#;
     assert_eq!(String::from_utf8(bytes.clone()).unwrap(), text);
     assert_eq!(ClusterConfig::parse("k", &bytes).unwrap(), config());
+    let blocked = ClusterConfig {
+        service: Service::Blocked,
+        ..config()
+    };
+    let bytes = blocked.to_bytes();
+    assert_eq!(ClusterConfig::parse("k", &bytes).unwrap(), blocked);
     let read = Registration::parse("k", REGISTRATION.as_bytes()).unwrap();
     assert_eq!((read.incarnation, read.state), (7, NodeState::Draining));
     assert_eq!(Registration::parse("k", &read.to_bytes()).unwrap(), read);

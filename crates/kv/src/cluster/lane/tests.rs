@@ -9,6 +9,7 @@ use super::super::detector::Settings;
 use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
+use crate::group::member::Service;
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,6 +36,7 @@ impl Turned {
     fn start(node: u32, key: &ClusterKey) -> Self {
         let me = process(node);
         let config = ClusterConfig {
+            service: Service::Online,
             groups: 1,
             code: "1+1".parse().unwrap(),
             scheme: Scheme::Coded,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::super::NodeId;
 use super::super::config::NodeState;
 use super::super::detector::{Cause, State};
+use super::times::{AgreedReport, Clock, TakeoverReport};
 use crate::group::member::Member;
 use crate::group::message::UNIT_BYTES;
 use crate::group::process::Process;
@@ -32,6 +33,9 @@ pub struct NodeReport {
     /// Its part in each group, in their order.
     #[serde(default)]
     pub groups: Vec<GroupReport>,
+    /// Views that it had agreed on lately, oldest first.
+    #[serde(default)]
+    pub agreed: Vec<AgreedReport>,
 }
 
 /// A group as one of its nodes knows it.
@@ -53,6 +57,9 @@ pub struct GroupReport {
     /// Who takes a place over from a node that leaves.
     #[serde(default)]
     pub heir: Option<HeirReport>,
+    /// Partitions that this node took over lately, oldest first.
+    #[serde(default)]
+    pub takeovers: Vec<TakeoverReport>,
     /// Bytes of values here.
     pub value_bytes: u64,
     /// Bytes of parity, or of copies, here.
@@ -97,7 +104,7 @@ pub struct PartitionReport {
 }
 
 impl GroupReport {
-    pub(in super::super) fn of(group: usize, view: &View, member: &Member) -> Self {
+    pub(in super::super) fn of(group: usize, view: &View, member: &Member, clock: Clock) -> Self {
         let node = |process: Option<Process>| process.map(|process| NodeId(process.node));
         let data = view
             .partitions
@@ -155,6 +162,10 @@ impl GroupReport {
             data: data.collect(),
             parity: parity.collect(),
             owned: owned.collect(),
+            takeovers: member
+                .takeovers()
+                .map(|takeover| TakeoverReport::of(takeover, clock))
+                .collect(),
             value_bytes: memory.values,
             parity_bytes: memory.parity,
             table_bytes: memory.tables,

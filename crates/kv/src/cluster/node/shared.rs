@@ -15,11 +15,14 @@ use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
+use super::times::AgreedReport;
 use crate::group::progress::Leave;
 use crate::group::view::View;
 
 /// Changes of peers' states that a report tells.
 const CHANGES_MAX: usize = 64;
+/// Views that it tells.
+const AGREED_MAX: usize = 256;
 
 /// A view that a lane wishes for.
 #[derive(Clone, Debug)]
@@ -64,6 +67,7 @@ pub(in super::super) struct Shared {
     groups: Mutex<Vec<Vec<GroupReport>>>,
     map: Mutex<Map>,
     changes: Mutex<VecDeque<ChangeReport>>,
+    agreed: Mutex<VecDeque<AgreedReport>>,
     failure: Mutex<Option<String>>,
     ends_soon: AtomicBool,
     parting: Mutex<Vec<Parting>>,
@@ -96,6 +100,7 @@ impl Shared {
             wishes: Mutex::default(),
             steward: OnceLock::new(),
             changes: Mutex::default(),
+            agreed: Mutex::default(),
             failure: Mutex::default(),
             started: Instant::now(),
         }
@@ -227,11 +232,13 @@ impl Shared {
     }
 
     pub(in super::super) fn note_change(&self, change: ChangeReport) {
-        let mut changes = locked(&self.changes);
-        if changes.len() == CHANGES_MAX {
-            changes.pop_front();
-        }
-        changes.push_back(change);
+        push_bounded(&mut locked(&self.changes), change, CHANGES_MAX);
+    }
+
+    /// A view that this node wished for was agreed on just now.
+    pub(super) fn note_agreed(&self, group: usize, view: u32) {
+        let agreed = AgreedReport::now(group, view);
+        push_bounded(&mut locked(&self.agreed), agreed, AGREED_MAX);
     }
 
     pub(in super::super) fn report(
@@ -265,8 +272,16 @@ impl Shared {
             peers: peers.collect(),
             changes: locked(&self.changes).iter().cloned().collect(),
             groups,
+            agreed: locked(&self.agreed).iter().copied().collect(),
         }
     }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(item);
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

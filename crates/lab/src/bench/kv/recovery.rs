@@ -5,6 +5,9 @@
 //! At the end every item is read back. What was acknowledged and is gone, although fewer nodes were
 //! killed than the variant survives, is an error, as is any wrong or stale value.
 //!
+//! A cluster of ours tells itself when recoveries began, served and ended, and how much they rebuilt
+//! (`told`). A node of it is killed without a load, too.
+//!
 //! Elsewhere: curves, tables and rows (`survey`). Paper: \[cocytus16\] 6.4, Figure 8.
 
 use std::path::PathBuf;
@@ -12,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::items::Book;
-use super::load::Load;
+use super::items::{Book, Items};
+use super::load::{Load, Target};
 use super::running::Running;
 use super::survey::{self, Survey};
 use super::tally::SLICE;
+use super::told::{self, Takeover};
 use super::{Mix, Options as Kinds, Route, Server, Shape, Sizes};
 use crate::bench::Row;
 use crate::swapping::interrupt::Interrupt;
@@ -107,7 +111,15 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
         for turn in 0..options.variants.len() {
             let index = (turn + round) % options.variants.len();
             let variant = &options.variants[index];
-            let survey = play(options, variant, round as u64, &interrupt)
+            let play = Play {
+                options,
+                variant,
+                round: round as u64,
+                interrupt: &interrupt,
+            };
+            let survey = play
+                .loaded()
+                .and_then(|survey| Ok(survey.with_idle(play.idle()?)))
                 .with_context(|| format!("{variant}, round {round}"))?;
             eprintln!("{variant}, round {round}: {survey}");
             surveys[index].push(survey);
@@ -123,49 +135,152 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
         faults.extend(found.map(|fault| format!("{variant}: {fault}")));
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(survey::rows(options, &surveys))
+    let rows = survey::rows(options, &surveys);
+    survey::print_goals(&rows);
+    Ok(rows)
 }
 
-fn play(options: &Options, variant: &Server, round: u64, interrupt: &Interrupt) -> Result<Survey> {
-    let kinds = Kinds {
-        mib: options.mib,
-        seed: options.seed,
-        ..Kinds::new(Vec::new())
-    };
-    let items = kinds.items(options.sizes)?;
-    let mut running = Running::start(variant, super::room_mib(&items))?;
-    if running.target.route == Route::ByMap {
-        // Who is asked for a key changes: as clients without the map do it.
-        running.target.route = Route::Any;
-    }
-    let target = running.target.clone();
-    let victims = victims(running.node_count(), options.seed + round);
-    ensure!(
-        victims.len() > options.kills.len(),
-        "{} nodes, of which {} are to be killed",
-        victims.len(),
-        options.kills.len()
-    );
-    let book = Book::new(&items);
-    let load = Load {
-        target: &target,
-        items: &items,
-        book: &book,
-        shape: options.shape,
-        is_tolerant: true,
-    };
-    load.fill()?;
-    let seed = options.seed + round;
-    let (tally, ()) = load.run((options.mix, seed), options.time, |began| {
-        for (kill, victim) in options.kills.iter().zip(&victims) {
-            sleep_until(began + *kill, interrupt)?;
-            running.kill(*victim)?;
-        }
-        sleep_until(began + options.time, interrupt)
-    })?;
-    let back = load.read_back()?;
-    Survey::of(tally, &back, &options.moments())
+/// One round of one variant.
+struct Play<'a> {
+    options: &'a Options,
+    variant: &'a Server,
+    round: u64,
+    interrupt: &'a Interrupt,
 }
+
+impl Play<'_> {
+    /// Its clients ask any node: who has a key changes, and those without the map are the many.
+    fn start(&self, items: &Items) -> Result<Running> {
+        let mut running = Running::start(self.variant, super::room_mib(items))?;
+        if running.target.route == Route::ByMap {
+            running.target.route = Route::Any;
+        }
+        Ok(running)
+    }
+
+    fn items(&self) -> Result<Items> {
+        let kinds = Kinds {
+            mib: self.options.mib,
+            seed: self.options.seed,
+            ..Kinds::new(Vec::new())
+        };
+        kinds.items(self.options.sizes)
+    }
+
+    fn load<'a>(&'a self, target: &'a Target, items: &'a Items, book: &'a Book) -> Load<'a> {
+        Load {
+            target,
+            items,
+            book,
+            shape: self.options.shape,
+            is_tolerant: true,
+        }
+    }
+
+    /// Nodes die under the load.
+    fn loaded(&self) -> Result<Survey> {
+        let options = self.options;
+        let items = self.items()?;
+        let mut running = self.start(&items)?;
+        let target = running.target.clone();
+        let victims = victims(running.node_count(), options.seed + self.round);
+        ensure!(
+            victims.len() > options.kills.len(),
+            "{} nodes, of which {} are to be killed",
+            victims.len(),
+            options.kills.len()
+        );
+        let book = Book::new(&items);
+        let load = self.load(&target, &items, &book);
+        load.fill()?;
+        let seed = options.seed + self.round;
+        let (tally, (began_us, killed_us)) =
+            load.run((options.mix, seed), options.time, |began| {
+                let began_us = told::now_unix_us();
+                let mut killed_us = Vec::new();
+                for (kill, victim) in options.kills.iter().zip(&victims) {
+                    sleep_until(began + *kill, self.interrupt)?;
+                    killed_us.push(told::now_unix_us());
+                    running.kill(*victim)?;
+                }
+                sleep_until(began + options.time, self.interrupt)?;
+                Ok((began_us, killed_us))
+            })?;
+        let told = self.until_recovered(&running, &killed_us)?;
+        let back = load.read_back()?;
+        let moments = options.moments();
+        let ends = told.iter().map(|told| {
+            let ends = told.iter().filter_map(|one| one.ended_unix_us);
+            let end = ends.max()?.saturating_sub(began_us);
+            Some(Duration::from_micros(end))
+        });
+        let ends: Vec<Option<Duration>> = ends.collect();
+        let survey = Survey::of(tally, &back, &moments, &ends)?;
+        Ok(survey.with_told(&killed_us, told))
+    }
+
+    /// One node dies, and nobody asks for anything meanwhile. `None` of nodes that tell nothing.
+    fn idle(&self) -> Result<Option<(u64, Vec<Takeover>)>> {
+        if !self.variant.tells() {
+            return Ok(None);
+        }
+        let items = self.items()?;
+        let mut running = self.start(&items)?;
+        let book = Book::new(&items);
+        let target = running.target.clone();
+        let load = self.load(&target, &items, &book);
+        load.fill()?;
+        let victims = victims(running.node_count(), self.options.seed + self.round);
+        let killed_us = told::now_unix_us();
+        running.kill(victims[0])?;
+        let mut told = self.until_recovered(&running, &[killed_us])?;
+        let back = load.read_back()?;
+        let is_whole = back.misses == 0 && back.is_sound() && back.failures() == 0;
+        ensure!(
+            is_whole || self.variant.redundancy.losses_max() == 0,
+            "read back: {}",
+            back.troubles()
+        );
+        Ok(told.pop().map(|told| (killed_us, told)))
+    }
+
+    /// Waits until all that was taken over is there. By kill: what followed it.
+    fn until_recovered(&self, running: &Running, killed_us: &[u64]) -> Result<Vec<Vec<Takeover>>> {
+        let deadline = Instant::now() + RECOVERED_LIMIT;
+        let grace = Instant::now() + TOLD_LIMIT;
+        loop {
+            let Some(mut all) = running.takeovers()? else {
+                return Ok(vec![Vec::new(); killed_us.len()]);
+            };
+            let first = killed_us.first().copied().unwrap_or(u64::MAX);
+            all.retain(|one| one.began_unix_us.is_none_or(|at| at >= first));
+            let is_told = !all.is_empty() || Instant::now() >= grace;
+            if is_told && all.iter().all(Takeover::is_over) {
+                let until = killed_us.iter().skip(1).copied().chain([u64::MAX]);
+                let spans = killed_us.iter().zip(until);
+                let within = |(from, to): (&u64, u64)| {
+                    let began = |one: &&Takeover| one.began_unix_us.unwrap_or(0);
+                    let all = all.iter();
+                    let found = all.filter(|one| (*from..to).contains(&began(one)));
+                    found.cloned().collect()
+                };
+                return Ok(spans.map(within).collect());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "not recovered within {RECOVERED_LIMIT:?}: {all:?}"
+            );
+            self.interrupt.sleep(LOOK_AGAIN)?;
+        }
+    }
+}
+
+/// How long recoveries may take after the load; arbitrary.
+const RECOVERED_LIMIT: Duration = Duration::from_secs(120);
+/// By when nodes have told of a recovery, if there is one: reports are made several times a second.
+const TOLD_LIMIT: Duration = Duration::from_secs(3);
+/// Looking takes time of the processors that recover, so not often.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// All nodes in the order in which they go.
 fn victims(count: usize, seed: u64) -> Vec<usize> {

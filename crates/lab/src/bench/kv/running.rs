@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::load::Target;
 use super::server::{Server, Start, announced};
+use super::told::{self, Takeover};
 use crate::swapping::confined::{Killed, detach};
 use crate::swapping::is_installed;
 use tempfile::TempDir;
@@ -18,8 +19,9 @@ use tempfile::TempDir;
 pub(super) struct Running {
     pub(super) target: Target,
     nodes: Vec<Node>,
-    /// What ends a group, and its folder.
+    /// What ends a group, what tells of it, and its folder.
     down: Vec<String>,
+    status: Vec<String>,
     folder: Option<TempDir>,
 }
 
@@ -47,11 +49,12 @@ impl Running {
             },
             nodes: Vec::new(),
             down: Vec::new(),
+            status: Vec::new(),
             folder: None,
         };
         let started = match &server.start {
             Start::Processes { command, count } => running.start_processes(command, *count, mib),
-            Start::Group { up, down } => running.start_group(up, down, mib),
+            Start::Group { up, down, status } => running.start_group([up, down, status], mib),
             Start::Running(nodes) => {
                 running.nodes = nodes
                     .iter()
@@ -85,7 +88,7 @@ impl Running {
         Ok(())
     }
 
-    fn start_group(&mut self, up: &[String], down: &[String], mib: u64) -> Result<()> {
+    fn start_group(&mut self, commands: [&[String]; 3], mib: u64) -> Result<()> {
         let folder = tempfile::tempdir().context("make a folder")?;
         let path = folder.path().display().to_string();
         self.folder = Some(folder);
@@ -93,8 +96,8 @@ impl Running {
             let placed = words.iter().map(|word| word.replace("{dir}", &path));
             placed.collect()
         };
-        let up = placed(up);
-        self.down = placed(down);
+        let [up, down, status] = commands.map(placed);
+        (self.down, self.status) = (down, status);
         let mut command = to_command(&up, 0, mib)?;
         command.stdout(Stdio::piped());
         let mut process = command.spawn().context("run it")?;
@@ -119,6 +122,20 @@ impl Running {
     pub(super) fn pids(&self) -> Vec<u32> {
         let living = self.nodes.iter().filter(|node| !node.is_killed);
         living.flat_map(|node| node.pids.iter().copied()).collect()
+    }
+
+    /// What the nodes tell of what they took over; `None`: nothing is known that would ask them.
+    ///
+    /// # Errors
+    /// They are asked, and what comes is no answer.
+    pub(super) fn takeovers(&self) -> Result<Option<Vec<Takeover>>> {
+        let Some((program, arguments)) = self.status.split_first() else {
+            return Ok(None);
+        };
+        let asked = Command::new(program).args(arguments).output();
+        let asked = asked.with_context(|| format!("run {program}"))?;
+        // Its code says whether all is well, which it is not.
+        told::takeovers(&asked.stdout).map(Some)
     }
 
     pub(super) fn node_count(&self) -> usize {

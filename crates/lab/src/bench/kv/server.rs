@@ -83,6 +83,8 @@ pub enum Start {
         up: Vec<String>,
         /// Likewise; with no words the nodes are killed.
         down: Vec<String>,
+        /// Prints what nodes tell of themselves, as `cenote kv status --json` does; may have no words.
+        status: Vec<String>,
     },
     /// Nodes that run already and are left running.
     Running(Vec<(SocketAddr, Vec<u32>)>),
@@ -124,13 +126,14 @@ impl Server {
         Ok(Self::of_processes(&name, Protocol::Memcached, command))
     }
 
-    /// Ours, five nodes with five groups of a code, or of copies.
+    /// Ours, five nodes with five groups of a code, or of copies. Where it is `blocked` changes wait
+    /// for recoveries.
     ///
     /// # Errors
     /// The path of the running program cannot be told.
-    pub fn our_cluster(redundancy: Redundancy) -> Result<Self> {
+    pub fn our_cluster(redundancy: Redundancy, is_blocked: bool) -> Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
-        let (name, scheme) = match redundancy {
+        let (mut name, mut scheme) = match redundancy {
             Redundancy::Coded { k, m } => (format!("ours-{k}+{m}"), format!("{k}+{m}")),
             Redundancy::Copies(copies) => (
                 format!("ours-{copies}x"),
@@ -138,6 +141,10 @@ impl Server {
             ),
             Redundancy::None => bail!("a cluster keeps more than the values"),
         };
+        if is_blocked {
+            name += BLOCKED;
+            scheme += " --recovery blocked";
+        }
         let command = |rest: &str| {
             let mut command = vec![program.display().to_string()];
             command.extend(words(rest));
@@ -153,6 +160,7 @@ impl Server {
             start: Start::Group {
                 up: command(&up),
                 down: command("kv down --dir {dir}"),
+                status: command("kv status --json --dir {dir}"),
             },
             route: Route::ByMap,
         })
@@ -167,10 +175,19 @@ impl Server {
             route: Route::Any,
         }
     }
+
+    /// Whether its nodes can be asked what they take over.
+    pub(super) fn tells(&self) -> bool {
+        matches!(&self.start, Start::Group { status, .. } if !status.is_empty())
+    }
 }
 
 /// Of a cluster of ours.
 const NODES: u32 = 5;
+/// Behind the name of a cluster in which changes wait for recoveries.
+const BLOCKED: &str = "-blocked";
+/// Behind that of one whose clients ask any node.
+const ANY: &str = "-any";
 /// Our program for one node.
 pub(super) const OURS: &str = "cenote-memcached";
 
@@ -180,7 +197,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// `memcached`, `redis`, `cenote`, each also with `*N`; `ours-K+M`, `ours-Nx`, each also with `-any`; or
+/// `memcached`, `redis`, `cenote`, each also with `*N`; `ours-K+M`, `ours-Nx`, with `-blocked` or `-any`; or
 /// `NAME[@REDUNDANCY]=PROTOCOL:HOW`.
 impl FromStr for Server {
     type Err = anyhow::Error;
@@ -190,13 +207,13 @@ impl FromStr for Server {
             return custom(name, how).with_context(|| format!("understand the server {text:?}"));
         }
         if let Some(redundancy) = text.strip_prefix("ours-") {
-            let (redundancy, any) = match redundancy.strip_suffix("-any") {
-                Some(redundancy) => (redundancy, true),
-                None => (redundancy, false),
-            };
-            let mut server = Self::our_cluster(kept(redundancy)?)?;
-            if any {
-                server.name.push_str("-any");
+            let any = redundancy.strip_suffix(ANY);
+            let redundancy = any.unwrap_or(redundancy);
+            let blocked = redundancy.strip_suffix(BLOCKED);
+            let kept = kept(blocked.unwrap_or(redundancy))?;
+            let mut server = Self::our_cluster(kept, blocked.is_some())?;
+            if any.is_some() {
+                server.name.push_str(ANY);
                 server.route = Route::Any;
             }
             return Ok(server);
@@ -241,10 +258,12 @@ fn custom(name: &str, how: &str) -> Result<Server> {
     let start = if let Some(nodes) = how.strip_prefix("//") {
         Start::Running(nodes.split(',').map(node).collect::<Result<_>>()?)
     } else if let Some(group) = how.strip_prefix("group:") {
-        let (up, down) = group.split_once(";;").unwrap_or((group, ""));
+        let mut commands = group.splitn(3, ";;").map(words);
+        let mut next = || commands.next().unwrap_or_default();
         Start::Group {
-            up: words(up),
-            down: words(down),
+            up: next(),
+            down: next(),
+            status: next(),
         }
     } else {
         Start::Processes {
@@ -351,10 +370,20 @@ mod tests {
             panic!("{server:?}");
         };
         assert!(up.join(" ").contains("--code 1+2 --replicated"), "{up:?}");
-        let server: Server = "b@3x=memcached:group:x up --y ;; x down".parse().unwrap();
-        assert_eq!(server.redundancy, Redundancy::Copies(3));
+        let server: Server = "ours-3+2-blocked".parse().unwrap();
+        assert_eq!(server.name, "ours-3+2-blocked");
+        let Start::Group { up, .. } = &server.start else {
+            panic!("{server:?}");
+        };
+        assert!(up.join(" ").contains("--recovery blocked"), "{up:?}");
         let (up, down) = (words("x up --y"), words("x down"));
-        assert_eq!(server.start, Start::Group { up, down });
+        for (more, status) in [("", ""), (" ;; x status", "x status")] {
+            let text = format!("b@3x=memcached:group:x up --y ;; x down{more}");
+            let server: Server = text.parse().unwrap();
+            assert_eq!(server.redundancy, Redundancy::Copies(3));
+            let (up, down, status) = (up.clone(), down.clone(), words(status));
+            assert_eq!(server.start, Start::Group { up, down, status });
+        }
         let server: Server = "c=redis:keydb --port {port}".parse().unwrap();
         assert_eq!(server.protocol, Protocol::Redis);
         for wrong in [

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::recovery::Options;
 use super::tally::{Kind, SLICE, Slice, Tally};
+use super::told::{Summary, Takeover};
 use crate::bench::Row;
 use crate::bench::apps::figures::{self, median};
 use crate::figure::{Csv, Legend, Line, Plot, Scale};
@@ -18,8 +19,10 @@ use crate::figure::{Csv, Legend, Line, Plot, Scale};
 #[derive(Clone)]
 pub(super) struct Survey {
     slices: Vec<Slice>,
-    /// Before the first kill, after each of them.
-    phases: Vec<Phase>,
+    /// Before the first kill, after each of them; in recoveries and after the last, where they are told.
+    phases: Vec<(String, Phase)>,
+    /// Of each kill, and of one without a load.
+    recoveries: Vec<(String, Recovery)>,
     /// Longest time from the first kill on in which every slice had less than half of before.
     longest_dip: Duration,
     lost_items: u64,
@@ -31,18 +34,62 @@ pub(super) struct Survey {
 #[derive(Clone, Copy)]
 struct Phase {
     rate: f64,
-    /// p50 and p99 of GETs, then of SETs, in us.
-    times: [Option<f64>; 4],
+    /// p50, p90 and p99 of GETs, then of SETs, in us.
+    times: [Option<f64>; 6],
+}
+
+/// What nodes told of one death.
+#[derive(Clone)]
+struct Recovery {
+    killed_us: u64,
+    summary: Summary,
+    takeovers: Vec<Takeover>,
+}
+
+impl Recovery {
+    fn of(killed_us: u64, takeovers: Vec<Takeover>) -> Self {
+        Self {
+            killed_us,
+            summary: Summary::of(&takeovers, killed_us),
+            takeovers,
+        }
+    }
 }
 
 impl Survey {
-    pub(super) fn of(tally: Tally, back: &Tally, moments: &[Duration]) -> Result<Self> {
-        let phases = moments
-            .windows(2)
-            .map(|two| Phase::of(&tally.slices, two[0], two[1]))
-            .collect::<Result<Vec<_>>>()?;
+    /// `ends` are the ends of the recoveries after each kill, where there are some.
+    pub(super) fn of(
+        tally: Tally,
+        back: &Tally,
+        moments: &[Duration],
+        ends: &[Option<Duration>],
+    ) -> Result<Self> {
+        let mut phases = Vec::new();
+        for (at, two) in moments.windows(2).enumerate() {
+            let name = match at {
+                0 => BEFORE.to_owned(),
+                _ => format!("after kill {at}"),
+            };
+            phases.push((name, Phase::of(&tally.slices, two[0], two[1])?));
+        }
+        let end = moments[moments.len() - 1];
+        for (at, found) in ends.iter().enumerate() {
+            let (from, next) = (moments[at + 1], moments[at + 2]);
+            if let Some(found) = found {
+                // The slice in which it ended counts.
+                let to = next.min(*found + SLICE);
+                let phase = Phase::of(&tally.slices, from, to.max(from + SLICE))?;
+                phases.push((format!("recovery {}", at + 1), phase));
+            }
+        }
+        let last = ends.iter().flatten().max().map(|last| *last + SLICE);
+        if let Some(last) = last.filter(|last| *last + SLICE <= end) {
+            let phase = Phase::of(&tally.slices, last, end)?;
+            phases.push(("recovered".to_owned(), phase));
+        }
         Ok(Self {
-            longest_dip: longest_dip(&tally.slices, moments[1], phases[0].rate),
+            longest_dip: longest_dip(&tally.slices, moments[1], phases[0].1.rate),
+            recoveries: Vec::new(),
             // A GET of the load may have missed what a SET has stored again since.
             lost_items: (back.misses + back.unserved).max(u64::from(tally.misses > 0)),
             failures: tally.failures(),
@@ -51,6 +98,36 @@ impl Survey {
             phases,
             slices: tally.slices,
         })
+    }
+
+    /// What nodes told of the kills of the load.
+    pub(super) fn with_told(mut self, killed_us: &[u64], told: Vec<Vec<Takeover>>) -> Self {
+        for (at, (killed_us, told)) in killed_us.iter().zip(told).enumerate() {
+            if !told.is_empty() {
+                let recovery = Recovery::of(*killed_us, told);
+                self.recoveries.push((format!("kill {}", at + 1), recovery));
+            }
+        }
+        self
+    }
+
+    /// And of one without a load.
+    pub(super) fn with_idle(mut self, told: Option<(u64, Vec<Takeover>)>) -> Self {
+        if let Some((killed_us, told)) = told.filter(|(_, told)| !told.is_empty()) {
+            let recovery = Recovery::of(killed_us, told);
+            self.recoveries.push((IDLE.to_owned(), recovery));
+        }
+        self
+    }
+
+    fn phase(&self, name: &str) -> Option<&Phase> {
+        let found = self.phases.iter().find(|(known, _)| known == name);
+        found.map(|(_, phase)| phase)
+    }
+
+    fn recovery(&self, name: &str) -> Option<&Summary> {
+        let found = self.recoveries.iter().find(|(known, _)| known == name);
+        found.map(|(_, recovery)| &recovery.summary)
     }
 
     /// What must not be.
@@ -93,56 +170,76 @@ impl Phase {
     }
 }
 
-fn times(slice: &Slice) -> [Option<f64>; 4] {
-    [
-        slice.quantile_us(Kind::Get, 0.5),
-        slice.quantile_us(Kind::Get, 0.99),
-        slice.quantile_us(Kind::Set, 0.5),
-        slice.quantile_us(Kind::Set, 0.99),
-    ]
+fn times(slice: &Slice) -> [Option<f64>; 6] {
+    let of = |kind| [0.5, 0.9, 0.99].map(|quantile| slice.quantile_us(kind, quantile));
+    let ([a, b, c], [d, e, f]) = (of(Kind::Get), of(Kind::Set));
+    [a, b, c, d, e, f]
 }
 
 impl fmt::Display for Survey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, phase) in self.phases.iter().enumerate() {
-            let rate = phase.rate;
-            match at {
-                0 => write!(out, "{rate:.0} requests/s")?,
-                _ => write!(out, ", {rate:.0} after kill {at}")?,
-            }
+        write!(out, "requests/s")?;
+        for (name, phase) in &self.phases {
+            write!(out, " {:.0} {name},", phase.rate)?;
         }
         let dip = self.longest_dip.as_secs_f64();
-        write!(out, "; longest dip {dip:.1} s; {}", self.troubles)
+        write!(out, " longest dip {dip:.1} s; {}", self.troubles)?;
+        for (name, recovery) in &self.recoveries {
+            write!(out, "; {name}: {}", recovery.summary)?;
+        }
+        Ok(())
     }
 }
 
 /// Metric, unit, and whether more is better; of each phase.
-const METRICS: [(&str, &str, bool); 5] = [
+const METRICS: [(&str, &str, bool); 7] = [
     ("throughput", "ops/s", true),
     ("get_p50", "us", false),
+    ("get_p90", "us", false),
     ("get_p99", "us", false),
     ("set_p50", "us", false),
+    ("set_p90", "us", false),
     ("set_p99", "us", false),
 ];
 
-fn metric(survey: &Survey, phase: usize, metric: usize) -> Option<f64> {
-    let phase = &survey.phases[phase];
+/// Names of a phase, of a recovery, and of who stands in where there is no peer.
+const BEFORE: &str = "before";
+const IDLE: &str = "idle";
+const NOBODY: &str = "none";
+
+fn metric(survey: &Survey, phase: &str, metric: usize) -> Option<f64> {
+    let phase = survey.phase(phase)?;
     match metric {
         0 => Some(phase.rate),
         _ => phase.times[metric - 1],
     }
 }
 
+/// Names in the order in which the rounds have them, each once.
+fn names<'a, T>(rounds: &'a [Survey], of: impl Fn(&'a Survey) -> &'a [(String, T)]) -> Vec<&'a str>
+where
+    T: 'a,
+{
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in rounds.iter().flat_map(of) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// The first variant beside each other one, and beside itself before the first kill.
 pub(super) fn rows(options: &Options, surveys: &[Vec<Survey>]) -> Vec<Row> {
     let (ours, peers) = surveys.split_first().expect("a variant at least");
     let name = format!("{} {}", options.variants[0], options.case());
+    let peers = options.variants[1..].iter().zip(peers);
+    let peers: Vec<(&str, &[Survey])> = peers
+        .map(|(variant, theirs)| (variant.name.as_str(), &theirs[..]))
+        .collect();
     let mut rows = Vec::new();
-    for phase in 0..=options.kills.len() {
-        let case = match phase {
-            0 => format!("{name}, before"),
-            _ => format!("{name}, after kill {phase}"),
-        };
+    for phase in names(ours, |survey| &survey.phases) {
+        let case = format!("{name}, {phase}");
         for (at, (word, unit, more)) in METRICS.into_iter().enumerate() {
             let mut push = |peer: &str, theirs: &[Survey], their_phase| {
                 let pairs: Vec<_> = ours
@@ -154,42 +251,88 @@ pub(super) fn rows(options: &Options, surveys: &[Vec<Survey>]) -> Vec<Row> {
                     rows.push(figures::row(&case, (word, unit), Some(more), peer, &pairs));
                 }
             };
-            for (variant, theirs) in options.variants[1..].iter().zip(peers) {
-                push(&variant.name, theirs, phase);
+            for (peer, theirs) in &peers {
+                push(peer, theirs, phase);
             }
-            if phase > 0 {
-                push("itself before", ours, 0);
+            if phase != BEFORE {
+                push(ITSELF, ours, BEFORE);
             }
         }
     }
     // One that stands alone has nobody beside it.
-    let nobody = ("none".to_owned(), None);
-    let mut beside: Vec<(String, Option<&Vec<Survey>>)> = options.variants[1..]
-        .iter()
-        .zip(peers)
-        .map(|(variant, theirs)| (variant.name.clone(), Some(theirs)))
-        .collect();
+    let mut beside: Vec<(&str, Option<&[Survey]>)> = Vec::new();
+    beside.extend(peers.iter().map(|(peer, theirs)| (*peer, Some(*theirs))));
     if beside.is_empty() {
-        beside.push(nobody);
+        beside.push((NOBODY, None));
     }
-    type Of = fn(&Survey) -> f64;
-    let counts: [(&str, &str, Of); 3] = [
-        ("longest_dip", "s", |one| one.longest_dip.as_secs_f64()),
-        ("requests_failed", "requests", |one| one.failures as f64),
-        ("items_lost", "items", |one| one.lost_items as f64),
-    ];
-    for (word, unit, of) in counts {
+    type Of<'a> = &'a dyn Fn(&Survey) -> Option<f64>;
+    let mut push = |case: &str, metric: (&'static str, &'static str, bool), of: Of<'_>| {
         for (peer, theirs) in &beside {
-            let theirs = |at: usize| theirs.map_or(0.0, |theirs| of(&theirs[at]));
+            let theirs = |at: usize| theirs.map_or(Some(0.0), |theirs| of(&theirs[at]));
             let pairs = ours.iter().enumerate();
-            let pairs: Vec<_> = pairs.map(|(at, one)| (of(one), theirs(at))).collect();
-            rows.push(figures::row(&name, (word, unit), Some(false), peer, &pairs));
+            // What a peer does not tell is none.
+            let pairs: Vec<_> = pairs
+                .filter_map(|(at, one)| Some((of(one)?, theirs(at).unwrap_or(0.0))))
+                .collect();
+            if !pairs.is_empty() {
+                let (word, unit, more) = metric;
+                rows.push(figures::row(case, (word, unit), Some(more), peer, &pairs));
+            }
+        }
+    };
+    for recovery in names(ours, |survey| &survey.recoveries) {
+        let case = format!("{name}, {recovery}");
+        for (word, unit, more, of) in Summary::METRICS {
+            push(&case, (word, unit, more), &|survey| {
+                of(survey.recovery(recovery)?)
+            });
         }
     }
+    push(&name, ("longest_dip", "s", false), &|one| {
+        Some(one.longest_dip.as_secs_f64())
+    });
+    push(&name, ("requests_failed", "requests", false), &|one| {
+        Some(one.failures as f64)
+    });
+    push(&name, ("items_lost", "items", false), &|one| {
+        Some(one.lost_items as f64)
+    });
     for row in &mut rows {
         row.bench = "kv";
     }
     rows
+}
+
+/// What is beside a phase where that is the same store before the first kill.
+const ITSELF: &str = "itself before";
+
+/// What is aimed at, beside what was measured: on standard error.
+pub(super) fn print_goals(rows: &[Row]) {
+    let said = |row: &Row, what: &str, is_reached: bool| {
+        let end = if is_reached { "reached" } else { "missed" };
+        eprintln!("goal: {} {} {what}, {end}", row.case, row.metric);
+    };
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let is_idle = row.case.ends_with(IDLE);
+        let is_new = !seen.contains(&(&row.case, row.metric));
+        match row.metric {
+            "recovery_rate" if is_idle && is_new => {
+                let what = format!("at least 1000 MB/s: {:.0}", row.ours);
+                said(row, &what, row.ours >= 1000.0);
+            }
+            "preparation" if is_new => {
+                let what = format!("at most 10 ms: {:.1}", row.ours);
+                said(row, &what, row.ours <= 10.0);
+            }
+            "get_p99" if row.case.contains(", recovery ") && row.peer == ITSELF => {
+                let what = format!("at most 3 times that before: {:.2}", row.ratio);
+                said(row, &what, row.ratio <= 3.0);
+            }
+            _ => continue,
+        }
+        seen.push((&row.case, row.metric));
+    }
 }
 
 /// A line of the table: one slice of one round.
@@ -200,33 +343,46 @@ struct Point<'a> {
     seconds: f64,
     operations_per_second: f64,
     get_p50_us: Option<f64>,
+    get_p90_us: Option<f64>,
     get_p99_us: Option<f64>,
     set_p50_us: Option<f64>,
+    set_p90_us: Option<f64>,
     set_p99_us: Option<f64>,
     failed: u64,
 }
 
 impl<'a> Point<'a> {
     fn of(variant: &'a str, round: usize, at: usize, slice: &Slice) -> Self {
-        let [get_p50_us, get_p99_us, set_p50_us, set_p99_us] = times(slice);
+        let [
+            get_p50_us,
+            get_p90_us,
+            get_p99_us,
+            set_p50_us,
+            set_p90_us,
+            set_p99_us,
+        ] = times(slice);
         Self {
             variant,
             round,
             seconds: seconds(at),
             operations_per_second: slice.total() as f64 / SLICE.as_secs_f64(),
             get_p50_us,
+            get_p90_us,
             get_p99_us,
             set_p50_us,
+            set_p90_us,
             set_p99_us,
             failed: slice.failed,
         }
     }
 
-    fn times(&self) -> [Option<f64>; 4] {
+    fn times(&self) -> [Option<f64>; 6] {
         [
             self.get_p50_us,
+            self.get_p90_us,
             self.get_p99_us,
             self.set_p50_us,
+            self.set_p90_us,
             self.set_p99_us,
         ]
     }
@@ -246,8 +402,10 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
         "seconds",
         "operations_per_second",
         "get_p50_us",
+        "get_p90_us",
         "get_p99_us",
         "set_p50_us",
+        "set_p90_us",
         "set_p99_us",
         "failed",
     ]);
@@ -257,7 +415,7 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
             for (at, slice) in survey.slices.iter().enumerate() {
                 let point = Point::of(&variant.name, round, at, slice);
                 let cell = |time: Option<f64>| time.map_or(String::new(), |us| us.to_string());
-                let [a, b, c, d] = point.times().map(cell);
+                let [a, b, c, d, e, f] = point.times().map(cell);
                 let rate = point.operations_per_second;
                 csv.row(&[
                     &point.variant,
@@ -268,6 +426,8 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
                     &b,
                     &c,
                     &d,
+                    &e,
+                    &f,
                     &point.failed,
                 ]);
                 lines += &(serde_json::to_string(&point)? + "\n");
@@ -276,6 +436,7 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
     }
     write(dir, "recovery.csv", csv.text())?;
     write(dir, "recovery.jsonl", &lines)?;
+    write(dir, "takeovers.csv", takeovers(options, surveys).text())?;
     let rate = |slice: &Slice| Some(slice.total() as f64 / SLICE.as_secs_f64());
     curve(dir, options, surveys, ("throughput", "requests/s"), &rate)?;
     for kind in Kind::ALL {
@@ -287,6 +448,25 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
         curve(dir, options, surveys, (name, "us"), &p99)?;
     }
     Ok(())
+}
+
+/// A line for each partition that was taken over.
+fn takeovers(options: &Options, surveys: &[Vec<Survey>]) -> Csv {
+    let head = ["variant", "round", "when"];
+    let mut csv = Csv::new(&[&head[..], &Takeover::COLUMNS].concat());
+    for (variant, rounds) in options.variants.iter().zip(surveys) {
+        for (round, survey) in rounds.iter().enumerate() {
+            for (when, recovery) in &survey.recoveries {
+                for takeover in &recovery.takeovers {
+                    let cells = takeover.cells(recovery.killed_us);
+                    let mut row: Vec<&dyn fmt::Display> = vec![&variant.name, &round, when];
+                    row.extend(cells.iter().map(|cell| cell as &dyn fmt::Display));
+                    csv.row(&row);
+                }
+            }
+        }
+    }
+    csv
 }
 
 fn curve(

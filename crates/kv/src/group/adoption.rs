@@ -12,6 +12,7 @@ use super::owner::Owner;
 use super::parity::{Parity, Stream};
 use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
+use super::room::Room;
 use super::sending::LEASE_WAIT_NS;
 use super::settling::Settling;
 use super::units::Units;
@@ -195,6 +196,7 @@ impl Member {
         };
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);
+        owner.room = Room::new(self.shape.bound);
         owner.tenure = view.number;
         Some(Owned {
             owner,

@@ -18,6 +18,7 @@ use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::recovery::Recovery;
 use super::replica::Diverged;
+use super::room::Bound;
 use super::settling::Settling;
 use super::view::{self, Scheme, View};
 use crate::planted::{Planted, is_planted};
@@ -35,6 +36,8 @@ pub struct Shape {
     pub region_bytes: u64,
     /// Whether items make room for others.
     pub evicts: bool,
+    /// What each partition may take.
+    pub bound: Bound,
 }
 
 /// One process's part in one group.

@@ -32,5 +32,6 @@ pub mod units;
 pub mod view;
 pub mod wire;
 
+pub use room::{Bound, Counts};
 pub use sending::LEASE_NS;
 pub use status::Memory;

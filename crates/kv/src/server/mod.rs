@@ -10,13 +10,16 @@
 //! What a worker serves, and how other nodes are reached, is its [`Backend`]: a server alone has
 //! [`Alone`].
 //!
-//! Bounds: input of a client by [`Limits`](crate::protocol::Limits), its replies by `replies.rs`,
-//! mailboxes by number. A client that does not read is not read from.
+//! Bounds: input of a client by [`Limits`](crate::protocol::Limits), its replies by `replies.rs`, all
+//! clients together by `buffers.rs`, mailboxes by number. A client that does not read is not read from.
 
 mod backend;
 mod batch;
+mod buffers;
 mod client;
 mod core;
+mod dump;
+pub mod files;
 mod listen;
 mod replies;
 mod session;
@@ -64,6 +67,11 @@ impl Handle {
     /// The certificates that clients are shown that come from now on.
     pub fn set_tls(&self, configuration: rustls::ServerConfig) {
         *locked(&self.0.tls) = Some(Arc::new(configuration));
+    }
+
+    /// What `stats` answers: names with values.
+    pub fn stats(&self) -> Vec<(String, String)> {
+        stats::listed(&self.0)
     }
 
     /// Ends it: replies that are written are sent as far as clients take them at once.

@@ -1,5 +1,6 @@
 //! Starting the process of a node, and waiting until it says that others can find it.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -60,6 +61,7 @@ impl Starting {
         key: &Path,
         at: Addresses,
         at_etcd: &AtEtcd,
+        serving: &[OsString],
     ) -> Result<()> {
         let folder = dir.node(name);
         create_private(&folder)?;
@@ -73,6 +75,7 @@ impl Starting {
             .args(["--listen", &at.listen.to_string()])
             .args(["--clients", &at.clients.to_string()])
             .args(at_etcd.flags())
+            .args(serving)
             .arg("--key")
             .arg(key)
             .env_remove("CENOTE_DIR")

@@ -28,7 +28,7 @@ pub const LANES_MAX: usize = 64;
 /// Most nodes; arbitrary, each keeps links to all others.
 pub const NODES_MAX: usize = 256;
 /// Bytes of values per slot: from the least that holds the largest item to 1 TiB.
-const REGION_BYTES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 40;
+pub const REGION_BYTES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 40;
 /// A recovery unit: regions are whole ones.
 const UNIT_BYTES: u64 = 4096;
 /// Longest document.

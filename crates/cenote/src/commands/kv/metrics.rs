@@ -7,7 +7,7 @@ use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::node::{GroupReport, Groups, PlaceReport};
 use cenote_kv::server::Handle;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -312,17 +312,21 @@ fn write(
         Counter => MetricType::Counter,
     };
     let mut family = encoder.encode_descriptor(name, help, None, metric_type)?;
-    let encode = |value: f64, encoder| match kind {
-        Gauge => ConstGauge::new(value).encode(encoder),
-        Counter => ConstCounter::new(value).encode(encoder),
-    };
     if let [(labels, value)] = values
         && labels.is_empty()
     {
-        return encode(*value, family);
+        return encode(kind, *value, family);
     }
     for (labels, value) in values {
-        encode(*value, family.encode_family(&labels.as_slice())?)?;
+        let labels = labels.as_slice();
+        encode(kind, *value, family.encode_family(&labels)?)?;
     }
     Ok(())
+}
+
+fn encode(kind: Kind, value: f64, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match kind {
+        Gauge => ConstGauge::new(value).encode(encoder),
+        Counter => ConstCounter::new(value).encode(encoder),
+    }
 }

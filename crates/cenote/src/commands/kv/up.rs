@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cenote_kv::cluster::config::{ClusterConfig, Place, Scheme};
+use cenote_kv::cluster::config::{ClusterConfig, Place, REGION_BYTES, Scheme};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 
@@ -168,14 +168,15 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         } else {
             Scheme::Coded
         },
-        region_bytes: 0,
+        region_bytes: *REGION_BYTES.start(),
         memory_bytes: args.memory.bytes(),
         lanes: args.lanes,
         sealed: args.seal,
         nodes: (0..nodes).map(|index| format!("n{index:02}")).collect(),
     };
-    let footprint = config.memory().1;
-    config.region_bytes = footprint.map_or(0, |footprint| footprint.region_cap(0));
+    if let Some(footprint) = config.memory().1 {
+        config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
+    }
     // What the document may not say is the arguments' fault.
     ClusterConfig::parse("the cluster", &config.to_bytes())
         .map_err(|error| Failure::usage(error.to_string(), "cenote kv up --help").into())

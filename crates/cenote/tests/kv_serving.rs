@@ -146,6 +146,14 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
         assert_eq!(said.expect("an answer"), "STORED");
         assert_eq!(client.get(key).expect("an answer"), Some(b"value".to_vec()));
     }
+    well.until("every node has said how its groups are", |status| {
+        let mut nodes = status["nodes"].as_array().expect("nodes").iter();
+        nodes.all(|node| {
+            node["report"]["groups"]
+                .as_array()
+                .is_some_and(|groups| groups.len() == 3)
+        })
+    });
     let scrape = |node: &str| {
         let log = fs::read_to_string(well.path(&format!("nodes/{node}/log"))).expect("a log");
         let address = log

@@ -59,9 +59,10 @@ pub fn run(args: &Args) -> Result<u8> {
         listen: args.listen,
         clients: args.clients,
     };
-    let at_etcd = &args.which.at_etcd;
-    let flags = args.serving.flags(&dir.node(&args.name))?;
-    starting.start(&dir, &args.name, &found.known, &key, at, at_etcd, &flags)?;
+    let flags = args
+        .serving
+        .flags(&dir.node(&args.name), &args.which.at_etcd)?;
+    starting.start(&dir, &args.name, &found.known, &key, at, &flags)?;
     let mut clients = String::new();
     starting.ready_when(&stop, |said| {
         clients = said.concat();

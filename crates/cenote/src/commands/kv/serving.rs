@@ -10,6 +10,7 @@ use cenote_kv::server::files::{Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
 use cenote_kv::server::{Settings, TcpAddress};
 
+use super::place::AtEtcd;
 use crate::failure::Failure;
 use crate::size::Size;
 
@@ -124,9 +125,10 @@ impl Serving {
         Ok((settings, files))
     }
 
-    /// The same flags for a node of its own process, whose folder is `folder`.
-    pub fn flags(&self, folder: &Path) -> Result<Vec<std::ffi::OsString>> {
-        let mut flags: Vec<std::ffi::OsString> = Vec::new();
+    /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
+    pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
+        let at_etcd = at_etcd.flags().into_iter();
+        let mut flags: Vec<std::ffi::OsString> = at_etcd.map(Into::into).collect();
         let files = [
             ("--tls-cert", &self.tls_cert),
             ("--tls-key", &self.tls_key),

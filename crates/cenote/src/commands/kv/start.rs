@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::place::{AtEtcd, Known, KvDir};
+use super::place::{Known, KvDir};
 use crate::place::create_private;
 use crate::process::{self, Identity};
 
@@ -60,8 +60,7 @@ impl Starting {
         known: &Known,
         key: &Path,
         at: Addresses,
-        at_etcd: &AtEtcd,
-        serving: &[OsString],
+        flags: &[OsString],
     ) -> Result<()> {
         let folder = dir.node(name);
         create_private(&folder)?;
@@ -74,8 +73,7 @@ impl Starting {
             .args(["--etcd", &known.etcd, "--cluster", &known.cluster])
             .args(["--listen", &at.listen.to_string()])
             .args(["--clients", &at.clients.to_string()])
-            .args(at_etcd.flags())
-            .args(serving)
+            .args(flags)
             .arg("--key")
             .arg(key)
             .env_remove("CENOTE_DIR")

@@ -109,8 +109,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut starting = Starting::default();
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
-        let flags = args.serving.flags(&dir.node(name))?;
-        starting.start(&dir, name, &known, &key_file, at, &args.at_etcd, &flags)?;
+        let flags = args.serving.flags(&dir.node(name), &args.at_etcd)?;
+        starting.start(&dir, name, &known, &key_file, at, &flags)?;
     }
     let found = Found {
         known: known.clone(),

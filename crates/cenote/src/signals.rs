@@ -22,14 +22,6 @@ pub fn on_stop(then: impl FnOnce() + Send + 'static) -> Result<Arc<AtomicBool>> 
     watch(|_| then(), None, || {})
 }
 
-/// As [`on_stop`]; `then` learns which signal it was.
-///
-/// # Errors
-/// As [`on_stop`].
-pub fn on_stop_by(then: impl FnOnce(i32) + Send + 'static) -> Result<Arc<AtomicBool>> {
-    watch(then, None, || {})
-}
-
 /// As [`on_stop`]; the second signal calls `in_haste` before it ends the process, while every
 /// other thread may be anywhere.
 ///
@@ -42,15 +34,15 @@ pub fn on_stop_or_haste(
     watch(|_| then(), None, in_haste)
 }
 
-/// As [`on_stop`], but SIGHUP only calls `on_hangup`, each time.
+/// As [`on_stop`], but SIGHUP only calls `on_hangup`, each time; `then` learns which signal it was.
 ///
 /// # Errors
 /// As [`on_stop`].
 pub fn on_stop_or_hangup(
-    then: impl FnOnce() + Send + 'static,
+    then: impl FnOnce(i32) + Send + 'static,
     on_hangup: impl FnMut() + Send + 'static,
 ) -> Result<Arc<AtomicBool>> {
-    watch(|_| then(), Some(Box::new(on_hangup)), || {})
+    watch(then, Some(Box::new(on_hangup)), || {})
 }
 
 fn watch(

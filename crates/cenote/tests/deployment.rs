@@ -54,6 +54,7 @@ fn units(folder: &Folder) -> Vec<PathBuf> {
     let names = [
         ("cenote-host.service", "cenote-host.service"),
         ("cenote-volume@.service", "cenote-volume@v0.service"),
+        ("cenote-kv.service", "cenote-kv.service"),
     ];
     let unit = |(name, instance): (&str, &str)| {
         let text = read(name).replace("/usr/bin/cenote", env!("CARGO_BIN_EXE_cenote"));
@@ -173,6 +174,37 @@ fn the_unit_of_swap_says_what_the_program_understands() {
             names.iter().any(|name| ended.stderr.contains(name)),
             "{line}: {ended:#?}"
         );
+    }
+}
+
+/// What stands in the unit, with the example of its variables, is what the program understands.
+#[test]
+fn the_unit_of_a_kv_node_says_what_the_program_understands() {
+    let folder = Folder::new();
+    let nowhere = folder.path().join("cluster.key");
+    let nowhere = nowhere.to_str().expect("UTF-8");
+    let unit = read("cenote-kv.service");
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/cenote "));
+    let line = line.expect("it starts the program");
+    let mut line = line.replace("/etc/cenote/cluster.key", nowhere);
+    for setting in read("kv.env").lines() {
+        if let Some((name, value)) = setting
+            .split_once('=')
+            .filter(|_| !setting.starts_with('#'))
+        {
+            assert!(line.contains(name), "{name}");
+            line = line.replace(&format!("${{{name}}}"), value);
+            line = line.replace(&format!("${name}"), value);
+        }
+    }
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // 2 would be wrong usage.
+    let ended = run(&words).expect(1);
+    assert!(ended.stderr.contains(nowhere), "{line}: {ended:#?}");
+    for setting in ["Restart=on-failure", "ExecReload=/bin/kill -HUP $MAINPID"] {
+        assert!(unit.lines().any(|found| found == setting), "{setting}");
     }
 }
 

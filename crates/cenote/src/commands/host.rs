@@ -134,7 +134,7 @@ fn load_key(settings: &Settings) -> Result<ClusterKey> {
 fn lend(settings: &Settings) -> Result<u8> {
     let reach: Arc<Reach> = Arc::default();
     let (at_stop, at_hangup) = (Arc::clone(&reach), Arc::clone(&reach));
-    let stop = signals::on_stop_or_hangup(move || at_stop.wake(), move || at_hangup.upgrade())?;
+    let stop = signals::on_stop_or_hangup(move |_| at_stop.wake(), move || at_hangup.upgrade())?;
     let program = succession::this_program()?;
     let key = load_key(settings)?;
     let inheritance = succession::inheritance().unwrap_or_else(|error| {

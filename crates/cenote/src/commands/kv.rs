@@ -3,8 +3,10 @@
 mod down;
 mod drain;
 mod join;
+mod metrics;
 mod node;
 mod place;
+mod serving;
 mod start;
 mod status;
 mod up;

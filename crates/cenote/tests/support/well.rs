@@ -37,6 +37,10 @@ impl Well {
         Ended::from(output.expect("the binary runs"))
     }
 
+    pub fn path(&self, of: &str) -> std::path::PathBuf {
+        self.0.path().join(of)
+    }
+
     pub fn pid(&self, of: &str) -> u32 {
         let text = fs::read_to_string(self.0.path().join(of).join("pid")).expect("a pid file");
         text.trim().parse().expect("a number")

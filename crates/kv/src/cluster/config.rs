@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::NodeId;
 use super::etcd::{Entry, Etcd, EtcdError, Swap};
-use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX};
+use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX, Seats};
 use crate::group::member::Service;
 use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, View};
 use crate::group::wire::{NoMessage, decode_view};
+use crate::memory::footprint::{Footprint, Others, Roles};
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
@@ -29,7 +30,7 @@ pub const LANES_MAX: usize = 64;
 /// Most nodes; arbitrary, each keeps links to all others.
 pub const NODES_MAX: usize = 256;
 /// Bytes of values per slot: from the least that holds the largest item to 1 TiB.
-const REGION_BYTES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 40;
+pub const REGION_BYTES: std::ops::RangeInclusive<u64> = 2 << 20..=1 << 40;
 /// A recovery unit: regions are whole ones.
 const UNIT_BYTES: u64 = 4096;
 /// Longest document.
@@ -93,8 +94,10 @@ pub struct ClusterConfig {
     pub code: Code,
     /// What parities hold.
     pub scheme: Scheme,
-    /// Bytes of values per slot, whole units of 4 KiB.
+    /// Bytes of values per slot at most, whole units of 4 KiB.
     pub region_bytes: u64,
+    /// Bytes of a node's whole memory.
+    pub memory_bytes: u64,
     /// Connections between two nodes; partitions are spread over them.
     pub lanes: usize,
     /// Whether links are encrypted after the proof of the key.
@@ -113,6 +116,7 @@ struct ConfigDocument {
     code: String,
     scheme: Scheme,
     region_bytes: u64,
+    memory_bytes: u64,
     lanes: usize,
     sealed: bool,
     #[serde(default, skip_serializing_if = "is_online")]
@@ -170,6 +174,10 @@ impl ClusterConfig {
         if self.nodes.len() > NODES_MAX {
             return malformed(format!("{} nodes, at most {NODES_MAX}", self.nodes.len()));
         }
+        if self.memory().1.is_none() {
+            let needed = "each of a node's slots takes some";
+            return malformed(format!("{} bytes of memory: {needed}", self.memory_bytes));
+        }
         for (index, name) in self.nodes.iter().enumerate() {
             check_name(name)?;
             if self.nodes[..index].contains(name) {
@@ -177,6 +185,37 @@ impl ClusterConfig {
             }
         }
         Ok(())
+    }
+
+    /// What a node plays by the plan; of nodes that play different roles the most.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        let nodes: Vec<NodeId> = (0..).map(NodeId).take(self.nodes.len()).collect();
+        let mut roles = Roles {
+            data: 0,
+            parity: 0,
+            group_data: u32::try_from(self.code.data()).expect("a group is small"),
+            are_copies: self.scheme == Scheme::Replicated,
+        };
+        if let Ok(plan) = Seats::plan(self.code, self.groups, &nodes) {
+            for node in nodes {
+                let seats = plan.of(node);
+                let data = seats.iter().filter(|seat| seat.slot < self.code.data());
+                let data = data.count() as u32;
+                roles.data = roles.data.max(data);
+                roles.parity = roles.parity.max(seats.len() as u32 - data);
+            }
+        }
+        roles
+    }
+
+    /// How a node's memory is parted: what is not for regions and tables, and what is, if that is enough.
+    #[must_use]
+    pub fn memory(&self) -> (Others, Option<Footprint>) {
+        let roles = self.roles();
+        let others = Others::new(self.memory_bytes, roles);
+        let footprint = Footprint::new(self.memory_bytes, others.all, roles);
+        (others, footprint)
     }
 
     /// As JSON.
@@ -188,6 +227,7 @@ impl ClusterConfig {
             code: self.code.to_string(),
             scheme: self.scheme,
             region_bytes: self.region_bytes,
+            memory_bytes: self.memory_bytes,
             lanes: self.lanes,
             sealed: self.sealed,
             service: self.service,
@@ -212,6 +252,7 @@ impl ClusterConfig {
             code,
             scheme: document.scheme,
             region_bytes: document.region_bytes,
+            memory_bytes: document.memory_bytes,
             lanes: document.lanes,
             sealed: document.sealed,
             service: document.service,

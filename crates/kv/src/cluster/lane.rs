@@ -30,6 +30,7 @@ use super::detector::{Action, Cause, Detector, State};
 use super::frame::{self, Frame, kind};
 use super::links::{LinkEvent, Links, TOKENS};
 use super::node::{ChangeReport, Clock, GroupReport, Shared};
+use crate::group::Bound;
 use crate::group::member::{Member, Shape};
 use crate::group::owner::{Owner, Refusal};
 use crate::group::process::Process;
@@ -120,6 +121,8 @@ pub(super) struct Parts {
     pub(super) detector: Detector,
     pub(super) shared: Arc<Shared>,
     pub(super) waker: UnixStream,
+    /// Whether items make room for others.
+    pub(super) evicts: bool,
 }
 
 /// Nanoseconds of a clock that goes on while the machine sleeps: leases run out then, too.
@@ -132,6 +135,7 @@ pub(super) fn now_ns() -> u64 {
 impl Lane {
     pub(super) fn new(parts: Parts) -> Self {
         let config = &parts.config;
+        let (others, footprint) = config.memory();
         let shape = Shape {
             scheme: match config.scheme {
                 Scheme::Coded => view::Scheme::Coded,
@@ -140,8 +144,12 @@ impl Lane {
             k: config.code.data(),
             m: config.code.parities(),
             region_bytes: config.region_bytes,
-            evicts: true,
+            evicts: parts.evicts,
             service: config.service,
+            bound: Bound {
+                footprint,
+                pending_bytes: usize::try_from(others.operations).unwrap_or(usize::MAX),
+            },
         };
         let groups = (parts.index..config.groups).step_by(config.lanes);
         let seat = |group| Seat {
@@ -485,7 +493,12 @@ impl Backend for Lane {
                 let values = allocator.region_bytes() - allocator.free_bytes();
                 figures.items += replica.table().len() as u64;
                 figures.bytes += values + replica.table().used_bytes();
-                figures.evictions += owner.evictions();
+                figures.resident_bytes += owner.resident_bytes();
+                let counts = owner.counts();
+                figures.went.evictions += counts.evictions;
+                figures.went.evicted_unfetched += counts.evicted_unfetched;
+                figures.went.reclaimed += counts.reclaimed;
+                figures.went.expired_unfetched += counts.expired_unfetched;
             }
         }
         figures

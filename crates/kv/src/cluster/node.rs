@@ -23,6 +23,7 @@ use mio::net::TcpListener;
 use registrar::Registrar;
 pub use report::{
     ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
+    PlaceReport,
 };
 pub(super) use shared::{Parting, Shared, Wish};
 pub(super) use times::Clock;
@@ -40,7 +41,7 @@ use super::layout::Seats;
 use super::links::Links;
 use crate::group::process::Process;
 use crate::group::view;
-use crate::server::{self, BindError, FIRST_TOKEN, Server, TcpAddress};
+use crate::server::{self, BindError, FIRST_TOKEN, Server};
 use views::{Outcome, Views};
 
 /// Longest wait, should a wake-up be lost.
@@ -63,8 +64,8 @@ pub struct NodeConfig {
     pub key: ClusterKey,
     /// Address of this machine at which peers connect, each lane at a port of its own.
     pub listen: IpAddr,
-    /// Address at which clients are served; with port 0 one is found.
-    pub clients: SocketAddr,
+    /// How clients are served. Threads and memory are the cluster's.
+    pub serving: server::Settings,
     /// Times of failure detection.
     pub settings: Settings,
     /// How long it may take, when it is asked to stop, until others have what it has.
@@ -144,7 +145,7 @@ impl Stop {
 }
 
 /// What a node that runs says of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Ready {
     /// Its number.
     pub node: NodeId,
@@ -152,6 +153,22 @@ pub struct Ready {
     pub peers: Vec<SocketAddr>,
     /// Where clients connect.
     pub clients: Vec<SocketAddr>,
+    /// The server of its clients.
+    pub server: server::Handle,
+    /// What it says of its groups.
+    pub groups: Groups,
+}
+
+/// The groups of a node that runs, as seen from another thread.
+#[derive(Clone)]
+pub struct Groups(Arc<Shared>);
+
+impl Groups {
+    /// What each lane last said.
+    #[must_use]
+    pub fn report(&self) -> Vec<GroupReport> {
+        self.0.groups()
+    }
 }
 
 /// Runs a node until it is asked to stop; `ready` is called once, when others can find it.
@@ -161,12 +178,14 @@ pub struct Ready {
 pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), NodeError> {
     stop.shared.thread.get_or_init(std::thread::current);
     let (mut node, server) = Node::start(config)?;
+    let handle = server.handle();
     ready(&Ready {
         node: node.id,
         peers: node.registration.peers.clone(),
         clients: node.registration.clients.clone(),
+        server: handle.clone(),
+        groups: Groups(Arc::clone(&node.shared)),
     });
-    let handle = server.handle();
     let serving = std::thread::Builder::new()
         .name("front".to_owned())
         .spawn(move || server.serve())
@@ -223,12 +242,10 @@ impl Node {
         // Registering changes the store, so the next start of this node sees a later revision.
         let incarnation = etcd.list(&place.nodes())?.revision.unsigned_abs();
         let server = Server::bind(server::Settings {
-            tcp: vec![TcpAddress {
-                address: config.clients,
-                is_plain: true,
-            }],
             workers: cluster.lanes,
-            ..server::Settings::default()
+            memory_bytes: cluster.memory_bytes,
+            buffer_bytes: cluster.memory().0.buffers,
+            ..config.serving.clone()
         })?;
         let mut listeners = Vec::new();
         let (mut bells, mut wakers) = (Vec::new(), Vec::new());
@@ -287,6 +304,7 @@ impl Node {
                 detector: Detector::new(config.settings),
                 shared: Arc::clone(&shared),
                 waker,
+                evicts: config.serving.evicts,
             }));
         }
         let waking = Arc::clone(&shared);

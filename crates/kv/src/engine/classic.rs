@@ -15,6 +15,8 @@ pub(super) struct New<'a> {
     pub(super) client_flags: u32,
     pub(super) expiry: u32,
     pub(super) marks: Marks,
+    /// The expiry of an item that an append or prepend makes where there is none.
+    pub(super) vivify: Option<u32>,
     pub(super) value: &'a [u8],
 }
 
@@ -109,6 +111,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             client_flags: store.client_flags,
             expiry: stored_expiry(store.exptime.expiry(self.partition.now())),
             marks: Marks::NONE,
+            vivify: None,
             value: store.value,
         };
         match self.put(new) {
@@ -159,8 +162,13 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 Ok(MetaStatus::Done)
             }
             StoreMode::Cas => Ok(MetaStatus::NotFound),
-            StoreMode::Replace | StoreMode::Append | StoreMode::Prepend => {
-                Ok(MetaStatus::NotStored)
+            StoreMode::Replace => Ok(MetaStatus::NotStored),
+            StoreMode::Append | StoreMode::Prepend => {
+                let Some(expiry) = new.vivify else {
+                    return Ok(MetaStatus::NotStored);
+                };
+                self.write(new.client_flags, expiry, new.marks, &[new.value])?;
+                Ok(MetaStatus::Done)
             }
         }
     }

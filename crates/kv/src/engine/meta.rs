@@ -153,6 +153,9 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             } else {
                 Marks::NONE
             },
+            vivify: set
+                .vivify
+                .map(|exptime| stored_expiry(exptime.expiry(self.partition.now()))),
             value: set.value,
         };
         let next_cas = self.partition.next_cas();
@@ -172,6 +175,14 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>) -> Result<(), Refusal> {
         let found = self.find().map(|found| P::item(&found));
         let status = match found {
+            Some(item)
+                if delete.removes_value && delete.cas.is_none_or(|asked| asked == item.cas) =>
+            {
+                match self.remove_value(delete, &item) {
+                    Ok(()) => MetaStatus::Done,
+                    Err(refusal) => return self.out_of_memory(refusal, false),
+                }
+            }
             None => {
                 self.counters.delete_misses.count();
                 MetaStatus::NotFound
@@ -198,6 +209,19 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         let dialect = self.limits.dialect;
         reply::meta_delete(self.out.text(), delete, self.key, status, dialect);
         Ok(())
+    }
+
+    /// Leaves an item without value and client flags.
+    fn remove_value(&mut self, delete: &MetaDelete<'_>, item: &Item) -> Result<(), Refusal> {
+        let mut expiry = item.expiry;
+        let mut marks = item.marks;
+        if delete.invalidates {
+            marks = marks.with(Marks::STALE).without(Marks::WON);
+            if delete.touch.is_some() {
+                expiry = expiry_of_flag(delete.touch, self.partition.now());
+            }
+        }
+        self.write(0, expiry, marks, &[])
     }
 
     pub(super) fn meta_debug(&mut self, sight: Sight) -> Result<(), Refusal> {

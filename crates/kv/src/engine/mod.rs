@@ -10,8 +10,7 @@
 //! is about no item (`stats`, `version`, `flush_all`) is not for here.
 //!
 //! Invariant: a request that ends as [`Outcome::Retry`] has written nothing and can be asked again
-//! whole. Not here: sockets, threads and clocks; what later versions' meta flags
-//! ([`Dialect::Later`](crate::protocol::Dialect)) ask for, which is parsed and not done.
+//! whole. Not here: sockets, threads and clocks.
 
 mod arithmetic;
 mod classic;

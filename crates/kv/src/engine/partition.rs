@@ -7,6 +7,7 @@
 use crate::group::marks::Marks;
 use crate::group::owner::{self, Change, Owner, Refusal};
 use crate::group::replica::Xid;
+use crate::memory::table::Entry;
 use crate::protocol::exptime::{Expiry, Exptime};
 
 /// The state of an item, without key and value.
@@ -62,6 +63,11 @@ pub trait Partition {
     -> Result<R, Refusal>;
     /// Notes that an item was fetched.
     fn note_use(&mut self, found: &Self::Found);
+    /// Shows the committed items from a hash on, as many as are at hand; says where to go on. One that cannot
+    /// shows none.
+    fn walk(&self, _from: u64, _with: &mut dyn FnMut(&[u8], &Item)) -> Option<u64> {
+        None
+    }
     /// The cas number of what the next operation makes.
     fn next_cas(&self) -> u64;
     /// The partition's time, seconds since 1970.
@@ -95,20 +101,34 @@ pub(super) fn seconds_left(expiry: u32, now: u64) -> Option<u64> {
     (expiry != NEVER).then(|| u64::from(expiry).saturating_sub(now))
 }
 
+fn item_of(entry: &Entry) -> Item {
+    Item {
+        client_flags: entry.client_flags,
+        expiry: entry.expiry,
+        cas: entry.cas,
+        marks: Marks::from_bits(entry.marks).expect("a proposal has put them there"),
+        value_bytes: entry.value_bytes,
+        last_use: entry.last_use,
+        was_hit: entry.was_hit,
+    }
+}
+
 impl Partition for Owner {
     type Found = owner::Found;
 
     fn item(found: &owner::Found) -> Item {
-        let entry = &found.entry;
-        Item {
-            client_flags: entry.client_flags,
-            expiry: entry.expiry,
-            cas: entry.cas,
-            marks: Marks::from_bits(entry.marks).expect("a proposal has put them there"),
-            value_bytes: entry.value_bytes,
-            last_use: entry.last_use,
-            was_hit: entry.was_hit,
+        item_of(&found.entry)
+    }
+
+    fn walk(&self, from: u64, with: &mut dyn FnMut(&[u8], &Item)) -> Option<u64> {
+        let replica = self.replica();
+        let stretch = replica.table().stretch(from);
+        for (_, key, entry) in stretch.items {
+            if replica.is_live(&entry) {
+                with(key, &item_of(&entry));
+            }
         }
+        stretch.next
     }
 
     fn newest(&self, hash: u64, key: &[u8]) -> Newest<owner::Found> {

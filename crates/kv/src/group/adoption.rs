@@ -13,6 +13,7 @@ use super::owner::Owner;
 use super::parity::Parity;
 use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
+use super::room::Room;
 use super::sending::LEASE_WAIT_NS;
 use super::settling::Settling;
 use super::units::Units;
@@ -180,6 +181,7 @@ impl Member {
         };
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);
+        owner.room = Room::new(self.shape.bound);
         owner.tenure = view.number;
         Some(Owned {
             owner,

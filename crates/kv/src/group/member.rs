@@ -20,6 +20,7 @@ use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::recovery::Recovery;
 use super::replica::Diverged;
+use super::room::Bound;
 use super::settling::Settling;
 use super::takeover::Takeovers;
 use super::view::{self, Scheme, View};
@@ -40,6 +41,8 @@ pub struct Shape {
     pub evicts: bool,
     /// What is served while values are recovered.
     pub service: Service,
+    /// What each partition may take.
+    pub bound: Bound,
 }
 
 /// What is served while lost values are recovered.

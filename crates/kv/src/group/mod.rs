@@ -34,6 +34,7 @@ pub mod units;
 pub mod view;
 pub mod wire;
 
+pub use room::{Bound, Counts};
 pub use sending::LEASE_NS;
 pub use status::Memory;
 pub use takeover::Takeover;

@@ -20,7 +20,7 @@ use super::marks::Marks;
 use super::message::Run;
 use super::operation::{Effect, Operation};
 use super::replica::{Diverged, Replica, Xid, space_of};
-use super::room::Sweep;
+use super::room::{Bound, Counts, Room, Sweep};
 use super::units::Units;
 use crate::memory::region::Region;
 use crate::memory::table::{Entry, Slot};
@@ -29,8 +29,6 @@ use crate::planted::{Planted, is_planted};
 /// Bits of a cas number that count operations: 1.7 * 10^13 of them. The others are the view's.
 const XID_BITS: u32 = 44;
 const VIEWS_MASK: u32 = (1 << (u64::BITS - XID_BITS)) - 1;
-/// Most bytes of operations that are under way in a partition.
-const PENDING_BYTES_MAX: usize = 64 << 20;
 /// Most operations that are under way in a partition.
 const PENDING_MAX: usize = 64 << 10;
 
@@ -149,7 +147,8 @@ pub struct Owner {
     pub(super) is_open: bool,
     /// Whether items make room for others.
     pub(super) evicts: bool,
-    pub(super) evictions: u64,
+    pub(super) counts: Counts,
+    pub(super) room: Room,
     /// Bytes that operations under way free to make room.
     pub(super) freeing_bytes: u64,
     pub(super) sweep: Sweep,
@@ -159,10 +158,11 @@ pub struct Owner {
 
 impl Owner {
     /// A partition that nobody else has: what is proposed is committed at once.
-    pub fn alone(region_bytes: u64) -> Self {
+    pub fn alone(region_bytes: u64, bound: Bound) -> Self {
         let replica = Replica::new(region_bytes);
         let region = Arc::new(Region::new(region_bytes));
         let mut owner = Self::new(0, replica, region, None);
+        owner.room = Room::alone(bound);
         owner.view = 1;
         owner.is_open = true;
         owner
@@ -189,7 +189,8 @@ impl Owner {
             backups: Vec::new(),
             is_open: false,
             evicts: true,
-            evictions: 0,
+            counts: Counts::default(),
+            room: Room::default(),
             freeing_bytes: 0,
             sweep: Sweep::default(),
             wanted_at: Cell::new(None),
@@ -205,11 +206,6 @@ impl Owner {
     /// another tenure may have been dropped.
     pub fn tenure(&self) -> u32 {
         self.tenure
-    }
-
-    /// Items that made room for others.
-    pub fn evictions(&self) -> u64 {
-        self.evictions
     }
 
     /// What is committed.
@@ -339,7 +335,7 @@ impl Owner {
                     client_flags,
                     expiry,
                     cas,
-                    address: self.place(u64::from(value_bytes))?,
+                    address: self.place(hash, key, u64::from(value_bytes))?,
                     value_bytes,
                     marks: marks.bits(),
                     ..Entry::default()
@@ -409,7 +405,9 @@ impl Owner {
     pub(super) fn check_open(&self) -> Result<(), Refusal> {
         if !self.is_open {
             Err(Refusal::Closed)
-        } else if self.pending.len() >= PENDING_MAX || self.pending_bytes >= PENDING_BYTES_MAX {
+        } else if self.pending.len() >= PENDING_MAX
+            || self.pending_bytes >= self.room.pending_bytes_max()
+        {
             Err(Refusal::Busy)
         } else {
             Ok(())

@@ -1,11 +1,17 @@
-//! Room for values: what has ended goes, and what was not read for longest makes room for others.
+//! Room for values and keys: what has ended goes, and what was not read for longest makes room for others.
 //!
 //! Items go by operations like any other, so the space is there once these are committed; until
-//! then a Put waits. Only the owner chooses. Deviation: \[cocytus16\] does not evict.
+//! then a Put waits. Only the owner chooses, also for what its backups keep: they follow, so it bounds
+//! itself by what they can hold ([`Footprint`]). In a group the region is used from its beginning up to a
+//! limit that grows, since a parity has memory for what any of its partitions uses; alone, chunks that
+//! nobody uses any more are given back to keys.
+//! Deviation: \[cocytus16\] does not evict.
 
 use super::operation::Effect;
 use super::owner::{Owner, Refusal};
 use super::replica::space_of;
+use crate::memory::footprint::Footprint;
+use crate::memory::region::CHUNK_BYTES;
 use crate::memory::table::{Entry, key_hash};
 
 /// Room that is kept at most, so that a request seldom waits for items to go.
@@ -15,6 +21,82 @@ const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_STRETCHES: usize = 8;
 /// Most items that make room for one.
 const EVICTIONS_MAX: usize = 64;
+/// What a table may grow by at once, or an eighth of what it may have.
+const TABLE_STEP_BYTES: u64 = 256 << 10;
+/// A region is sparse of which more than one part in so many is free.
+const SPARSE_PART: u64 = 8;
+/// Chunks that are looked at for one that nobody uses.
+const CHUNKS_LOOKED_AT: u64 = 16;
+
+/// What a partition may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// The memory of its node; none: its whole region, and a table of any size.
+    pub footprint: Option<Footprint>,
+    /// Bytes of operations that may be under way.
+    pub pending_bytes: usize,
+}
+
+impl Bound {
+    /// Its region is all that bounds it.
+    pub const NONE: Self = Self {
+        footprint: None,
+        pending_bytes: 64 << 20,
+    };
+}
+
+/// Items that went without being asked to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// They made room for others.
+    pub evictions: u64,
+    /// Of these those that nobody had fetched.
+    pub evicted_unfetched: u64,
+    /// They had ended.
+    pub reclaimed: u64,
+    /// Of these those that nobody had fetched.
+    pub expired_unfetched: u64,
+}
+
+/// How a partition uses its memory.
+#[derive(Debug)]
+pub(super) struct Room {
+    bound: Bound,
+    /// Chunks are given back: nobody else has them.
+    is_alone: bool,
+    /// The region is used up to here.
+    limit: u64,
+    /// Where the search for a chunk that nobody uses goes on.
+    chunk: u64,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new(Bound::NONE)
+    }
+}
+
+impl Room {
+    pub(super) fn new(bound: Bound) -> Self {
+        Self {
+            bound,
+            is_alone: false,
+            limit: 0,
+            chunk: 0,
+        }
+    }
+
+    pub(super) fn alone(bound: Bound) -> Self {
+        Self {
+            is_alone: true,
+            ..Self::new(bound)
+        }
+    }
+
+    pub(super) fn pending_bytes_max(&self) -> usize {
+        self.bound.pending_bytes
+    }
+}
 
 /// The search for items that have ended.
 #[derive(Debug)]
@@ -41,6 +123,11 @@ impl Default for Sweep {
 }
 
 impl Owner {
+    /// Items that went without being asked to.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
     /// there are items that end. To be called often.
     pub fn sweep(&mut self, now: u64) {
@@ -68,6 +155,7 @@ impl Owner {
             has_found |= !dead.is_empty();
             for (hash, key, entry) in &dead {
                 self.free_by_removal(*hash, key, entry);
+                self.count_reclaimed(entry);
             }
             self.sweep.to = next.unwrap_or(0);
             if next.is_none() {
@@ -91,10 +179,25 @@ impl Owner {
         bytes
     }
 
-    /// Takes space whose units are all here.
-    pub(super) fn place(&mut self, bytes: u64) -> Result<u64, Refusal> {
+    /// Takes space whose units are all here, for the value of a key.
+    pub(super) fn place(&mut self, hash: u64, key: &[u8], bytes: u64) -> Result<u64, Refusal> {
+        if bytes > self.region_bytes_max() {
+            return Err(Refusal::NoSpace);
+        }
+        let grows = |owner: &Self| {
+            let table = owner.replica.table();
+            table.grows_for(key.len()) && table.find(hash, key).is_none()
+        };
+        if self.evicts && self.lacks_table(2) && grows(self) && !self.give_chunk_back() {
+            // One comes, one goes: the table stays as it is.
+            self.make_room(1);
+        }
         loop {
-            if let Some(address) = self.replica.allocator_mut().allocate(bytes) {
+            let lacks_table = self.lacks_table(1) && grows(self);
+            if lacks_table && self.give_chunk_back() {
+                continue;
+            }
+            if !lacks_table && let Some(address) = self.take(bytes) {
                 let entry = Entry {
                     address,
                     value_bytes: u32::try_from(bytes).expect("it was one"),
@@ -108,18 +211,17 @@ impl Owner {
                         freed.expect("it was just taken");
                     });
             }
-            if bytes > self.replica.allocator().region_bytes() {
-                return Err(Refusal::NoSpace);
-            }
             if !self.evicts {
-                let is_freeing = self.freeing_bytes > 0 || self.sweep_some();
+                let is_freeing =
+                    self.freeing_bytes > 0 || (self.sweep.is_needed && self.sweep_some());
                 match is_freeing {
                     true if self.pending.is_empty() => continue,
                     true => return Err(Refusal::Busy),
                     false => return Err(Refusal::NoSpace),
                 }
             }
-            let is_freeing = self.freeing_bytes >= bytes || self.make_room(bytes);
+            let wanted = if lacks_table { 1 } else { bytes };
+            let is_freeing = self.freeing_bytes >= wanted || self.make_room(wanted);
             if !self.pending.is_empty() {
                 return Err(Refusal::Busy);
             }
@@ -129,12 +231,142 @@ impl Owner {
         }
     }
 
+    /// Takes space, if there is memory for it.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let Some(footprint) = self.room.bound.footprint else {
+            return self.replica.allocator_mut().allocate(bytes);
+        };
+        if !self.room.is_alone {
+            let limit = self.limit();
+            let allocator = self.replica.allocator_mut();
+            return allocator.allocate_below(bytes, limit).or_else(|| {
+                let limit = self.grow(bytes)?;
+                self.replica.allocator_mut().allocate_below(bytes, limit)
+            });
+        }
+        let cap = footprint.region_cap(self.table_bytes() + self.table_step());
+        let low = self.is_sparse().then(|| {
+            let address = self.replica.allocator_mut().allocate_low(bytes)?;
+            self.keep_if_within(cap, address, bytes)
+        });
+        low.flatten().or_else(|| {
+            let address = self.replica.allocator_mut().allocate(bytes)?;
+            self.keep_if_within(cap, address, bytes)
+        })
+    }
+
+    /// Whether much of what values take of memory is free: then the next ones go to the lowest places, so that
+    /// chunks can be given back when those before them have gone.
+    fn is_sparse(&self) -> bool {
+        let allocator = self.replica.allocator();
+        let used = allocator.region_bytes() - allocator.free_bytes();
+        let touched = self.region.touched_bytes();
+        touched > used + (touched / SPARSE_PART).max(2 * CHUNK_BYTES)
+    }
+
+    /// Gives a place back for which there is no memory.
+    fn keep_if_within(&mut self, cap: u64, address: u64, bytes: u64) -> Option<u64> {
+        let length = usize::try_from(bytes).expect("it is shorter than its region");
+        let lacking = self.region.lacking_bytes(address, length);
+        if lacking > 0 && self.region.touched_bytes() + lacking > cap {
+            let freed = self.replica.allocator_mut().free(address, bytes);
+            freed.expect("it was just taken");
+            return None;
+        }
+        Some(address)
+    }
+
+    /// The longest that the region can come to be.
+    fn region_bytes_max(&self) -> u64 {
+        let bytes = self.replica.allocator().region_bytes();
+        let footprint = self.room.bound.footprint;
+        footprint.map_or(bytes, |footprint| footprint.region_cap(0).min(bytes))
+    }
+
+    /// Up to where the region is used. What a former owner used, and what there is memory for already, is.
+    fn limit(&self) -> u64 {
+        let allocator = self.replica.allocator();
+        if self.room.bound.footprint.is_none() {
+            return allocator.region_bytes();
+        }
+        let used = allocator.used_end().max(self.region.touched_bytes());
+        self.room.limit.max(used).min(allocator.region_bytes())
+    }
+
+    /// Has more of the region used, if there is memory for it; says up to where.
+    fn grow(&mut self, bytes: u64) -> Option<u64> {
+        let footprint = self.room.bound.footprint?;
+        let table = self.table_bytes() + self.table_step();
+        let table = table.max(footprint.table_reserve());
+        let limit = footprint.grown(self.limit(), bytes, table)?;
+        let limit = limit.min(self.replica.allocator().region_bytes());
+        (limit > self.limit()).then(|| {
+            self.room.limit = limit;
+            limit
+        })
+    }
+
+    /// Memory that is taken for values and keys.
+    pub fn resident_bytes(&self) -> u64 {
+        self.region.touched_bytes() + self.table_bytes()
+    }
+
+    /// What a replica takes beside values.
+    fn table_bytes(&self) -> u64 {
+        let replica = &self.replica;
+        replica.table().resident_bytes() + replica.allocator().resident_bytes()
+    }
+
+    fn table_step(&self) -> u64 {
+        let footprint = self.room.bound.footprint;
+        footprint.map_or(0, |footprint| {
+            TABLE_STEP_BYTES.min(footprint.table_cap(0) / 8)
+        })
+    }
+
+    /// Whether the table has no room for so many steps.
+    fn lacks_table(&self, steps: u64) -> bool {
+        let Some(footprint) = self.room.bound.footprint else {
+            return false;
+        };
+        let region = if self.room.is_alone {
+            self.region.touched_bytes()
+        } else {
+            self.limit()
+        };
+        self.table_bytes() + steps * self.table_step() > footprint.table_cap(region)
+    }
+
+    /// Gives a chunk of the region back that nobody uses.
+    fn give_chunk_back(&mut self) -> bool {
+        let allocator = self.replica.allocator();
+        let chunks = allocator.region_bytes() / CHUNK_BYTES;
+        if !self.room.is_alone || chunks == 0 {
+            return false;
+        }
+        for _ in 0..CHUNKS_LOOKED_AT.min(chunks) {
+            self.room.chunk = (self.room.chunk + 1) % chunks;
+            let address = self.room.chunk * CHUNK_BYTES;
+            if self.region.is_touched(address, 1) && allocator.is_free(address, CHUNK_BYTES) {
+                self.region.release(address, CHUNK_BYTES);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Lets items go ahead of need, so that what comes next does not wait for it.
     pub(super) fn keep_room(&mut self) {
+        if !self.evicts || self.backups.is_empty() {
+            return;
+        }
+        let limit = self.limit();
         let allocator = self.replica.allocator();
-        let reserve = (allocator.region_bytes() / 64).min(RESERVE_BYTES_MAX);
-        let room = allocator.free_bytes() + self.freeing_bytes;
-        if self.evicts && !self.backups.is_empty() && room < reserve {
+        let reserve = (limit / 64).min(RESERVE_BYTES_MAX);
+        // Beyond the limit nothing is used.
+        let free = allocator.free_bytes() + limit - allocator.region_bytes();
+        let room = free + self.freeing_bytes;
+        if room < reserve && self.grow(reserve).is_none() {
             self.make_room(reserve - room);
         }
     }
@@ -158,8 +390,18 @@ impl Owner {
                 continue;
             }
             freed += self.free_by_removal(hash, &key, &entry);
-            self.evictions += 1;
+            if self.replica.is_live(&entry) {
+                self.counts.evictions += 1;
+                self.counts.evicted_unfetched += u64::from(!entry.was_hit);
+            } else {
+                self.count_reclaimed(&entry);
+            }
         }
         freed > 0
+    }
+
+    fn count_reclaimed(&mut self, entry: &Entry) {
+        self.counts.reclaimed += 1;
+        self.counts.expired_unfetched += u64::from(!entry.was_hit);
     }
 }

@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What addresses and lengths are multiples of: coding works on 16 bytes at a time.
 pub const ALIGN_BYTES: u64 = 16;
 
+/// Pieces that [`Allocator::allocate_low`] looks at.
+const LOWEST_LOOKED_AT: usize = 16;
+
 /// The free pieces of one region.
 ///
 /// Costs 32 bytes for each free piece in two trees, and up to twice that where their nodes are half
@@ -84,6 +87,25 @@ impl Allocator {
         self.free_bytes
     }
 
+    /// Where the last used piece ends.
+    pub fn used_end(&self) -> u64 {
+        match self.by_address.last_key_value() {
+            Some((address, length)) if address + length == self.region_bytes => *address,
+            _ => self.region_bytes,
+        }
+    }
+
+    /// Whether nobody has anything of a range of the region.
+    pub fn is_free(&self, address: u64, bytes: u64) -> bool {
+        let around = self.by_address.range(..=address).next_back();
+        around.is_some_and(|(start, length)| start + length >= address + bytes)
+    }
+
+    /// Memory of the trees, their nodes being about two thirds full.
+    pub fn resident_bytes(&self) -> u64 {
+        self.by_address.len() as u64 * 56
+    }
+
     /// Takes space for a value and returns its address; nothing if no free piece is long enough.
     pub fn allocate(&mut self, value_bytes: u64) -> Option<u64> {
         self.allocate_below(value_bytes, self.region_bytes)
@@ -96,9 +118,24 @@ impl Allocator {
         let mut long_enough = self.by_length.range((bytes, 0)..);
         let fits = |(_, address): &&(u64, u64)| address + bytes <= limit_bytes;
         let (length, address) = *long_enough.find(fits)?;
+        Some(self.split(address, length, bytes))
+    }
+
+    /// As [`allocate`](Self::allocate), of the first of the lowest pieces that is long enough: pieces far up come
+    /// to be free as a whole where values come and go.
+    pub fn allocate_low(&mut self, value_bytes: u64) -> Option<u64> {
+        let bytes = piece_bytes(value_bytes)?;
+        let mut lowest = self.by_address.iter().take(LOWEST_LOOKED_AT);
+        let (address, length) = lowest.find(|(_, length)| **length >= bytes)?;
+        let (address, length) = (*address, *length);
+        Some(self.split(address, length, bytes))
+    }
+
+    /// Takes the front of a free piece.
+    fn split(&mut self, address: u64, length: u64, bytes: u64) -> u64 {
         self.remove(address, length);
         self.put(address + bytes, length - bytes);
-        Some(address)
+        address
     }
 
     /// Marks the space of a value at `address` as used.

@@ -15,6 +15,23 @@
 
 use super::region::CHUNK_BYTES;
 
+const MIB: u64 = 1 << 20;
+
+/// The program: its code, its stacks and what its allocator keeps.
+const PROCESS_BYTES: u64 = 12 * MIB;
+/// One part in so many is for what the allocator does not give back at once.
+const SLACK_PART: u64 = 64;
+/// One part in so many is for what clients have sent and not been served, or have not read, ...
+const BUFFERS_PART: u64 = 16;
+/// ... within these bounds.
+const BUFFERS_BYTES: std::ops::RangeInclusive<u64> = 8 * MIB..=256 * MIB;
+/// One part in so many is for operations under way, here and at the owners of what is backed up here, ...
+const OPERATIONS_PART: u64 = 8;
+/// ... and each partition has within these bounds.
+const OPERATIONS_BYTES: std::ops::RangeInclusive<u64> = 2 * MIB..=64 * MIB;
+/// One part in so many is left to tables where regions cannot shrink.
+const TABLES_PART: u64 = 16;
+
 /// What a node plays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Roles {
@@ -26,6 +43,59 @@ pub struct Roles {
     pub group_data: u32,
     /// Whether parity slots hold copies of all their group's values.
     pub are_copies: bool,
+}
+
+impl Roles {
+    /// Of one thread of a server alone.
+    pub const ALONE: Self = Self {
+        data: 1,
+        parity: 0,
+        group_data: 0,
+        are_copies: false,
+    };
+
+    fn regions(self) -> u64 {
+        let of_parity = if self.are_copies { self.group_data } else { 1 };
+        u64::from(self.data) + u64::from(self.parity) * u64::from(of_parity)
+    }
+
+    fn tables(self) -> u64 {
+        u64::from(self.data) + u64::from(self.parity) * u64::from(self.group_data)
+    }
+}
+
+/// Bytes of a node's memory that are not for regions and tables.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Others {
+    /// For what clients have sent and not been served, or have not read.
+    pub buffers: u64,
+    /// For operations under way in each partition.
+    pub operations: u64,
+    /// All of them, with the program itself.
+    pub all: u64,
+}
+
+impl Others {
+    /// Of a node with these roles. A node alone has no operations under way.
+    ///
+    /// With little memory they are at most half of it each, so that something is left in any case.
+    pub fn new(node_bytes: u64, roles: Roles) -> Self {
+        let bounded = |part: u64, bounds: std::ops::RangeInclusive<u64>| {
+            (node_bytes / part).clamp(*bounds.start(), *bounds.end())
+        };
+        let buffers = bounded(BUFFERS_PART, BUFFERS_BYTES).min(node_bytes / 8);
+        let tables = roles.tables();
+        let operations = match tables {
+            0 | 1 => 0,
+            _ => bounded(OPERATIONS_PART * tables, OPERATIONS_BYTES).min(node_bytes / 4 / tables),
+        };
+        let process = PROCESS_BYTES.min(node_bytes / 8) + node_bytes / SLACK_PART;
+        Self {
+            buffers,
+            operations,
+            all: buffers + operations * tables + process,
+        }
+    }
 }
 
 /// The part of a node's memory that is for regions and tables.
@@ -42,13 +112,10 @@ impl Footprint {
     ///
     /// Nothing if it plays no role, or has no memory for a chunk of each region.
     pub fn new(node_bytes: u64, other_bytes: u64, roles: Roles) -> Option<Self> {
-        let [data, parity, group_data] =
-            [roles.data, roles.parity, roles.group_data].map(u64::from);
-        let regions_of_parity = if roles.are_copies { group_data } else { 1 };
         let footprint = Self {
             bytes: node_bytes.checked_sub(other_bytes)?,
-            regions: data.checked_add(parity.checked_mul(regions_of_parity)?)?,
-            tables: data.checked_add(parity.checked_mul(group_data)?)?,
+            regions: roles.regions(),
+            tables: roles.tables(),
         };
         let is_enough = footprint.regions > 0 && footprint.region_cap(0) >= CHUNK_BYTES;
         is_enough.then_some(footprint)
@@ -70,6 +137,12 @@ impl Footprint {
         self.bytes.saturating_sub(regions) / self.tables
     }
 
+    /// What is left to each table whatever values take: where a region cannot shrink, small items could
+    /// otherwise not come after large ones.
+    pub fn table_reserve(&self) -> u64 {
+        self.bytes / TABLES_PART / self.tables
+    }
+
     /// The length that a region grows to which is too short by `lacking_bytes`; nothing where items are to go
     /// instead.
     pub fn grown(&self, region_bytes: u64, lacking_bytes: u64, table_bytes: u64) -> Option<u64> {
@@ -84,8 +157,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const MIB: u64 = 1 << 20;
 
     /// What a node takes, slot by slot.
     fn taken(roles: Roles, region: u64, table: u64) -> u64 {

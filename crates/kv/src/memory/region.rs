@@ -18,6 +18,7 @@ use std::{
 };
 
 use cenote_codec::Code;
+use memmap2::MmapMut;
 
 /// What memory is taken by: large enough that a value seldom spans two, small enough that a region that
 /// is mostly empty costs little.
@@ -27,7 +28,7 @@ pub const CHUNK_BYTES: u64 = 1 << 20;
 const CHUNK: usize = CHUNK_BYTES as usize;
 
 /// What untouched chunks read as. Zeroed by the system when first read, and never resident.
-static ZEROS: LazyLock<Box<[u8]>> = LazyLock::new(zeroed_chunk);
+static ZEROS: LazyLock<MmapMut> = LazyLock::new(zeroed_chunk);
 
 /// An address space of bytes.
 pub struct Region {
@@ -37,7 +38,7 @@ pub struct Region {
 }
 
 /// Its bytes, once one of them was not zero.
-type Chunk = Option<Box<[u8]>>;
+type Chunk = Option<MmapMut>;
 
 /// The part of a call's range that lies in one chunk.
 struct Part {
@@ -74,6 +75,12 @@ impl Region {
     pub fn is_touched(&self, address: u64, bytes: usize) -> bool {
         self.parts(address, bytes)
             .any(|part| self.lock(part.chunk).is_some())
+    }
+
+    /// Memory that writing to a range may take.
+    pub fn lacking_bytes(&self, address: u64, bytes: usize) -> u64 {
+        let untouched = |part: &Part| self.lock(part.chunk).is_none();
+        self.parts(address, bytes).filter(untouched).count() as u64 * CHUNK_BYTES
     }
 
     /// Shows the bytes of a range in one or more parts, which nobody changes meanwhile.
@@ -218,8 +225,9 @@ impl Region {
     }
 }
 
-fn zeroed_chunk() -> Box<[u8]> {
-    vec![0; CHUNK].into_boxed_slice()
+/// Mapped on its own: what is given back is the system's at once, whatever lies beside it.
+fn zeroed_chunk() -> MmapMut {
+    MmapMut::map_anon(CHUNK).expect("the system has memory")
 }
 
 fn shown(chunk: &Chunk, at: Range<usize>) -> &[u8] {

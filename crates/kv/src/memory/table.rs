@@ -123,6 +123,11 @@ impl Table {
         self.records.resident_bytes() + self.index.resident_bytes()
     }
 
+    /// Whether another key of so many bytes takes memory for its entry.
+    pub fn grows_for(&self, key_bytes: usize) -> bool {
+        self.records.grows_for(key_bytes)
+    }
+
     /// Bytes of all entries and of their values' space, but for those that were [chosen](Self::choose_coldest)
     /// to go.
     pub fn evictable_bytes(&self) -> u64 {

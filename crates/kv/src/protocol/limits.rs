@@ -12,8 +12,9 @@ pub enum Dialect {
     /// memcached 1.6.18, byte by byte.
     #[default]
     V1_6_18,
-    /// What came after it, from its documentation: `E` on `ms`, `md` and `ma`, `x` on `md`, the
-    /// size that `s` asks `ms` for, and a quiet `md` or `ma` that hides a miss.
+    /// What came after it, from its documentation: `x` on `md`, `N` on an `ms` that appends, the size that
+    /// `s` asks `ms` for, and a quiet `md` or `ma` that hides a miss. Not `E`, by which clients choose
+    /// cas numbers: what `flush_all` has removed is known by them here.
     Later,
 }
 

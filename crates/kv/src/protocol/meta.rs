@@ -82,8 +82,6 @@ pub struct MetaSet<'a> {
     pub cas: u64,
     /// `I` in the mode `Cas`: a smaller cas number stores as well, and the item is stale.
     pub invalidates: bool,
-    /// `E`: the cas number that the item gets. Not in 1.6.18.
-    pub new_cas: Option<u64>,
     /// `N`: append and prepend make the item on a miss, with this expiry time. Not in 1.6.18.
     pub vivify: Option<Exptime>,
     /// The value.
@@ -107,8 +105,6 @@ pub struct MetaDelete<'a> {
     pub touch: Option<Exptime>,
     /// `x`: the item stays, without value and client flags. Not in 1.6.18.
     pub removes_value: bool,
-    /// `E`: the cas number that the item gets. Not in 1.6.18.
-    pub new_cas: Option<u64>,
 }
 
 /// `ma`: count an item up or down.
@@ -134,8 +130,6 @@ pub struct MetaArithmetic<'a> {
     pub touch: Option<Exptime>,
     /// `C`: the cas number that the item must have; 0 is any.
     pub cas: u64,
-    /// `E`: the cas number that the item gets. Not in 1.6.18.
-    pub new_cas: Option<u64>,
 }
 
 /// What flags say, whichever command they are for.
@@ -153,7 +147,6 @@ struct Values {
     touch: Option<Exptime>,
     client_flags: u32,
     cas: Option<u64>,
-    new_cas: Option<u64>,
     mode: Option<u8>,
     delta: Option<u64>,
     initial: Option<u64>,
@@ -213,7 +206,6 @@ impl Values {
             b'u' => self.leaves_no_trace = true,
             b'I' => self.invalidates = true,
             b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' | b'P' | b'L' => {}
-            b'E' if dialect == Dialect::Later => self.new_cas = Some(number(Error::BadToken)?),
             b'x' if dialect == Dialect::Later => self.removes_value = true,
             _ => return Err(Error::InvalidFlag),
         }
@@ -299,7 +291,6 @@ pub(super) fn set<'a>(
         exptime: values.touch.unwrap_or_default(),
         cas: values.cas.unwrap_or(0),
         invalidates: values.invalidates && mode == StoreMode::Cas,
-        new_cas: values.new_cas,
         vivify: values.vivify.filter(|_| dialect == Dialect::Later),
         value: &[],
     };
@@ -319,7 +310,6 @@ pub(super) fn delete<'a>(line: &Line<'a>, dialect: Dialect) -> Result<Request<'a
         invalidates: values.invalidates,
         touch: values.touch,
         removes_value: values.removes_value,
-        new_cas: values.new_cas,
     }))
 }
 
@@ -344,7 +334,6 @@ pub(super) fn arithmetic<'a>(line: &Line<'a>, dialect: Dialect) -> Result<Reques
         vivify: values.vivify,
         touch: values.touch,
         cas: values.cas.unwrap_or(0),
-        new_cas: values.new_cas,
     }))
 }
 

@@ -12,6 +12,8 @@ use mio::{Registry, Token};
 use super::batch::{Batch, Ticket};
 use crate::engine::Partition;
 use crate::group::owner::{Owner, Refusal};
+use crate::group::{Bound, Counts};
+use crate::memory::footprint::{Footprint, Others, Roles};
 
 /// Where a key is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,14 +33,10 @@ pub struct Figures {
     pub items: u64,
     /// Bytes that they take, keys and overhead included.
     pub bytes: u64,
-    /// Items dropped for want of memory.
-    pub evictions: u64,
-    /// Of these those that nobody had fetched.
-    pub evicted_unfetched: u64,
-    /// Items that had ended when their memory was used again.
-    pub reclaimed: u64,
-    /// Of these those that nobody had fetched.
-    pub expired_unfetched: u64,
+    /// Memory that is taken for items.
+    pub resident_bytes: u64,
+    /// Items that went without being asked to.
+    pub went: Counts,
 }
 
 /// The first token of those that are a backend's own; a worker uses none from here on.
@@ -109,6 +107,9 @@ pub trait Backend: Send + 'static {
     }
 }
 
+/// Least memory of a worker's partition: with less it could not keep an item of the usual limit.
+const SHARE_BYTES_MIN: u64 = 2 << 20;
+
 /// The partition of one worker of a server that is alone.
 pub struct Alone {
     partition: Owner,
@@ -118,10 +119,18 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// The backend of one of some workers, which share memory equally.
+    /// The backend of one of some workers, which share a process's memory equally.
     pub fn new(worker: usize, workers: usize, memory_bytes: u64, evicts: bool) -> Self {
         let workers = workers as u64;
-        let mut partition = Owner::alone(memory_bytes / workers);
+        let others = Others::new(memory_bytes, Roles::ALONE);
+        let share = (memory_bytes - others.all) / workers;
+        let footprint = Footprint::new(share.max(SHARE_BYTES_MIN), 0, Roles::ALONE);
+        let region_bytes = footprint.map_or(0, |footprint| footprint.region_cap(0));
+        let bound = Bound {
+            footprint,
+            ..Bound::NONE
+        };
+        let mut partition = Owner::alone(region_bytes, bound);
         partition.set_eviction(evicts);
         Self {
             partition,
@@ -167,8 +176,8 @@ impl Backend for Alone {
         Figures {
             items: replica.table().len() as u64,
             bytes: values + replica.table().used_bytes(),
-            evictions: self.partition.evictions(),
-            ..Figures::default()
+            resident_bytes: self.partition.resident_bytes(),
+            went: self.partition.counts(),
         }
     }
 

@@ -41,6 +41,14 @@ pub(super) struct Client {
     is_broken: bool,
     /// It is in the queue of those that have a turn.
     pub(super) is_queued: bool,
+    /// It waits for memory.
+    pub(super) is_waiting: bool,
+    /// Memory that is counted for it.
+    pub(super) counted: usize,
+    /// Room for all of the request that is being read is counted.
+    is_admitted: bool,
+    /// When its peer last took or gave something, seconds since 1970.
+    moved: u64,
 }
 
 /// What a turn came to.
@@ -48,6 +56,8 @@ pub(super) struct Client {
 pub(super) enum Turn {
     /// There is more to do.
     Again,
+    /// It waits for so many bytes of memory.
+    WaitsForRoom(usize),
     /// It waits for its peer, or for an answer.
     Waits,
 }
@@ -74,6 +84,10 @@ impl Client {
             has_ended: false,
             is_broken: false,
             is_queued: false,
+            is_waiting: false,
+            counted: 0,
+            is_admitted: false,
+            moved: core.now,
         }
     }
 
@@ -111,6 +125,7 @@ impl Client {
         let mut input = mem::take(&mut self.input);
         let mut start = 0;
         let mut left = core.shared.settings.requests_per_turn;
+        self.session.replies.is_short = core.clients.is_scarce();
         let turn = loop {
             if self.is_broken || self.session.has_quit {
                 start = input.len();
@@ -125,6 +140,9 @@ impl Client {
             if left == 0 {
                 core.traffic().conn_yields.count();
                 break Turn::Again;
+            }
+            if let Some(wanted) = self.lacking(core) {
+                break Turn::WaitsForRoom(wanted);
             }
             if self.session.has_more() {
                 left -= 1;
@@ -142,6 +160,37 @@ impl Client {
             self.input = input;
         }
         turn
+    }
+
+    /// What it has to wait for, where others have the memory.
+    fn lacking<B: Backend>(&mut self, core: &mut Core<B>) -> Option<usize> {
+        let is_large = self.needed > READ_BYTES && !self.is_admitted;
+        let wanted = if is_large { self.needed } else { READ_BYTES };
+        if !core.clients.has_room(self.counted, wanted) {
+            return Some(wanted);
+        }
+        if is_large {
+            self.is_admitted = true;
+            self.count_bytes(core);
+        }
+        None
+    }
+
+    /// Counts the memory that it has now.
+    pub(super) fn count_bytes<B: Backend>(&mut self, core: &mut Core<B>) {
+        let needed = if self.is_admitted { self.needed } else { 0 };
+        let now = self.input.capacity().max(needed) + self.session.bytes();
+        core.clients.change(self.counted, now);
+        self.counted = now;
+    }
+
+    /// Whether it holds memory and waits for its peer since `second`.
+    pub(super) fn is_stuck_since(&self, second: u64) -> bool {
+        let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
+        let does_not_go_on =
+            !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
+        let is_its_turn = does_not_read || (does_not_go_on && !self.is_waiting);
+        self.counted > 0 && self.moved < second && is_its_turn
     }
 
     /// Reads more behind what there is; says whether something came.
@@ -168,6 +217,7 @@ impl Client {
             Ok(0) => self.has_ended = true,
             Ok(length) => {
                 core.traffic().bytes_read.add(length as u64);
+                self.moved = core.now;
                 let is_all = length < room && self.transport.is_plain() && !self.is_half_closed;
                 self.is_readable = !is_all;
                 return true;
@@ -182,6 +232,7 @@ impl Client {
     /// Takes one request, or what stands in its place, and returns its bytes.
     fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
         self.needed = 1;
+        self.is_admitted = false;
         if let Some(credentials) = &self.gate {
             let step = gate(bytes, &Arc::clone(credentials));
             *left -= 1;
@@ -268,6 +319,7 @@ impl Client {
             match result {
                 Ok(length) => {
                     core.traffic().bytes_written.add(length as u64);
+                    self.moved = core.now;
                     self.session.replies.note_sent(length);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,

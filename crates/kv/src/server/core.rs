@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
+use super::buffers::Buffers;
+use super::dump::Dump;
 use super::shared::{Message, Shared, Traffic};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
@@ -83,6 +85,7 @@ pub(super) struct Core<B: Backend> {
     pub(super) backend: B,
     pub(super) engine: Engine,
     pub(super) shared: Arc<Shared>,
+    pub(super) clients: Buffers,
     /// Seconds since 1970.
     pub(super) now: u64,
     outgoing: Vec<Outgoing>,
@@ -104,6 +107,7 @@ impl<B: Backend> Core<B> {
         let counters = Arc::clone(&shared.workers[index].counters);
         let engine = Engine::new(shared.settings.limits, counters);
         let outgoing = shared.workers.iter().map(|_| Outgoing::default());
+        let bytes = shared.settings.buffer_bytes / shared.workers.len() as u64;
         Self {
             index,
             waiting: Vec::new(),
@@ -112,6 +116,7 @@ impl<B: Backend> Core<B> {
             backend,
             engine,
             shared,
+            clients: Buffers::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             now: 0,
             order: 0,
             parked: VecDeque::new(),
@@ -154,6 +159,15 @@ impl<B: Backend> Core<B> {
             Route::Here(_) => self.serve(ticket, text),
             Route::Worker(worker) => self.outgoing[worker].asks.push(ticket, text),
             Route::Node(node) => self.backend.forward(node, ticket, text),
+        }
+    }
+
+    /// Sends a request to a worker, which may be this one.
+    pub(super) fn ask_worker(&mut self, worker: usize, ticket: Ticket, text: &[u8]) {
+        if worker == self.index {
+            self.serve(ticket, text);
+        } else {
+            self.outgoing[worker].asks.push(ticket, text);
         }
     }
 
@@ -215,6 +229,19 @@ impl<B: Backend> Core<B> {
             Request::FlushAll { exptime, .. } => {
                 let at = exptime.flush_at(self.now);
                 return self.is_flushed(ticket, at);
+            }
+            Request::Stats(words) => {
+                let mut words = *words;
+                words.next();
+                let dump = Dump::parse(words);
+                let mut out = mem::take(&mut self.scratch);
+                out.clear();
+                if let Ok(dump) = dump {
+                    dump.write(self, &mut out);
+                }
+                self.scratch = out;
+                self.deliver_scratch(ticket);
+                return true;
             }
             Request::Get(get) => { get.keys }.next().unwrap_or_default(),
             request => key_of(request, &mut decoded).unwrap_or_default(),

@@ -10,13 +10,16 @@
 //! What a worker serves, and how other nodes are reached, is its [`Backend`]: a server alone has
 //! [`Alone`].
 //!
-//! Bounds: input of a client by [`Limits`](crate::protocol::Limits), its replies by `replies.rs`,
-//! mailboxes by number. A client that does not read is not read from.
+//! Bounds: input of a client by [`Limits`](crate::protocol::Limits), its replies by `replies.rs`, all
+//! clients together by `buffers.rs`, mailboxes by number. A client that does not read is not read from.
 
 mod backend;
 mod batch;
+mod buffers;
 mod client;
 mod core;
+mod dump;
+pub mod files;
 mod listen;
 mod replies;
 mod session;
@@ -77,6 +80,11 @@ impl Handle {
     pub fn is_drained(&self) -> bool {
         let connections = &self.0.connections;
         self.0.has_closed.load(Ordering::SeqCst) && connections.current.load(Ordering::SeqCst) == 0
+    }
+
+    /// What `stats` answers: names with values.
+    pub fn stats(&self) -> Vec<(String, String)> {
+        stats::listed(&self.0)
     }
 
     /// Ends it: replies that are written are sent as far as clients take them at once.

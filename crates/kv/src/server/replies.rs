@@ -7,6 +7,10 @@ use std::collections::VecDeque;
 
 /// A client that has so many bytes to read is asked for no more requests.
 const TEXT_BYTES_MAX: usize = 256 << 10;
+/// The same while memory for clients is scarce.
+const SHORT_BYTES_MAX: usize = 16 << 10;
+/// Bytes of one client's requests that may lie at other workers and nodes.
+const ELSEWHERE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of answers that may be under way at once, as far as they can be foreseen.
 const FORESEEN_BYTES_MAX: usize = 1 << 20;
 /// Replies that may be awaited at once.
@@ -14,8 +18,8 @@ const AWAITED_MAX: usize = 128;
 /// What the largest of the next answers is taken for at first: then few are under way until it is
 /// known that they are small.
 const FORESEEN_FIRST: usize = 256 << 10;
-/// What is kept of a buffer that has been sent.
-const KEPT_BYTES_MAX: usize = 16 << 10;
+/// What is kept of a buffer that has been sent: part of what a connection costs in any case.
+const KEPT_BYTES_MAX: usize = 2 << 10;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -31,12 +35,20 @@ pub(super) struct Replies {
     awaited: usize,
     /// Largest of the last answers.
     foreseen: usize,
+    /// Bytes of requests, and of answers, that lie elsewhere for the client.
+    elsewhere_bytes: usize,
+    /// Its replies are to be short: memory for clients is scarce.
+    pub(super) is_short: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
     text: Vec<u8>,
     is_awaited: bool,
+    /// Bytes that lie elsewhere until it is filled.
+    elsewhere_bytes: usize,
+    /// Bytes of its text that are counted as held.
+    held_bytes: usize,
     /// What comes is not for the client.
     is_silent: bool,
 }
@@ -58,6 +70,8 @@ impl Default for Replies {
             held_bytes: 0,
             awaited: 0,
             foreseen: FORESEEN_FIRST,
+            elsewhere_bytes: 0,
+            is_short: false,
         }
     }
 }
@@ -72,6 +86,8 @@ impl Replies {
             self.slots.push_back(Slot {
                 text: Vec::new(),
                 is_awaited: false,
+                elsewhere_bytes: 0,
+                held_bytes: 0,
                 is_silent: false,
             });
         }
@@ -93,14 +109,23 @@ impl Replies {
         self.tail().split_off(mark.length)
     }
 
-    /// Makes a place for a reply that is awaited, and returns its number.
-    pub(super) fn hold(&mut self, is_silent: bool) -> u64 {
+    /// Makes a place for a reply that is awaited, and returns its number. Until then so many bytes of the
+    /// request, or the answer, lie elsewhere.
+    pub(super) fn hold(&mut self, is_silent: bool, elsewhere_bytes: usize) -> u64 {
+        let open_bytes = self.open_bytes();
+        if let Some(open) = self.slots.back_mut().filter(|slot| !slot.is_awaited) {
+            self.held_bytes += open_bytes;
+            open.held_bytes += open_bytes;
+        }
         self.slots.push_back(Slot {
             text: Vec::new(),
             is_awaited: true,
+            elsewhere_bytes,
+            held_bytes: 0,
             is_silent,
         });
         self.awaited += 1;
+        self.elsewhere_bytes += elsewhere_bytes;
         self.first + self.slots.len() as u64 - 1
     }
 
@@ -115,21 +140,23 @@ impl Replies {
         debug_assert!(slot.is_awaited);
         slot.is_awaited = false;
         self.awaited -= 1;
+        self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
         self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
         if at == Some(0) {
             let silent = slot.is_silent;
             if !silent {
-                self.text.extend_from_slice(text);
+                append(&mut self.text, text);
             }
         } else if !slot.is_silent {
             slot.text.extend_from_slice(text);
+            slot.held_bytes += text.len();
             self.held_bytes += text.len();
         }
         while self.slots.front().is_some_and(|slot| !slot.is_awaited) {
             let slot = self.slots.pop_front().expect("was just seen");
             self.first += 1;
-            self.held_bytes = self.held_bytes.saturating_sub(slot.text.len());
-            self.text.extend_from_slice(&slot.text);
+            self.held_bytes -= slot.held_bytes;
+            append(&mut self.text, &slot.text);
         }
     }
 
@@ -146,7 +173,27 @@ impl Replies {
     /// Whether there is so much that requests have to wait.
     pub(super) fn is_full(&self) -> bool {
         let awaited_max = (FORESEEN_BYTES_MAX / self.foreseen.max(1)).clamp(2, AWAITED_MAX);
-        self.unsent().len() + self.held_bytes >= TEXT_BYTES_MAX || self.awaited >= awaited_max
+        let text_max = if self.is_short {
+            SHORT_BYTES_MAX
+        } else {
+            TEXT_BYTES_MAX
+        };
+        self.unsent().len() + self.held_bytes + self.open_bytes() >= text_max
+            || self.awaited >= awaited_max
+            || self.elsewhere_bytes >= ELSEWHERE_BYTES_MAX
+    }
+
+    /// Memory that is taken for the client, beyond what each has.
+    pub(super) fn bytes(&self) -> usize {
+        let text = self.text.capacity();
+        let text = if text > KEPT_BYTES_MAX { text } else { 0 };
+        text + self.held_bytes + self.open_bytes() + self.elsewhere_bytes
+    }
+
+    /// Bytes of the slot that is written to now, beyond those that are counted as held.
+    fn open_bytes(&self) -> usize {
+        let open = self.slots.back().filter(|slot| !slot.is_awaited);
+        open.map_or(0, |slot| slot.text.len() - slot.held_bytes)
     }
 
     /// What is to be sent.
@@ -169,6 +216,14 @@ impl Replies {
     }
 }
 
+/// Appends a reply, a large one without making room for as much again.
+fn append(text: &mut Vec<u8>, reply: &[u8]) {
+    if reply.len() > SHORT_BYTES_MAX {
+        text.reserve_exact(reply.len());
+    }
+    text.extend_from_slice(reply);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,11 +236,11 @@ mod tests {
     fn replies_leave_in_the_order_of_requests() {
         let mut replies = Replies::default();
         replies.tail().extend(b"a");
-        let b = replies.hold(false);
+        let b = replies.hold(false, 0);
         replies.tail().extend(b"c");
         replies.tail().extend(b"d");
-        let e = replies.hold(false);
-        let silent = replies.hold(true);
+        let e = replies.hold(false, 0);
+        let silent = replies.hold(true, 0);
         replies.tail().extend(b"f");
         assert_eq!(text(&replies), "a");
         replies.fill(e, b"e");
@@ -212,7 +267,7 @@ mod tests {
             let mark = replies.mark();
             replies.tail().extend(expected);
             assert_eq!(replies.take_since(mark), expected);
-            held.push(replies.hold(false));
+            held.push(replies.hold(false, 0));
         }
         assert_eq!(text(&replies), "a");
         replies.fill(held[1], b"c");
@@ -227,12 +282,12 @@ mod tests {
         let mut replies = Replies::default();
         let mut held = 0;
         while !replies.is_full() {
-            held = replies.hold(false);
+            held = replies.hold(false, 0);
         }
         assert!((2..AWAITED_MAX as u64).contains(&held));
         let mut replies = Replies::default();
-        let first = replies.hold(false);
-        let second = replies.hold(false);
+        let first = replies.hold(false, 0);
+        let second = replies.hold(false, 0);
         replies.fill(second, &vec![0; TEXT_BYTES_MAX]);
         assert!(replies.is_full());
         replies.fill(first, b"");
@@ -240,5 +295,33 @@ mod tests {
         replies.note_sent(TEXT_BYTES_MAX);
         assert!(!replies.is_full() && replies.is_done());
         assert!(replies.text.capacity() <= KEPT_BYTES_MAX);
+    }
+
+    #[test]
+    fn requests_that_lie_elsewhere_count() {
+        let mut replies = Replies::default();
+        let first = replies.hold(false, ELSEWHERE_BYTES_MAX);
+        assert!(replies.is_full());
+        assert_eq!(replies.bytes(), ELSEWHERE_BYTES_MAX);
+        replies.fill(first, b"a");
+        assert!(!replies.is_full() && replies.bytes() < 1024);
+        // What is written behind an awaited reply is held, too, and no more when it has left.
+        let second = replies.hold(false, 0);
+        replies.tail().resize(TEXT_BYTES_MAX, 0);
+        assert!(replies.is_full());
+        let third = replies.hold(false, 0);
+        assert_eq!(replies.bytes(), TEXT_BYTES_MAX);
+        replies.fill(second, b"");
+        replies.fill(third, b"");
+        assert_eq!(
+            (replies.held_bytes, replies.unsent().len()),
+            (0, TEXT_BYTES_MAX + 1)
+        );
+        replies.note_sent(TEXT_BYTES_MAX + 1);
+        replies.is_short = true;
+        replies.tail().resize(SHORT_BYTES_MAX, 0);
+        assert!(replies.is_full());
+        replies.is_short = false;
+        assert!(!replies.is_full());
     }
 }

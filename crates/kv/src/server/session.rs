@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Ticket};
 use super::core::Core;
+use super::dump::Dump;
 use super::replies::Replies;
 use super::stats;
 use super::transport::Transport;
@@ -122,6 +123,12 @@ impl Session {
         self.long_get.is_some()
     }
 
+    /// Memory that it has taken.
+    pub(super) fn bytes(&self) -> usize {
+        let keys = self.long_get.as_ref().map_or(0, |get| get.keys.len());
+        self.replies.bytes() + keys
+    }
+
     /// Whether nothing is under way, and all replies are sent.
     pub(super) fn is_done(&self) -> bool {
         self.long_get.is_none() && self.replies.is_done()
@@ -135,12 +142,12 @@ impl Session {
         self.replies.fill(slot, text);
     }
 
-    fn hold<B: Backend>(&mut self, core: &Core<B>, is_silent: bool) -> Ticket {
+    fn hold<B: Backend>(&mut self, core: &Core<B>, is_silent: bool, bytes: usize) -> Ticket {
         Ticket {
             asker: Asker::Worker(core.index),
             client: self.client,
             generation: self.generation,
-            slot: self.replies.hold(is_silent),
+            slot: self.replies.hold(is_silent, bytes),
         }
     }
 
@@ -164,7 +171,13 @@ impl Session {
                     reply::answer(self.replies.tail(), Answer::Ok);
                 }
             }
-            Request::Stats(words) => stats::write(self.replies.tail(), core, *words),
+            Request::Stats(words) => {
+                let mut rest = *words;
+                if rest.next() == Some(b"cachedump") {
+                    return self.dump(core, rest);
+                }
+                stats::write(self.replies.tail(), core, *words);
+            }
             Request::Version => {
                 reply::version(self.replies.tail(), &core.shared.settings.version);
             }
@@ -217,7 +230,7 @@ impl Session {
         text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
         let hash = key_hash(key.bytes(&mut [0; KEY_BYTES_MAX]));
         let route = core.backend.route(hash);
-        let ticket = self.hold(core, true);
+        let ticket = self.hold(core, true, text.len());
         core.send(route, ticket, &text);
     }
 
@@ -295,8 +308,9 @@ impl Session {
         let partition = match core.backend.route(hash) {
             Route::Here(partition) => partition,
             route => {
-                let ticket = self.hold(core, false);
-                core.send(route, ticket, &text.bytes());
+                let text = text.bytes();
+                let ticket = self.hold(core, false, text.len());
+                core.send(route, ticket, &text);
                 return false;
             }
         };
@@ -322,9 +336,7 @@ impl Session {
             sight,
         };
         if !core.backend.may_serve(partition) {
-            let ticket = self.hold(core, false);
-            self.parked = Some(ticket.slot);
-            core.park(ticket, &text.bytes());
+            self.park(core, &text.bytes());
             return false;
         }
         let place = core.backend.partition(partition);
@@ -335,18 +347,39 @@ impl Session {
             } => {
                 let has_value = target.has_value;
                 let answer = self.replies.take_since(mark);
-                let ticket = self.hold(core, false);
+                let ticket = self.hold(core, false, answer.len());
                 core.hold(partition, xid, ticket, answer);
                 return has_value;
             }
             Outcome::Retry(refusal) => {
                 core.backend.on_refusal(partition, refusal);
-                let ticket = self.hold(core, false);
-                self.parked = Some(ticket.slot);
-                core.park(ticket, &text.bytes());
+                self.park(core, &text.bytes());
             }
         }
         false
+    }
+
+    fn dump<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {
+        let refused: &[u8] = match Dump::parse(words) {
+            Ok(dump) if core.shared.settings.may_dump => {
+                let text = dump.text();
+                for worker in 0..core.shared.workers.len() {
+                    let ticket = self.hold(core, false, text.len());
+                    core.ask_worker(worker, ticket, &text);
+                }
+                return reply::end(self.replies.tail());
+            }
+            Ok(_) => b"CLIENT_ERROR stats cachedump not allowed\r\n",
+            Err(error) => error,
+        };
+        self.replies.tail().extend_from_slice(refused);
+    }
+
+    /// Keeps a request that cannot be served yet.
+    fn park<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8]) {
+        let ticket = self.hold(core, false, text.len());
+        self.parked = Some(ticket.slot);
+        core.park(ticket, text);
     }
 
     fn flush_all<B: Backend>(&mut self, core: &mut Core<B>, exptime: Exptime, noreply: bool) {
@@ -357,7 +390,7 @@ impl Session {
         core.engine.counters().cmd_flush.count();
         let text = format!("flush_all {}\r\n", exptime.flush_at(core.now));
         for route in core.backend.everyone() {
-            let ticket = self.hold(core, true);
+            let ticket = self.hold(core, true, text.len());
             core.send(route, ticket, text.as_bytes());
         }
         if !noreply {

@@ -31,12 +31,16 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// Limits of requests.
     pub limits: Limits,
-    /// Bytes of memory for items.
+    /// Bytes of memory of the whole process, as it is told.
     pub memory_bytes: u64,
+    /// Bytes of it for what clients have sent and not been served, and have not read.
+    pub buffer_bytes: u64,
     /// Whether items are dropped when that is used up.
     pub evicts: bool,
     /// Whether `flush_all` is served.
     pub may_flush: bool,
+    /// Whether `stats cachedump` is served.
+    pub may_dump: bool,
     /// Whether `shutdown` is served.
     pub may_shut_down: bool,
     /// How much is logged on standard error, as memcached's `-v`.
@@ -83,8 +87,10 @@ impl Default for Settings {
             idle_timeout: None,
             limits: Limits::default(),
             memory_bytes: 64 << 20,
+            buffer_bytes: 8 << 20,
             evicts: true,
             may_flush: true,
+            may_dump: true,
             may_shut_down: false,
             verbosity: 0,
             credentials: None,

@@ -14,6 +14,7 @@ use super::settings::Settings;
 use super::transport::Transport;
 use crate::engine::Counters;
 use crate::engine::counters::Counter;
+use crate::group::Counts;
 use crate::protocol::authentication::Credentials;
 
 /// Messages that may lie in a mailbox. Who finds it full keeps what it has and tries again.
@@ -113,6 +114,9 @@ pub(super) struct Traffic {
     pub(super) idle_kicks: Counter,
     items: Counter,
     bytes: Counter,
+    resident_bytes: Counter,
+    /// Of clients' buffers.
+    pub(super) buffer_bytes: Counter,
     evictions: Counter,
     evicted_unfetched: Counter,
     reclaimed: Counter,
@@ -123,20 +127,24 @@ impl Traffic {
     pub(super) fn set_figures(&self, figures: &Figures) {
         self.items.set(figures.items);
         self.bytes.set(figures.bytes);
-        self.evictions.set(figures.evictions);
-        self.evicted_unfetched.set(figures.evicted_unfetched);
-        self.reclaimed.set(figures.reclaimed);
-        self.expired_unfetched.set(figures.expired_unfetched);
+        self.resident_bytes.set(figures.resident_bytes);
+        self.evictions.set(figures.went.evictions);
+        self.evicted_unfetched.set(figures.went.evicted_unfetched);
+        self.reclaimed.set(figures.went.reclaimed);
+        self.expired_unfetched.set(figures.went.expired_unfetched);
     }
 
     pub(super) fn figures(&self) -> Figures {
         Figures {
             items: self.items.read(),
             bytes: self.bytes.read(),
-            evictions: self.evictions.read(),
-            evicted_unfetched: self.evicted_unfetched.read(),
-            reclaimed: self.reclaimed.read(),
-            expired_unfetched: self.expired_unfetched.read(),
+            resident_bytes: self.resident_bytes.read(),
+            went: Counts {
+                evictions: self.evictions.read(),
+                evicted_unfetched: self.evicted_unfetched.read(),
+                reclaimed: self.reclaimed.read(),
+                expired_unfetched: self.expired_unfetched.read(),
+            },
         }
     }
 }

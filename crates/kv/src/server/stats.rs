@@ -10,7 +10,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::backend::{Backend, Figures};
 use super::core::Core;
-use super::shared::{Shared, Traffic, locked};
+use super::shared::{Shared, Traffic, clock, locked};
 use crate::engine::Counters;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, Words};
@@ -23,15 +23,14 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Wo
     let shared = &*core.shared;
     // What this turn has done so far counts.
     core.traffic().set_figures(&core.backend.figures());
-    let mut list = List(out);
     match words.next() {
-        None => general(&mut list, shared, core.now),
-        Some(b"settings") => settings(&mut list, shared),
-        Some(b"items") => items(&mut list, shared),
-        Some(b"slabs") => slabs(&mut list, shared),
-        Some(b"sizes") => list.add("sizes_status", "disabled"),
-        Some(b"shards") => shards(&mut list, core),
-        Some(b"conns") => connections(&mut list, shared, core.now),
+        None => general(out, shared, core.now),
+        Some(b"settings") => settings(out, shared),
+        Some(b"items") => items(out, shared),
+        Some(b"slabs") => slabs(out, shared),
+        Some(b"sizes") => out.add("sizes_status", "disabled"),
+        Some(b"shards") => shards(out, core),
+        Some(b"conns") => connections(out, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
             return reply::answer(out, Answer::Reset);
@@ -42,7 +41,7 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Wo
 }
 
 /// Where each partition is: what a client has to know that asks its owner at once.
-fn shards<B: Backend>(list: &mut List<'_>, core: &Core<B>) {
+fn shards<B: Backend>(list: &mut impl List, core: &Core<B>) {
     let shards = core.backend.shards();
     list.add("hash", "xxh3_64");
     list.add("shards", shards.len());
@@ -53,12 +52,28 @@ fn shards<B: Backend>(list: &mut List<'_>, core: &Core<B>) {
     }
 }
 
-struct List<'a>(&'a mut Vec<u8>);
+/// Where names and values go.
+trait List {
+    fn add(&mut self, name: &str, value: impl Display);
+}
 
-impl List<'_> {
+impl List for Vec<u8> {
     fn add(&mut self, name: &str, value: impl Display) {
-        reply::stat(self.0, name, &value.to_string());
+        reply::stat(self, name, &value.to_string());
     }
+}
+
+impl List for Vec<(String, String)> {
+    fn add(&mut self, name: &str, value: impl Display) {
+        self.push((name.to_owned(), value.to_string()));
+    }
+}
+
+/// What `stats` tells, for who is no client. Workers have said how full they are in their last turn.
+pub(super) fn listed(shared: &Shared) -> Vec<(String, String)> {
+    let mut list = Vec::new();
+    general(&mut list, shared, clock());
+    list
 }
 
 type ReadTraffic = fn(&Traffic) -> u64;
@@ -71,13 +86,13 @@ const TRAFFIC: &[(&str, ReadTraffic)] = &[
     ("bytes_read", |traffic| traffic.bytes_read.read()),
     ("bytes_written", |traffic| traffic.bytes_written.read()),
     ("conn_yields", |traffic| traffic.conn_yields.read()),
-    ("evictions", |traffic| traffic.figures().evictions),
+    ("evictions", |traffic| traffic.figures().went.evictions),
     ("evicted_unfetched", |traffic| {
-        traffic.figures().evicted_unfetched
+        traffic.figures().went.evicted_unfetched
     }),
-    ("reclaimed", |traffic| traffic.figures().reclaimed),
+    ("reclaimed", |traffic| traffic.figures().went.reclaimed),
     ("expired_unfetched", |traffic| {
-        traffic.figures().expired_unfetched
+        traffic.figures().went.expired_unfetched
     }),
 ];
 
@@ -125,11 +140,12 @@ fn figures(shared: &Shared) -> Figures {
     all.fold(Figures::default(), |sum, one| Figures {
         items: sum.items + one.items,
         bytes: sum.bytes + one.bytes,
+        resident_bytes: sum.resident_bytes + one.resident_bytes,
         ..sum
     })
 }
 
-fn general(list: &mut List<'_>, shared: &Shared, now: u64) {
+fn general(list: &mut impl List, shared: &Shared, now: u64) {
     let counted = Counted::new(shared);
     let figures = figures(shared);
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("one's own usage is known");
@@ -152,6 +168,11 @@ fn general(list: &mut List<'_>, shared: &Shared, now: u64) {
     list.add("max_connections", settings.connections_max);
     let current = connections.current.load(Ordering::Relaxed);
     list.add("curr_connections", current);
+    let buffers = shared
+        .workers
+        .iter()
+        .map(|worker| worker.traffic.buffer_bytes.read());
+    list.add("buffer_bytes", buffers.sum::<u64>());
     let mut counts = |names: &[&str]| {
         for name in names {
             list.add(name, counted.number(name));
@@ -174,6 +195,7 @@ fn general(list: &mut List<'_>, shared: &Shared, now: u64) {
     list.add("threads", settings.workers);
     list.add("conn_yields", counted.number("conn_yields"));
     list.add("bytes", figures.bytes);
+    list.add("total_malloced", figures.resident_bytes);
     list.add("curr_items", figures.items);
     list.add("total_items", counted.number("total_items"));
     for name in [
@@ -186,7 +208,7 @@ fn general(list: &mut List<'_>, shared: &Shared, now: u64) {
     }
 }
 
-fn settings(list: &mut List<'_>, shared: &Shared) {
+fn settings(list: &mut impl List, shared: &Shared) {
     let settings = &shared.settings;
     let yes = |is_so| if is_so { "yes" } else { "no" };
     list.add("maxbytes", settings.memory_bytes);
@@ -221,7 +243,7 @@ fn settings(list: &mut List<'_>, shared: &Shared) {
     let refuses = settings.when_full == super::settings::WhenFull::Refuse;
     list.add("maxconns_fast", yes(refuses));
     list.add("flush_enabled", yes(settings.may_flush));
-    list.add("dump_enabled", "no");
+    list.add("dump_enabled", yes(settings.may_dump));
     list.add("hash_algorithm", "xxh3");
     let idle = settings.idle_timeout.map_or(0, |timeout| timeout.as_secs());
     list.add("idle_timeout", idle);
@@ -231,7 +253,7 @@ fn settings(list: &mut List<'_>, shared: &Shared) {
     }
 }
 
-fn items(list: &mut List<'_>, shared: &Shared) {
+fn items(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
     if figures.items == 0 {
         return;
@@ -247,7 +269,7 @@ fn items(list: &mut List<'_>, shared: &Shared) {
     }
 }
 
-fn slabs(list: &mut List<'_>, shared: &Shared) {
+fn slabs(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
     let counted = Counted::new(shared);
     if figures.items > 0 {
@@ -260,6 +282,7 @@ fn slabs(list: &mut List<'_>, shared: &Shared) {
         list.add("1:used_chunks", used);
         list.add("1:free_chunks", total - used);
         list.add("1:free_chunks_end", 0);
+        list.add("1:mem_requested", figures.bytes);
         for name in [
             "get_hits",
             "cmd_set",
@@ -274,10 +297,10 @@ fn slabs(list: &mut List<'_>, shared: &Shared) {
         }
     }
     list.add("active_slabs", u8::from(figures.items > 0));
-    list.add("total_malloced", figures.bytes);
+    list.add("total_malloced", figures.resident_bytes);
 }
 
-fn connections(list: &mut List<'_>, shared: &Shared, now: u64) {
+fn connections(list: &mut impl List, shared: &Shared, now: u64) {
     for facts in shared.facts() {
         let number = facts.number;
         list.add(&format!("{number}:addr"), &facts.address);

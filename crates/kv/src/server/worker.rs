@@ -11,6 +11,7 @@ use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token};
 
 use super::backend::{Backend, FIRST_TOKEN};
+use super::buffers::PATIENCE_SECONDS;
 use super::client::{Client, Turn};
 use super::core::Core;
 use super::session::Session;
@@ -28,7 +29,7 @@ const TURNS_MAX: usize = 256;
 /// Messages that are taken in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 /// Datagrams' requests that may be under way.
-const EXCHANGES_MAX: usize = 4096;
+const EXCHANGES_MAX: usize = 1024;
 /// How soon a message is sent again that found no room.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 
@@ -91,10 +92,12 @@ pub(super) struct Worker<B: Backend> {
     /// Clients whose replies may be sent.
     written: Vec<usize>,
     sockets: Sockets,
-    /// Second of the last look for idle clients.
+    /// Second of the last look for idle clients, and for those that keep others waiting.
     looked: u64,
     /// Second since which clients are let go.
     drains_since: Option<u64>,
+    /// Seconds that the latter are given.
+    patience: u64,
 }
 
 impl<B: Backend> Worker<B> {
@@ -122,6 +125,7 @@ impl<B: Backend> Worker<B> {
             sockets,
             looked: 0,
             drains_since: None,
+            patience: PATIENCE_SECONDS,
         })
     }
 
@@ -146,6 +150,7 @@ impl<B: Backend> Worker<B> {
             let figures = self.core.backend.figures();
             self.core.traffic().set_figures(&figures);
             self.write();
+            self.give_room();
             self.drop_idle();
             self.drain();
             if !self.core.hand_over() {
@@ -190,6 +195,7 @@ impl<B: Backend> Worker<B> {
     fn enqueue(&mut self, place: usize) {
         if let Some(client) = self.places.client(place)
             && !client.is_queued
+            && !client.is_waiting
         {
             client.is_queued = true;
             self.queue.push_back(place);
@@ -273,9 +279,15 @@ impl<B: Backend> Worker<B> {
             };
             client.is_queued = false;
             let turn = client.turn(&mut self.core);
+            client.count_bytes(&mut self.core);
             self.written.push(place);
-            if turn == Turn::Again {
-                self.enqueue(place);
+            match turn {
+                Turn::Again => self.enqueue(place),
+                Turn::WaitsForRoom(wanted) => {
+                    client.is_waiting = true;
+                    self.core.clients.wait(place, wanted);
+                }
+                Turn::Waits => {}
             }
         }
     }
@@ -320,6 +332,7 @@ impl<B: Backend> Worker<B> {
                 continue;
             };
             client.write(&self.core);
+            client.count_bytes(&mut self.core);
             if client.is_over() {
                 self.drop_client(place);
             } else if !client.session.is_held_up() && client.session.has_more() {
@@ -334,6 +347,7 @@ impl<B: Backend> Worker<B> {
             return;
         };
         client.transport.say_goodbye();
+        self.core.clients.change(client.counted, 0);
         // Closing takes it from the poll in any case.
         client.transport.deregister(self.poll.registry()).ok();
         let number = client.facts.number;
@@ -361,25 +375,61 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// Gives memory that has come free to those that wait for it.
+    fn give_room(&mut self) {
+        let places = &mut self.places;
+        let mut own = |place| places.client(place).map_or(0, |client| client.counted);
+        let mut given = Vec::new();
+        while let Some(place) = self.core.clients.next(&mut own) {
+            given.push(place);
+        }
+        for place in given {
+            if let Some(client) = self.places.client(place) {
+                client.is_waiting = false;
+            }
+            self.enqueue(place);
+        }
+        let held = self.core.clients.held() as u64;
+        self.core.traffic().buffer_bytes.set(held);
+    }
+
+    /// Drops clients that are silent for too long, and those that keep others waiting.
     fn drop_idle(&mut self) {
-        let Some(timeout) = self.shared.settings.idle_timeout else {
-            return;
-        };
         if self.looked == self.core.now {
             return;
         }
         self.looked = self.core.now;
-        let since = self.core.now.saturating_sub(timeout.as_secs());
-        for place in 0..self.places.occupants.len() {
-            if self
-                .places
-                .client(place)
-                .is_some_and(|client| client.is_idle_since(since))
-            {
-                self.core.traffic().idle_kicks.count();
-                self.drop_client(place);
-            }
+        if let Some(timeout) = self.shared.settings.idle_timeout {
+            let since = self.core.now.saturating_sub(timeout.as_secs());
+            let idle = self.those(|client| client.is_idle_since(since));
+            self.core.traffic().idle_kicks.add(idle.len() as u64);
+            self.drop_clients(idle);
         }
+        if self.core.clients.is_waited_for() {
+            let since = self.core.now.saturating_sub(self.patience);
+            let stuck = self.those(|client| client.is_stuck_since(since));
+            if !stuck.is_empty() {
+                self.patience = (self.patience / 2).max(1);
+            }
+            self.drop_clients(stuck);
+        } else {
+            self.patience = PATIENCE_SECONDS;
+        }
+    }
+
+    /// Places of some clients.
+    fn those(&mut self, is_one: impl Fn(&Client) -> bool) -> Vec<usize> {
+        let places = 0..self.places.occupants.len();
+        let is_one = |place: &usize| {
+            self.places
+                .client(*place)
+                .is_some_and(|client| is_one(client))
+        };
+        places.filter(is_one).collect()
+    }
+
+    fn drop_clients(&mut self, places: Vec<usize>) {
+        places.into_iter().for_each(|place| self.drop_client(place));
     }
 
     fn say_goodbye(&mut self) -> io::Result<()> {

@@ -45,6 +45,7 @@ fn the_tools_of_libmemcached_work() {
         ("memcping", &[][..], ""),
         ("memccp", &[file][..], ""),
         ("memccat", &["item"], "some text"),
+        ("memcdump", &[], "item"),
         ("memcexist", &["item"], ""),
         ("memctouch", &["--expire=1000", "item"], ""),
         ("memcstat", &[], "curr_items: 1"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -122,6 +122,16 @@ impl Server {
         pages * 4096
     }
 
+    /// Memory that it has, of what it shares its share.
+    pub fn proportional_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/smaps_rollup", self.number());
+        let text = fs::read_to_string(path).expect("it runs");
+        let line = text.lines().find(|line| line.starts_with("Pss:"));
+        let word = line.and_then(|line| line.split_whitespace().nth(1));
+        let kib: u64 = word.and_then(|word| word.parse().ok()).expect("a number");
+        kib * 1024
+    }
+
     /// Waits for its end: its status, and its log.
     pub fn wait(mut self) -> (Option<i32>, String) {
         let mut child = self.child.take().expect("still runs");
@@ -142,7 +152,10 @@ pub fn read_to(stream: &mut impl Read, end: &str) -> String {
     let mut said = Vec::new();
     let mut piece = [0; 65536];
     while !said.ends_with(end.as_bytes()) {
-        let length = stream.read(&mut piece).expect("an answer");
+        let length = match stream.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            length => length.expect("an answer"),
+        };
         assert!(
             length > 0,
             "closed after {:?}",

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use cenote_kv::group::Bound;
 use cenote_kv::group::member::{Member, Outgoing, Shape};
 use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
@@ -106,6 +107,7 @@ impl World {
             region_bytes: self.options.units * UNIT_BYTES,
             evicts: self.mood.evicts,
             service: self.options.service,
+            bound: Bound::NONE,
         };
         self.members.insert(process, Member::new(process, shape));
     }

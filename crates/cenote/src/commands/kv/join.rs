@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 
 use super::place::{KvDir, Which};
+use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use crate::failure::{DONE, Failure};
 use crate::process::Identity;
@@ -31,6 +32,8 @@ pub struct Args {
     clients: Option<SocketAddr>,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    serving: Serving,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -58,8 +61,10 @@ pub fn run(args: &Args) -> Result<u8> {
         listen: args.listen.unwrap_or(last.listen),
         clients: args.clients.unwrap_or(last.clients),
     };
-    let at_etcd = &args.which.at_etcd;
-    starting.start(&dir, &args.name, &found.known, &key, at, at_etcd)?;
+    let flags = args
+        .serving
+        .flags(&dir.node(&args.name), &args.which.at_etcd)?;
+    starting.start(&dir, &args.name, &found.known, &key, at, &flags)?;
     let mut clients = String::new();
     starting.ready_when(&stop, |said| {
         clients = said.concat();

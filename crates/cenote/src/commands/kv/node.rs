@@ -5,15 +5,20 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
 use cenote_kv::cluster::detector::Settings;
 use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
+use cenote_kv::server::Handle;
+use prometheus_client::registry::Registry;
 
+use super::metrics::KvMetrics;
 use super::place::{AtEtcd, NAME, load_key};
+use super::serving::Serving;
 use crate::failure::DONE;
-use crate::signals;
+use crate::{metrics, signals};
 
 /// `kv node` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -21,8 +26,9 @@ use crate::signals;
   cenote kv node --name n00 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7
 
 It runs until SIGTERM or SIGINT. At SIGTERM others take over what it has, and requests that are under
-way are answered, before it ends; at SIGINT, or a second SIGTERM, it ends at once. A node that comes
-back under its name is known again, but what it held in memory is gone.")]
+way are answered, before it ends; at SIGINT, or a second SIGTERM, it ends at once. On SIGHUP it reads
+users and certificates again. A node that comes back under its name is known again, but what it held
+in memory is gone.")]
 pub struct Args {
     /// Name of the node, its own for ever
     #[arg(long, value_name = "NAME")]
@@ -47,16 +53,29 @@ pub struct Args {
     drain_limit: u64,
     #[command(flatten)]
     at_etcd: AtEtcd,
+    #[command(flatten)]
+    serving: Serving,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     let stop = Stop::default();
     let to_stop = stop.clone();
+    let (serving, files) = args.serving.settings(args.clients)?;
+    let server: Arc<OnceLock<Handle>> = Arc::default();
+    let to_tell = Arc::clone(&server);
     // Before any thread: they inherit what is blocked.
-    signals::on_stop_by(move |signal| match signal {
-        libc::SIGINT => to_stop.stop_at_once(),
-        _ => to_stop.stop(),
-    })?;
+    signals::on_stop_or_hangup(
+        move |signal| match signal {
+            libc::SIGINT => to_stop.stop_at_once(),
+            _ => to_stop.stop(),
+        },
+        move || {
+            let errors = to_tell.get().map(|server| files.reload(server));
+            for error in errors.unwrap_or_default() {
+                tracing::warn!(%error, "read again; what was read before stays");
+            }
+        },
+    )?;
     let config = NodeConfig {
         cluster: args.cluster.clone(),
         name: args.name.clone(),
@@ -64,12 +83,35 @@ pub fn run(args: &Args) -> Result<u8> {
         credentials: args.at_etcd.credentials()?,
         key: load_key(&args.key)?,
         listen: args.listen,
-        clients: args.clients,
+        serving,
         settings: Settings::default(),
         drain_limit: Duration::from_secs(args.drain_limit),
     };
-    node::run(&config, &stop, |ready| announce(&args.name, ready))?;
-    Ok(DONE)
+    let mut started = Ok(());
+    node::run(&config, &stop, |ready| {
+        server.get_or_init(|| ready.server.clone());
+        started = serve_metrics(args, ready);
+        match started {
+            Ok(()) => announce(&args.name, ready),
+            Err(_) => stop.stop(),
+        }
+    })?;
+    started.map(|()| DONE)
+}
+
+fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {
+    let Some(address) = args.serving.metrics else {
+        return Ok(());
+    };
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(KvMetrics {
+        node: ready.node,
+        server: ready.server.clone(),
+        groups: ready.groups.clone(),
+    }));
+    let bound = metrics::serve(address, args.serving.allow_remote, registry)?;
+    eprintln!("metrics at http://{bound}/metrics");
+    Ok(())
 }
 
 fn announce(name: &str, ready: &Ready) {

@@ -1,5 +1,6 @@
 //! Starting the process of a node, and waiting until it says that others can find it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::place::{AtEtcd, Known, KvDir};
+use super::place::{Known, KvDir};
 use crate::place::create_private;
 use crate::process::{self, Identity};
 
@@ -80,7 +81,7 @@ impl Starting {
         known: &Known,
         key: &Path,
         at: Addresses,
-        at_etcd: &AtEtcd,
+        flags: &[OsString],
     ) -> Result<()> {
         let folder = dir.node(name);
         create_private(&folder)?;
@@ -94,7 +95,7 @@ impl Starting {
             .args(["--etcd", &known.etcd, "--cluster", &known.cluster])
             .args(["--listen", &at.listen.to_string()])
             .args(["--clients", &at.clients.to_string()])
-            .args(at_etcd.flags())
+            .args(flags)
             .arg("--key")
             .arg(key)
             .env_remove("CENOTE_DIR")

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cenote_kv::cluster::config::{ClusterConfig, Place, Scheme};
+use cenote_kv::cluster::config::{ClusterConfig, Place, REGION_BYTES, Scheme};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 use cenote_kv::group::member::Service;
 
 use super::place::{AtEtcd, Found, Known, KvDir, NAME, load_key};
+use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
 use crate::failure::{DONE, Failure};
@@ -26,8 +27,6 @@ use crate::size::Size;
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks whether they do.
 const STEP: Duration = Duration::from_millis(50);
-/// A recovery unit: regions are whole ones.
-const UNIT_BYTES: u64 = 4096;
 
 /// `kv up` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -53,7 +52,7 @@ pub struct Args {
     /// Parity slots hold copies instead of a code; K is 1
     #[arg(long)]
     replicated: bool,
-    /// Memory of each node for values, its parity included
+    /// Memory of each node's whole process
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     memory: Size,
     /// Port of the first node for clients; the second's is the next one, and so on [default: found]
@@ -79,6 +78,8 @@ pub struct Args {
     /// Folder for the cluster's files; made where there is none
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    serving: Serving,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -112,7 +113,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut starting = Starting::default();
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
-        starting.start(&dir, name, &known, &key_file, at, &args.at_etcd)?;
+        let flags = args.serving.flags(&dir.node(name), &args.at_etcd)?;
+        starting.start(&dir, name, &known, &key_file, at, &flags)?;
     }
     let found = Found {
         known: known.clone(),
@@ -170,26 +172,24 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         );
         return Err(Failure::usage(what, "a smaller --port").into());
     }
-    let groups = args.groups.unwrap_or(nodes);
-    let slots = groups
-        .saturating_mul(args.code.slots())
-        .div_ceil(nodes)
-        .max(1) as u64;
-    let region_bytes = args.memory.bytes() / slots / UNIT_BYTES * UNIT_BYTES;
-    let config = ClusterConfig {
-        groups,
+    let mut config = ClusterConfig {
+        groups: args.groups.unwrap_or(nodes),
         code: args.code,
         scheme: if args.replicated {
             Scheme::Replicated
         } else {
             Scheme::Coded
         },
-        region_bytes,
+        region_bytes: *REGION_BYTES.start(),
+        memory_bytes: args.memory.bytes(),
         lanes: args.lanes,
         sealed: args.seal,
         service: args.recovery,
         nodes: (0..nodes).map(|index| format!("n{index:02}")).collect(),
     };
+    if let Some(footprint) = config.memory().1 {
+        config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
+    }
     // What the document may not say is the arguments' fault.
     ClusterConfig::parse("the cluster", &config.to_bytes())
         .map_err(|error| Failure::usage(error.to_string(), "cenote kv up --help").into())

@@ -10,13 +10,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_kv::server::files::Files;
 use cenote_kv::server::{Alone, Handle, Server, Stopped};
 use clap::Parser;
 use clap::error::ErrorKind;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{User, geteuid, setgid, setgroups, setuid};
-use options::{Files, Options, Refused};
+use options::{Options, Refused};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -206,7 +207,11 @@ fn watch_signals(handle: Handle, files: Files, verbosity: u8) -> Result<(), Refu
     let watch = move || {
         for signal in signals.forever() {
             match signal {
-                SIGHUP => reload(&handle, &files),
+                SIGHUP => {
+                    for error in files.reload(&handle) {
+                        eprintln!("{error}; what was read before stays");
+                    }
+                }
                 SIGUSR1 => handle.stop_gracefully(),
                 _ => {
                     if verbosity > 1 {
@@ -219,19 +224,4 @@ fn watch_signals(handle: Handle, files: Files, verbosity: u8) -> Result<(), Refu
     };
     let thread = std::thread::Builder::new().name("signals".to_owned());
     thread.spawn(watch).map(drop).map_err(failed)
-}
-
-fn reload(handle: &Handle, files: &Files) {
-    if let Some(path) = &files.users {
-        match options::users(path) {
-            Ok(users) => handle.set_credentials(users),
-            Err(refused) => eprintln!("{}; the users stay as they were", refused.text),
-        }
-    }
-    if let Some(tls) = &files.tls {
-        match tls.load() {
-            Ok(tls) => handle.set_tls(tls),
-            Err(refused) => eprintln!("{}; the certificates stay as they were", refused.text),
-        }
-    }
 }

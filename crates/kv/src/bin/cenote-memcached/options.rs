@@ -1,13 +1,13 @@
 //! memcached's command line, read as memcached reads it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use cenote_kv::protocol::Limits;
-use cenote_kv::protocol::authentication::Credentials;
-use cenote_kv::server::tls::{self, Verify};
+use cenote_kv::memory::footprint::{Others, Roles};
+use cenote_kv::protocol::{Dialect, Limits};
+use cenote_kv::server::files::{FileError, Files, TlsFiles};
+use cenote_kv::server::tls::Verify;
 use cenote_kv::server::{Settings, TcpAddress, WhenFull};
 use clap::{ArgAction, Parser};
 
@@ -58,7 +58,7 @@ pub struct Options {
     /// User to become, where root starts this
     #[arg(short = 'u', long)]
     pub user: Option<String>,
-    /// Memory for items, in megabytes
+    /// Memory of the whole process, in megabytes
     #[arg(short = 'm', long, default_value = "64")]
     memory_limit: u64,
     /// Answer an error when memory is used up, and drop nothing
@@ -118,7 +118,7 @@ pub struct Options {
     /// Do not serve `flush_all`
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Nothing lists items here: nothing changes
+    /// Do not serve `stats cachedump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
     /// Nothing is watched here: nothing changes
@@ -136,10 +136,32 @@ pub struct Options {
     /// TLS, with -o ssl_chain_cert=FILE,ssl_key=FILE
     #[arg(short = 'Z', long)]
     enable_ssl: bool,
+    /// Whose meta commands are spoken: 1.6.18's, or those of what came after it
+    #[arg(long, value_enum, default_value = "1.6.18")]
+    meta_dialect: MetaDialect,
     /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, ssl_chain_cert,
     /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
     #[arg(short = 'o', long)]
     extended: Vec<String>,
+}
+
+/// [`Dialect`] as an option.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum MetaDialect {
+    /// memcached 1.6.18
+    #[value(name = "1.6.18")]
+    V1_6_18,
+    /// What later versions document
+    Later,
+}
+
+impl From<MetaDialect> for Dialect {
+    fn from(dialect: MetaDialect) -> Self {
+        match dialect {
+            MetaDialect::V1_6_18 => Self::V1_6_18,
+            MetaDialect::Later => Self::Later,
+        }
+    }
 }
 
 /// Names of memcached's other `-o` options, which change nothing here.
@@ -220,48 +242,31 @@ impl Refused {
 struct Extended {
     waits_when_full: bool,
     idle_timeout: Option<Duration>,
-    tls: TlsFiles,
-}
-
-/// Files for TLS.
-#[derive(Clone, Debug, Default)]
-pub struct TlsFiles {
     chain: Option<PathBuf>,
     key: Option<PathBuf>,
     authority: Option<PathBuf>,
     verify: Verify,
 }
 
-impl TlsFiles {
-    /// Reads them.
-    pub fn load(&self) -> Result<rustls::ServerConfig, Refused> {
-        let chain = self.chain.as_deref();
-        let chain =
-            chain.ok_or_else(|| Refused::new(Refused::USAGE, "-Z needs -o ssl_chain_cert=FILE"))?;
-        let key = self.key.as_deref().unwrap_or(chain);
-        tls::configuration(chain, key, self.authority.as_deref(), self.verify)
-            .map_err(|error| Refused::new(Refused::USAGE, format!("Error loading TLS: {error}")))
+impl Extended {
+    fn tls(self) -> Result<TlsFiles, Refused> {
+        let none = || Refused::new(Refused::USAGE, "-Z needs -o ssl_chain_cert=FILE");
+        Ok(TlsFiles {
+            chain: self.chain.ok_or_else(none)?,
+            key: self.key,
+            authority: self.authority,
+            verify: self.verify,
+        })
     }
 }
 
-/// What may be read again while the server runs.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    pub users: Option<PathBuf>,
-    pub tls: Option<TlsFiles>,
-}
-
-/// Reads a file of users.
-pub fn users(path: &Path) -> Result<Credentials, Refused> {
-    let refused = |status, error: &dyn std::fmt::Display| {
-        let text = format!(
-            "Could not open authfile [{}] for reading, error {error}",
-            path.display()
-        );
-        Refused::new(status, text)
+/// As memcached ends where a file is not taken.
+fn refused_file(error: &FileError) -> Refused {
+    let status = match error {
+        FileError::Tls(_) => Refused::USAGE,
+        _ => 1,
     };
-    let content = std::fs::read(path).map_err(|error| refused(1, &error))?;
-    Credentials::parse(&content).map_err(|error| refused(1, &error))
+    Refused::new(status, error.to_string())
 }
 
 impl Options {
@@ -271,26 +276,14 @@ impl Options {
         let extended = self.extended(&mut notes)?;
         self.check()?;
         let item_bytes_max = self.item_bytes_max()?;
-        let mut files = Files {
-            users: self.auth_file.clone(),
-            tls: None,
-        };
-        let mut tls = None;
-        if self.enable_ssl {
-            tls = Some(Arc::new(extended.tls.load()?));
-            files.tls = Some(extended.tls.clone());
-        }
-        let credentials = match &self.auth_file {
-            Some(path) => Some(Arc::new(users(path)?)),
-            None => None,
-        };
         let mode = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| Refused::new(1, "the mask of -a is an octal number"))?;
         let (tcp, udp) = match self.unix_socket {
             Some(_) => (Vec::new(), Vec::new()),
             None => self.addresses()?,
         };
-        let settings = Settings {
+        let memory_bytes = self.memory_limit << 20;
+        let mut settings = Settings {
             tcp,
             udp,
             unix: self.unix_socket.clone().map(|path| (path, mode)),
@@ -306,17 +299,30 @@ impl Options {
             idle_timeout: extended.idle_timeout,
             limits: Limits {
                 item_bytes_max,
+                dialect: self.meta_dialect.into(),
                 ..Limits::default()
             },
-            memory_bytes: self.memory_limit << 20,
+            memory_bytes,
+            buffer_bytes: Others::new(memory_bytes, Roles::ALONE).buffers,
             evicts: !self.disable_evictions,
             may_flush: !self.disable_flush_all,
+            may_dump: !self.disable_dumping,
             may_shut_down: self.enable_shutdown,
             verbosity: self.verbose,
-            credentials,
-            tls,
             ..Settings::default()
         };
+        let tls = if self.enable_ssl {
+            Some(extended.tls()?)
+        } else {
+            None
+        };
+        let files = Files {
+            users: self.auth_file.clone(),
+            tls,
+        };
+        files
+            .load(&mut settings)
+            .map_err(|error| refused_file(&error))?;
         Ok((settings, files, notes))
     }
 
@@ -448,11 +454,11 @@ impl Options {
                     let seconds = number()?;
                     extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
                 }
-                "ssl_chain_cert" => extended.tls.chain = Some(path()?),
-                "ssl_key" => extended.tls.key = Some(path()?),
-                "ssl_ca_cert" => extended.tls.authority = Some(path()?),
+                "ssl_chain_cert" => extended.chain = Some(path()?),
+                "ssl_key" => extended.key = Some(path()?),
+                "ssl_ca_cert" => extended.authority = Some(path()?),
                 "ssl_verify_mode" => {
-                    extended.tls.verify = match number()? {
+                    extended.verify = match number()? {
                         0 => Verify::None,
                         1 => Verify::Optional,
                         2 | 3 => Verify::Required,
@@ -479,7 +485,6 @@ impl Options {
             (self.enable_largepages, "-L"),
             (self.delimiter.is_some(), "-D"),
             (self.disable_cas, "-C"),
-            (self.disable_dumping, "-X"),
             (self.disable_watch, "-W"),
             (self.memory_file.is_some(), "-e"),
             (self.napi_ids.is_some(), "-N"),

@@ -9,6 +9,7 @@ fn config() -> ClusterConfig {
         code: "3+2".parse().unwrap(),
         scheme: Scheme::Coded,
         region_bytes: 64 << 20,
+        memory_bytes: 512 << 20,
         lanes: 2,
         sealed: false,
         service: Service::Online,
@@ -22,7 +23,7 @@ const REGISTRATION: &str = r#"{"version":1,"name":"n00","clients":["127.0.0.1:11
 #[test]
 fn documents_say_what_they_were_given() {
     let bytes = config().to_bytes();
-    let text = r#"{"version":1,"groups":5,"code":"3+2","scheme":"coded","region_bytes":67108864,"lanes":2,"sealed":false,"nodes":["n00","n01","n02","n03","n04"]}"#;
+    let text = r#"{"version":1,"groups":5,"code":"3+2","scheme":"coded","region_bytes":67108864,"memory_bytes":536870912,"lanes":2,"sealed":false,"nodes":["n00","n01","n02","n03","n04"]}"#;
     assert_eq!(String::from_utf8(bytes.clone()).unwrap(), text);
     assert_eq!(ClusterConfig::parse("k", &bytes).unwrap(), config());
     let blocked = ClusterConfig {
@@ -53,6 +54,7 @@ fn a_configuration_that_cannot_be_is_refused_with_its_reason() {
         ("coded", "folded", "unknown variant"),
         ("67108864", "67108865", "a region of 67108865 bytes"),
         ("67108864", "4096", "a region of 4096 bytes"),
+        ("536870912", "4096", "4096 bytes of memory"),
         ("\"lanes\":2", "\"lanes\":0", "0 lanes"),
         ("\"lanes\":2", "\"lanes\":65", "65 lanes"),
         ("n04", "n03", "node n03 is named twice"),

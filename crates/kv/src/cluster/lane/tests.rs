@@ -41,6 +41,7 @@ impl Turned {
             code: "1+1".parse().unwrap(),
             scheme: Scheme::Coded,
             region_bytes: REGION_BYTES,
+            memory_bytes: 0,
             lanes: 1,
             sealed: false,
             nodes: vec!["a".to_owned(), "b".to_owned()],
@@ -75,6 +76,7 @@ impl Turned {
             ..Settings::default()
         });
         let mut lane = Lane::new(Parts {
+            evicts: true,
             index: 0,
             config: Arc::new(config),
             me,

@@ -143,7 +143,7 @@ impl GroupReport {
                 stored_bytes: allocator.region_bytes() - allocator.free_bytes(),
                 missing_bytes: owner.missing_units() * UNIT_BYTES,
                 operations: owner.committed_xid(),
-                evictions: owner.evictions(),
+                evictions: owner.counts().evictions,
             }
         });
         let memory = member.memory();

@@ -259,9 +259,6 @@ impl Shared {
             trouble: links.trouble(node).map(str::to_owned),
         });
         let registration = locked(&self.registration);
-        let groups = locked(&self.groups);
-        let mut groups: Vec<GroupReport> = groups.iter().flatten().cloned().collect();
-        groups.sort_by_key(|group| group.group);
         NodeReport {
             node: self.node,
             name: registration.name.clone(),
@@ -271,9 +268,17 @@ impl Shared {
             region_bytes: self.region_bytes,
             peers: peers.collect(),
             changes: locked(&self.changes).iter().cloned().collect(),
-            groups,
+            groups: self.groups(),
             agreed: locked(&self.agreed).iter().copied().collect(),
         }
+    }
+
+    /// What lanes last said of their groups.
+    pub(super) fn groups(&self) -> Vec<GroupReport> {
+        let groups = locked(&self.groups);
+        let mut groups: Vec<GroupReport> = groups.iter().flatten().cloned().collect();
+        groups.sort_by_key(|group| group.group);
+        groups
     }
 }
 

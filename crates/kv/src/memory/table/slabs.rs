@@ -1,9 +1,11 @@
 //! Where entries and their keys lie: slabs of equal slots, one size for keys of each eight bytes.
 //!
 //! A [`Slot`] is 32 bits: slab and place in it. It stays where it is until it is given back, so that an
-//! index and queues can name it. A slab grows as it fills, and its memory goes when its last slot does:
-//! keys of another length get it.
+//! index and queues can name it. A slab takes memory page by page as it fills, and gives it back to the
+//! system when its last slot goes: keys of another length get it, or values.
 //! What a slot's bytes mean is [`record`](super::record)'s.
+
+use memmap2::MmapMut;
 
 /// A place for an entry: valid from when it was taken until it is given back.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -14,12 +16,11 @@ const SLAB_SLOTS: u32 = 1 << SLAB_SLOT_BITS;
 
 const SLAB_SLOT_BITS: u32 = 12;
 
-/// ... and most bytes: enough that a table of 10^8 items has few slabs, and little enough to be moved as it
-/// grows, ...
+/// ... and most bytes: enough that a table of 10^8 items has few slabs.
 const SLAB_BYTES: usize = 1 << 18;
 
-/// ... and how many it begins with, so that a rare length of keys costs little.
-const FIRST_SLOTS: usize = 16;
+/// What the system gives memory by.
+const PAGE_BYTES: usize = 4096;
 
 /// What slots of neighbouring classes differ by.
 const STEP_BYTES: usize = 8;
@@ -45,14 +46,16 @@ pub(super) struct Slabs<const HEAD: usize> {
 }
 
 struct Slab {
+    /// Room for all of its slots; none where it was given back.
+    bytes: Option<MmapMut>,
     /// Slots that were taken at least once.
-    bytes: Vec<u8>,
+    taken: u16,
     class: u8,
     slot_bytes: u16,
     /// Slots that it may have.
     most: u16,
     used: u16,
-    /// The first of the free slots among `bytes`; each names the next in its first two bytes.
+    /// The first of the free slots among those taken once; each names the next in its first two bytes.
     free: u16,
     /// Where the class's list has it, or [`NONE`].
     listed_at: u32,
@@ -87,6 +90,15 @@ impl<const HEAD: usize> Slabs<HEAD> {
         self.resident_bytes + lists as u64
     }
 
+    /// Whether a slot for a key of so many bytes takes memory.
+    pub(super) fn grows_for(&self, key_bytes: usize) -> bool {
+        let number = self.with_room[key_bytes.div_ceil(STEP_BYTES)].last();
+        number.is_none_or(|number| {
+            let slab = &self.slabs[*number as usize];
+            slab.free == CHAIN_END
+        })
+    }
+
     /// Takes a slot for a key of so many bytes. What is in it is unspecified.
     ///
     /// # Panics
@@ -98,9 +110,9 @@ impl<const HEAD: usize> Slabs<HEAD> {
             None => self.add_slab(class),
         };
         let slab = &mut self.slabs[number as usize];
-        let before = slab.bytes.capacity();
+        let before = slab.resident_bytes();
         let place = slab.take();
-        self.resident_bytes += (slab.bytes.capacity() - before) as u64;
+        self.resident_bytes += slab.resident_bytes() - before;
         self.used_bytes += u64::from(slab.slot_bytes);
         if slab.used == slab.most {
             slab.listed_at = NONE;
@@ -121,8 +133,8 @@ impl<const HEAD: usize> Slabs<HEAD> {
             list.push(number);
         } else if slab.used == 0 {
             let at = slab.listed_at as usize;
-            self.resident_bytes -= slab.bytes.capacity() as u64;
-            slab.bytes = Vec::new();
+            self.resident_bytes -= slab.resident_bytes();
+            (slab.bytes, slab.taken) = (None, 0);
             slab.listed_at = NONE;
             list.swap_remove(at);
             if let Some(moved) = list.get(at) {
@@ -136,22 +148,24 @@ impl<const HEAD: usize> Slabs<HEAD> {
     pub(super) fn bytes(&self, slot: Slot) -> &[u8] {
         let (number, place) = split(slot);
         let slab = &self.slabs[number as usize];
-        &slab.bytes[slab.start(place)..][..usize::from(slab.slot_bytes)]
+        &slab.bytes()[slab.start(place)..][..usize::from(slab.slot_bytes)]
     }
 
     /// As [`bytes`](Self::bytes), to write to.
     pub(super) fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
         let (number, place) = split(slot);
         let slab = &mut self.slabs[number as usize];
-        let start = slab.start(place);
-        &mut slab.bytes[start..][..usize::from(slab.slot_bytes)]
+        let (start, slot_bytes) = (slab.start(place), usize::from(slab.slot_bytes));
+        &mut slab.bytes_mut()[start..][..slot_bytes]
     }
 
     fn add_slab(&mut self, class: usize) -> u32 {
         let slot_bytes = Self::slot_bytes(class * STEP_BYTES);
         let most = (SLAB_SLOTS as usize).min(SLAB_BYTES / slot_bytes);
+        let bytes = MmapMut::map_anon(most * slot_bytes).expect("the system has memory");
         let slab = Slab {
-            bytes: Vec::new(),
+            bytes: Some(bytes),
+            taken: 0,
             most: u16::try_from(most).expect("a slab has few slots"),
             class: u8::try_from(class).expect("few classes"),
             slot_bytes: u16::try_from(slot_bytes).expect("slots are short"),
@@ -179,31 +193,37 @@ impl Slab {
         usize::from(place) * usize::from(self.slot_bytes)
     }
 
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref().expect("a slab with slots in use")
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes.as_mut().expect("a slab with slots in use")
+    }
+
+    /// Memory that it has taken, by pages.
+    fn resident_bytes(&self) -> u64 {
+        self.start(self.taken).next_multiple_of(PAGE_BYTES) as u64
+    }
+
     /// A slot of a slab that has room.
     fn take(&mut self) -> u16 {
-        let place = self.free;
-        if place != CHAIN_END {
-            let start = self.start(place);
-            self.free = u16::from_le_bytes([self.bytes[start], self.bytes[start + 1]]);
-            self.used += 1;
-            return place;
-        }
-        // None of its slots is free: they were all taken, one after the other.
-        let (place, slot_bytes) = (self.used, usize::from(self.slot_bytes));
-        let end = self.bytes.len() + slot_bytes;
-        if end > self.bytes.capacity() {
-            let room = self.bytes.len().max(FIRST_SLOTS * slot_bytes);
-            let most = usize::from(self.most) * slot_bytes;
-            self.bytes.reserve_exact(room.min(most - self.bytes.len()));
-        }
-        self.bytes.resize(end, 0);
         self.used += 1;
+        let place = self.free;
+        if place == CHAIN_END {
+            self.taken += 1;
+            return self.taken - 1;
+        }
+        let start = self.start(place);
+        let bytes = self.bytes();
+        self.free = u16::from_le_bytes([bytes[start], bytes[start + 1]]);
         place
     }
 
     fn give_back(&mut self, place: u16) {
         let start = self.start(place);
-        self.bytes[start..start + 2].copy_from_slice(&self.free.to_le_bytes());
+        let next = self.free.to_le_bytes();
+        self.bytes_mut()[start..start + 2].copy_from_slice(&next);
         self.free = place;
         self.used -= 1;
     }
@@ -262,7 +282,7 @@ mod tests {
         let short: Vec<Slot> = (0..count).map(|_| slabs.take(8)).collect();
         let full = slabs.resident_bytes();
         assert!(
-            full < (count * 12 + 4096) as u64,
+            full < (count * 12 + 2 * PAGE_BYTES) as u64,
             "{full} bytes of {count} slots of 12"
         );
         short.iter().for_each(|slot| slabs.give_back(*slot));

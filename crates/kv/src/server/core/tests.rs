@@ -2,6 +2,7 @@ use mio::{Poll, Token, Waker};
 
 use super::*;
 use crate::engine::{Counters, Item, Newest};
+use crate::group::Bound;
 use crate::group::owner::{Found, Owner, Refusal};
 use crate::protocol::Limits;
 use crate::server::session::Session;
@@ -115,7 +116,7 @@ impl Bench {
         let front = Waker::new(front.registry(), Token(0)).unwrap();
         let shared = Shared::new(Settings::default(), vec![face], front);
         let slow = Slow {
-            owner: Owner::alone(1 << 20),
+            owner: Owner::alone(1 << 20, Bound::NONE),
             committed: 0,
             is_closed: false,
             tenure: 0,

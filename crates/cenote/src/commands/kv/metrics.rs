@@ -1,0 +1,332 @@
+//! What a node counts, for Prometheus: by the names of memcached's exporter, and its groups by ours.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use cenote_kv::cluster::NodeId;
+use cenote_kv::cluster::node::{GroupReport, Groups, PlaceReport};
+use cenote_kv::server::Handle;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// A node that runs.
+pub struct KvMetrics {
+    pub node: NodeId,
+    pub server: Handle,
+    pub groups: Groups,
+}
+
+impl fmt::Debug for KvMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("KvMetrics");
+        shown.field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// Whether a value may go down.
+#[derive(Clone, Copy)]
+enum Kind {
+    Gauge,
+    /// Its name gets `_total` behind it.
+    Counter,
+}
+use Kind::{Counter, Gauge};
+
+/// Name, kind, help, and the name in `stats`.
+const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
+    (
+        "memcached_uptime_seconds",
+        Gauge,
+        "Time since the node began to serve",
+        "uptime",
+    ),
+    (
+        "memcached_time_seconds",
+        Gauge,
+        "The node's time since 1970",
+        "time",
+    ),
+    (
+        "memcached_process_user_cpu_seconds",
+        Counter,
+        "Time in the node's own code",
+        "rusage_user",
+    ),
+    (
+        "memcached_process_system_cpu_seconds",
+        Counter,
+        "Time in the system for it",
+        "rusage_system",
+    ),
+    (
+        "memcached_current_connections",
+        Gauge,
+        "Clients",
+        "curr_connections",
+    ),
+    (
+        "memcached_max_connections",
+        Gauge,
+        "Most clients at once",
+        "max_connections",
+    ),
+    (
+        "memcached_connections",
+        Counter,
+        "Clients that have come",
+        "total_connections",
+    ),
+    (
+        "memcached_connections_rejected",
+        Counter,
+        "Clients that were too many",
+        "rejected_connections",
+    ),
+    (
+        "memcached_connections_yielded",
+        Counter,
+        "Times that a client had to let others go first",
+        "conn_yields",
+    ),
+    (
+        "memcached_connections_listener_disabled",
+        Counter,
+        "Times that no more clients were let in",
+        "listen_disabled_num",
+    ),
+    (
+        "memcached_accepting_connections",
+        Gauge,
+        "Whether clients are let in",
+        "accepting_conns",
+    ),
+    (
+        "memcached_current_bytes",
+        Gauge,
+        "Items of this node, keys and overhead included",
+        "bytes",
+    ),
+    (
+        "memcached_limit_bytes",
+        Gauge,
+        "What all of the node's memory is bounded to",
+        "limit_maxbytes",
+    ),
+    (
+        "memcached_malloced_bytes",
+        Gauge,
+        "Memory taken for items",
+        "total_malloced",
+    ),
+    (
+        "memcached_current_items",
+        Gauge,
+        "Items of this node",
+        "curr_items",
+    ),
+    ("memcached_items", Counter, "Items stored", "total_items"),
+    (
+        "memcached_items_evicted",
+        Counter,
+        "Items that made room for others",
+        "evictions",
+    ),
+    (
+        "memcached_items_reclaimed",
+        Counter,
+        "Items that had ended and whose memory was taken back",
+        "reclaimed",
+    ),
+    (
+        "memcached_item_too_large",
+        Counter,
+        "Items refused because they are too large",
+        "store_too_large",
+    ),
+    (
+        "memcached_item_no_memory",
+        Counter,
+        "Items refused because there was no memory",
+        "store_no_memory",
+    ),
+    (
+        "memcached_read_bytes",
+        Counter,
+        "Bytes from clients",
+        "bytes_read",
+    ),
+    (
+        "memcached_written_bytes",
+        Counter,
+        "Bytes to clients",
+        "bytes_written",
+    ),
+    (
+        "cenote_kv_buffer_bytes",
+        Gauge,
+        "Requests that are not whole and answers that are not read",
+        "buffer_bytes",
+    ),
+];
+
+/// Command, status, and the name in `stats`. What is set is told apart.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    ("get", "hit", "get_hits"),
+    ("get", "miss", "get_misses"),
+    ("delete", "hit", "delete_hits"),
+    ("delete", "miss", "delete_misses"),
+    ("incr", "hit", "incr_hits"),
+    ("incr", "miss", "incr_misses"),
+    ("decr", "hit", "decr_hits"),
+    ("decr", "miss", "decr_misses"),
+    ("cas", "hit", "cas_hits"),
+    ("cas", "miss", "cas_misses"),
+    ("cas", "badval", "cas_badval"),
+    ("touch", "hit", "touch_hits"),
+    ("touch", "miss", "touch_misses"),
+    ("flush", "hit", "cmd_flush"),
+];
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Collector for KvMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stats: HashMap<String, String> = self.server.stats().into_iter().collect();
+        let number = |name: &str| stats.get(name).and_then(|value| value.parse::<f64>().ok());
+        let one = |value| vec![(Labels::new(), value)];
+        write(
+            &mut encoder,
+            "memcached_up",
+            Gauge,
+            "Whether the node serves",
+            &one(1.0),
+        )?;
+        let version = stats.get("version").map_or("", String::as_str);
+        let version = [(vec![("version", version)], 1.0)];
+        write(
+            &mut encoder,
+            "memcached_version",
+            Gauge,
+            "The version that clients are told",
+            &version,
+        )?;
+        for (name, kind, help, stat) in FROM_STATS {
+            if let Some(value) = number(stat) {
+                write(&mut encoder, name, *kind, help, &one(value))?;
+            }
+        }
+        let count = |stat: &str| number(stat).unwrap_or(0.0);
+        let label = |command, status| vec![("command", command), ("status", status)];
+        let commands = COMMANDS.iter();
+        let mut commands: Vec<_> = commands
+            .map(|(command, status, stat)| (label(*command, *status), count(stat)))
+            .collect();
+        // A cas counts as a set as well.
+        let cas = count("cas_hits") + count("cas_misses") + count("cas_badval");
+        commands.push((label("set", "hit"), (count("cmd_set") - cas).max(0.0)));
+        let help = "Requests by command and what came of them";
+        write(&mut encoder, "memcached_commands", Counter, help, &commands)?;
+        self.encode_groups(&mut encoder)
+    }
+}
+
+impl KvMetrics {
+    fn encode_groups(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let groups = self.groups.report();
+        let numbers: Vec<String> = groups.iter().map(|group| group.group.to_string()).collect();
+        let by_group = |value: fn(&GroupReport) -> u64| {
+            let values = numbers.iter().zip(&groups);
+            let values = values
+                .map(|(number, group)| (vec![("group", number.as_str())], value(group) as f64));
+            values.collect::<Vec<_>>()
+        };
+        let views = by_group(|group| u64::from(group.view));
+        write(
+            encoder,
+            "cenote_kv_group_view",
+            Gauge,
+            "Number of the group's view",
+            &views,
+        )?;
+        let missing = by_group(|group| group.owned.iter().map(|owned| owned.missing_bytes).sum());
+        let help = "Values of this node's partitions that are still to be recovered or moved";
+        write(
+            encoder,
+            "cenote_kv_group_missing_bytes",
+            Gauge,
+            help,
+            &missing,
+        )?;
+        let mut memory = Vec::new();
+        for (number, group) in numbers.iter().zip(&groups) {
+            for (kind, bytes) in [
+                ("values", group.value_bytes),
+                ("parity", group.parity_bytes),
+                ("tables", group.table_bytes),
+            ] {
+                let labels = vec![("group", number.as_str()), ("kind", kind)];
+                memory.push((labels, bytes as f64));
+            }
+        }
+        let help = "Memory of this node for a group";
+        write(
+            encoder,
+            "cenote_kv_group_memory_bytes",
+            Gauge,
+            help,
+            &memory,
+        )?;
+        let mut roles = Vec::new();
+        let slots: Vec<String> = (0..100).map(|slot: u32| slot.to_string()).collect();
+        for (number, group) in numbers.iter().zip(&groups) {
+            for (role, places) in [("data", &group.data), ("parity", &group.parity)] {
+                let is_mine = |(_, place): &(usize, &PlaceReport)| place.node == Some(self.node);
+                for (slot, place) in places.iter().enumerate().filter(is_mine) {
+                    let labels = vec![
+                        ("group", number.as_str()),
+                        ("role", role),
+                        ("slot", slots[slot].as_str()),
+                        ("state", place.state.as_str()),
+                    ];
+                    roles.push((labels, 1.0));
+                }
+            }
+        }
+        let help = "What this node plays in a group, and how that stands";
+        write(encoder, "cenote_kv_group_role", Gauge, help, &roles)
+    }
+}
+
+fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    values: &[(Labels<'_>, f64)],
+) -> Result<(), fmt::Error> {
+    let metric_type = match kind {
+        Gauge => MetricType::Gauge,
+        Counter => MetricType::Counter,
+    };
+    let mut family = encoder.encode_descriptor(name, help, None, metric_type)?;
+    if let [(labels, value)] = values
+        && labels.is_empty()
+    {
+        return encode(kind, *value, family);
+    }
+    for (labels, value) in values {
+        let labels = labels.as_slice();
+        encode(kind, *value, family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn encode(kind: Kind, value: f64, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match kind {
+        Gauge => ConstGauge::new(value).encode(encoder),
+        Counter => ConstCounter::new(value).encode(encoder),
+    }
+}

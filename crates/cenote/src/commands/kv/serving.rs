@@ -1,0 +1,178 @@
+//! How a node serves its clients: the flags that `kv node`, `join` and `up` share.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_kv::protocol::{Dialect, Limits};
+use cenote_kv::server::files::{Files, TlsFiles};
+use cenote_kv::server::tls::Verify;
+use cenote_kv::server::{Settings, TcpAddress};
+
+use super::place::AtEtcd;
+use crate::failure::Failure;
+use crate::size::Size;
+
+/// Sizes of items that frames between nodes carry.
+const ITEM_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
+
+/// See the [module](self).
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Clients")]
+pub struct Serving {
+    /// Serve UDP, too, at the same address
+    #[arg(long)]
+    udp: bool,
+    /// Serve a Unix socket, too; of `up` and `join` in the node's own folder
+    #[arg(long, value_name = "FILE")]
+    unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix socket, in octal
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "700",
+        requires = "unix_socket"
+    )]
+    unix_mask: String,
+    /// Serve TLS alone on TCP, with the certificate in this PEM file
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Key of the certificate [default: in the same file]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Take certificates of clients that these have signed, ...
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// ... and let nobody in without one
+    #[arg(long, requires = "tls_ca")]
+    tls_required: bool,
+    /// File of USER:PASSWORD lines; clients have to say who they are
+    #[arg(long, value_name = "FILE", conflicts_with = "udp")]
+    users: Option<PathBuf>,
+    /// Largest item, with memcached's overhead
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    max_item_size: Size,
+    /// Clients at once
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    /// Close connections that are silent for so long
+    #[arg(long, value_name = "SECONDS")]
+    idle_timeout: Option<u64>,
+    /// Answer an error when memory is used up, and drop nothing
+    #[arg(long)]
+    no_evictions: bool,
+    /// Speak the meta commands of memcached after 1.6.18
+    #[arg(long)]
+    later_meta: bool,
+    /// Serve Prometheus metrics here; with port 0 one is found, and said on standard error
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Let --metrics listen on an address that other machines reach
+    #[arg(long, requires = "metrics")]
+    pub allow_remote: bool,
+}
+
+impl Serving {
+    /// What a server at this address is to be, and the files that may be read again.
+    pub fn settings(&self, clients: SocketAddr) -> Result<(Settings, Files)> {
+        if self.udp && clients.port() == 0 {
+            let what = "--udp needs a port: one is found for TCP alone";
+            return Err(Failure::usage(what, "a port for clients").into());
+        }
+        if !ITEM_BYTES.contains(&self.max_item_size.bytes()) {
+            let what = format!("items of {}: 1K to 1M", self.max_item_size);
+            return Err(Failure::usage(what, "--max-item-size 1M").into());
+        }
+        let mode = u32::from_str_radix(&self.unix_mask, 8)
+            .map_err(|_| Failure::usage("--unix-mask is an octal number", "--unix-mask 700"))?;
+        let verify = match (&self.tls_ca, self.tls_required) {
+            (None, _) => Verify::None,
+            (Some(_), false) => Verify::Optional,
+            (Some(_), true) => Verify::Required,
+        };
+        let files = Files {
+            users: self.users.clone(),
+            tls: self.tls_cert.clone().map(|chain| TlsFiles {
+                chain,
+                key: self.tls_key.clone(),
+                authority: self.tls_ca.clone(),
+                verify,
+            }),
+        };
+        let mut settings = Settings {
+            tcp: vec![TcpAddress {
+                address: clients,
+                is_plain: false,
+            }],
+            udp: self.udp.then_some(clients).into_iter().collect(),
+            unix: self.unix_socket.clone().map(|path| (path, mode)),
+            connections_max: self.connections as usize,
+            idle_timeout: self.idle_timeout.map(Duration::from_secs),
+            limits: Limits {
+                item_bytes_max: self.max_item_size.bytes(),
+                dialect: if self.later_meta {
+                    Dialect::Later
+                } else {
+                    Dialect::V1_6_18
+                },
+                ..Limits::default()
+            },
+            evicts: !self.no_evictions,
+            ..Settings::default()
+        };
+        files.load(&mut settings)?;
+        Ok((settings, files))
+    }
+
+    /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
+    pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
+        let at_etcd = at_etcd.flags().into_iter();
+        let mut flags: Vec<std::ffi::OsString> = at_etcd.map(Into::into).collect();
+        let files = [
+            ("--tls-cert", &self.tls_cert),
+            ("--tls-key", &self.tls_key),
+            ("--tls-ca", &self.tls_ca),
+            ("--users", &self.users),
+        ];
+        for (flag, file) in files {
+            if let Some(file) = file {
+                let found = file.canonicalize().map_err(|error| {
+                    let what = format!("{flag} {}: {error}", file.display());
+                    Failure::usage(what, "a file that is there")
+                })?;
+                flags.extend([flag.into(), found.into()]);
+            }
+        }
+        if let Some(socket) = &self.unix_socket {
+            flags.extend(["--unix-socket".into(), folder.join(socket).into()]);
+            flags.extend(["--unix-mask".into(), (&self.unix_mask).into()]);
+        }
+        let switches = [
+            ("--udp", self.udp),
+            ("--tls-required", self.tls_required),
+            ("--no-evictions", self.no_evictions),
+            ("--later-meta", self.later_meta),
+            ("--allow-remote", self.allow_remote),
+        ];
+        let given = switches.iter().filter(|(_, is_given)| *is_given);
+        flags.extend(given.map(|(flag, _)| flag.into()));
+        let idle = self.idle_timeout.map(|seconds| seconds.to_string());
+        let metrics = self.metrics.map(|address| address.to_string());
+        let numbers = [
+            (
+                "--max-item-size",
+                Some(self.max_item_size.bytes().to_string()),
+            ),
+            ("--connections", Some(self.connections.to_string())),
+            ("--idle-timeout", idle),
+            ("--metrics", metrics),
+        ];
+        for (flag, number) in numbers {
+            if let Some(number) = number {
+                flags.extend([flag.into(), number.into()]);
+            }
+        }
+        Ok(flags)
+    }
+}

@@ -563,7 +563,7 @@ impl Group {
 fn owners_let_items_go_ahead_of_what_their_parities_can_hold() {
     let mut group = Group::of(bounded(true));
     // Tables take most, then values do, then tables what is left.
-    assert_eq!(group.fill("s", 150_000, b"0123456789"), 0);
+    assert_eq!(group.fill("s", 400_000, b"0123456789"), 0);
     let tables = group.members[&process(2)].memory().tables;
     assert!(tables > NODE_BYTES / 3, "{tables}");
     assert_eq!(group.fill("l", 1_500, &[7; 30_000]), 0);

@@ -308,13 +308,15 @@ impl Owner {
 
     /// Memory that is taken for values and keys.
     pub fn resident_bytes(&self) -> u64 {
-        self.region.touched_bytes() + self.table_bytes()
+        let replica = &self.replica;
+        let beside = replica.table().resident_bytes() + replica.allocator().resident_bytes();
+        self.region.touched_bytes() + beside
     }
 
-    /// What a replica takes beside values.
+    /// What a replica takes beside values, at the most while it has as many keys.
     fn table_bytes(&self) -> u64 {
         let replica = &self.replica;
-        replica.table().resident_bytes() + replica.allocator().resident_bytes()
+        replica.table().churned_bytes() + replica.allocator().resident_bytes()
     }
 
     fn table_step(&self) -> u64 {

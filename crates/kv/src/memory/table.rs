@@ -123,6 +123,11 @@ impl Table {
         self.records.resident_bytes() + self.index.resident_bytes()
     }
 
+    /// All memory that it may take while it has no more keys than now: what it is to be bounded by.
+    pub fn churned_bytes(&self) -> u64 {
+        self.records.resident_bytes() + self.index.churned_bytes()
+    }
+
     /// Whether another key of so many bytes takes memory for its entry.
     pub fn grows_for(&self, key_bytes: usize) -> bool {
         self.records.grows_for(key_bytes)

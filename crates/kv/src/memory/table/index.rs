@@ -25,6 +25,13 @@ const SPLIT_SLOTS: usize = SEGMENT_SLOTS / 8 * 7;
 /// ... and two segments that have no more together are joined.
 const JOIN_SLOTS: usize = SEGMENT_SLOTS / 4;
 
+/// Keys of a segment, on average and in the end, where keys come and go: one that should have more than 370
+/// is full at some moment, by four deviations, and split; halves with more than a quarter are not joined.
+const CHURNED_SLOTS: usize = 185;
+
+/// Memory of a segment's slots: 512 buckets, their control bytes and a group of these.
+const SLOTS_BYTES: usize = 512 * (size_of::<Slot>() + 1) + 16;
+
 /// Entries of the directory for each segment, beyond which it is not doubled.
 const DIRECTORY_SLACK: usize = 4;
 
@@ -73,6 +80,15 @@ impl Index {
         let numbers = (self.directory.capacity() + self.unused.capacity()) * size_of::<u32>();
         let segments = self.segments.capacity() * size_of::<Segment>();
         (self.segment_bytes + numbers + segments) as u64
+    }
+
+    /// Memory that may be taken though there never are more keys than now, if others come in their place.
+    pub(super) fn churned_bytes(&self) -> u64 {
+        // A vector that grows has twice what it needs.
+        let numbers = 2 * DIRECTORY_SLACK * size_of::<u32>();
+        let segment = SLOTS_BYTES + size_of::<Ghost>() + 2 * size_of::<Segment>() + numbers;
+        let segments = self.len / CHURNED_SLOTS + 1;
+        self.resident_bytes().max((segments * segment) as u64)
     }
 
     /// As [`resident_bytes`](Self::resident_bytes), counted anew.

@@ -426,6 +426,27 @@ fn segments_are_split_and_joined_again() {
 }
 
 #[test]
+fn keys_that_come_in_place_of_others_stay_within_what_was_foreseen() {
+    for keys in [8_000, 20_000, 27_000] {
+        let mut table = Table::new();
+        // Where a segment holds 370 keys on average it is split in the end, where it holds 300 it is not.
+        put_within(&mut table, 0..keys, keys as usize);
+        let (index, foreseen) = (table.index.resident_bytes(), table.index.churned_bytes());
+        put_within(&mut table, keys..30 * keys, keys as usize);
+        let grown = table.index.resident_bytes();
+        assert!(
+            grown <= foreseen,
+            "{keys} keys: {grown} bytes, not {foreseen}"
+        );
+        // Nor is it far more than it needs.
+        assert!(
+            foreseen < 4 * index,
+            "{keys} keys: {index} bytes, {foreseen} foreseen"
+        );
+    }
+}
+
+#[test]
 fn a_segment_is_not_joined_with_a_part_of_its_other_half() {
     fn literal(key: &[u8]) -> u64 {
         u64::from_be_bytes(*key.first_chunk().unwrap())

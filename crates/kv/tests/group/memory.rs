@@ -1,0 +1,125 @@
+//! Memory that a group takes, within the bound of its nodes.
+
+use cenote_kv::memory::footprint::{Footprint, Roles};
+
+use super::*;
+
+/// Processes 0 and 1 play one data slot each, 2 and 3 a parity each; so much memory each of them has.
+const NODE_BYTES: u64 = 24 << 20;
+
+fn bounded(evicts: bool) -> Shape {
+    let roles = Roles {
+        data: 1,
+        parity: 1,
+        group_data: 2,
+        are_copies: false,
+    };
+    let footprint = Footprint::new(NODE_BYTES, 0, roles).expect("it is enough");
+    Shape {
+        region_bytes: footprint.region_cap(0),
+        evicts,
+        bound: Bound {
+            footprint: Some(footprint),
+            pending_bytes: 1 << 20,
+        },
+        ..SHAPE
+    }
+}
+
+impl Group {
+    /// Memory of a node that would play both a data and a parity slot.
+    fn taken(&self) -> u64 {
+        let of = |node| {
+            let memory = self.members[&process(node)].memory();
+            memory.values + memory.parity + memory.tables
+        };
+        of(0).max(of(1)) + of(2).max(of(3))
+    }
+
+    /// Puts an item, as often as it takes; says whether there was room in the end.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let partition = usize::from(key_hash(key) % 2 == 1);
+        loop {
+            let change = Change::Put {
+                client_flags: 0,
+                expiry: 0,
+                marks: Marks::NONE,
+                value: &[value],
+            };
+            let owner = self.member(partition as u32).owner(partition);
+            let owner = owner.expect("it is the owner");
+            match owner.propose(key_hash(key), key, change) {
+                Ok(_) => return true,
+                Err(Refusal::Busy) => self.settle(),
+                Err(Refusal::NoSpace) => return false,
+                Err(refusal) => panic!("{refusal:?}"),
+            }
+        }
+    }
+
+    fn fill(&mut self, kind: &str, count: u32, value: &[u8]) -> u32 {
+        let mut refused = 0;
+        for number in 0..count {
+            let key = format!("{kind}{number:08}");
+            refused += u32::from(!self.put(key.as_bytes(), value));
+            if number % 64 == 0 {
+                self.settle();
+                let taken = self.taken();
+                assert!(taken <= NODE_BYTES, "{taken} bytes after {key}");
+            }
+        }
+        self.settle();
+        refused
+    }
+}
+
+#[test]
+fn owners_let_items_go_ahead_of_what_their_parities_can_hold() {
+    let mut group = Group::of(bounded(true));
+    // Tables take most, then values do, then tables what is left.
+    assert_eq!(group.fill("s", 400_000, b"0123456789"), 0);
+    let tables = group.members[&process(2)].memory().tables;
+    assert!(tables > NODE_BYTES / 3, "{tables}");
+    assert_eq!(group.fill("l", 1_500, &[7; 30_000]), 0);
+    let parity = group.members[&process(2)].memory().parity;
+    assert!(parity > NODE_BYTES / 4, "{parity}");
+    assert_eq!(group.fill("s", 60_000, b"0123456789"), 0);
+    let members = group.members.values().collect::<Vec<_>>();
+    let view = group.members[&process(0)].view().expect("there is one");
+    assert_eq!(audit(view, &members), Ok(()));
+}
+
+#[test]
+fn without_eviction_what_does_not_fit_is_refused_and_nothing_goes() {
+    let mut group = Group::of(bounded(false));
+    let count = 300_000;
+    let refused = group.fill("s", count, b"0123456789");
+    assert!((count / 10..count * 9 / 10).contains(&refused), "{refused}");
+    let owners = [0, 1].map(|node| {
+        let (_, owner) = group.members[&process(node)]
+            .owned_partitions()
+            .next()
+            .expect("one");
+        assert_eq!(owner.counts().evictions, 0);
+        owner.replica().table().len()
+    });
+    assert_eq!(owners.iter().sum::<usize>(), (count - refused) as usize);
+    // What goes makes room again.
+    for number in 0..count {
+        let key = format!("s{number:08}");
+        let hash = key_hash(key.as_bytes());
+        let partition = usize::from(hash % 2 == 1);
+        let owner = group
+            .member(partition as u32)
+            .owner(partition)
+            .expect("the owner");
+        if owner.committed(hash, key.as_bytes()).is_some() {
+            let removed = owner.propose(hash, key.as_bytes(), Change::Remove);
+            removed.expect("there is nothing to be had");
+        }
+        if number % 64 == 0 {
+            group.settle();
+        }
+    }
+    assert_eq!(group.fill("t", 1_000, b"0123456789"), 0);
+}

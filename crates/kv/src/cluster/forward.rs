@@ -156,6 +156,18 @@ impl<T> Window<T> {
         asked.map(|(request, _)| request).collect()
     }
 
+    /// Number of the last request that was taken.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.first + self.asked.len() as u64 - 1
+    }
+
+    /// Whether every request up to this number has its reply, or failed.
+    #[must_use]
+    pub fn is_done(&self, number: u64) -> bool {
+        number < self.first
+    }
+
     /// Whether nothing is on its way.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -8,6 +8,7 @@
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
 //! taken the link is broken, and both sides begin anew.
 
+mod changing;
 mod forwarding;
 mod leaving;
 mod posting;
@@ -38,6 +39,7 @@ use crate::group::view::{self, View};
 use crate::group::wire;
 use crate::memory::buffer;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
+use changing::Changing;
 use forwarding::Forwarding;
 use leaving::Goodbye;
 use posting::{Outbox, Way};
@@ -101,6 +103,7 @@ pub(super) struct Lane {
     /// Where a message is encoded.
     head: BytesMut,
     forwarding: Forwarding,
+    changing: Changing,
     /// Where the node leaves: how far it is with each other.
     goodbyes: BTreeMap<NodeId, Goodbye>,
     shared: Arc<Shared>,
@@ -171,6 +174,7 @@ impl Lane {
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::default(),
+            changing: Changing::default(),
             goodbyes: BTreeMap::new(),
             shared: parts.shared,
             waker: parts.waker,
@@ -186,6 +190,19 @@ impl Lane {
     fn place(&self, index: usize) -> (usize, usize) {
         let k = self.config.code.data();
         (index / k, index % k)
+    }
+
+    /// The index of the partition of a key with this hash, or the lane that has it.
+    fn index_of(&self, hash: u64) -> Result<usize, usize> {
+        let k = self.config.code.data();
+        let partitions = (self.config.groups * k) as u64;
+        let number = ((hash & 0xffff_ffff) * partitions) >> 32;
+        let number = usize::try_from(number).expect("is below their number");
+        let (group, partition) = (number / k, number % k);
+        match group % self.config.lanes {
+            lane if lane == self.index => Ok(group / self.config.lanes * k + partition),
+            lane => Err(lane),
+        }
     }
 
     fn is_mine(&self, index: usize) -> bool {
@@ -411,21 +428,21 @@ impl Backend for Lane {
     type Partition = Owner;
 
     fn route(&self, hash: u64) -> Route {
-        let k = self.config.code.data();
-        let partitions = (self.config.groups * k) as u64;
-        let number = ((hash & 0xffff_ffff) * partitions) >> 32;
-        let number = usize::try_from(number).expect("is below their number");
-        let (group, partition) = (number / k, number % k);
-        let lane = group % self.config.lanes;
-        if lane != self.index {
-            return Route::Worker(lane);
-        }
-        let seat = group / self.config.lanes;
+        let index = match self.index_of(hash) {
+            Ok(index) => index,
+            Err(lane) => return Route::Worker(lane),
+        };
+        let (seat, partition) = self.place(index);
         let view = self.seats[seat].member.view();
         match view.and_then(|view| view.owner(partition)) {
             Some(owner) if owner.node != self.me.node => Route::Node(owner.node),
-            _ => Route::Here(seat * k + partition),
+            _ => Route::Here(index),
         }
+    }
+
+    fn is_in_order(&self, hash: u64) -> bool {
+        let is = |index| self.changing.is_in_order(index, &self.forwarding);
+        self.index_of(hash).map_or(true, is)
     }
 
     fn everyone(&self) -> Vec<Route> {
@@ -537,6 +554,7 @@ impl Backend for Lane {
         self.take_orders(now);
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
+        self.note_owners(asks);
         self.forwarding.take_waiting(asks);
         self.forwarding.take_refused(answers);
         self.detect(now);

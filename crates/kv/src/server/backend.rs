@@ -59,6 +59,11 @@ pub trait Backend: Send + 'static {
     fn may_serve(&mut self, _index: usize) -> bool {
         true
     }
+    /// Whether a client of this node may ask for the key with this hash, now that its owner may be another:
+    /// what was sent to the former one has been answered.
+    fn is_in_order(&self, _hash: u64) -> bool {
+        true
+    }
     /// Whether a partition that is, or was, served here still is.
     fn is_here(&self, _index: usize) -> bool {
         true

@@ -200,6 +200,16 @@ impl<B: Backend> Core<B> {
         }));
     }
 
+    /// Whether a request of this client's cannot be asked yet, as others of its before it.
+    pub(super) fn is_to_wait(&self, client: u32, generation: u32, hash: u64) -> bool {
+        let is_its = |parked: &Parked| {
+            let ticket = &parked.ticket;
+            let asker = Asker::Worker(self.index);
+            (ticket.asker, ticket.client, ticket.generation) == (asker, client, generation)
+        };
+        !self.backend.is_in_order(hash) || self.parked.iter().any(is_its)
+    }
+
     /// Keeps a request until it can be served.
     pub(super) fn park(&mut self, ticket: Ticket, text: &[u8]) {
         let text = text.to_vec();
@@ -247,6 +257,9 @@ impl<B: Backend> Core<B> {
             request => key_of(request, &mut decoded).unwrap_or_default(),
         };
         let hash = key_hash(key);
+        if !matches!(ticket.asker, Asker::Node(_)) && !self.backend.is_in_order(hash) {
+            return false;
+        }
         let partition = match self.backend.route(hash) {
             Route::Here(partition) => partition,
             route => {

@@ -228,10 +228,8 @@ impl Session {
         let mut text = b"md ".to_vec();
         text.extend_from_slice(key.raw());
         text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
-        let hash = key_hash(key.bytes(&mut [0; KEY_BYTES_MAX]));
-        let route = core.backend.route(hash);
         let ticket = self.hold(core, true, text.len());
-        core.send(route, ticket, &text);
+        core.serve(ticket, &text);
     }
 
     fn get<B: Backend>(
@@ -305,6 +303,10 @@ impl Session {
         tail: &'static [u8],
     ) -> bool {
         let hash = key_hash(key);
+        if core.is_to_wait(self.client, self.generation, hash) {
+            self.park(core, &text.bytes());
+            return false;
+        }
         let partition = match core.backend.route(hash) {
             Route::Here(partition) => partition,
             route => {

@@ -47,6 +47,14 @@ struct Asked {
     text: Bytes,
 }
 
+/// What has been sent to a node by some moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    node: NodeId,
+    link: u32,
+    number: u64,
+}
+
 impl Forwarding {
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
@@ -80,6 +88,22 @@ impl Forwarding {
         for asked in way.waiting.drain(..) {
             asks.push(asked.ticket, &asked.text);
         }
+    }
+
+    /// What is on its way to a node; nothing if nothing is.
+    pub(super) fn mark(&self, node: NodeId) -> Option<Mark> {
+        let way = self.nodes.get(&node)?;
+        (!way.window.is_empty()).then(|| Mark {
+            node,
+            link: way.link,
+            number: way.window.last(),
+        })
+    }
+
+    /// Whether all that was on its way then has been answered, or is lost.
+    pub(super) fn has_answered(&self, mark: &Mark) -> bool {
+        let way = self.nodes.get(&mark.node);
+        way.is_none_or(|way| way.link != mark.link || way.window.is_done(mark.number))
     }
 
     /// Whether a node has the answers to all that it has asked.

@@ -10,6 +10,7 @@ use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
 use crate::group::member::Service;
+use crate::memory::table::key_hash;
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -138,10 +139,18 @@ fn texts(batch: &Batch) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-#[test]
-fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
+fn ticket(slot: u64) -> Ticket {
+    Ticket {
+        asker: Asker::Worker(0),
+        client: 7,
+        generation: 1,
+        slot,
+    }
+}
+
+/// A front, which is a spare, and an owner that it has a link to; and their view.
+fn front_and_owner() -> (Turned, Turned, View) {
     let key = ClusterKey::generate().unwrap();
-    // The front is a spare: it hears of views from nobody but the owner.
     let (mut front, mut owner) = (Turned::start(2, &key), Turned::start(1, &key));
     front.meet(&owner);
     owner.meet(&front);
@@ -154,12 +163,61 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
         front.turn();
         owner.turn();
     }
-    let ticket = |slot| Ticket {
-        asker: Asker::Worker(0),
-        client: 7,
-        generation: 1,
-        slot,
-    };
+    (front, owner, view)
+}
+
+#[test]
+fn requests_wait_while_an_earlier_one_may_be_with_the_former_owner() {
+    let is_in_order = |front: &Turned| front.lane.is_in_order(key_hash(b"a"));
+    for is_answered in [true, false] {
+        let (mut front, mut owner, view) = front_and_owner();
+        let deadline = Instant::now() + PATIENCE;
+        front.lane.forward(1, ticket(1), b"get a\r\n");
+        front.turn();
+        while owner.asks.iter().next().is_none() {
+            assert!(Instant::now() < deadline, "it does not come");
+            owner.turn();
+        }
+        // One more waits to be sent when the partition goes to another: it is to ask anew.
+        front.lane.forward(1, ticket(2), b"get b\r\n");
+        assert!(is_in_order(&front));
+        let next = view.without(|dead| dead == process(1));
+        front.adopt(&next.expect("a parity is there"));
+        front.turn();
+        assert_eq!(front.lane.route(key_hash(b"a")), Route::Node(0));
+        assert_eq!(texts(&front.asks), [(2, b"get b\r\n".to_vec())]);
+        front.asks.clear();
+        for _ in 0..SOME {
+            front.turn();
+            assert!(!is_in_order(&front), "the first may still be done");
+        }
+        let asked = owner.asks.iter().next().map(|(ticket, _)| ticket);
+        if is_answered {
+            owner.lane.answer(asked.expect("it came"), b"END\r\n");
+        } else {
+            // A read whose answer is lost is asked again.
+            drop(owner);
+            owner = Turned::start(1, &ClusterKey::generate().unwrap());
+        }
+        while !is_in_order(&front) {
+            assert!(Instant::now() < deadline, "it waits for ever");
+            owner.turn();
+            front.turn();
+        }
+        let answers = texts(&front.answers);
+        let asks = texts(&front.asks);
+        match is_answered {
+            true => assert_eq!((answers.len(), asks.len()), (1, 0)),
+            false => assert_eq!((answers.len(), asks), (0, vec![(1, b"get a\r\n".to_vec())])),
+        }
+    }
+}
+
+#[test]
+fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
+    // The front hears of views from nobody but the owner.
+    let (mut front, mut owner, view) = front_and_owner();
+    let deadline = Instant::now() + PATIENCE;
 
     // A request is on its way when the owner is told to end, and lets its partition go.
     front.lane.forward(1, ticket(1), b"get a\r\n");

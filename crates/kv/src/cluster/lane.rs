@@ -11,6 +11,7 @@
 mod changing;
 mod forwarding;
 mod leaving;
+mod orders;
 mod posting;
 mod steering;
 
@@ -26,7 +27,7 @@ use mio::{Interest, Registry, Token};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::NodeId;
-use super::config::{ClusterConfig, NodeState, Scheme};
+use super::config::{ClusterConfig, Scheme};
 use super::detector::{Action, Cause, Detector, State};
 use super::frame::{self, Frame, kind};
 use super::links::{LinkEvent, Links, TOKENS};
@@ -35,13 +36,14 @@ use crate::group::Bound;
 use crate::group::member::{Member, Shape};
 use crate::group::owner::{Owner, Refusal};
 use crate::group::process::Process;
-use crate::group::view::{self, View};
+use crate::group::view;
 use crate::group::wire;
 use crate::memory::buffer;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
 use changing::Changing;
 use forwarding::Forwarding;
 use leaving::Goodbye;
+pub(super) use orders::{Order, Registered};
 use posting::{Outbox, Way};
 use steering::Steering;
 
@@ -52,28 +54,6 @@ const IDLE_TURN_MAX: Duration = Duration::from_millis(50);
 const BUSY_NS: u64 = 200_000_000;
 /// How often a lane says how its groups are.
 const REPORT_EVERY_NS: u64 = 200_000_000;
-/// What the node's thread tells a lane.
-#[derive(Clone, Debug)]
-pub(super) enum Order {
-    /// A node is registered; or it is not any more.
-    Node {
-        node: NodeId,
-        registered: Option<Registered>,
-    },
-    /// A view was agreed on.
-    View { group: usize, view: Arc<View> },
-    /// What was wished for was not agreed on, for sure.
-    Refused { group: usize, number: u32 },
-}
-
-/// What is known of a node that is registered.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Registered {
-    pub(super) incarnation: u64,
-    /// Where the lane's peer is.
-    pub(super) address: Option<SocketAddr>,
-    pub(super) state: NodeState,
-}
 
 /// A member and what is known of its group.
 struct Seat {
@@ -211,56 +191,8 @@ impl Lane {
         member.owned().any(|owned| owned == partition)
     }
 
-    /// Takes what the node's thread has said.
-    fn take_orders(&mut self, now: Instant) {
-        for order in self.shared.take_orders(self.index) {
-            self.busy_at = now_ns();
-            match order {
-                Order::Node { node, registered } => {
-                    self.take_registration(node, registered, now);
-                }
-                Order::View { group, view } => {
-                    tracing::info!(group, number = view.number, "view");
-                    if let Some(seat) = self.seat_of(group) {
-                        seat.steering.note_view(view.number);
-                        seat.member.adopt(&view);
-                    }
-                }
-                Order::Refused { group, number } => {
-                    if let Some(seat) = self.seat_of(group)
-                        && seat.steering.note_refusal(number)
-                    {
-                        seat.member.reopen();
-                    }
-                }
-            }
-        }
-    }
-
     fn seat_of(&mut self, group: usize) -> Option<&mut Seat> {
         self.seats.iter_mut().find(|seat| seat.group == group)
-    }
-
-    fn take_registration(&mut self, node: NodeId, found: Option<Registered>, now: Instant) {
-        if node.0 == self.me.node {
-            return;
-        }
-        match found {
-            Some(found) => {
-                self.registered.insert(node, found);
-                self.detector.add(node, now);
-                self.links
-                    .set_peer(node, found.address, now, &mut self.events);
-            }
-            None => {
-                if let Some(found) = self.registered.remove(&node) {
-                    self.ended.insert(node, found.incarnation);
-                }
-                if !self.links.is_open(node) {
-                    self.links.set_peer(node, None, now, &mut self.events);
-                }
-            }
-        }
     }
 
     fn take_events(&mut self, asks: &mut Batch, answers: &mut Batch) {
@@ -479,6 +411,13 @@ impl Backend for Lane {
         let (seat, partition) = self.place(index);
         self.busy_at = now_ns();
         self.seats[seat].member.may_read(partition, self.busy_at)
+    }
+
+    fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]> {
+        let (seat, partition) = self.place(index);
+        let view = self.seats[seat].member.view()?;
+        let is_lost = matches!(view.partitions[partition], view::Partition::Lost);
+        is_lost.then(|| forwarding::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {

@@ -64,6 +64,10 @@ pub trait Backend: Send + 'static {
     fn is_in_order(&self, _hash: u64) -> bool {
         true
     }
+    /// What is answered to a request for a partition that is gone for good; `None` for one that is not.
+    fn loss(&self, _index: usize, _text: &[u8]) -> Option<&'static [u8]> {
+        None
+    }
     /// Whether a partition that is, or was, served here still is.
     fn is_here(&self, _index: usize) -> bool {
         true

@@ -275,7 +275,9 @@ impl<B: Backend> Core<B> {
         };
         self.scratch.clear();
         if !self.backend.may_serve(partition) {
-            return false;
+            let loss = self.backend.loss(partition, text);
+            loss.inspect(|loss| self.deliver(ticket, loss));
+            return loss.is_some();
         }
         let target = self.backend.partition(partition);
         match self.engine.serve(target, &ask, &mut self.scratch) {

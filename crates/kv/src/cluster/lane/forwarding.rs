@@ -19,6 +19,9 @@ use crate::server::{Asker, Batch, Ticket};
 const WAITING_MAX: usize = 64 << 10;
 /// What is answered where nobody knows.
 const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
+/// What is answered for keys of a partition that is gone.
+const LOST: &[u8] =
+    b"SERVER_ERROR more nodes were lost than the group bears, its items are gone\r\n";
 const TOO_MANY: &[u8] = b"SERVER_ERROR too many requests wait for a node\r\n";
 
 #[derive(Default)]
@@ -236,6 +239,14 @@ enum Fate {
     Silent,
 }
 
+/// What is answered to a request for a partition that is gone.
+pub(super) fn loss(text: &[u8]) -> &'static [u8] {
+    match fate(text) {
+        Fate::Silent => b"",
+        Fate::Again | Fate::Unknown => LOST,
+    }
+}
+
 /// What becomes of a request whose answer is lost.
 fn fate(text: &[u8]) -> Fate {
     let limits = Limits {
@@ -280,9 +291,8 @@ mod tests {
         ] {
             assert!(matches!(fate(text), Fate::Unknown), "{text:?}");
         }
-        assert!(matches!(
-            fate(b"set a 0 0 1 noreply\r\nx\r\n"),
-            Fate::Silent
-        ));
+        let silent = b"set a 0 0 1 noreply\r\nx\r\n";
+        assert!(matches!(fate(silent), Fate::Silent));
+        assert_eq!((loss(silent), loss(b"get a\r\n")), (&b""[..], LOST));
     }
 }

@@ -4,12 +4,13 @@ use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 use mio::{Events, Poll};
 
-use super::super::config::{Registration, VERSION};
+use super::super::config::{NodeState, Registration, VERSION};
 use super::super::detector::Settings;
 use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
 use crate::group::member::Service;
+use crate::group::view::View;
 use crate::memory::table::key_hash;
 
 /// How long what must happen may take on a busy machine.

@@ -5,7 +5,7 @@ mod support;
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use support::memcached::Client;
+use support::memcached::{Client, shard_of, shards};
 use support::well::Well;
 use support::{run, runs, signal};
 
@@ -153,25 +153,6 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     }
 }
 
-/// What `stats shards` says: the owner of each partition of the cluster.
-fn shards(at: SocketAddr) -> Vec<Option<SocketAddr>> {
-    let mut client = Client::connect(at).unwrap();
-    client.send(b"stats shards\r\n").unwrap();
-    assert_eq!(client.line().unwrap(), "STAT hash xxh3_64");
-    let count = client.line().unwrap();
-    let count = count.strip_prefix("STAT shards ").unwrap().parse().unwrap();
-    let mut owners = vec![None; count];
-    loop {
-        let line = client.line().unwrap();
-        if line == "END" {
-            return owners;
-        }
-        let (name, owner) = line.split_once(' ').unwrap().1.split_once(' ').unwrap();
-        let shard: usize = name.strip_prefix("shard:").unwrap().parse().unwrap();
-        owners[shard] = Some(owner.parse().unwrap());
-    }
-}
-
 #[test]
 fn clients_are_told_who_owns_what_also_when_that_changes() {
     let Some(well) = Well::up(&["--nodes", "5", "--groups", "5", "--code", "3+2"]) else {
@@ -205,8 +186,7 @@ fn clients_are_told_who_owns_what_also_when_that_changes() {
     let owned = shards(addresses[0]);
     for index in 0..40 {
         let key = format!("key{index}");
-        let low = cenote_kv::memory::table::key_hash(key.as_bytes()) & 0xffff_ffff;
-        let shard = usize::try_from((low * owned.len() as u64) >> 32).unwrap();
+        let shard = shard_of(&key, owned.len());
         let owner = owned[shard].expect("all are at home");
         let before = served(owner);
         let request = format!("set {key} 0 0 1\r\nx\r\n");

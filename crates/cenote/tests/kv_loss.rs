@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_lab::history::{self, Options};
-use support::memcached::{Client, with_value};
+use support::memcached::{Client, shard_of, shards, with_value};
 use support::signal;
 use support::well::Well;
 use support::writer::{Stopping, Value, Writer, until_more};
@@ -176,4 +176,42 @@ fn a_history_with_nodes_killed_and_stopped_is_linearizable() {
     assert!(operations.len() > 1000, "{}", operations.len());
     let (code, words) = judge::judged(&judge, &operations);
     assert_eq!(code, 0, "{words}");
+}
+
+#[test]
+fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
+    let Some(well) = Well::up(&FIVE) else {
+        return;
+    };
+    let addresses = well.clients();
+    let mut client = Client::connect(addresses[4]).unwrap();
+    for index in 0..100 {
+        let request = with_value(&format!("set key{index}"), b"x", "");
+        assert_eq!(client.ask(&request).unwrap(), "STORED");
+    }
+    for name in ["n00", "n01", "n02"] {
+        signal(well.pid(&format!("nodes/{name}")), "KILL");
+    }
+    let status = well.until("what is gone is known to be", |status| {
+        let groups = status["by_group"].as_array().expect("groups");
+        let is_lost = |place: &serde_json::Value| place["state"] == "lost";
+        let has_lost = |group: &serde_json::Value| {
+            let data = group["data"].as_array().expect("places");
+            data.iter().any(is_lost)
+        };
+        groups.iter().all(has_lost)
+    });
+    // Nobody waits for what cannot come back.
+    let owners = shards(addresses[4]);
+    let mut gone = 0;
+    for key in (0..100).map(|index| format!("key{index}")) {
+        if owners[shard_of(&key, owners.len())].is_none() {
+            assert_eq!(client.get(&key).unwrap(), None, "{status:#}");
+            let request = with_value(&format!("set {key}"), b"y", "");
+            let said = client.ask(&request).unwrap();
+            assert!(said.ends_with("its items are gone"), "{said}: {status:#}");
+            gone += 1;
+        }
+    }
+    assert!(gone >= 5, "{gone} keys of five partitions in fifteen");
 }

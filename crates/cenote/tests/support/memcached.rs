@@ -75,3 +75,28 @@ pub fn with_value(head: &str, value: &[u8], tail: &str) -> Vec<u8> {
     request.extend_from_slice(b"\r\n");
     request
 }
+
+/// What `stats shards` says: the owner of each partition of the cluster.
+pub fn shards(at: SocketAddr) -> Vec<Option<SocketAddr>> {
+    let mut client = Client::connect(at).unwrap();
+    client.send(b"stats shards\r\n").unwrap();
+    assert_eq!(client.line().unwrap(), "STAT hash xxh3_64");
+    let count = client.line().unwrap();
+    let count = count.strip_prefix("STAT shards ").unwrap().parse().unwrap();
+    let mut owners = vec![None; count];
+    loop {
+        let line = client.line().unwrap();
+        if line == "END" {
+            return owners;
+        }
+        let (name, owner) = line.split_once(' ').unwrap().1.split_once(' ').unwrap();
+        let shard: usize = name.strip_prefix("shard:").unwrap().parse().unwrap();
+        owners[shard] = Some(owner.parse().unwrap());
+    }
+}
+
+/// Which of so many shards has a key.
+pub fn shard_of(key: &str, shards: usize) -> usize {
+    let low = cenote_kv::memory::table::key_hash(key.as_bytes()) & 0xffff_ffff;
+    usize::try_from((low * shards as u64) >> 32).unwrap()
+}

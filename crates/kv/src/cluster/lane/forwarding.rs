@@ -241,7 +241,10 @@ enum Fate {
 
 /// What is answered to a request for a partition that is gone.
 pub(super) fn loss(text: &[u8]) -> &'static [u8] {
+    // The end of a retrieval follows in any case: what is gone is not found.
+    let is_retrieval = text.starts_with(b"get") || text.starts_with(b"gat");
     match fate(text) {
+        _ if is_retrieval => b"",
         Fate::Silent => b"",
         Fate::Again | Fate::Unknown => LOST,
     }
@@ -293,6 +296,7 @@ mod tests {
         }
         let silent = b"set a 0 0 1 noreply\r\nx\r\n";
         assert!(matches!(fate(silent), Fate::Silent));
-        assert_eq!((loss(silent), loss(b"get a\r\n")), (&b""[..], LOST));
+        assert_eq!((loss(silent), loss(b"gats 5 a\r\n")), (&b""[..], &b""[..]));
+        assert_eq!((loss(b"mg a v\r\n"), loss(b"delete a\r\n")), (LOST, LOST));
     }
 }

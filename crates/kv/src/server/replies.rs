@@ -21,6 +21,9 @@ const FORESEEN_FIRST: usize = 256 << 10;
 /// What is kept of a buffer that has been sent: part of what a connection costs in any case.
 const KEPT_BYTES_MAX: usize = 2 << 10;
 
+/// How an error begins that comes in place of a value.
+const ERROR: &[u8] = b"SERVER_ERROR ";
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Replies {
@@ -37,6 +40,10 @@ pub(super) struct Replies {
     foreseen: usize,
     /// Bytes of requests, and of answers, that lie elsewhere for the client.
     elsewhere_bytes: usize,
+    /// The retrieval whose reply is written now; 0: none.
+    retrieval: u64,
+    /// How many there were.
+    retrievals: u64,
     /// Its replies are to be short: memory for clients is scarce.
     pub(super) is_short: bool,
 }
@@ -51,6 +58,8 @@ struct Slot {
     held_bytes: usize,
     /// What comes is not for the client.
     is_silent: bool,
+    /// The retrieval that it is a part of; 0: none.
+    retrieval: u64,
 }
 
 /// A place in the replies.
@@ -71,6 +80,8 @@ impl Default for Replies {
             awaited: 0,
             foreseen: FORESEEN_FIRST,
             elsewhere_bytes: 0,
+            retrieval: 0,
+            retrievals: 0,
             is_short: false,
         }
     }
@@ -82,16 +93,43 @@ impl Replies {
         if self.slots.is_empty() {
             return &mut self.text;
         }
-        if self.slots.back().is_some_and(|slot| slot.is_awaited) {
-            self.slots.push_back(Slot {
-                text: Vec::new(),
-                is_awaited: false,
-                elsewhere_bytes: 0,
-                held_bytes: 0,
-                is_silent: false,
-            });
+        let is_other = |slot: &Slot| slot.is_awaited || slot.retrieval != self.retrieval;
+        if self.slots.back().is_some_and(is_other) {
+            self.push(false, false, 0);
         }
         &mut self.slots.back_mut().expect("was just seen").text
+    }
+
+    fn push(&mut self, is_awaited: bool, is_silent: bool, elsewhere_bytes: usize) {
+        let open_bytes = self.open_bytes();
+        if let Some(open) = self.slots.back_mut().filter(|slot| !slot.is_awaited) {
+            self.held_bytes += open_bytes;
+            open.held_bytes += open_bytes;
+        }
+        self.slots.push_back(Slot {
+            text: Vec::new(),
+            is_awaited,
+            elsewhere_bytes,
+            held_bytes: 0,
+            is_silent,
+            retrieval: self.retrieval,
+        });
+    }
+
+    /// What is written and held from now on is one retrieval's reply: an error in it is the end of it.
+    pub(super) fn begin_retrieval(&mut self) {
+        self.retrievals += 1;
+        self.retrieval = self.retrievals;
+    }
+
+    /// It is whole, with what is still awaited.
+    pub(super) fn end_retrieval(&mut self) {
+        self.retrieval = 0;
+    }
+
+    /// Whether the retrieval that began last has come to its end by an error.
+    pub(super) fn has_ended_early(&self) -> bool {
+        self.retrieval == 0
     }
 
     /// Where the next reply begins.
@@ -112,18 +150,7 @@ impl Replies {
     /// Makes a place for a reply that is awaited, and returns its number. Until then so many bytes of the
     /// request, or the answer, lie elsewhere.
     pub(super) fn hold(&mut self, is_silent: bool, elsewhere_bytes: usize) -> u64 {
-        let open_bytes = self.open_bytes();
-        if let Some(open) = self.slots.back_mut().filter(|slot| !slot.is_awaited) {
-            self.held_bytes += open_bytes;
-            open.held_bytes += open_bytes;
-        }
-        self.slots.push_back(Slot {
-            text: Vec::new(),
-            is_awaited: true,
-            elsewhere_bytes,
-            held_bytes: 0,
-            is_silent,
-        });
+        self.push(true, is_silent, elsewhere_bytes);
         self.awaited += 1;
         self.elsewhere_bytes += elsewhere_bytes;
         self.first + self.slots.len() as u64 - 1
@@ -142,6 +169,11 @@ impl Replies {
         self.awaited -= 1;
         self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
         self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
+        let failed = if text.starts_with(ERROR) {
+            slot.retrieval
+        } else {
+            0
+        };
         if at == Some(0) {
             let silent = slot.is_silent;
             if !silent {
@@ -152,11 +184,27 @@ impl Replies {
             slot.held_bytes += text.len();
             self.held_bytes += text.len();
         }
+        if let Some(at) = at.filter(|_| failed > 0) {
+            self.cut(failed, at);
+        }
         while self.slots.front().is_some_and(|slot| !slot.is_awaited) {
             let slot = self.slots.pop_front().expect("was just seen");
             self.first += 1;
             self.held_bytes -= slot.held_bytes;
             append(&mut self.text, &slot.text);
+        }
+    }
+
+    /// Leaves out what would follow an error in a retrieval's reply: a client takes the error for its end.
+    fn cut(&mut self, retrieval: u64, at: usize) {
+        let behind = self.slots.range_mut(at + 1..);
+        for slot in behind.filter(|slot| slot.retrieval == retrieval) {
+            slot.is_silent = true;
+            slot.text.clear();
+            self.held_bytes -= std::mem::take(&mut slot.held_bytes);
+        }
+        if self.retrieval == retrieval {
+            self.retrieval = 0;
         }
     }
 
@@ -256,6 +304,38 @@ mod tests {
         assert!(replies.is_done());
         replies.tail().extend(b"g");
         assert_eq!(text(&replies), "g");
+    }
+
+    #[test]
+    fn an_error_is_the_end_of_its_retrieval_and_of_no_other() {
+        let mut replies = Replies::default();
+        replies.begin_retrieval();
+        let first = replies.hold(false, 0);
+        replies.tail().extend(b"here,");
+        let second = replies.hold(false, 0);
+        replies.tail().extend(b"END,");
+        replies.end_retrieval();
+        replies.tail().extend(b"between,");
+        replies.begin_retrieval();
+        let third = replies.hold(false, 0);
+        assert!(!replies.has_ended_early());
+        replies.fill(third, b"SERVER_ERROR three,");
+        assert!(replies.has_ended_early());
+        replies.tail().extend(b"STORED,");
+        replies.fill(second, b"two,");
+        replies.fill(first, b"SERVER_ERROR one,");
+        let expected = "SERVER_ERROR one,between,SERVER_ERROR three,STORED,";
+        assert_eq!(text(&replies), expected);
+        assert!(replies.is_settled());
+        replies.note_sent(expected.len());
+        assert_eq!((replies.is_done(), replies.held_bytes), (true, 0));
+        // One that is answered as it should is whole.
+        replies.begin_retrieval();
+        let value = replies.hold(false, 0);
+        replies.tail().extend(b"END,");
+        replies.end_retrieval();
+        replies.fill(value, b"VALUE,");
+        assert_eq!(text(&replies), "VALUE,END,");
     }
 
     #[test]

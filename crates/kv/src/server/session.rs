@@ -244,12 +244,13 @@ impl Session {
         let Some(first) = keys.next() else {
             return reply::end(self.replies.tail());
         };
+        self.replies.begin_retrieval();
         let mut only = keys;
         if only.next().is_none() {
             if !self.item(core, request, first, Text::Whole(text), direct, GET_END) {
                 reply::end(self.replies.tail());
             }
-            return;
+            return self.replies.end_retrieval();
         }
         let mut next = Some(first);
         while let Some(key) = next {
@@ -267,6 +268,7 @@ impl Session {
             next = keys.next();
         }
         reply::end(self.replies.tail());
+        self.replies.end_retrieval();
     }
 
     /// Goes on with a retrieval, as far as that is possible now.
@@ -280,9 +282,13 @@ impl Session {
             touch: get.touch,
         });
         while !self.is_held_up() {
+            if self.replies.has_ended_early() {
+                return;
+            }
             let mut keys = Words::new(&get.keys[get.taken..]);
             let Some(key) = keys.next() else {
-                return reply::end(self.replies.tail());
+                reply::end(self.replies.tail());
+                return self.replies.end_retrieval();
             };
             let text = Text::Get(key, get.with_cas, get.touch);
             self.item(core, &request, key, text, None, LINE_END);

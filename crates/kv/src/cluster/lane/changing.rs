@@ -37,7 +37,8 @@ impl Lane {
             .waits
             .retain(|_, mark| !forwarding.has_answered(mark));
         let k = self.config.code.data();
-        changing.owners.resize(self.seats.len(), (0, vec![None; k]));
+        let unknown = || (0, vec![None; k]);
+        changing.owners.resize_with(self.seats.len(), unknown);
         for (number, (seat, known)) in self.seats.iter().zip(&mut changing.owners).enumerate() {
             let Some(view) = seat.member.view().filter(|view| view.number != known.0) else {
                 continue;

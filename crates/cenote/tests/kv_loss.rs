@@ -214,4 +214,22 @@ fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
         }
     }
     assert!(gone >= 5, "{gone} keys of five partitions in fifteen");
+
+    // Not by itself, and not without nodes for it.
+    let refused = well.run(&["reset-lost", "--limit", "0"]).expect(3);
+    assert!(refused.stdout.contains("cenote kv join"), "{refused:#?}");
+    for name in ["n00", "n01", "n02"] {
+        well.run(&["join", "--name", name]).expect(0);
+    }
+    let reset = well.run(&["reset-lost"]).expect(0);
+    assert!(reset.stdout.contains(", empty"), "{reset:#?}");
+    well.until("all is whole", |status| status["whole"] == true);
+    for key in (0..100).map(|index| format!("key{index}")) {
+        let request = with_value(&format!("set {key}"), b"z", "");
+        assert_eq!(client.ask(&request).unwrap(), "STORED");
+        let value = client.get(&key).unwrap();
+        assert_eq!(value.as_deref(), Some(&b"z"[..]));
+    }
+    let again = well.run(&["reset-lost"]).expect(0);
+    assert_eq!(again.stdout, "", "nothing is lost");
 }

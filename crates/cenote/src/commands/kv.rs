@@ -6,6 +6,7 @@ mod join;
 mod metrics;
 mod node;
 mod place;
+mod reset_lost;
 mod serving;
 mod start;
 mod status;
@@ -40,6 +41,8 @@ enum Command {
     Status(status::Args),
     /// Have a node take no new roles
     Drain(drain::Args),
+    /// Have partitions that are gone for good begin anew, empty
+    ResetLost(reset_lost::Args),
     /// End the nodes of this machine, and etcd where `kv up` started it
     Down(down::Args),
 }
@@ -51,6 +54,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Command::Node(args) => node::run(args),
         Command::Status(args) => status::run(args),
         Command::Drain(args) => drain::run(args),
+        Command::ResetLost(args) => reset_lost::run(args),
         Command::Down(args) => down::run(args),
     }
 }

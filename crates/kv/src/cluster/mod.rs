@@ -4,6 +4,7 @@
 //! [`links`] carry frames between nodes and [`detector`] tells the living from the dead.
 //! Byte tables: `docs/protocols/kv-peers.md`. Paper: \[cocytus16\] section 3.2 and 4.
 
+pub mod anew;
 pub mod ask;
 pub mod config;
 pub mod detector;

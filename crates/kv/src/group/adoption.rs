@@ -81,10 +81,26 @@ impl Member {
             self.parity = None;
             return;
         };
+        self.keep_parity(before, view, slot, place);
+        if let Some(parity) = &mut self.parity {
+            parity.absent = if view.is_spoilt(slot) { 0 } else { view.lost() };
+        }
+    }
+
+    fn keep_parity(
+        &mut self,
+        before: Option<&View>,
+        view: &View,
+        slot: usize,
+        place: view::Parity,
+    ) {
         let since = place.since();
         let is_joining = matches!(place, view::Parity::Joining { .. });
         if let Some(parity) = &mut self.parity {
             parity.forget_attempts();
+            let is_anew = before.map_or(0, View::lost) & !view.lost();
+            let anew = (0..view.partitions.len()).filter(|index| is_anew >> index & 1 == 1);
+            anew.for_each(|index| parity.begin_anew(index, is_joining));
             if since == self.parity_since {
                 if is_planted(Planted::SpentAsFull) && view.held_by(slot).is_none() {
                     parity.count_as_full();
@@ -177,7 +193,7 @@ impl Member {
                 let owner = Owner::new(index, replica, Arc::new(region), present);
                 (owner, None)
             }
-            Partition::Lost => return None,
+            Partition::Lost { .. } => return None,
         };
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);

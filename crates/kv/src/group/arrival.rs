@@ -59,7 +59,7 @@ impl Arrival {
                 let place = Place::Data(self.partition);
                 (heir.place, heir.process, heir.since) == (place, me, self.since)
             }),
-            Partition::Recovering(_) | Partition::Lost => false,
+            Partition::Recovering(_) | Partition::Lost { .. } => false,
         }
     }
 

@@ -56,22 +56,23 @@ pub enum Disagreement {
     },
 }
 
-/// Compares everything. Every partition has to be at home and every parity full.
+/// Compares everything. Every partition has to be at home, or lost, and every parity full.
 ///
 /// # Errors
 /// The first [`Disagreement`].
 pub fn audit(view: &View, members: &[&Member]) -> Result<(), Disagreement> {
+    let is_left = |index: &usize| view.lost() >> index & 1 == 0;
+    let owner_of = |index: usize| {
+        let Partition::Home(process) = view.partitions[index] else {
+            return None;
+        };
+        let member = members.iter().find(|member| member.me == process)?;
+        Some(&member.owners.get(&index)?.owner)
+    };
     let owners: Vec<&super::owner::Owner> = (0..view.partitions.len())
+        .filter(is_left)
         .map(|index| {
-            let Partition::Home(process) = view.partitions[index] else {
-                return None;
-            };
-            let member = members.iter().find(|member| member.me == process)?;
-            Some(&member.owners.get(&index)?.owner)
-        })
-        .enumerate()
-        .map(|(index, owner)| {
-            owner.ok_or_else(|| Disagreement::Absent {
+            owner_of(index).ok_or_else(|| Disagreement::Absent {
                 what: format!("partition {index}"),
             })
         })
@@ -166,15 +167,15 @@ fn check_parity(
         let mut is_right = true;
         if view.scheme == Scheme::Coded {
             parity.regions[0].copy_out(address, &mut own);
-            for (index, owner) in owners.iter().enumerate() {
+            for owner in owners {
                 owner.region.copy_out(address, &mut data);
-                parity.code.update(slot, index, &data, &mut own);
+                parity.code.update(slot, owner.partition, &data, &mut own);
             }
             is_right = own.iter().all(|byte| *byte == 0);
         } else {
-            for (index, owner) in owners.iter().enumerate() {
+            for owner in owners {
                 owner.region.copy_out(address, &mut data);
-                parity.regions[index].copy_out(address, &mut own);
+                parity.regions[owner.partition].copy_out(address, &mut own);
                 is_right &= own == data;
             }
         }

@@ -34,7 +34,7 @@ impl View {
             let before = view.partitions[index];
             let after = match before {
                 Partition::Home(process) if is_dead(process) => None,
-                Partition::Home(_) | Partition::Lost => Some(before),
+                Partition::Home(_) | Partition::Lost { .. } => Some(before),
                 Partition::Recovering(slot) => view.keeps(slot).then_some(before),
                 Partition::Arriving { slot, process, .. } => {
                     let kept = if is_dead(process) {
@@ -52,9 +52,9 @@ impl View {
                 },
             };
             is_data_lost |= after != Some(before);
-            view.partitions[index] = after.unwrap_or(Partition::Lost);
+            let since = view.number;
+            view.partitions[index] = after.unwrap_or(Partition::Lost { since });
             if after.is_none()
-                && before != Partition::Lost
                 && let Some(slot) = view.free_slot()
             {
                 view.partitions[index] = Partition::Recovering(slot);
@@ -62,13 +62,50 @@ impl View {
         }
         // Who was being told what there is cannot be told by who is gone.
         if is_data_lost {
-            view.heir = None;
-            for parity in &mut view.parities {
-                if matches!(parity, Parity::Joining { .. }) {
-                    *parity = Parity::Vacant;
-                }
+            view.drop_newcomers();
+        }
+        Some(view)
+    }
+
+    fn drop_newcomers(&mut self) {
+        self.heir = None;
+        for parity in &mut self.parities {
+            if matches!(parity, Parity::Joining { .. }) {
+                *parity = Parity::Vacant;
             }
         }
+    }
+
+    /// Without a partition that is recovered and of which something is missing, where others are lost: it
+    /// cannot be told apart from theirs. Its owner serves nothing any more.
+    pub fn with_given_up(&self, partition: usize) -> Option<Self> {
+        let Partition::Recovering(slot) = self.partitions[partition] else {
+            return None;
+        };
+        if !self.is_spoilt(slot) {
+            return None;
+        }
+        let mut view = self.next();
+        let since = view.number;
+        view.drop_newcomers();
+        view.partitions[partition] = Partition::Lost { since };
+        let process = view.parities[slot].process()?;
+        view.parities[slot] = Parity::Joining { process, since };
+        Some(view)
+    }
+
+    /// A process begins a lost partition anew: it has nothing, and all others forget what they had of it.
+    pub fn with_anew(&self, partition: usize, process: Process) -> Option<Self> {
+        let is_lost = matches!(self.partitions[partition], Partition::Lost { .. });
+        if !is_lost || !self.is_calm() || self.has(process) {
+            return None;
+        }
+        // What is left of it in a parity would be taken for something of the new one.
+        if (0..self.parities.len()).any(|slot| self.keeps(slot) && self.is_spoilt(slot)) {
+            return None;
+        }
+        let mut view = self.next();
+        view.partitions[partition] = Partition::Home(process);
         Some(view)
     }
 
@@ -85,10 +122,13 @@ impl View {
         (0..self.parities.len()).find(is_free)
     }
 
-    /// Whether nothing is on its way: every partition is somewhere, no parity joins, nobody leaves.
+    /// Whether nothing is on its way: no partition moves, no parity joins, nobody leaves.
     pub fn is_calm(&self) -> bool {
         let is_still = |partition: &Partition| {
-            matches!(partition, Partition::Home(_) | Partition::Recovering(_))
+            !matches!(
+                partition,
+                Partition::Arriving { .. } | Partition::Migrating { .. }
+            )
         };
         let joins = |parity: &Parity| matches!(parity, Parity::Joining { .. });
         self.partitions.iter().all(is_still)

@@ -64,6 +64,8 @@ pub(super) struct Parity {
     pub(super) streams: Vec<Stream>,
     /// The partition whose data are here in place of parity, and where.
     held: Option<(usize, Units)>,
+    /// Lost partitions, bit per partition, of which nothing is in the parity.
+    pub(super) absent: u32,
     /// By their first unit.
     attempts: BTreeMap<u64, Attempt>,
     /// The mistake [`Planted::ResidualInPlace`]: units that a partition was subtracted from.
@@ -194,6 +196,7 @@ impl Parity {
                 .collect(),
             streams: (0..partitions).map(stream).collect(),
             held: None,
+            absent: 0,
             attempts: BTreeMap::new(),
             subtracted: HashSet::new(),
         }
@@ -232,6 +235,18 @@ impl Parity {
             stream.units_from = Some(0);
         }
         self.forget_attempts();
+    }
+
+    /// A partition that was lost begins anew: nothing of it is here.
+    pub(super) fn begin_anew(&mut self, partition: usize, is_joining: bool) {
+        let region_bytes = self.region(partition).bytes();
+        self.streams[partition] = match is_joining {
+            true => Stream::joining(region_bytes, true),
+            false => Stream::new(region_bytes),
+        };
+        if self.scheme == Scheme::Replicated {
+            self.region(partition).clear();
+        }
     }
 
     /// The mistake [`Planted::SpentAsFull`].
@@ -379,7 +394,7 @@ impl Parity {
             Content::Known { .. } => {}
         }
         let attempt = &self.attempts[&run.first];
-        if attempt.known | attempt.lost != (1 << self.streams.len()) - 1 {
+        if attempt.known | attempt.lost | self.absent != (1 << self.streams.len()) - 1 {
             return Ok(None);
         }
         let attempt = self.attempts.remove(&run.first).expect("it is open");

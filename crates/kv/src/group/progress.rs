@@ -3,6 +3,7 @@
 
 use super::member::{Member, Owned};
 use super::message::Lacks;
+use super::parity::Stream;
 use super::process::Process;
 use super::view::{Parity, Partition, View};
 use crate::planted::{Planted, is_planted};
@@ -50,6 +51,11 @@ impl Member {
             let is_whole = owned.owner.missing_units() == 0;
             let heir = view.heir.filter(|heir| heir.place == Place::Data(*index));
             match view.partitions[*index] {
+                Partition::Recovering(slot)
+                    if !is_whole && view.is_spoilt(slot) && owned.lets_go() =>
+                {
+                    return view.with_given_up(*index);
+                }
                 Partition::Recovering(_) if is_whole && view.is_calm() => {
                     if let Some(process) = spare(Place::Data(*index)) {
                         return view.with_arriving(*index, process);
@@ -83,20 +89,23 @@ impl Member {
         if let Some(parity) = &self.parity
             && matches!(view.parity_of(self.me), Some((_, Parity::Joining { .. })))
         {
-            let is_told = parity
-                .streams
-                .iter()
-                .all(|stream| stream.lacks() == Lacks::NOTHING);
+            // Of a lost partition there is nobody to tell.
+            let has_all = |(index, stream): (usize, &Stream)| {
+                stream.lacks() == Lacks::NOTHING || view.owner(index).is_none()
+            };
+            let is_told = parity.streams.iter().enumerate().all(has_all);
             return match view.slot_of(self.me) {
                 _ if !is_told => None,
                 Some(slot) => view.with_full(slot),
                 None => view.with_succession(),
             };
         }
-        // One member knows that every partition is whole only if all are at home.
-        let is_first = view.owner(0) == Some(self.me);
-        let at_home = |partition: &Partition| matches!(partition, Partition::Home(_));
-        if !is_first || !view.partitions.iter().all(at_home) {
+        // One member knows that every partition is whole only if all that are left are at home.
+        let mut owners = (0..view.partitions.len()).filter_map(|index| view.owner(index));
+        let at_home = |partition: &Partition| {
+            matches!(partition, Partition::Home(_) | Partition::Lost { .. })
+        };
+        if owners.next() != Some(self.me) || !view.partitions.iter().all(at_home) {
             return None;
         }
         let vacant = (0..view.parities.len()).filter(|slot| view.parities[*slot] == Parity::Vacant);

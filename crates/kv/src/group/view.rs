@@ -84,7 +84,10 @@ pub enum Partition {
         since: u32,
     },
     /// Nobody: more was lost than the code bears.
-    Lost,
+    Lost {
+        /// The first view without it: parities that were there before have something of it in them.
+        since: u32,
+    },
 }
 
 /// Who has a parity slot.
@@ -150,7 +153,7 @@ impl View {
             Partition::Recovering(slot) | Partition::Arriving { slot, .. } => {
                 self.parities[slot].process()
             }
-            Partition::Lost => None,
+            Partition::Lost { .. } => None,
         }
     }
 
@@ -182,7 +185,7 @@ impl View {
                 Partition::Home(process)
                 | Partition::Arriving { process, .. }
                 | Partition::Migrating { process, .. } => all.push(*process),
-                Partition::Recovering(_) | Partition::Lost => {}
+                Partition::Recovering(_) | Partition::Lost { .. } => {}
             }
         }
         all.extend(self.heir.map(|heir| heir.process));
@@ -239,13 +242,28 @@ impl View {
             Partition::Recovering(slot)
             | Partition::Arriving { slot, .. }
             | Partition::Migrating { slot, .. } => Some(slot),
-            Partition::Home(_) | Partition::Lost => None,
+            Partition::Home(_) | Partition::Lost { .. } => None,
         }
     }
 
     /// The partition whose data a slot's parity has taken in place, if it has.
     pub fn held_by(&self, slot: usize) -> Option<usize> {
         (0..self.partitions.len()).find(|partition| self.slot_holding(*partition) == Some(slot))
+    }
+
+    /// The partitions that nobody has any more, bit per partition.
+    pub fn lost(&self) -> u32 {
+        let all = self.partitions.iter().enumerate();
+        all.filter(|(_, partition)| matches!(partition, Partition::Lost { .. }))
+            .fold(0, |mask, (index, _)| mask | 1 << index)
+    }
+
+    /// Whether values of lost partitions are in what the parity of a slot was made of: nothing can be
+    /// recovered from it then.
+    pub fn is_spoilt(&self, slot: usize) -> bool {
+        let since = self.parities[slot].since();
+        let is_in = |partition: &Partition| matches!(partition, Partition::Lost { since: lost } if *lost > since);
+        self.scheme == Scheme::Coded && self.partitions.iter().any(is_in)
     }
 
     /// The partitions that parities own, and their slots.

@@ -3,6 +3,7 @@
 //! Two partitions and two parities: processes 0 and 1 have the data, 2 and 3 the parities.
 //! Paper: \[cocytus16\] sections 3.4, 4.1 and 4.2.
 
+mod loss;
 mod memory;
 
 use std::collections::BTreeMap;

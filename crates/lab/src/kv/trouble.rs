@@ -2,7 +2,7 @@
 
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
-use cenote_kv::group::view::{Partition, View};
+use cenote_kv::group::view::Partition;
 
 use super::network::{Lane, WAYS};
 use super::world::{PATIENCE_NS, World};
@@ -88,8 +88,7 @@ impl World {
     fn bears(&self, process: Process) -> bool {
         let gone = |other: Process| other == process || self.dead.contains(&other);
         let after = self.view().without(gone);
-        let lost = |view: &View| view.partitions.contains(&Partition::Lost);
-        after.is_none_or(|view| !lost(&view))
+        after.is_none_or(|view| view.lost() == 0)
     }
 
     fn pick_member(&mut self) -> Option<Process> {

@@ -15,7 +15,7 @@ use super::Lane;
 use crate::group::member::Member;
 use crate::group::process::Process;
 use crate::group::progress::{Leave, Place};
-use crate::group::view::{Partition, View};
+use crate::group::view::View;
 
 /// How long who comes later in the view leaves the word to who comes before.
 const RANK_NS: u64 = 30_000_000;
@@ -133,12 +133,8 @@ impl Steering {
             return None;
         }
         let next = view.without(|process| dead.contains(&process))?;
-        let lost = |view: &View| {
-            let lost = |partition: &&Partition| **partition == Partition::Lost;
-            view.partitions.iter().filter(lost).count()
-        };
         // More than the code bears: rather this side is cut off than all the others are dead.
-        (lost(&next) == lost(view) || may_lose).then_some(next)
+        (next.lost() == view.lost() || may_lose).then_some(next)
     }
 }
 
@@ -250,7 +246,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::view::Scheme;
+    use crate::group::view::{Partition, Scheme};
 
     fn process(node: u32) -> Process {
         let incarnation = 1;
@@ -286,7 +282,7 @@ mod tests {
             |may_lose| Steering::default().without(process(2), &first(), &dead, may_lose, 0);
         assert_eq!(without(false), None);
         let view = without(true).expect("they are gone");
-        assert!(view.partitions.contains(&Partition::Lost));
+        assert_ne!(view.lost(), 0);
         let one = Steering::default().without(process(1), &first(), &dead[..1], false, 0);
         assert_eq!(
             one.expect("it is borne").partitions[0],

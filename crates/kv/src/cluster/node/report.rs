@@ -73,6 +73,9 @@ pub struct GroupReport {
 pub struct PlaceReport {
     /// Whose it is.
     pub node: Option<NodeId>,
+    /// Which process of that node: one that was started since is another.
+    #[serde(default)]
+    pub incarnation: Option<u64>,
     /// `home`, `recovering`, `arriving`, `migrating`, `lost`; `full`, `joining`, `vacant`.
     pub state: String,
 }
@@ -105,7 +108,11 @@ pub struct PartitionReport {
 
 impl GroupReport {
     pub(in super::super) fn of(group: usize, view: &View, member: &Member, clock: Clock) -> Self {
-        let node = |process: Option<Process>| process.map(|process| NodeId(process.node));
+        let place = |process: Option<Process>, state: &str| PlaceReport {
+            node: process.map(|process| NodeId(process.node)),
+            incarnation: process.map(|process| process.incarnation),
+            state: state.to_owned(),
+        };
         let data = view
             .partitions
             .iter()
@@ -116,12 +123,9 @@ impl GroupReport {
                     Partition::Recovering(_) => "recovering",
                     Partition::Arriving { .. } => "arriving",
                     Partition::Migrating { .. } => "migrating",
-                    Partition::Lost => "lost",
+                    Partition::Lost { .. } => "lost",
                 };
-                PlaceReport {
-                    node: node(view.owner(index)),
-                    state: state.to_owned(),
-                }
+                place(view.owner(index), state)
             });
         let parity = view.parities.iter().map(|parity| {
             let state = match parity {
@@ -129,10 +133,7 @@ impl GroupReport {
                 Parity::Joining { .. } => "joining",
                 Parity::Full { .. } => "full",
             };
-            PlaceReport {
-                node: node(parity.process()),
-                state: state.to_owned(),
-            }
+            place(parity.process(), state)
         });
         let owned = member.owned_partitions().map(|(partition, owner)| {
             let replica = owner.replica();

@@ -63,7 +63,7 @@ pub(super) fn view() -> impl Strategy<Value = View> {
                         process,
                         since,
                     },
-                    _ => Partition::Lost,
+                    _ => Partition::Lost { since },
                 }
             };
             let parity = |(kind, process, since)| match kind {

@@ -24,7 +24,10 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
     out.put_u8(small(view.parities.len()));
     for partition in &view.partitions {
         match partition {
-            Partition::Lost => out.put_u8(0),
+            Partition::Lost { since } => {
+                out.put_u8(0);
+                out.put_u32_le(*since);
+            }
             Partition::Home(process) => {
                 out.put_u8(1);
                 put_process(out, *process);
@@ -129,7 +132,7 @@ fn heir(from: &mut Reader, k: usize, m: usize) -> Result<Option<Heir>, NoMessage
 
 fn partition(from: &mut Reader, m: usize) -> Result<Partition, NoMessage> {
     Ok(match from.u8()? {
-        0 => Partition::Lost,
+        0 => Partition::Lost { since: from.u32()? },
         1 => Partition::Home(process(from)?),
         2 => Partition::Recovering(slot(from, m)?),
         3 => Partition::Arriving {

@@ -2,7 +2,7 @@
 //! each partition what its owner says.
 
 use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::node::{GroupReport, NodeReport};
+use cenote_kv::cluster::node::{GroupReport, NodeReport, PlaceReport};
 use serde::Serialize;
 
 use super::{NodeStatus, State};
@@ -103,13 +103,19 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
             parity: Vec::new(),
         };
     };
-    let place = |node: Option<NodeId>, state: &str| {
-        let found = nodes.iter().find(|one| Some(one.node) == node);
+    let place = |place: &PlaceReport| {
+        let found = nodes.iter().find(|one| Some(one.node) == place.node);
+        // A process that was started since has nothing of what the one of the view had.
+        let is_same = |report: &NodeReport| Some(report.incarnation) == place.incarnation;
+        let answers = |found: &NodeStatus| {
+            matches!(found.state, State::Up | State::Draining)
+                && found.report.as_ref().is_some_and(is_same)
+        };
         PlaceStatus {
-            node,
+            node: place.node,
             name: found.map(|found| found.name.clone()),
-            state: state.to_owned(),
-            answers: found.is_some_and(|found| matches!(found.state, State::Up | State::Draining)),
+            state: place.state.clone(),
+            answers: found.is_some_and(answers),
             items: 0,
             stored_bytes: 0,
             missing_bytes: 0,
@@ -117,7 +123,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
         }
     };
     let data = newest.data.iter().enumerate().map(|(partition, found)| {
-        let mut status = place(found.node, &found.state);
+        let mut status = place(found);
         let owner = reports.iter().find(|(node, _)| Some(*node) == found.node);
         let owned = owner.map_or(&[][..], |(_, report)| &report.owned);
         if let Some(owned) = owned.iter().find(|owned| owned.partition == partition) {
@@ -130,7 +136,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
     let of = |wanted: NodeId| reports.iter().find(|(node, _)| *node == wanted);
     let joining = |node: NodeId| of(node).map_or(0, |(_, report)| report.joining_bytes);
     let parity = newest.parity.iter().map(|found| {
-        let mut status = place(found.node, &found.state);
+        let mut status = place(found);
         if found.state == "joining" {
             status.missing_bytes = found.node.map_or(0, joining);
         }

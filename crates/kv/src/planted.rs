@@ -37,10 +37,12 @@ pub enum Planted {
     LeaseKept,
     /// Changes of values that an heir has been told do not reach it.
     HeirOutdated,
+    /// What was lost counts as zeroes in parities that were made of it.
+    LostAsZero,
 }
 
 /// Every mistake, by the name that people use.
-pub const ALL: [(&str, Planted); 15] = [
+pub const ALL: [(&str, Planted); 16] = [
     ("choose-at-apply", Planted::ChooseAtApply),
     ("residual-in-place", Planted::ResidualInPlace),
     ("no-fence", Planted::NoFence),
@@ -56,6 +58,7 @@ pub const ALL: [(&str, Planted); 15] = [
     ("old-at-issue", Planted::OldAtIssue),
     ("lease-kept", Planted::LeaseKept),
     ("heir-outdated", Planted::HeirOutdated),
+    ("lost-as-zero", Planted::LostAsZero),
 ];
 
 /// Whether this thread's code is to make the mistake.

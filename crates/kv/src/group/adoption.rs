@@ -52,8 +52,10 @@ impl Member {
     fn leave_partitions(&mut self, view: &View, is_next: bool) {
         let me = Some(self.me);
         let is_recovered = |index| view.recovering().any(|(other, _)| other == index);
-        let is_left =
-            |index: &usize| view.owner(*index) != me || (!is_next && is_recovered(*index));
+        let is_left = |index: &usize| {
+            let is_lost = view.begun[*index] > self.owners[index].owner.tenure;
+            view.owner(*index) != me || is_lost || (!is_next && is_recovered(*index))
+        };
         let left: Vec<usize> = self.owned().filter(is_left).collect();
         for index in left {
             let owned = self.owners.remove(&index).expect("it is one of them");
@@ -83,7 +85,8 @@ impl Member {
         };
         self.keep_parity(before, view, slot, place);
         if let Some(parity) = &mut self.parity {
-            parity.absent = if view.is_spoilt(slot) { 0 } else { view.lost() };
+            parity.lost = view.lost();
+            parity.is_spoilt = view.is_spoilt(slot);
         }
     }
 
@@ -98,9 +101,7 @@ impl Member {
         let is_joining = matches!(place, view::Parity::Joining { .. });
         if let Some(parity) = &mut self.parity {
             parity.forget_attempts();
-            let is_anew = before.map_or(0, View::lost) & !view.lost();
-            let anew = (0..view.partitions.len()).filter(|index| is_anew >> index & 1 == 1);
-            anew.for_each(|index| parity.begin_anew(index, is_joining));
+            parity.end_lost(view, is_joining);
             if since == self.parity_since {
                 if is_planted(Planted::SpentAsFull) && view.held_by(slot).is_none() {
                     parity.count_as_full();
@@ -114,7 +115,7 @@ impl Member {
             });
             if was_full && parity.streams.iter().all(|stream| stream.replica.is_some()) {
                 self.parity_since = since;
-                return parity.empty();
+                return parity.empty(view);
             }
         }
         self.parity_since = since;
@@ -123,6 +124,7 @@ impl Member {
             self.shape.scheme,
             Arc::clone(&self.code),
             self.shape.region_bytes,
+            view,
             is_joining,
         ));
     }
@@ -193,7 +195,7 @@ impl Member {
                 let owner = Owner::new(index, replica, Arc::new(region), present);
                 (owner, None)
             }
-            Partition::Lost { .. } => return None,
+            Partition::Lost => return None,
         };
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);

@@ -39,7 +39,7 @@ impl Arrival {
         Some(Self {
             partition,
             since,
-            stream: Stream::joining(region_bytes, with_values),
+            stream: Stream::joining(region_bytes, view.begun[partition], with_values),
             region: with_values.then(|| Region::new(region_bytes)),
         })
     }
@@ -59,7 +59,7 @@ impl Arrival {
                 let place = Place::Data(self.partition);
                 (heir.place, heir.process, heir.since) == (place, me, self.since)
             }),
-            Partition::Recovering(_) | Partition::Lost { .. } => false,
+            Partition::Recovering(_) | Partition::Lost => false,
         }
     }
 

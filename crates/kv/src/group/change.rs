@@ -34,7 +34,7 @@ impl View {
             let before = view.partitions[index];
             let after = match before {
                 Partition::Home(process) if is_dead(process) => None,
-                Partition::Home(_) | Partition::Lost { .. } => Some(before),
+                Partition::Home(_) | Partition::Lost => Some(before),
                 Partition::Recovering(slot) => view.keeps(slot).then_some(before),
                 Partition::Arriving { slot, process, .. } => {
                     let kept = if is_dead(process) {
@@ -52,12 +52,9 @@ impl View {
                 },
             };
             is_data_lost |= after != Some(before);
-            let since = view.number;
-            view.partitions[index] = after.unwrap_or(Partition::Lost { since });
-            if after.is_none()
-                && let Some(slot) = view.free_slot()
-            {
-                view.partitions[index] = Partition::Recovering(slot);
+            match after.or_else(|| view.free_slot().map(Partition::Recovering)) {
+                Some(after) => view.partitions[index] = after,
+                None => view.end(index),
             }
         }
         // Who was being told what there is cannot be told by who is gone.
@@ -76,6 +73,12 @@ impl View {
         }
     }
 
+    /// Nobody has a partition any more.
+    fn end(&mut self, partition: usize) {
+        self.partitions[partition] = Partition::Lost;
+        self.begun[partition] = self.number;
+    }
+
     /// Without a partition that is recovered and of which something is missing, where others are lost: it
     /// cannot be told apart from theirs. Its owner serves nothing any more.
     pub fn with_given_up(&self, partition: usize) -> Option<Self> {
@@ -88,7 +91,7 @@ impl View {
         let mut view = self.next();
         let since = view.number;
         view.drop_newcomers();
-        view.partitions[partition] = Partition::Lost { since };
+        view.end(partition);
         let process = view.parities[slot].process()?;
         view.parities[slot] = Parity::Joining { process, since };
         Some(view)
@@ -96,12 +99,8 @@ impl View {
 
     /// A process begins a lost partition anew: it has nothing, and all others forget what they had of it.
     pub fn with_anew(&self, partition: usize, process: Process) -> Option<Self> {
-        let is_lost = matches!(self.partitions[partition], Partition::Lost { .. });
+        let is_lost = matches!(self.partitions[partition], Partition::Lost);
         if !is_lost || !self.is_calm() || self.has(process) {
-            return None;
-        }
-        // What is left of it in a parity would be taken for something of the new one.
-        if (0..self.parities.len()).any(|slot| self.keeps(slot) && self.is_spoilt(slot)) {
             return None;
         }
         let mut view = self.next();

@@ -16,7 +16,7 @@ use super::message::{Content, Item, Lacks, Run, UNIT_BYTES};
 use super::operation::{Effect, Operation};
 use super::replica::{Basis, Diverged, Replica, Xid};
 use super::units::Units;
-use super::view::Scheme;
+use super::view::{Scheme, View};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::{Region, is_zero};
 use crate::memory::table::Entry;
@@ -27,6 +27,8 @@ const ATTEMPTS_MAX: usize = 128;
 
 /// The operations of one partition, at a backup.
 pub(super) struct Stream {
+    /// The view in which it began.
+    begun: u32,
     /// None while this process owns the partition.
     pub(super) replica: Option<Replica>,
     /// What is not applied yet: those after the replica's last one.
@@ -64,8 +66,10 @@ pub(super) struct Parity {
     pub(super) streams: Vec<Stream>,
     /// The partition whose data are here in place of parity, and where.
     held: Option<(usize, Units)>,
-    /// Lost partitions, bit per partition, of which nothing is in the parity.
-    pub(super) absent: u32,
+    /// Partitions that nobody has any more, bit per partition.
+    pub(super) lost: u32,
+    /// Something of such a one is in the parity: nothing can be recovered from it.
+    pub(super) is_spoilt: bool,
     /// By their first unit.
     attempts: BTreeMap<u64, Attempt>,
     /// The mistake [`Planted::ResidualInPlace`]: units that a partition was subtracted from.
@@ -73,8 +77,9 @@ pub(super) struct Parity {
 }
 
 impl Stream {
-    pub(super) fn new(region_bytes: u64) -> Self {
+    pub(super) fn new(region_bytes: u64, begun: u32) -> Self {
         Self {
+            begun,
             replica: Some(Replica::new(region_bytes)),
             buffer: VecDeque::new(),
             latest: 0,
@@ -82,11 +87,20 @@ impl Stream {
         }
     }
 
-    pub(super) fn joining(region_bytes: u64, with_units: bool) -> Self {
+    /// That of a partition as a view begins it: of a lost one there is nothing to be told.
+    fn of(view: &View, partition: usize, region_bytes: u64, is_joining: bool) -> Self {
+        let begun = view.begun[partition];
+        match is_joining && view.lost() >> partition & 1 == 0 {
+            true => Self::joining(region_bytes, begun, true),
+            false => Self::new(region_bytes, begun),
+        }
+    }
+
+    pub(super) fn joining(region_bytes: u64, begun: u32, with_units: bool) -> Self {
         Self {
             replica: Some(Replica::joining(region_bytes)),
             units_from: with_units.then_some(0),
-            ..Self::new(region_bytes)
+            ..Self::new(region_bytes, begun)
         }
     }
 
@@ -176,6 +190,7 @@ impl Parity {
         scheme: Scheme,
         code: Arc<Code>,
         region_bytes: u64,
+        view: &View,
         is_joining: bool,
     ) -> Self {
         let partitions = code.k();
@@ -183,10 +198,7 @@ impl Parity {
             Scheme::Coded => 1,
             Scheme::Replicated => partitions,
         };
-        let stream = |_| match is_joining {
-            true => Stream::joining(region_bytes, true),
-            false => Stream::new(region_bytes),
-        };
+        let stream = |partition| Stream::of(view, partition, region_bytes, is_joining);
         Self {
             slot,
             scheme,
@@ -196,7 +208,8 @@ impl Parity {
                 .collect(),
             streams: (0..partitions).map(stream).collect(),
             held: None,
-            absent: 0,
+            lost: 0,
+            is_spoilt: false,
             attempts: BTreeMap::new(),
             subtracted: HashSet::new(),
         }
@@ -228,24 +241,27 @@ impl Parity {
     }
 
     /// The data have gone to another: what was held is no parity, and all units have to be told again.
-    pub(super) fn empty(&mut self) {
+    pub(super) fn empty(&mut self, view: &View) {
         self.held = None;
         self.regions.iter().for_each(|region| region.clear());
-        for stream in &mut self.streams {
-            stream.units_from = Some(0);
+        for (partition, stream) in self.streams.iter_mut().enumerate() {
+            let is_lost = view.lost() >> partition & 1 == 1;
+            stream.units_from = (!is_lost).then_some(0);
         }
         self.forget_attempts();
     }
 
-    /// A partition that was lost begins anew: nothing of it is here.
-    pub(super) fn begin_anew(&mut self, partition: usize, is_joining: bool) {
-        let region_bytes = self.region(partition).bytes();
-        self.streams[partition] = match is_joining {
-            true => Stream::joining(region_bytes, true),
-            false => Stream::new(region_bytes),
-        };
-        if self.scheme == Scheme::Replicated {
-            self.region(partition).clear();
+    /// Forgets what it had of partitions that were lost: nothing of what they begin with is here.
+    pub(super) fn end_lost(&mut self, view: &View, is_joining: bool) {
+        for (partition, begun) in view.begun.iter().enumerate() {
+            if *begun == self.streams[partition].begun {
+                continue;
+            }
+            let region_bytes = self.region(partition).bytes();
+            self.streams[partition] = Stream::of(view, partition, region_bytes, is_joining);
+            if self.scheme == Scheme::Replicated {
+                self.region(partition).clear();
+            }
         }
     }
 
@@ -359,7 +375,7 @@ impl Parity {
         let Some((_, units)) = &self.held else {
             return Ok(None);
         };
-        if units.count(&run) > 0 {
+        if units.count(&run) > 0 || self.is_spoilt {
             return Ok(None);
         }
         if let Content::Known { at, bytes } = content {
@@ -394,7 +410,7 @@ impl Parity {
             Content::Known { .. } => {}
         }
         let attempt = &self.attempts[&run.first];
-        if attempt.known | attempt.lost | self.absent != (1 << self.streams.len()) - 1 {
+        if attempt.known | attempt.lost | self.lost != (1 << self.streams.len()) - 1 {
             return Ok(None);
         }
         let attempt = self.attempts.remove(&run.first).expect("it is open");

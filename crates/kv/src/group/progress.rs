@@ -3,7 +3,6 @@
 
 use super::member::{Member, Owned};
 use super::message::Lacks;
-use super::parity::Stream;
 use super::process::Process;
 use super::view::{Parity, Partition, View};
 use crate::planted::{Planted, is_planted};
@@ -89,11 +88,10 @@ impl Member {
         if let Some(parity) = &self.parity
             && matches!(view.parity_of(self.me), Some((_, Parity::Joining { .. })))
         {
-            // Of a lost partition there is nobody to tell.
-            let has_all = |(index, stream): (usize, &Stream)| {
-                stream.lacks() == Lacks::NOTHING || view.owner(index).is_none()
-            };
-            let is_told = parity.streams.iter().enumerate().all(has_all);
+            let is_told = parity
+                .streams
+                .iter()
+                .all(|stream| stream.lacks() == Lacks::NOTHING);
             return match view.slot_of(self.me) {
                 _ if !is_told => None,
                 Some(slot) => view.with_full(slot),
@@ -102,9 +100,8 @@ impl Member {
         }
         // One member knows that every partition is whole only if all that are left are at home.
         let mut owners = (0..view.partitions.len()).filter_map(|index| view.owner(index));
-        let at_home = |partition: &Partition| {
-            matches!(partition, Partition::Home(_) | Partition::Lost { .. })
-        };
+        let at_home =
+            |partition: &Partition| matches!(partition, Partition::Home(_) | Partition::Lost);
         if owners.next() != Some(self.me) || !view.partitions.iter().all(at_home) {
             return None;
         }

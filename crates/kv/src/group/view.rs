@@ -5,6 +5,7 @@
 //! ([`View::backups`]), and so does who counts when another takes over.
 
 use super::process::Process;
+use crate::planted::{Planted, is_planted};
 
 /// Most partitions of a group.
 pub const PARTITIONS_MAX: usize = 16;
@@ -29,6 +30,9 @@ pub struct View {
     pub scheme: Scheme,
     /// K of them.
     pub partitions: Vec<Partition>,
+    /// By partition: the view in which its operations began. Those of a lost one begin when it is lost, though
+    /// nobody has it yet.
+    pub begun: Vec<u32>,
     /// M of them.
     pub parities: Vec<Parity>,
     /// Who is to take a place over from a process that is whole and leaves.
@@ -84,10 +88,7 @@ pub enum Partition {
         since: u32,
     },
     /// Nobody: more was lost than the code bears.
-    Lost {
-        /// The first view without it: parities that were there before have something of it in them.
-        since: u32,
-    },
+    Lost,
 }
 
 /// Who has a parity slot.
@@ -140,6 +141,7 @@ impl View {
             number: 1,
             scheme,
             partitions: data.iter().copied().map(Partition::Home).collect(),
+            begun: vec![1; data.len()],
             parities: parities.iter().map(full).collect(),
             heir: None,
             let_go: 0,
@@ -153,7 +155,7 @@ impl View {
             Partition::Recovering(slot) | Partition::Arriving { slot, .. } => {
                 self.parities[slot].process()
             }
-            Partition::Lost { .. } => None,
+            Partition::Lost => None,
         }
     }
 
@@ -185,7 +187,7 @@ impl View {
                 Partition::Home(process)
                 | Partition::Arriving { process, .. }
                 | Partition::Migrating { process, .. } => all.push(*process),
-                Partition::Recovering(_) | Partition::Lost { .. } => {}
+                Partition::Recovering(_) | Partition::Lost => {}
             }
         }
         all.extend(self.heir.map(|heir| heir.process));
@@ -242,7 +244,7 @@ impl View {
             Partition::Recovering(slot)
             | Partition::Arriving { slot, .. }
             | Partition::Migrating { slot, .. } => Some(slot),
-            Partition::Home(_) | Partition::Lost { .. } => None,
+            Partition::Home(_) | Partition::Lost => None,
         }
     }
 
@@ -254,16 +256,16 @@ impl View {
     /// The partitions that nobody has any more, bit per partition.
     pub fn lost(&self) -> u32 {
         let all = self.partitions.iter().enumerate();
-        all.filter(|(_, partition)| matches!(partition, Partition::Lost { .. }))
+        all.filter(|(_, partition)| matches!(partition, Partition::Lost))
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// Whether values of lost partitions are in what the parity of a slot was made of: nothing can be
-    /// recovered from it then.
+    /// Whether values of partitions that were lost since are in what the parity of a slot was made of: nothing
+    /// can be recovered from it then.
     pub fn is_spoilt(&self, slot: usize) -> bool {
         let since = self.parities[slot].since();
-        let is_in = |partition: &Partition| matches!(partition, Partition::Lost { since: lost } if *lost > since);
-        self.scheme == Scheme::Coded && self.partitions.iter().any(is_in)
+        let is_in = |begun: &u32| *begun > since && !is_planted(Planted::LostAsZero);
+        self.scheme == Scheme::Coded && self.begun.iter().any(is_in)
     }
 
     /// The partitions that parities own, and their slots.

@@ -10,6 +10,11 @@ use super::world::World;
 pub(super) fn judge(world: &mut World) {
     read_all(world);
     for key in 0..world.mood.keys {
+        // What was lost is no more than that.
+        let partition = partition_of(key, world.options.k);
+        if world.view().begun[partition] > 1 {
+            continue;
+        }
         let calls: Vec<Call> = world
             .clients
             .iter()

@@ -6,9 +6,11 @@
 //!
 //! Checked: what clients saw of each key is linearizable; once faults end everything is served,
 //! parities are the sums of the data (P = A D), and keys, facts and space are equal at all
-//! members; nobody waits for ever. \[cocytus16\] C1 to C5.
+//! members; nobody waits for ever. In the end more dies, of some groups, than they bear: what is left is judged
+//! as before. \[cocytus16\] C1 to C5.
 
 mod client;
+mod disaster;
 mod judge;
 pub mod linear;
 mod mood;
@@ -109,6 +111,8 @@ impl Options {
                 focus: Some(Focus::Leaving),
                 ..any
             },
+            // More dies than is borne, before what was lost first is recovered.
+            Planted::LostAsZero => Self { units: 200, ..any },
             Planted::UnitsOvertake | Planted::StaleAddress => Self {
                 focus: Some(Focus::Moves),
                 faults: 20,

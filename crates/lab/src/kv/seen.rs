@@ -29,6 +29,11 @@ impl Seen {
         Ok(())
     }
 
+    /// A partition begins anew, at no time yet.
+    pub(super) fn forget_time(&mut self, partition: usize) {
+        self.clocks.remove(&partition);
+    }
+
     /// An item that was committed was seen.
     ///
     /// # Errors

@@ -88,7 +88,7 @@ impl World {
     fn bears(&self, process: Process) -> bool {
         let gone = |other: Process| other == process || self.dead.contains(&other);
         let after = self.view().without(gone);
-        after.is_none_or(|view| view.lost() == 0)
+        after.is_none_or(|view| view.lost() == self.view().lost() && !view.processes().is_empty())
     }
 
     fn pick_member(&mut self) -> Option<Process> {
@@ -126,6 +126,10 @@ impl World {
 
     /// A process is told to leave: others are to take its places before it ends.
     fn take_leave(&mut self) {
+        // The last one that is left of a group has to stay.
+        if self.is_ruined {
+            return;
+        }
         let Some(process) = self.pick_member() else {
             return;
         };
@@ -156,7 +160,7 @@ impl World {
         }
     }
 
-    fn kill(&mut self, process: Process) {
+    pub(super) fn kill(&mut self, process: Process) {
         if !self.view().processes().contains(&process) || self.members.remove(&process).is_none() {
             return;
         }

@@ -28,6 +28,8 @@ const STILL_STEPS: u64 = 200;
 pub(super) const PATIENCE_NS: u64 = 220_000_000;
 /// When simulations begin, in nanoseconds.
 const START_NS: u64 = 1_000_000_000;
+/// Percent of groups of which, in the end, more dies than they bear.
+const DISASTERS: u64 = 30;
 /// Clients of a group.
 const CLIENTS: u32 = 8;
 
@@ -56,6 +58,8 @@ pub(super) struct World {
     /// When time leaps for as long as anybody waits for units, in steps.
     pub(super) leap: Option<u64>,
     pub(super) is_quiet: bool,
+    /// More has died than the group bears: what is lost is to begin anew.
+    pub(super) is_ruined: bool,
 }
 
 impl World {
@@ -92,6 +96,7 @@ impl World {
             doom: None,
             leap: None,
             is_quiet: false,
+            is_ruined: false,
         };
         for process in data.into_iter().chain(parities) {
             world.start(process);
@@ -124,6 +129,10 @@ impl World {
             }
         }
         if self.become_still() {
+            judge::judge(&mut self);
+        }
+        let is_right = self.report.violation.is_none();
+        if is_right && self.random.percent(DISASTERS) && self.strike() && self.become_still() {
             judge::judge(&mut self);
         }
         self.end()
@@ -199,7 +208,7 @@ impl World {
         u32::try_from(self.now / 1_000_000_000).expect("a short time")
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.now += self.random.below(20_000);
         self.report.steps += 1;
         match self.random.below(1000) {
@@ -401,12 +410,16 @@ impl World {
         let now = self.now;
         let leaving = &self.leaving;
         let leave = leaving.get(&process).copied().unwrap_or(Leave::No);
-        let spare = |_| {
+        let spare = |()| {
             let mut all = members.iter().copied();
             all.find(|process| !inside.contains(process) && !leaving.contains_key(process))
         };
+        if self.is_ruined && present.lost() != 0 && self.random.percent(20) {
+            let spare = spare(());
+            return self.begin_anew(spare);
+        }
         let member = self.members.get_mut(&process).expect("it is one of them");
-        let Some(view) = member.propose(now, leave, spare) else {
+        let Some(view) = member.propose(now, leave, |_| spare(())) else {
             return;
         };
         // Who leaves may be the last to hear what came of it.

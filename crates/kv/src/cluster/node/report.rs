@@ -123,7 +123,7 @@ impl GroupReport {
                     Partition::Recovering(_) => "recovering",
                     Partition::Arriving { .. } => "arriving",
                     Partition::Migrating { .. } => "migrating",
-                    Partition::Lost { .. } => "lost",
+                    Partition::Lost => "lost",
                 };
                 place(view.owner(index), state)
             });

@@ -136,6 +136,7 @@ impl Views {
             number,
             scheme,
             partitions: data.iter().copied().map(Partition::Home).collect(),
+            begun: vec![number; k],
             parities: parities.iter().map(full).collect(),
             heir: None,
             let_go: 0,

@@ -63,7 +63,7 @@ pub(super) fn view() -> impl Strategy<Value = View> {
                         process,
                         since,
                     },
-                    _ => Partition::Lost { since },
+                    _ => Partition::Lost,
                 }
             };
             let parity = |(kind, process, since)| match kind {
@@ -74,6 +74,7 @@ pub(super) fn view() -> impl Strategy<Value = View> {
             View {
                 number: numbers as u32,
                 scheme,
+                begun: (0..k).map(|at| (numbers >> at) as u32).collect(),
                 partitions: partitions.into_iter().map(partition).collect(),
                 parities: parities.into_iter().map(parity).collect(),
                 heir,

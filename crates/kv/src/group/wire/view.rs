@@ -15,6 +15,7 @@ use crate::group::view::{
 pub fn encode_view(view: &View, out: &mut BytesMut) {
     assert!((1..=PARTITIONS_MAX).contains(&view.partitions.len()));
     assert!(view.parities.len() <= PARITIES_MAX);
+    assert_eq!(view.begun.len(), view.partitions.len());
     out.put_u32_le(view.number);
     out.put_u8(match view.scheme {
         Scheme::Coded => 0,
@@ -24,10 +25,7 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
     out.put_u8(small(view.parities.len()));
     for partition in &view.partitions {
         match partition {
-            Partition::Lost { since } => {
-                out.put_u8(0);
-                out.put_u32_le(*since);
-            }
+            Partition::Lost => out.put_u8(0),
             Partition::Home(process) => {
                 out.put_u8(1);
                 put_process(out, *process);
@@ -47,6 +45,9 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
                 since,
             } => put_move(out, 4, *slot, *process, *since),
         }
+    }
+    for begun in &view.begun {
+        out.put_u32_le(*begun);
     }
     for parity in &view.parities {
         let (kind, process, since) = match parity {
@@ -100,6 +101,7 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
     let partitions = (0..k)
         .map(|_| partition(from, m))
         .collect::<Result<_, _>>()?;
+    let begun = (0..k).map(|_| from.u32()).collect::<Result<_, _>>()?;
     let parities = (0..m).map(|_| parity(from)).collect::<Result<_, _>>()?;
     let heir = heir(from, k, m)?;
     let let_go = from.u32()?;
@@ -110,6 +112,7 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
         number,
         scheme,
         partitions,
+        begun,
         parities,
         heir,
         let_go,
@@ -132,7 +135,7 @@ fn heir(from: &mut Reader, k: usize, m: usize) -> Result<Option<Heir>, NoMessage
 
 fn partition(from: &mut Reader, m: usize) -> Result<Partition, NoMessage> {
     Ok(match from.u8()? {
-        0 => Partition::Lost { since: from.u32()? },
+        0 => Partition::Lost,
         1 => Partition::Home(process(from)?),
         2 => Partition::Recovering(slot(from, m)?),
         3 => Partition::Arriving {

@@ -58,6 +58,12 @@ pub(super) struct Mark {
     number: u64,
 }
 
+impl Mark {
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+}
+
 impl Forwarding {
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();

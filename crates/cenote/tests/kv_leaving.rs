@@ -8,9 +8,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use serde_json::Value as Json;
 use support::memcached::Client;
-use support::well::{PATIENCE, Well};
+use support::well::{PATIENCE, Well, places};
 use support::writer::{Stopping, Value, Writer, until_more};
 use support::{runs, signal};
 
@@ -94,16 +93,6 @@ impl<'a> Load<'a> {
             }
         }
     }
-}
-
-/// The places that a node has in any group.
-fn places(status: &Json, name: &str) -> usize {
-    let groups = status["by_group"].as_array().expect("groups").iter();
-    let slots = groups.flat_map(|group| {
-        let slots = |of: &str| group[of].as_array().expect("slots").clone();
-        [slots("data"), slots("parity")].concat()
-    });
-    slots.filter(|slot| slot["name"] == name).count()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_lab::history::{self, Options};
+use support::kept::{Kept, store};
 use support::memcached::{Client, shard_of, shards, with_value};
 use support::signal;
 use support::well::Well;
@@ -91,51 +92,15 @@ fn a_node_that_was_stopped_gives_no_stale_value_and_no_false_word() {
     };
     let addresses = well.clients();
     let mut other = Client::connect(addresses[0]).unwrap();
-    let mut kept = Client::connect(addresses[1]).unwrap();
-    let keys: Vec<String> = (0..100).map(|index| format!("key{index}")).collect();
-    for key in &keys {
-        let request = with_value(&format!("set {key}"), b"old", "");
-        assert_eq!(other.ask(&request).unwrap(), "STORED");
-        assert_eq!(kept.get(key).unwrap().as_deref(), Some(&b"old"[..]));
-    }
+    store(&mut other, b"old");
+    let mut kept = Kept::at(addresses[1]);
 
     let pid = well.pid("nodes/n01");
     signal(pid, "STOP");
-    for key in &keys {
-        let request = with_value(&format!("set {key}"), b"new", "");
-        let said = other.ask(&request).unwrap();
-        if said.ends_with("outcome unknown") {
-            // It had been passed on to the node that is stopped.
-            assert_eq!(other.ask(&request).unwrap(), "STORED");
-        } else {
-            assert_eq!(said, "STORED");
-        }
-    }
-    for key in &keys {
-        kept.send(format!("get {key}\r\n").as_bytes()).unwrap();
-        let request = with_value(&format!("set {key}-late"), b"late", "");
-        kept.send(&request).unwrap();
-    }
+    store(&mut other, b"new");
+    kept.ask();
     signal(pid, "CONT");
-    let mut acknowledged = Vec::new();
-    for key in &keys {
-        let Ok(found) = kept.value() else {
-            break;
-        };
-        if let Ok(found) = found {
-            let value = found.map(|(_, value)| value);
-            assert_eq!(value.as_deref(), Some(&b"new"[..]), "{key}");
-        }
-        match kept.line() {
-            Ok(said) if said == "STORED" => acknowledged.push(key),
-            Ok(said) => assert!(said.starts_with("SERVER_ERROR"), "{key}: {said}"),
-            Err(_) => break,
-        }
-    }
-    for key in acknowledged {
-        let found = other.get(&format!("{key}-late")).unwrap();
-        assert_eq!(found.as_deref(), Some(&b"late"[..]), "{key}");
-    }
+    kept.expect(b"new", &mut other);
     well.until_whole();
 }
 

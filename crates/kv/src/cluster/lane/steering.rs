@@ -5,7 +5,7 @@
 //! What is wished for is agreed on outside; until the outcome is known nothing else is.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::super::NodeId;
@@ -13,6 +13,7 @@ use super::super::config::NodeState;
 use super::super::detector::{Cause, State};
 use super::super::node::Wish;
 use super::Lane;
+use crate::group::awaiting::Awaited;
 use crate::group::member::Member;
 use crate::group::process::Process;
 use crate::group::progress::{Leave, Place};
@@ -22,9 +23,16 @@ use crate::group::view::{Partition, View};
 const RANK_NS: u64 = 30_000_000;
 /// Processes that are remembered as having been tried.
 const TRIED_MAX: usize = 64;
-/// How long one that came to nothing is not tried again: somebody in the view may not reach it, and each
-/// try is two views. Arbitrary.
+/// How long one that came to nothing is not tried again, at first: somebody in the view may not reach it,
+/// and each try is two views. Twice as long each time. Arbitrary.
 const TRIED_PAUSE_NS: u64 = 1_000_000_000;
+/// How often that is doubled.
+const DOUBLINGS_MAX: u32 = 5;
+/// How long a process that lives may owe the same word. Much longer than it takes to miss a dead one;
+/// arbitrary beyond that.
+const OWED_MAX_NS: u64 = 3_000_000_000;
+/// Between two looks at what is owed. After twice that this lane stood still: others owe nothing for it.
+const LOOK_EVERY_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 pub(super) struct Steering {
@@ -34,10 +42,31 @@ pub(super) struct Steering {
     noticed: Option<u64>,
     /// Processes that said what cannot be: the next view does without them.
     accused: Vec<Process>,
+    /// What others owe in the view of this number, and since when.
+    owed: (u32, BTreeMap<Awaited, u64>),
+    looked_at: u64,
+    /// Processes that have owed the same for too long, though they may live.
+    hung: Vec<Process>,
     /// Processes that are on their way to a place.
     newcomers: Vec<Process>,
-    /// Processes that were, and came to none, the last one first, and when: others are tried before them.
-    tried: VecDeque<(Process, u64)>,
+    /// Processes that were, and came to none, the last one first: others are tried before them.
+    tried: VecDeque<Tried>,
+}
+
+struct Tried {
+    process: Process,
+    /// When it came to nothing.
+    at: u64,
+    /// How often before.
+    times: u32,
+}
+
+impl Tried {
+    /// Whether it may be tried again.
+    fn is_over(&self, now: u64) -> bool {
+        let pause = TRIED_PAUSE_NS << self.times.min(DOUBLINGS_MAX);
+        now.saturating_sub(self.at) >= pause
+    }
 }
 
 /// Processes of a view that are not as they should be.
@@ -64,22 +93,60 @@ impl Steering {
         let present = view.newcomers();
         for process in std::mem::replace(&mut self.newcomers, present) {
             if !view.has(process) {
-                self.tried.retain(|(tried, _)| *tried != process);
+                let before = self.tried.iter().position(|tried| tried.process == process);
+                let before = before.and_then(|index| self.tried.remove(index));
                 self.tried.truncate(TRIED_MAX - 1);
-                self.tried.push_front((process, now));
+                self.tried.push_front(Tried {
+                    process,
+                    at: now,
+                    times: before.map_or(0, |tried| tried.times + 1),
+                });
             }
         }
+    }
+
+    /// Looks now and then at what others owe a member in its view.
+    fn look(&mut self, member: &Member, view: &View, now: u64) {
+        let gap = now.saturating_sub(self.looked_at);
+        if gap >= LOOK_EVERY_NS {
+            self.looked_at = now;
+            let stood_still = gap.saturating_sub(2 * LOOK_EVERY_NS);
+            self.note_owed(view.number, member.awaited(), stood_still, now);
+        }
+    }
+
+    fn note_owed(&mut self, view: u32, owed: Vec<Awaited>, stood_still: u64, now: u64) {
+        let (number, mut before) = std::mem::take(&mut self.owed);
+        if number != view {
+            before.clear();
+        }
+        let since = |word: Awaited| {
+            let before = before.get(&word);
+            let since = before.map_or(now, |since| now.min(since + stood_still));
+            (word, since)
+        };
+        let present: BTreeMap<Awaited, u64> = owed.into_iter().map(since).collect();
+        let known = std::mem::take(&mut self.hung);
+        for (word, since) in &present {
+            let process = word.process;
+            if now - since >= OWED_MAX_NS && !self.hung.contains(&process) {
+                self.hung.push(process);
+                if !known.contains(&process) {
+                    tracing::warn!(%process, ?word, "owes it for too long");
+                }
+            }
+        }
+        self.owed = (view, present);
     }
 
     /// Who is to have a place: the node of the plan if it is there, and rather one that was not tried.
     fn pick(&self, spares: &[Process], home: Option<u32>, now: u64) -> Option<Process> {
         let tried = |process: &Process| {
             let mut all = self.tried.iter().enumerate();
-            all.find(|(_, (tried, _))| tried == process)
+            all.find(|(_, tried)| tried.process == *process)
         };
-        let may_be = |process: &&Process| {
-            tried(process).is_none_or(|(_, (_, at))| now.saturating_sub(*at) >= TRIED_PAUSE_NS)
-        };
+        let may_be =
+            |process: &&Process| tried(process).is_none_or(|(_, tried)| tried.is_over(now));
         let rank = |process: &&Process| {
             // Of those that were tried the one for whom that is longest ago.
             let since = tried(process).map_or(TRIED_MAX, |(at, _)| at);
@@ -227,10 +294,14 @@ impl Lane {
             let Some(view) = seat.member.view().cloned() else {
                 continue;
             };
+            let is_accused = |process: &Process| {
+                let steering = &seat.steering;
+                steering.accused.contains(process) || steering.hung.contains(process)
+            };
             let dead: Vec<Process> = view
                 .processes()
                 .into_iter()
-                .filter(|process| self.is_dead(*process) || seat.steering.accused.contains(process))
+                .filter(|process| self.is_dead(*process) || is_accused(process))
                 .collect();
             let spares = self.spares(&view);
             let is_in_doubt = |process: &&Process| {
@@ -243,7 +314,9 @@ impl Lane {
                 dead: &dead,
             };
             let homes = self.shared.homes(seat.group);
-            self.seats[at].steering.note_newcomers(&view, now);
+            let seat = &mut self.seats[at];
+            seat.steering.note_newcomers(&view, now);
+            seat.steering.look(&seat.member, &view, now);
             let leave = self.shared.leave();
             let seat = &mut self.seats[at];
             let accused = seat.member.take_accused();
@@ -282,6 +355,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::awaiting::Word;
     use crate::group::view::Scheme;
 
     fn process(node: u32) -> Process {
@@ -362,11 +436,23 @@ mod tests {
         assert_eq!(steering.pick(&spares, Some(4), 0), Some(process(5)));
         let soon = TRIED_PAUSE_NS - 1;
         assert_eq!(steering.pick(&spares[..2], Some(3), soon), None);
+        let later = TRIED_PAUSE_NS;
         assert_eq!(
-            steering.pick(&spares[..2], Some(3), TRIED_PAUSE_NS),
+            steering.pick(&spares[..2], Some(3), later),
             Some(process(4)),
             "longest ago"
         );
+        // It comes to nothing once more: it is left alone for twice as long.
+        let joining = first()
+            .without(|dead| dead == process(2))
+            .expect("it was in it");
+        let joining = joining.with_joining(0, process(4)).expect("it is vacant");
+        steering.note_newcomers(&joining, later);
+        let without = joining.without(|dead| dead == process(4));
+        steering.note_newcomers(&without.expect("it was in it"), later);
+        let at = |now| steering.pick(&spares[1..2], None, now);
+        assert_eq!(at(3 * TRIED_PAUSE_NS - 1), None);
+        assert_eq!(at(3 * TRIED_PAUSE_NS), Some(process(4)));
     }
 
     #[test]
@@ -389,6 +475,30 @@ mod tests {
         };
         assert_eq!(without(&five[1..2], 1), None);
         assert!(without(&five[1..3], 0).is_some());
+    }
+
+    #[test]
+    fn who_owes_the_same_for_too_long_is_missed_until_it_comes() {
+        let mut steering = Steering::default();
+        let ack = |xid| Awaited {
+            process: process(2),
+            partition: 0,
+            what: Word::Ack(xid),
+        };
+        let mut hung = |view, xid, stood_still, now| {
+            steering.note_owed(view, vec![ack(xid)], stood_still, now);
+            steering.hung.clone()
+        };
+        assert_eq!(hung(1, 7, 0, 0), []);
+        assert_eq!(hung(1, 7, 0, OWED_MAX_NS - 1), []);
+        assert_eq!(hung(1, 7, 0, OWED_MAX_NS), [process(2)]);
+        assert_eq!(hung(1, 8, 0, OWED_MAX_NS), [], "it goes on");
+        assert_eq!(hung(2, 8, 0, 2 * OWED_MAX_NS), [], "of another view");
+        // This side was not there to hear it.
+        assert_eq!(hung(2, 8, OWED_MAX_NS, 3 * OWED_MAX_NS), []);
+        assert_eq!(hung(2, 8, 0, 4 * OWED_MAX_NS), [process(2)]);
+        steering.note_owed(2, Vec::new(), 0, 4 * OWED_MAX_NS);
+        assert_eq!(steering.hung, []);
     }
 
     #[test]

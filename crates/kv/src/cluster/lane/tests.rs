@@ -6,6 +6,7 @@ use mio::{Events, Poll};
 
 use super::super::config::{NodeState, Registration, VERSION};
 use super::super::detector::Settings;
+use super::super::forward;
 use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
@@ -342,4 +343,31 @@ fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
             }
         }
     }
+}
+
+#[test]
+fn what_cannot_even_wait_for_a_node_is_refused_and_says_so_where_an_answer_is_due() {
+    let (mut front, owner, _) = front_and_owner();
+    // Nobody turns the owner: no more than a window is sent, and the rest waits.
+    let window = forward::WINDOW as u64;
+    let room = window + forwarding::WAITING_MAX as u64;
+    for slot in 0..window {
+        front.lane.forward(1, ticket(slot), b"get a\r\n");
+    }
+    front.turn();
+    for slot in window..room {
+        front.lane.forward(1, ticket(slot), b"get a\r\n");
+    }
+    front.turn();
+    assert!(texts(&front.answers).is_empty());
+    front.lane.forward(1, ticket(room), b"get a\r\n");
+    let silent = b"set a 0 0 1 noreply\r\nx\r\n";
+    front.lane.forward(1, ticket(room + 1), silent);
+    front.turn();
+    let refusal = b"SERVER_ERROR too many requests wait for a node\r\n".to_vec();
+    assert_eq!(
+        texts(&front.answers),
+        [(room, refusal), (room + 1, Vec::new())]
+    );
+    drop(owner);
 }

@@ -5,20 +5,18 @@
 mod judge;
 mod support;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_lab::history::{self, Options};
+use support::kept::{Kept, store};
 use support::memcached::{Client, shard_of, shards, with_value};
 use support::signal;
 use support::well::Well;
-use support::writer::{Stopping, Value, Writer, until_more};
+use support::writer::{Load, WRITERS};
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
 ];
-const WRITERS: usize = 4;
 
 #[test]
 fn acknowledged_values_survive_two_of_five_nodes_twice() {
@@ -33,51 +31,26 @@ fn acknowledged_values_survive_two_of_five_nodes_twice() {
     }
     assert_eq!(first.ask(b"flush_all\r\n").unwrap(), "OK");
 
-    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
-    let written = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|number| {
-                let mut writer = Writer::new(number, &addresses, &acknowledged, None);
-                let stop = &stop;
-                scope.spawn(move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        writer.step();
-                    }
-                    writer.may_be
-                })
-            })
-            .collect();
-        let stopping = Stopping(&stop);
-        until_more(&acknowledged, 500);
+    let load = Load::new(&addresses, false);
+    let written = load.during(|| {
+        load.until_more(300);
         well.kill(["n01", "n02"]);
-        until_more(&acknowledged, 300);
+        load.until_more(300);
         for (name, address) in [("n01", addresses[1]), ("n02", addresses[2])] {
             let address = address.to_string();
             well.run(&["join", "--name", name, "--clients", &address])
                 .expect(0);
         }
-        until_more(&acknowledged, 300);
+        load.until_more(300);
         well.until_whole();
         well.kill(["n00", "n03"]);
-        until_more(&acknowledged, 300);
-        drop(stopping);
-        let all = writers.into_iter().map(|writer| writer.join().unwrap());
-        all.flatten().collect::<BTreeMap<String, Vec<Value>>>()
+        load.until_more(300);
     });
     let known = written.values().filter(|values| values.len() == 1).count();
     assert!(known >= WRITERS * 39, "{known} of {}", written.len());
-    for address in [addresses[1], addresses[2], addresses[4]] {
-        let mut client = Client::connect(address).unwrap();
-        for (key, may_be) in &written {
-            let found = client.get(key).unwrap();
-            let length = found.as_ref().map(Vec::len);
-            let lengths: Vec<_> = may_be
-                .iter()
-                .map(|one| one.as_ref().map(Vec::len))
-                .collect();
-            let is_right = may_be.contains(&found);
-            assert!(is_right, "{key} at {address}: {length:?} of {lengths:?}");
-        }
+    load.check(&written, &[1, 2, 4]);
+    for node in [1, 2, 4] {
+        let mut client = Client::connect(addresses[node]).unwrap();
         for index in 0..60 {
             assert_eq!(client.get(&format!("gone{index}")).unwrap(), None);
         }
@@ -91,51 +64,15 @@ fn a_node_that_was_stopped_gives_no_stale_value_and_no_false_word() {
     };
     let addresses = well.clients();
     let mut other = Client::connect(addresses[0]).unwrap();
-    let mut kept = Client::connect(addresses[1]).unwrap();
-    let keys: Vec<String> = (0..100).map(|index| format!("key{index}")).collect();
-    for key in &keys {
-        let request = with_value(&format!("set {key}"), b"old", "");
-        assert_eq!(other.ask(&request).unwrap(), "STORED");
-        assert_eq!(kept.get(key).unwrap().as_deref(), Some(&b"old"[..]));
-    }
+    store(&mut other, b"old");
+    let mut kept = Kept::at(addresses[1]);
 
     let pid = well.pid("nodes/n01");
     signal(pid, "STOP");
-    for key in &keys {
-        let request = with_value(&format!("set {key}"), b"new", "");
-        let said = other.ask(&request).unwrap();
-        if said.ends_with("outcome unknown") {
-            // It had been passed on to the node that is stopped.
-            assert_eq!(other.ask(&request).unwrap(), "STORED");
-        } else {
-            assert_eq!(said, "STORED");
-        }
-    }
-    for key in &keys {
-        kept.send(format!("get {key}\r\n").as_bytes()).unwrap();
-        let request = with_value(&format!("set {key}-late"), b"late", "");
-        kept.send(&request).unwrap();
-    }
+    store(&mut other, b"new");
+    kept.ask();
     signal(pid, "CONT");
-    let mut acknowledged = Vec::new();
-    for key in &keys {
-        let Ok(found) = kept.value() else {
-            break;
-        };
-        if let Ok(found) = found {
-            let value = found.map(|(_, value)| value);
-            assert_eq!(value.as_deref(), Some(&b"new"[..]), "{key}");
-        }
-        match kept.line() {
-            Ok(said) if said == "STORED" => acknowledged.push(key),
-            Ok(said) => assert!(said.starts_with("SERVER_ERROR"), "{key}: {said}"),
-            Err(_) => break,
-        }
-    }
-    for key in acknowledged {
-        let found = other.get(&format!("{key}-late")).unwrap();
-        assert_eq!(found.as_deref(), Some(&b"late"[..]), "{key}");
-    }
+    kept.expect(b"new", &mut other);
     well.until_whole();
 }
 

@@ -3,14 +3,17 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use support::memcached::{Client, with_value};
-use support::run;
-use support::well::Well;
+use support::well::{PATIENCE, Well};
+use support::{run, signal};
 
 const GROUPS: [&str; 6] = ["--nodes", "3", "--groups", "3", "--code", "2+1"];
 
@@ -75,6 +78,179 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     let mut said = String::new();
     last.read_to_string(&mut said).expect("an answer");
     assert_eq!(said, "ERROR Too many open connections\r\n");
+}
+
+/// A client that knows TLS, and whom to believe.
+struct Tls(Child);
+
+impl Tls {
+    fn connect(address: SocketAddr, authority: &str) -> Self {
+        let child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-verify_return_error"])
+            .args(["-CAfile", authority, "-connect", &address.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.expect("openssl made the certificate"))
+    }
+}
+
+impl Read for Tls {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.stdout.as_mut().expect("it is piped").read(bytes)
+    }
+}
+
+impl Write for Tls {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.stdin.as_mut().expect("it is piped").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.stdin.as_mut().expect("it is piped").flush()
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn clients_come_by_tls_alone_where_there_is_a_certificate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let [certificate, key, other, users] = ["certificate", "key", "other", "users"].map(path);
+    for (certificate, key) in [(&certificate, &key), (&other, &path("other-key"))] {
+        let made = Command::new("openssl")
+            .args([
+                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+            ])
+            .args([
+                "-subj",
+                "/CN=well",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ])
+            .args(["-keyout", key, "-out", certificate])
+            .output();
+        let Ok(made) = made else {
+            return println!("skipped: openssl is not installed");
+        };
+        assert!(made.status.success(), "{made:?}");
+    }
+    fs::write(&users, "ann:secret\n").expect("a file");
+    let serving = [
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "--users",
+        &users,
+    ];
+    let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
+        return;
+    };
+    let clients = well.clients();
+    let mut client = Tls::connect(clients[0], &certificate);
+    let known = "set who 0 0 10\r\nann secret\r\n";
+    let sets: String = (0..20)
+        .map(|key| format!("set k{key} 0 0 1\r\n1\r\n"))
+        .collect();
+    let said = ask(&mut client, &format!("{known}{sets}mn\r\n"));
+    assert_eq!(said, "STORED\r\n".repeat(21) + "MN\r\n");
+    let mut elsewhere = Tls::connect(clients[1], &certificate);
+    let keys: String = (0..20).map(|key| format!(" k{key}")).collect();
+    let said = ask(&mut elsewhere, &format!("{known}get{keys}\r\nmn\r\n"));
+    assert_eq!(said.matches("VALUE k").count(), 20, "{said}");
+
+    // Neither without TLS, nor with another certificate to believe, nor unknown.
+    let mut plain = TcpStream::connect(clients[0]).expect("it listens");
+    plain.write_all(b"version\r\n").expect("it reads");
+    let mut said = Vec::new();
+    // It may be reset: what was said was not all read.
+    drop(plain.read_to_end(&mut said));
+    assert!(
+        !said.windows(7).any(|piece| piece == b"VERSION"),
+        "{said:?}"
+    );
+    let mut suspicious = Tls::connect(clients[0], &other);
+    let mut said = Vec::new();
+    suspicious.read_to_end(&mut said).expect("it ends");
+    assert!(said.is_empty(), "{said:?}");
+    let mut stranger = Tls::connect(clients[2], &certificate);
+    stranger.write_all(b"get k0\r\n").expect("it reads");
+    let mut said = [0; 30];
+    let length = stranger.read(&mut said).expect("an answer");
+    assert_eq!(&said[..length], b"CLIENT_ERROR unauthenticated\r\n");
+}
+
+/// Asks in one datagram until all datagrams of an answer have come.
+fn ask_by_udp(socket: &UdpSocket, said: &str, number: u16) -> String {
+    let [high, low] = number.to_be_bytes();
+    let request = [&[high, low, 0, 0, 0, 1, 0, 0], said.as_bytes()].concat();
+    let deadline = Instant::now() + PATIENCE;
+    let mut parts = BTreeMap::new();
+    loop {
+        assert!(Instant::now() < deadline, "{said}: {parts:?}");
+        socket.send(&request).expect("it listens");
+        let mut bytes = [0; 2048];
+        while let Ok(length) = socket.recv(&mut bytes) {
+            let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            if word(0) != number {
+                continue;
+            }
+            parts.insert(word(2), bytes[8..length].to_vec());
+            if parts.len() == usize::from(word(4)) {
+                let all = parts.into_values().flatten().collect();
+                return String::from_utf8(all).expect("text");
+            }
+        }
+    }
+}
+
+#[test]
+fn clients_come_by_udp_to_keys_of_all_nodes() {
+    let Some(well) = Well::up(&GROUPS) else {
+        return;
+    };
+    // UDP needs a port: that which was found for TCP.
+    let address = well.clients()[1];
+    signal(well.pid("nodes/n01"), "KILL");
+    let at = address.to_string();
+    let again = ["join", "--name", "n01", "--udp", "--clients", &at];
+    well.run(&again).expect(0);
+    well.until_whole();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.connect(address).expect("an address");
+    let silence = Some(Duration::from_secs(1));
+    socket.set_read_timeout(silence).expect("a time");
+    for number in 0..20 {
+        // More than one datagram has.
+        let value = number.to_string().repeat(2500);
+        let length = value.len();
+        let mut client = Client::connect(well.clients()[0]).expect("it listens");
+        let said = client.ask(&with_value(&format!("set u{number}"), value.as_bytes(), ""));
+        assert_eq!(said.expect("an answer"), "STORED");
+        let said = ask_by_udp(&socket, &format!("get u{number}\r\n"), number);
+        assert_eq!(
+            said,
+            format!("VALUE u{number} 0 {length}\r\n{value}\r\nEND\r\n")
+        );
+        let said = ask_by_udp(
+            &socket,
+            &format!("set v{number} 0 0 1\r\n7\r\n"),
+            100 + number,
+        );
+        assert_eq!(said, "STORED\r\n");
+        assert_eq!(
+            client.get(&format!("v{number}")).expect("an answer"),
+            Some(b"7".to_vec())
+        );
+    }
 }
 
 #[test]

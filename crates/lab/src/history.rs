@@ -13,6 +13,7 @@ mod client;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,7 +30,7 @@ pub struct Options {
     pub clients: usize,
     /// Keys; few, so that they meet.
     pub keys: usize,
-    /// How long.
+    /// How long at least.
     pub time: Duration,
     /// Requests of all clients per second, about: a checker has to understand them all.
     pub rate: u32,
@@ -117,7 +118,7 @@ pub struct Operation {
     pub return_ns: Option<u64>,
 }
 
-/// Asks for as long as it was told to, and as `lead` takes; all operations, by the time of asking.
+/// Asks for as long as it was told to, and for as long as `lead` takes; all operations, by the time of asking.
 ///
 /// # Errors
 /// A store that none of the addresses reaches, an answer that is none, an error of `lead`.
@@ -130,12 +131,16 @@ pub fn record(options: &Options, lead: impl FnOnce() -> Result<()>) -> Result<Ve
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let prefix = format!("h{}-", since.context("a clock after 1970")?.as_nanos());
     let began = Instant::now();
+    let is_led = AtomicBool::new(false);
     let (led, parts) = std::thread::scope(|scope| {
-        let prefix = prefix.as_str();
+        let client = |number| Client::new(options, number, &prefix, began, &is_led);
         let threads: Vec<_> = (0..options.clients)
-            .map(|number| scope.spawn(move || Client::new(options, number, prefix, began).run()))
+            .map(|number| scope.spawn(move || client(number).run()))
             .collect();
+        // Also when it panics: clients are waited for.
+        let ending = Ending(&is_led);
         let led = lead();
+        drop(ending);
         let parts: Vec<_> = threads
             .into_iter()
             .map(|thread| thread.join().expect("a client does not panic"))
@@ -149,6 +154,15 @@ pub fn record(options: &Options, lead: impl FnOnce() -> Result<()>) -> Result<Ve
     }
     operations.sort_by_key(|one| one.call_ns);
     Ok(operations)
+}
+
+/// Ends what goes on for as long as something is done.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// One line for each operation.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod apart;
+pub mod kept;
 pub mod lab;
 pub mod machines;
 pub mod memcached;

@@ -3,8 +3,14 @@
 //! The bridge is in a namespace as well, so nothing of the machine's own network changes and
 //! all of it goes with the namespaces. Needs root and iproute2.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::panic::resume_unwind;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::cenote;
 
@@ -77,6 +83,21 @@ impl Net {
     pub fn unmute(&self, name: &str, address: &str) {
         let machine = self.namespace(name);
         must(ip(&format!("-n {machine} route del blackhole {address}")));
+    }
+
+    /// Does something on a machine: what it starts, and whom it connects to, is from there.
+    pub fn inside<R: Send>(&self, name: &str, what: impl FnOnce() -> R + Send) -> R {
+        let path = Path::new("/run/netns").join(self.namespace(name));
+        let done = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let namespace = File::open(&path).expect("it was added");
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), kind).expect("it is a namespace");
+                what()
+            });
+            thread.join()
+        });
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// The binary under test, on a machine. Its process is the one that is spawned.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -17,7 +18,7 @@ pub struct Well(tempfile::TempDir);
 impl Well {
     /// Starts nodes; `None` where there is no etcd.
     pub fn up(arguments: &[&str]) -> Option<Self> {
-        let well = Self(tempfile::tempdir().expect("a temporary folder"));
+        let well = Self::empty();
         let ended = well.run(&[&["up"], arguments].concat());
         if ended.code == 1 && ended.stderr.contains("etcd-server") {
             eprintln!("skipped: {}", ended.stderr);
@@ -27,8 +28,18 @@ impl Well {
         Some(well)
     }
 
+    /// A folder in which nothing runs yet.
+    pub fn empty() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
     pub fn run(&self, arguments: &[&str]) -> Ended {
-        let output = cenote()
+        self.run_by(cenote(), arguments)
+    }
+
+    /// The same, by the binary wherever it is to run.
+    pub fn run_by(&self, mut program: Command, arguments: &[&str]) -> Ended {
+        let output = program
             .arg("kv")
             .args(arguments)
             .arg("--dir")
@@ -99,4 +110,14 @@ impl Drop for Well {
             panic!("{ended:#?}");
         }
     }
+}
+
+/// The places that a node has in any group.
+pub fn places(status: &Value, name: &str) -> usize {
+    let groups = status["by_group"].as_array().expect("groups").iter();
+    let slots = groups.flat_map(|group| {
+        let slots = |of: &str| group[of].as_array().expect("slots").clone();
+        [slots("data"), slots("parity")].concat()
+    });
+    slots.filter(|slot| slot["name"] == name).count()
 }

@@ -9,16 +9,19 @@ use std::time::Instant;
 use super::memcached::{Client, with_value};
 use super::well::PATIENCE;
 
+/// Clients of a [`Load`].
+pub const WRITERS: usize = 4;
+
 /// None: there is no item.
 pub type Value = Option<Vec<u8>>;
 
 /// Writes keys of its own, and knows what each of them may be.
-pub struct Writer<'a> {
+struct Writer<'a> {
     number: usize,
     addresses: &'a [SocketAddr],
     client: Client,
     /// Two values where the outcome of the last request is unknown; such a key is not touched again.
-    pub may_be: BTreeMap<String, Vec<Value>>,
+    may_be: BTreeMap<String, Vec<Value>>,
     random: u64,
     names: u64,
     acknowledged: &'a AtomicU64,
@@ -30,7 +33,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(
+    fn new(
         number: usize,
         addresses: &'a [SocketAddr],
         acknowledged: &'a AtomicU64,
@@ -138,7 +141,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    pub fn step(&mut self) {
+    fn step(&mut self) {
         let key = self.key();
         let old = self.may_be[&key][0].clone();
         let asked = self.ask(&key, &old);
@@ -199,22 +202,85 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Waits until so much more has been acknowledged.
-pub fn until_more(count: &AtomicU64, more: u64) {
-    let wanted = count.load(Ordering::SeqCst) + more;
-    let deadline = Instant::now() + PATIENCE;
-    while count.load(Ordering::SeqCst) < wanted {
-        let now = count.load(Ordering::SeqCst);
-        assert!(
-            Instant::now() < deadline,
-            "{now} acknowledged, not {wanted}"
-        );
-        std::thread::yield_now();
+/// Clients that write while something is done.
+pub struct Load<'a> {
+    addresses: &'a [SocketAddr],
+    acknowledged: AtomicU64,
+    /// As of [`Writer`].
+    pub told: Option<Vec<AtomicU64>>,
+}
+
+impl<'a> Load<'a> {
+    /// `are_told`: nodes end when they are told to, and none dies.
+    pub fn new(addresses: &'a [SocketAddr], are_told: bool) -> Self {
+        let told = || addresses.iter().map(|_| AtomicU64::new(0)).collect();
+        Self {
+            addresses,
+            acknowledged: AtomicU64::new(0),
+            told: are_told.then(told),
+        }
+    }
+
+    /// What was written while something was done, and all that may be read of it.
+    pub fn during(&self, what: impl FnOnce()) -> BTreeMap<String, Vec<Value>> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|number| {
+                    let told = self.told.as_deref();
+                    let mut writer = Writer::new(number, self.addresses, &self.acknowledged, told);
+                    let stop = &stop;
+                    scope.spawn(move || {
+                        while !stop.load(Ordering::SeqCst) {
+                            writer.step();
+                        }
+                        writer.may_be
+                    })
+                })
+                .collect();
+            let stopping = Stopping(&stop);
+            self.until_more(200);
+            what();
+            drop(stopping);
+            let all = writers.into_iter().map(|writer| writer.join().unwrap());
+            all.flatten().collect()
+        })
+    }
+
+    /// Waits until so much more has been acknowledged.
+    pub fn until_more(&self, more: u64) {
+        let count = || self.acknowledged.load(Ordering::SeqCst);
+        let wanted = count() + more;
+        let deadline = Instant::now() + PATIENCE;
+        while count() < wanted {
+            let now = count();
+            assert!(
+                Instant::now() < deadline,
+                "{now} acknowledged, not {wanted}"
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// Reads everything, at every node of these.
+    pub fn check(&self, written: &BTreeMap<String, Vec<Value>>, nodes: &[usize]) {
+        for node in nodes {
+            let address = self.addresses[*node];
+            let mut client = Client::connect(address).unwrap();
+            for (key, may_be) in written {
+                let found = client.get(key).unwrap();
+                let length = |value: &Value| value.as_ref().map(Vec::len);
+                let lengths: Vec<_> = may_be.iter().map(length).collect();
+                let is_right = may_be.contains(&found);
+                let found = length(&found);
+                assert!(is_right, "{key} at {address}: {found:?} of {lengths:?}");
+            }
+        }
     }
 }
 
 /// Stops the writers, also when what they are watched by panics.
-pub struct Stopping<'a>(pub &'a AtomicBool);
+struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
     fn drop(&mut self) {

@@ -179,6 +179,16 @@ impl Detector {
         self.peers.get(&peer).map(|peer| peer.state)
     }
 
+    /// Whether a peer that is not suspect yet may be about to be: its connection has ended, or it is
+    /// silent for half of what makes it suspect. Whoever is cut off misses some before the others.
+    #[must_use]
+    pub fn is_in_doubt(&self, peer: NodeId, now: Instant) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| {
+            let is_late = now.saturating_duration_since(peer.heard) >= self.settings.silence / 2;
+            peer.state == State::Alive && (!peer.connected || is_late)
+        })
+    }
+
     /// How long the last answered probe took.
     #[must_use]
     pub fn round_trip(&self, peer: NodeId) -> Option<Duration> {

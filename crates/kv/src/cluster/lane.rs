@@ -493,7 +493,7 @@ impl Backend for Lane {
         self.take_orders(now);
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
-        self.note_owners(asks);
+        self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
         self.forwarding.take_refused(answers);
         self.detect(now);

@@ -13,6 +13,7 @@
 mod adoption;
 mod arrival;
 pub mod audit;
+pub mod awaiting;
 mod backup;
 pub mod change;
 pub mod marks;

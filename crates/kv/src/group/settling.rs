@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::awaiting::Word;
 use super::member::Member;
 use super::message::{Lacks, Message, RUN_UNITS_MAX};
 use super::process::Process;
@@ -30,6 +31,18 @@ impl Settling {
             heard: backups.map(|process| (process, None)).collect(),
             stable: None,
         }
+    }
+
+    /// What it waits for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (Process, Word)> + '_ {
+        self.heard.iter().filter_map(|(process, heard)| {
+            let word = match (&self.stable, heard) {
+                (None, None) => Word::Have,
+                (Some((_, settled)), _) if !settled.contains(process) => Word::Settled,
+                _ => return None,
+            };
+            Some((*process, word))
+        })
     }
 }
 

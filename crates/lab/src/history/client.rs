@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -14,6 +15,8 @@ pub(super) struct Client<'a> {
     number: usize,
     prefix: &'a str,
     began: Instant,
+    /// Whether nothing is done meanwhile any more.
+    is_led: &'a AtomicBool,
     random: Random,
     /// Of the node that it asks.
     address: usize,
@@ -38,12 +41,14 @@ impl<'a> Client<'a> {
         number: usize,
         prefix: &'a str,
         began: Instant,
+        is_led: &'a AtomicBool,
     ) -> Self {
         Self {
             options,
             number,
             prefix,
             began,
+            is_led,
             random: Random::new(mix(options.seed) ^ number as u64),
             address: number % options.addresses.len(),
             stream: None,
@@ -53,14 +58,12 @@ impl<'a> Client<'a> {
     }
 
     pub(super) fn run(mut self) -> Result<Vec<Operation>> {
-        let end = self.began + self.options.time;
         let mean_s = self.options.clients as f64 / f64::from(self.options.rate);
         let mut operations = Vec::new();
-        while Instant::now() < end {
+        while !self.is_over() {
             // Between nothing and twice the mean, so that clients meet in all ways.
-            let pause = Duration::from_secs_f64(mean_s * 2.0 * self.random.unit());
-            std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
-            if self.stream.is_none() && !self.connect(end)? {
+            std::thread::sleep(Duration::from_secs_f64(mean_s * 2.0 * self.random.unit()));
+            if self.stream.is_none() && !self.connect()? {
                 break;
             }
             operations.extend(self.ask()?);
@@ -68,8 +71,12 @@ impl<'a> Client<'a> {
         Ok(operations)
     }
 
-    /// Whether a node was found before `end`.
-    fn connect(&mut self, end: Instant) -> Result<bool> {
+    fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.options.time && self.is_led.load(Ordering::SeqCst)
+    }
+
+    /// Whether a node was found before it was over.
+    fn connect(&mut self) -> Result<bool> {
         let patience = Instant::now() + CONNECT_LIMIT;
         loop {
             let address = self.options.addresses[self.address];
@@ -80,7 +87,7 @@ impl<'a> Client<'a> {
                     self.stream = Some(BufReader::new(stream));
                     return Ok(true);
                 }
-                Err(_) if Instant::now() >= end => return Ok(false),
+                Err(_) if self.is_over() => return Ok(false),
                 Err(error) if Instant::now() >= patience => {
                     return Err(error).with_context(|| format!("connect to {address}"));
                 }

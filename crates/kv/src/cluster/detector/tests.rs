@@ -123,6 +123,24 @@ fn a_connection_that_ends_makes_suspect_unless_it_is_made_again_in_the_grace() {
 }
 
 #[test]
+fn who_may_be_suspect_soon_is_in_doubt() {
+    let start = Instant::now();
+    let mut detector = connected(start);
+    detector.poll(start);
+    assert!(!detector.is_in_doubt(PEER, start + ms(249)));
+    assert!(detector.is_in_doubt(PEER, start + ms(250)));
+    detector.handle_heard(PEER, start + ms(260));
+    assert!(!detector.is_in_doubt(PEER, start + ms(260)));
+    detector.handle_disconnected(PEER, start + ms(261));
+    assert!(detector.is_in_doubt(PEER, start + ms(261)), "in the grace");
+    poll_until(&mut detector, start + ms(310));
+    assert!(
+        !detector.is_in_doubt(PEER, start + ms(310)),
+        "it is suspect"
+    );
+}
+
+#[test]
 fn an_answer_counts_once_and_on_the_connection_of_its_probe() {
     let start = Instant::now();
     let mut detector = connected(start);

@@ -16,7 +16,7 @@ use crate::protocol::{Limits, Parser, Request, Step};
 use crate::server::{Asker, Batch, Ticket};
 
 /// Requests that wait for a link.
-const WAITING_MAX: usize = 64 << 10;
+pub(super) const WAITING_MAX: usize = 64 << 10;
 /// What is answered where nobody knows.
 const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
 /// What is answered for keys of a partition that is gone.
@@ -58,11 +58,21 @@ pub(super) struct Mark {
     number: u64,
 }
 
+impl Mark {
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+}
+
 impl Forwarding {
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
         if way.waiting.len() >= WAITING_MAX {
-            self.refused.push((ticket, TOO_MANY));
+            let said = match fate(text) {
+                Fate::Silent => b"",
+                Fate::Again | Fate::Unknown => TOO_MANY,
+            };
+            self.refused.push((ticket, said));
             return;
         }
         let text = Bytes::copy_from_slice(text);

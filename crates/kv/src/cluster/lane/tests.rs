@@ -6,6 +6,7 @@ use mio::{Events, Poll};
 
 use super::super::config::{NodeState, Registration, VERSION};
 use super::super::detector::Settings;
+use super::super::forward;
 use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
@@ -27,6 +28,8 @@ struct Turned {
     address: SocketAddr,
     asks: Batch,
     answers: Batch,
+    /// Links and their probes go on; what the member says is lost.
+    is_mute: bool,
 }
 
 fn process(node: u32) -> Process {
@@ -43,7 +46,7 @@ impl Turned {
             code: "1+1".parse().unwrap(),
             scheme: Scheme::Coded,
             region_bytes: REGION_BYTES,
-            memory_bytes: 0,
+            memory_bytes: 64 << 20,
             lanes: 1,
             sealed: false,
             nodes: vec!["a".to_owned(), "b".to_owned()],
@@ -95,6 +98,7 @@ impl Turned {
             address,
             asks: Batch::default(),
             answers: Batch::default(),
+            is_mute: false,
         }
     }
 
@@ -104,6 +108,9 @@ impl Turned {
         self.poll.poll(&mut events, wait).unwrap();
         events.iter().for_each(|event| self.lane.on_event(event));
         self.lane.poll(&mut self.asks, &mut self.answers);
+        if self.is_mute {
+            self.lane.seats[0].member.take_messages();
+        }
         self.lane.flush();
     }
 
@@ -151,8 +158,13 @@ fn ticket(slot: u64) -> Ticket {
 
 /// A front, which is a spare, and an owner that it has a link to; and their view.
 fn front_and_owner() -> (Turned, Turned, View) {
+    linked_with_owner(2)
+}
+
+/// A node and an owner that it has a link to; and their view, whose parity is node 0.
+fn linked_with_owner(node: u32) -> (Turned, Turned, View) {
     let key = ClusterKey::generate().unwrap();
-    let (mut front, mut owner) = (Turned::start(2, &key), Turned::start(1, &key));
+    let (mut front, mut owner) = (Turned::start(node, &key), Turned::start(1, &key));
     front.meet(&owner);
     owner.meet(&front);
     let view = View::first(view::Scheme::Coded, &[process(1)], &[process(0)]);
@@ -301,4 +313,61 @@ fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
         assert!(Instant::now() < deadline, "it is gone and nobody says so");
     };
     assert!(!wish.view.has(process(0)));
+}
+
+#[test]
+fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
+    for is_mute in [false, true] {
+        let (mut parity, mut owner, _) = linked_with_owner(0);
+        parity.is_mute = is_mute;
+        let deadline = Instant::now() + PATIENCE;
+        // An operation that needs its word.
+        owner.lane.tick(1);
+        let xid = |owner: &Turned| {
+            let mut owned = owner.lane.seats[0].member.owned_partitions();
+            let (_, owner) = owned.next().expect("it has one");
+            (owner.last_xid(), owner.committed_xid())
+        };
+        loop {
+            owner.turn();
+            parity.turn();
+            let wish = owner.shared.take_wishes().pop();
+            match (is_mute, wish) {
+                (true, Some(wish)) => {
+                    assert!(!wish.view.has(process(0)));
+                    break;
+                }
+                (false, None) if xid(&owner) == (1, 1) => break,
+                (_, None) => assert!(Instant::now() < deadline, "{:?}", xid(&owner)),
+                (false, wish) => panic!("{wish:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_even_wait_for_a_node_is_refused_and_says_so_where_an_answer_is_due() {
+    let (mut front, owner, _) = front_and_owner();
+    // Nobody turns the owner: no more than a window is sent, and the rest waits.
+    let window = forward::WINDOW as u64;
+    let room = window + forwarding::WAITING_MAX as u64;
+    for slot in 0..window {
+        front.lane.forward(1, ticket(slot), b"get a\r\n");
+    }
+    front.turn();
+    for slot in window..room {
+        front.lane.forward(1, ticket(slot), b"get a\r\n");
+    }
+    front.turn();
+    assert!(texts(&front.answers).is_empty());
+    front.lane.forward(1, ticket(room), b"get a\r\n");
+    let silent = b"set a 0 0 1 noreply\r\nx\r\n";
+    front.lane.forward(1, ticket(room + 1), silent);
+    front.turn();
+    let refusal = b"SERVER_ERROR too many requests wait for a node\r\n".to_vec();
+    assert_eq!(
+        texts(&front.answers),
+        [(room, refusal), (room + 1, Vec::new())]
+    );
+    drop(owner);
 }

@@ -1,0 +1,163 @@
+//! What clients were promised by `cenote kv`, while links between its nodes are cut and joined again.
+//! Without etcd or network namespaces it is left out.
+
+#[path = "../../lab/tests/support/judge.rs"]
+mod judge;
+mod support;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cenote_lab::history::{self, Options};
+use support::apart::{Apart, ETCD, NODES, address_of, clients_of};
+use support::kept::{Kept, store};
+use support::memcached::Client;
+use support::well::places;
+
+/// Times that all keys are stored while something is cut.
+const ROUNDS: u8 = 5;
+
+/// The nodes in an order of this run's own, and its seed.
+fn shuffled() -> ([&'static str; 5], u64) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let given = std::env::var("CENOTE_SEED").ok();
+    let given = given.map(|text| text.parse().expect("CENOTE_SEED is a number"));
+    let seed = given.unwrap_or(since.as_secs());
+    println!("CENOTE_SEED={seed}");
+    let mut nodes = NODES;
+    let mut rest = seed;
+    for last in (1..nodes.len()).rev() {
+        let choices = last as u64 + 1;
+        nodes.swap(last, usize::try_from(rest % choices).unwrap());
+        rest /= choices;
+    }
+    (nodes, seed)
+}
+
+/// The views of all groups added up.
+fn views(apart: &Apart) -> u64 {
+    let status = apart.status();
+    let groups = status["by_group"].as_array().expect("groups").iter();
+    groups
+        .map(|group| group["view"].as_u64().expect("a number"))
+        .sum()
+}
+
+/// Clients of a node are served, whatever is cut elsewhere.
+fn is_served(node: &str) {
+    let mut client = Client::connect(clients_of(node)).unwrap();
+    for round in 0..ROUNDS {
+        store(&mut client, &[round]);
+        for key in ["key0", "key1", "key2"] {
+            assert_eq!(client.get(key).unwrap(), Some(vec![round]), "{node}");
+        }
+    }
+}
+
+#[test]
+fn a_history_with_links_cut_is_linearizable() {
+    let judge = match judge::judge() {
+        Ok(judge) => judge,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let ([a, b, c, d, e], seed) = shuffled();
+    Apart::with(|apart| {
+        let until_out = |nodes: &[&str]| {
+            apart.until("others go on without them", |status| {
+                nodes.iter().all(|node| places(status, node) == 0)
+            });
+        };
+        let until_more_views = |than: u64| {
+            apart.until("somebody is given up", |_| views(apart) > than);
+        };
+        let troubles: [(&str, &dyn Fn()); 6] = [
+            ("one is cut off from the others", &|| {
+                apart.part(a, &[b, c, d, e]);
+                until_out(&[a]);
+                is_served(b);
+                apart.unite(a, &[b, c, d, e]);
+            }),
+            ("two do not reach each other", &|| {
+                let before = views(apart);
+                apart.part(b, &[c]);
+                until_more_views(before);
+                is_served(d);
+                // One of the two is given its places again, which the other cannot agree to.
+                until_more_views(views(apart));
+                is_served(e);
+                apart.unite(b, &[c]);
+            }),
+            ("one does not reach another, which reaches it", &|| {
+                let before = views(apart);
+                apart.net.mute(c, &address_of(d));
+                until_more_views(before);
+                is_served(e);
+                apart.net.unmute(c, &address_of(d));
+            }),
+            ("one is cut off from the others and from etcd", &|| {
+                apart.part(d, &[a, b, c, e, ETCD]);
+                until_out(&[d]);
+                is_served(a);
+                // So long that nobody counts on it to be there at all.
+                apart.until("it is not registered", |status| status["nodes_up"] == 4);
+                is_served(b);
+                apart.unite(d, &[a, b, c, e, ETCD]);
+            }),
+            ("two are cut off from everybody", &|| {
+                apart.net.unplug(e);
+                apart.net.unplug(a);
+                until_out(&[e, a]);
+                is_served(b);
+                apart.net.plug(e);
+                apart.net.plug(a);
+            }),
+            ("one is cut off while etcd is away", &|| {
+                apart.net.unplug(ETCD);
+                is_served(c);
+                apart.part(b, &[a, c, d, e]);
+                apart.net.plug(ETCD);
+                until_out(&[b]);
+                is_served(d);
+                apart.unite(b, &[a, c, d, e]);
+            }),
+        ];
+        for (what, trouble) in troubles {
+            let options = Options {
+                time: Duration::ZERO,
+                rate: 300,
+                seed,
+                ..Options::new(NODES.map(clients_of).to_vec())
+            };
+            let operations = history::record(&options, || {
+                trouble();
+                apart.until_whole();
+                Ok(())
+            });
+            let operations = operations.unwrap();
+            assert!(operations.len() > 50, "{what}: {}", operations.len());
+            let (code, words) = judge::judged(&judge, &operations);
+            assert_eq!(code, 0, "{what}: {words}");
+        }
+    });
+}
+
+#[test]
+fn who_is_cut_off_from_the_others_gives_no_stale_value_and_no_false_word() {
+    Apart::with(|apart| {
+        let [first, cut, rest @ ..] = NODES;
+        for more in [&[][..], &[ETCD]] {
+            let from = [&[first], &rest[..], more].concat();
+            let mut other = Client::connect(clients_of(first)).unwrap();
+            store(&mut other, b"old");
+            let mut kept = Kept::at(clients_of(cut));
+            apart.part(cut, &from);
+            store(&mut other, b"new");
+            kept.ask();
+            // It has taken note of that, and of whatever its clients said before this.
+            let mut client = Client::connect(clients_of(cut)).unwrap();
+            assert!(client.ask(b"version\r\n").unwrap().starts_with("VERSION "));
+            apart.unite(cut, &from);
+            kept.expect(b"new", &mut other);
+            apart.until_whole();
+        }
+    });
+}

@@ -377,7 +377,7 @@ impl Backend for Lane {
         self.index_of(hash).map_or(true, is)
     }
 
-    fn everyone(&self) -> Vec<Route> {
+    fn nodes(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = self
             .seats
             .iter()
@@ -388,11 +388,7 @@ impl Backend for Lane {
             .collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let workers = (0..self.config.lanes).filter(|lane| *lane != self.index);
-        let mut routes = vec![Route::Here(0)];
-        routes.extend(workers.map(Route::Worker));
-        routes.extend(nodes.into_iter().map(Route::Node));
-        routes
+        nodes
     }
 
     fn partition_count(&self) -> usize {

@@ -49,8 +49,10 @@ pub trait Backend: Send + 'static {
 
     /// Where the key with this hash is served.
     fn route(&self, hash: u64) -> Route;
-    /// Everybody who has a partition: what `flush_all` reaches. Of this worker any `Here` will do.
-    fn everyone(&self) -> Vec<Route>;
+    /// Other nodes that have partitions of this worker's: what `flush_all` reaches, beside all workers.
+    fn nodes(&self) -> Vec<u32> {
+        Vec::new()
+    }
     /// Partitions that are, or were, served here: the bound of their indices. It never shrinks.
     fn partition_count(&self) -> usize;
     /// One of them. One that is served here no longer refuses what is proposed.
@@ -159,15 +161,6 @@ impl Backend for Alone {
             worker if worker == self.worker => Route::Here(0),
             worker => Route::Worker(worker),
         }
-    }
-
-    fn everyone(&self) -> Vec<Route> {
-        let workers = 0..usize::try_from(self.workers).expect("was one");
-        let route = |worker| match worker {
-            worker if worker == self.worker => Route::Here(0),
-            worker => Route::Worker(worker),
-        };
-        workers.map(route).collect()
     }
 
     fn partition_count(&self) -> usize {

@@ -5,11 +5,10 @@
 //! or could not be served at first) is a text with a ticket; its answer goes to who asked. Requests
 //! of one client for this worker are served in order: one that is parked holds up those behind it.
 
-use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::mem;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +41,6 @@ struct Waiting {
     order: u64,
     ticket: Ticket,
     answer: Vec<u8>,
-    /// Operations of other partitions that the answer waits for, too.
-    others: Option<Rc<Cell<usize>>>,
 }
 
 impl PartialEq for Waiting {
@@ -72,6 +69,15 @@ struct Parked {
     text: Vec<u8>,
 }
 
+/// A request of which several have a part: partitions here, other nodes.
+#[derive(Default)]
+struct Spread {
+    /// Parts that are not answered.
+    left: usize,
+    /// The last error of one.
+    answer: Vec<u8>,
+}
+
 /// What is on its way to another worker.
 #[derive(Default)]
 struct Outgoing {
@@ -93,6 +99,7 @@ pub(super) struct Core<B: Backend> {
     /// Of the partitions when their answers were last looked at.
     tenures: Vec<u32>,
     order: u64,
+    spreads: HashMap<Ticket, Spread>,
     parked: VecDeque<Parked>,
     /// For clients of this worker.
     answers: Batch,
@@ -119,6 +126,7 @@ impl<B: Backend> Core<B> {
             clients: Buffers::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             now: 0,
             order: 0,
+            spreads: HashMap::new(),
             parked: VecDeque::new(),
             answers: Batch::default(),
             scratch: Vec::new(),
@@ -173,17 +181,6 @@ impl<B: Backend> Core<B> {
 
     /// Keeps an answer until an operation is committed.
     pub(super) fn hold(&mut self, partition: usize, xid: Xid, ticket: Ticket, answer: Vec<u8>) {
-        self.hold_with(partition, xid, ticket, answer, None);
-    }
-
-    fn hold_with(
-        &mut self,
-        partition: usize,
-        xid: Xid,
-        ticket: Ticket,
-        answer: Vec<u8>,
-        others: Option<Rc<Cell<usize>>>,
-    ) {
         self.order += 1;
         if self.waiting.len() <= partition {
             self.waiting.resize_with(partition + 1, BinaryHeap::new);
@@ -196,7 +193,6 @@ impl<B: Backend> Core<B> {
             order: self.order,
             ticket,
             answer,
-            others,
         }));
     }
 
@@ -238,7 +234,7 @@ impl<B: Backend> Core<B> {
         let key = match &request {
             Request::FlushAll { exptime, .. } => {
                 let at = exptime.flush_at(self.now);
-                return self.is_flushed(ticket, at);
+                return self.is_flushed(ticket, at, text);
             }
             Request::Stats(words) => {
                 let mut words = *words;
@@ -296,8 +292,9 @@ impl<B: Backend> Core<B> {
         true
     }
 
-    /// Flushes all partitions here, unless that is not possible now.
-    fn is_flushed(&mut self, ticket: Ticket, at: u64) -> bool {
+    /// Flushes all partitions of this worker, those of other nodes included unless one of these asks, and
+    /// except where that is not possible now.
+    fn is_flushed(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         let mut waits = Vec::new();
         for index in 0..self.backend.partition_count() {
@@ -314,15 +311,24 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
-        if waits.is_empty() {
-            self.scratch.clear();
-            self.deliver_scratch(ticket);
-        }
-        let others = Rc::new(Cell::new(waits.len()));
+        let nodes = match ticket.asker {
+            Asker::Worker(_) => self.backend.nodes(),
+            Asker::Node(_) => Vec::new(),
+        };
+        // What comes back from a node that owns nothing any more is a part that is waited for already.
+        let spread = self.spreads.entry(ticket);
+        let spread = spread.or_insert(Spread {
+            left: 1,
+            answer: Vec::new(),
+        });
+        spread.left += waits.len() + nodes.len();
         for (index, xid) in waits {
-            let others = Some(Rc::clone(&others));
-            self.hold_with(index, xid, ticket, Vec::new(), others);
+            self.hold(index, xid, ticket, Vec::new());
         }
+        for node in nodes {
+            self.backend.forward(node, ticket, text);
+        }
+        self.deliver(ticket, b"");
         true
     }
 
@@ -335,6 +341,24 @@ impl<B: Backend> Core<B> {
     }
 
     fn deliver(&mut self, ticket: Ticket, answer: &[u8]) {
+        if self.spreads.is_empty() {
+            return self.tell(ticket, answer);
+        }
+        let Entry::Occupied(mut spread) = self.spreads.entry(ticket) else {
+            return self.tell(ticket, answer);
+        };
+        let parts = spread.get_mut();
+        parts.left -= 1;
+        if !answer.is_empty() {
+            parts.answer = answer.to_vec();
+        }
+        if parts.left == 0 {
+            let parts = spread.remove();
+            self.tell(ticket, &parts.answer);
+        }
+    }
+
+    fn tell(&mut self, ticket: Ticket, answer: &[u8]) {
         match ticket.asker {
             Asker::Worker(worker) if worker == self.index => self.answers.push(ticket, answer),
             Asker::Worker(worker) => self.outgoing[worker].answers.push(ticket, answer),
@@ -400,12 +424,6 @@ impl<B: Backend> Core<B> {
                 let Some(Reverse(waiting)) = self.waiting[index].pop() else {
                     break;
                 };
-                if let Some(others) = &waiting.others {
-                    others.set(others.get() - 1);
-                    if others.get() > 0 {
-                        continue;
-                    }
-                }
                 self.deliver(waiting.ticket, &waiting.answer);
             }
         }

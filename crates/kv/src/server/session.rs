@@ -397,13 +397,16 @@ impl Session {
         }
         core.engine.counters().cmd_flush.count();
         let text = format!("flush_all {}\r\n", exptime.flush_at(core.now));
-        for route in core.backend.everyone() {
-            let ticket = self.hold(core, true, text.len());
-            core.send(route, ticket, text.as_bytes());
+        // An error of one part is the end of the reply.
+        self.replies.begin_retrieval();
+        for worker in 0..core.shared.workers.len() {
+            let ticket = self.hold(core, noreply, text.len());
+            core.ask_worker(worker, ticket, text.as_bytes());
         }
         if !noreply {
             reply::answer(self.replies.tail(), Answer::Ok);
         }
+        self.replies.end_retrieval();
     }
 }
 

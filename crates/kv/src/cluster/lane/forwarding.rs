@@ -175,12 +175,17 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Whoever waits for a node that owns nothing of theirs any more is to ask anew.
+    /// Whoever waits for a node that cannot be reached is to ask anew: another may be the owner by now. A
+    /// flush is for this node in any case, until it owns nothing.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
         for way in self.nodes.values_mut().filter(|way| !way.is_open) {
-            for asked in way.waiting.drain(..) {
-                asks.push(asked.ticket, &asked.text);
-            }
+            way.waiting.retain(|asked| {
+                let is_flush = asked.text.starts_with(b"flush_all");
+                if !is_flush {
+                    asks.push(asked.ticket, &asked.text);
+                }
+                is_flush
+            });
         }
     }
 
@@ -271,8 +276,7 @@ fn fate(text: &[u8]) -> Fate {
         Request::Store(store) if store.noreply => Fate::Silent,
         Request::Delete { noreply: true, .. }
         | Request::Arithmetic { noreply: true, .. }
-        | Request::Touch { noreply: true, .. }
-        | Request::FlushAll { .. } => Fate::Silent,
+        | Request::Touch { noreply: true, .. } => Fate::Silent,
         _ => Fate::Unknown,
     }
 }
@@ -291,6 +295,7 @@ mod tests {
             b"set a 0 0 1\r\nx\r\n",
             b"incr a 1\r\n",
             b"md a\r\n",
+            b"flush_all 0\r\n",
         ] {
             assert!(matches!(fate(text), Fate::Unknown), "{text:?}");
         }

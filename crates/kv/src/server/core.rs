@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
 use super::dump::Dump;
+use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
@@ -63,12 +64,6 @@ impl Ord for Waiting {
     }
 }
 
-/// A request that could not be served.
-struct Parked {
-    ticket: Ticket,
-    text: Vec<u8>,
-}
-
 /// A request of which several have a part: partitions here, other nodes.
 #[derive(Default)]
 struct Spread {
@@ -100,7 +95,7 @@ pub(super) struct Core<B: Backend> {
     tenures: Vec<u32>,
     order: u64,
     spreads: HashMap<Ticket, Spread>,
-    parked: VecDeque<Parked>,
+    parked: Parking,
     /// For clients of this worker.
     answers: Batch,
     scratch: Vec<u8>,
@@ -127,7 +122,7 @@ impl<B: Backend> Core<B> {
             now: 0,
             order: 0,
             spreads: HashMap::new(),
-            parked: VecDeque::new(),
+            parked: Parking::default(),
             answers: Batch::default(),
             scratch: Vec::new(),
             empty: Vec::new(),
@@ -198,24 +193,19 @@ impl<B: Backend> Core<B> {
 
     /// Whether a request of this client's cannot be asked yet, as others of its before it.
     pub(super) fn is_to_wait(&self, client: u32, generation: u32, hash: u64) -> bool {
-        let is_its = |parked: &Parked| {
-            let ticket = &parked.ticket;
-            let asker = Asker::Worker(self.index);
-            (ticket.asker, ticket.client, ticket.generation) == (asker, client, generation)
-        };
-        !self.backend.is_in_order(hash) || self.parked.iter().any(is_its)
+        let who = (Asker::Worker(self.index), client, generation);
+        self.parked.has(who) || !self.backend.is_in_order(hash)
     }
 
     /// Keeps a request until it can be served.
     pub(super) fn park(&mut self, ticket: Ticket, text: &[u8]) {
         let text = text.to_vec();
-        self.parked.push_back(Parked { ticket, text });
+        self.parked.push(Parked { ticket, text });
     }
 
     /// Serves a request that has a ticket, or sends it on.
     pub(super) fn serve(&mut self, ticket: Ticket, text: &[u8]) {
-        let is_before = |parked: &Parked| is_one_client(&parked.ticket, &ticket);
-        if self.parked.iter().any(is_before) || !self.is_served(ticket, text) {
+        if self.parked.has(who(&ticket)) || !self.is_served(ticket, text) {
             self.park(ticket, text);
         }
     }
@@ -445,14 +435,11 @@ impl<B: Backend> Core<B> {
 
     /// Tries again what is parked. What still cannot be served holds up its client's others.
     fn retry(&mut self) {
-        let mut held: Vec<Ticket> = Vec::new();
-        for parked in mem::take(&mut self.parked) {
-            let is_held = held.iter().any(|held| is_one_client(held, &parked.ticket));
-            if is_held || !self.is_served(parked.ticket, &parked.text) {
-                if !is_held {
-                    held.push(parked.ticket);
-                }
-                self.parked.push_back(parked);
+        let mut parked = mem::take(&mut self.parked);
+        while let Some(first) = parked.pop() {
+            let is_held = self.parked.has(who(&first.ticket));
+            if is_held || !self.is_served(first.ticket, &first.text) {
+                self.parked.push(first);
             }
         }
     }
@@ -495,11 +482,6 @@ impl<B: Backend> Core<B> {
         }
         is_all
     }
-}
-
-/// Whether two requests come from one client.
-fn is_one_client(one: &Ticket, other: &Ticket) -> bool {
-    (one.asker, one.client, one.generation) == (other.asker, other.client, other.generation)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod core;
 mod dump;
 pub mod files;
 mod listen;
+mod parked;
 mod replies;
 mod session;
 mod settings;

@@ -105,6 +105,14 @@ pub trait Backend: Send + 'static {
     fn forward(&mut self, _node: u32, _ticket: Ticket, _text: &[u8]) {
         unreachable!("no route leads to another node");
     }
+    /// Memory of requests that are on their way to other nodes.
+    fn asked_bytes(&self) -> usize {
+        0
+    }
+    /// Whether other nodes may be answered more, where so many bytes of answers to them are held already.
+    fn has_room_for_answers(&self, _held_bytes: usize) -> bool {
+        true
+    }
     /// Sends an answer to the node that has asked.
     fn answer(&mut self, _ticket: Ticket, _text: &[u8]) {
         unreachable!("no other node asks");

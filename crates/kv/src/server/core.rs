@@ -96,6 +96,8 @@ pub(super) struct Core<B: Backend> {
     order: u64,
     spreads: HashMap<Ticket, Spread>,
     parked: Parking,
+    /// Of answers to other nodes that wait for an operation.
+    held_bytes: usize,
     /// For clients of this worker.
     answers: Batch,
     scratch: Vec<u8>,
@@ -123,6 +125,7 @@ impl<B: Backend> Core<B> {
             order: 0,
             spreads: HashMap::new(),
             parked: Parking::default(),
+            held_bytes: 0,
             answers: Batch::default(),
             scratch: Vec::new(),
             empty: Vec::new(),
@@ -156,6 +159,24 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether there is memory for a client's next request: see [`Buffers::has_room`].
+    pub(super) fn has_room(&mut self, own: usize, wanted: usize) -> bool {
+        self.count_elsewhere();
+        self.clients.has_room(own, wanted)
+    }
+
+    /// Counts the requests that are under way: those of all workers, as they share their memory.
+    pub(super) fn count_elsewhere(&mut self) {
+        let bytes = self.backend.asked_bytes() + self.parked.bytes();
+        self.traffic().asked_bytes.set(bytes as u64);
+        let workers = &self.shared.workers;
+        let all = workers
+            .iter()
+            .map(|worker| worker.traffic.asked_bytes.read());
+        let all = usize::try_from(all.sum::<u64>()).unwrap_or(usize::MAX);
+        self.clients.set_elsewhere(all / workers.len());
+    }
+
     /// Sends a request to who serves it, which is not this worker.
     pub(super) fn send(&mut self, route: Route, ticket: Ticket, text: &[u8]) {
         match route {
@@ -182,6 +203,7 @@ impl<B: Backend> Core<B> {
             self.tenures.resize(partition + 1, 0);
         }
         let tenure = self.backend.tenure(partition);
+        self.held_bytes += held_bytes(&ticket, &answer);
         self.waiting[partition].push(Reverse(Waiting {
             xid,
             tenure,
@@ -212,6 +234,10 @@ impl<B: Backend> Core<B> {
 
     /// Serves a request, unless that is not possible now.
     fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
+        let is_of_node = matches!(ticket.asker, Asker::Node(_));
+        if is_of_node && !self.backend.has_room_for_answers(self.held_bytes) {
+            return false;
+        }
         let mut parser = Parser::new(*self.engine.limits());
         let Step::Request { request, .. } = parser.parse(text) else {
             // Nobody of ours sends anything else.
@@ -243,7 +269,7 @@ impl<B: Backend> Core<B> {
             request => key_of(request, &mut decoded).unwrap_or_default(),
         };
         let hash = key_hash(key);
-        if !matches!(ticket.asker, Asker::Node(_)) && !self.backend.is_in_order(hash) {
+        if !is_of_node && !self.backend.is_in_order(hash) {
             return false;
         }
         let partition = match self.backend.route(hash) {
@@ -414,6 +440,7 @@ impl<B: Backend> Core<B> {
                 let Some(Reverse(waiting)) = self.waiting[index].pop() else {
                     break;
                 };
+                self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
                 self.deliver(waiting.ticket, &waiting.answer);
             }
         }
@@ -427,6 +454,7 @@ impl<B: Backend> Core<B> {
                 self.waiting[index].push(Reverse(waiting));
                 continue;
             }
+            self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
             waiting.answer.clear();
             waiting.answer.extend_from_slice(UNKNOWN);
             self.deliver(waiting.ticket, &waiting.answer);
@@ -481,6 +509,14 @@ impl<B: Backend> Core<B> {
             }
         }
         is_all
+    }
+}
+
+/// What an answer counts that is held for another node. Clients of this one are counted by themselves.
+fn held_bytes(ticket: &Ticket, answer: &[u8]) -> usize {
+    match ticket.asker {
+        Asker::Worker(_) => 0,
+        Asker::Node(_) => answer.len(),
     }
 }
 

@@ -25,11 +25,27 @@ pub(super) struct Parking {
     queue: VecDeque<Parked>,
     /// How many of each client's are parked.
     counts: HashMap<Who, usize>,
+    /// Memory of the texts of this process's clients.
+    bytes: usize,
+}
+
+impl Parked {
+    fn counted(&self) -> usize {
+        match self.ticket.asker {
+            Asker::Worker(_) => self.text.len(),
+            Asker::Node(_) => 0,
+        }
+    }
 }
 
 impl Parking {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Memory of what clients of this process have asked; other nodes bound what they ask.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether one of this client's is parked.
@@ -39,6 +55,7 @@ impl Parking {
 
     pub(super) fn push(&mut self, parked: Parked) {
         *self.counts.entry(who(&parked.ticket)).or_default() += 1;
+        self.bytes += parked.counted();
         self.queue.push_back(parked);
     }
 
@@ -51,6 +68,7 @@ impl Parking {
                 count.remove();
             }
         }
+        self.bytes -= parked.counted();
         Some(parked)
     }
 }
@@ -71,7 +89,7 @@ mod tests {
                 let ticket = Ticket { asker, client, generation: client / 2, slot: slot as u64 };
                 if step < 4 {
                     expected.push_back(ticket);
-                    parking.push(Parked { ticket, text: Vec::new() });
+                    parking.push(Parked { ticket, text: vec![0; 7] });
                 } else {
                     let parked = parking.pop().map(|parked| parked.ticket);
                     prop_assert_eq!(parked, expected.pop_front());
@@ -79,6 +97,8 @@ mod tests {
                 let is_there = expected.iter().any(|other| who(other) == who(&ticket));
                 prop_assert_eq!(parking.has(who(&ticket)), is_there);
                 prop_assert_eq!(parking.is_empty(), expected.is_empty());
+                let own = expected.iter().filter(|other| other.asker == Asker::Worker(0));
+                prop_assert_eq!(parking.bytes(), 7 * own.count());
                 prop_assert_eq!(parking.counts.values().sum::<usize>(), expected.len());
             }
         }

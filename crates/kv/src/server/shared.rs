@@ -117,6 +117,8 @@ pub(super) struct Traffic {
     resident_bytes: Counter,
     /// Of clients' buffers.
     pub(super) buffer_bytes: Counter,
+    /// Of requests of clients that wait here, or for other nodes.
+    pub(super) asked_bytes: Counter,
     evictions: Counter,
     evicted_unfetched: Counter,
     reclaimed: Counter,

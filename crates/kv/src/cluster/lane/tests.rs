@@ -266,6 +266,77 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
 }
 
 #[test]
+fn what_waits_for_a_node_that_does_not_read_is_counted_and_bounded() {
+    const COUNT: usize = 200;
+    let (mut front, mut owner, _) = front_and_owner();
+    let deadline = Instant::now() + PATIENCE;
+    let text = [&b"set a 0 0 65536\r\n"[..], &[b'x'; 64 << 10], b"\r\n"].concat();
+    for slot in 0..COUNT {
+        front.lane.forward(1, ticket(slot as u64), &text);
+    }
+    for _ in 0..SOME {
+        front.turn();
+        assert!(front.lane.asked_bytes() >= COUNT * text.len());
+        let room = front.lane.links.room_bytes(NodeId(1));
+        let window = front.lane.bounds.window_bytes.max(text.len());
+        assert!(front.lane.bounds.out_bytes - room < window + 1024, "{room}");
+    }
+    // It reads, and is not read from.
+    let mut asked = Vec::new();
+    while asked.len() < COUNT {
+        assert!(Instant::now() < deadline, "{} came", asked.len());
+        owner.turn();
+        let asks = std::mem::take(&mut owner.asks);
+        asked.extend(asks.iter().map(|(ticket, _)| ticket));
+        for (ticket, _) in asks.iter() {
+            owner.lane.answer(ticket, b"STORED\r\n");
+        }
+        front.turn();
+    }
+    while front.lane.asked_bytes() > 0 {
+        assert!(Instant::now() < deadline, "answers are missing");
+        owner.turn();
+        front.turn();
+    }
+    assert_eq!(texts(&front.answers).len(), COUNT);
+}
+
+#[test]
+fn answers_that_a_node_does_not_read_are_bounded() {
+    const COUNT: usize = 40;
+    let (mut front, mut owner, _) = front_and_owner();
+    let deadline = Instant::now() + PATIENCE;
+    for slot in 0..COUNT {
+        front.lane.forward(1, ticket(slot as u64), b"get a\r\n");
+    }
+    let mut asked = Vec::new();
+    while asked.len() < COUNT {
+        assert!(Instant::now() < deadline, "{} came", asked.len());
+        front.turn();
+        owner.turn();
+        let asks = std::mem::take(&mut owner.asks);
+        asked.extend(asks.iter().map(|(ticket, _)| ticket));
+    }
+    let answer = [b'x'; 100 << 10];
+    let max = owner.lane.bounds.answer_bytes;
+    let mut held = 0;
+    while owner.lane.has_room_for_answers(0) {
+        owner
+            .lane
+            .answer(asked.pop().expect("fewer are enough"), &answer);
+        held += answer.len();
+    }
+    assert!((max - answer.len()..max + answer.len()).contains(&held));
+    assert!(!asked.is_empty() && !owner.lane.has_room_for_answers(0));
+    while texts(&front.answers).len() < COUNT - asked.len() {
+        assert!(Instant::now() < deadline, "they do not come");
+        owner.turn();
+        front.turn();
+    }
+    assert!(owner.lane.has_room_for_answers(max - 1) && !owner.lane.has_room_for_answers(max));
+}
+
+#[test]
 fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
     let key = ClusterKey::generate().unwrap();
     let mut owner = Turned::start(1, &key);

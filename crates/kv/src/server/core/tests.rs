@@ -69,6 +69,10 @@ struct Place {
     partition: Slow,
     nodes: Vec<u32>,
     asked: Vec<(u32, Ticket, Vec<u8>)>,
+    asked_bytes: usize,
+    /// Bytes of answers to other nodes.
+    answers_max: usize,
+    answered: Vec<Vec<u8>>,
     /// What comes of that.
     asks: Batch,
     answers: Batch,
@@ -86,6 +90,9 @@ impl Place {
             partition,
             nodes,
             asked: Vec::new(),
+            asked_bytes: 0,
+            answers_max: usize::MAX,
+            answered: Vec::new(),
             asks: Batch::default(),
             answers: Batch::default(),
         }
@@ -117,6 +124,18 @@ impl Backend for Place {
 
     fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
         self.asked.push((node, ticket, text.to_vec()));
+    }
+
+    fn asked_bytes(&self) -> usize {
+        self.asked_bytes
+    }
+
+    fn has_room_for_answers(&self, held_bytes: usize) -> bool {
+        held_bytes < self.answers_max
+    }
+
+    fn answer(&mut self, _ticket: Ticket, text: &[u8]) {
+        self.answered.push(text.to_vec());
     }
 
     fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
@@ -334,6 +353,62 @@ fn what_another_node_flushes_here_stays_here() {
     bench.core.serve(ticket, b"flush_all 0\r\n");
     assert_eq!(bench.core.backend.asked, []);
     assert_eq!(bench.core.backend.partition.owner.committed_xid(), 1);
+}
+
+#[test]
+fn what_lies_elsewhere_leaves_less_room_to_clients() {
+    let shared = shared(2);
+    let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
+    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    let max = usize::try_from(Settings::default().buffer_bytes).unwrap() / 2;
+    let mut has_room = |elsewhere: usize, wanted| {
+        other.backend.asked_bytes = elsewhere;
+        other.count_elsewhere();
+        bench.core.has_room(0, wanted)
+    };
+    assert!(has_room(0, max + 1), "nothing is under way");
+    assert!(has_room(max, max / 2) && !has_room(max, max / 2 + 1));
+    assert!(has_room(0, max + 1));
+    // What cannot be served here takes room as well, whether its client waits for it or has gone.
+    let ticket = Ticket {
+        asker: Asker::Worker(0),
+        client: 0,
+        generation: 0,
+        slot: 0,
+    };
+    bench.core.park(ticket, &vec![0; max]);
+    assert!(bench.core.has_room(0, max / 2) && !bench.core.has_room(0, max / 2 + 1));
+    bench.core.parked.pop();
+    assert!(bench.core.has_room(0, max + 1));
+}
+
+#[test]
+fn a_node_that_does_not_read_its_answers_is_not_served_more() {
+    let mut bench = Bench::new();
+    bench.core.backend.answers_max = 10;
+    let serve = |core: &mut Core<Place>, slot, text: &[u8]| {
+        let asker = Asker::Node(3);
+        let ticket = Ticket {
+            asker,
+            client: 0,
+            generation: 0,
+            slot,
+        };
+        core.serve(ticket, text);
+    };
+    serve(&mut bench.core, 1, b"set a 0 0 5\r\nhello\r\n");
+    // Its answer waits for the operation, with the value.
+    serve(&mut bench.core, 2, b"get a\r\n");
+    serve(&mut bench.core, 3, b"get a\r\n");
+    bench.read();
+    assert!(bench.core.parked.has((Asker::Node(3), 0, 0)));
+    bench.commit(1);
+    let value = b"VALUE a 0 5\r\nhello\r\n";
+    assert_eq!(
+        bench.core.backend.answered,
+        [&b"STORED\r\n"[..], value, value]
+    );
+    assert_eq!(bench.core.held_bytes, 0);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
+use super::crawl::Walk;
 use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
@@ -261,6 +262,14 @@ impl<B: Backend> Core<B> {
                 if let Ok(dump) = dump {
                     dump.write(self, &mut out);
                 }
+                self.scratch = out;
+                self.deliver_scratch(ticket);
+                return true;
+            }
+            Request::Crawler(words) => {
+                let mut out = mem::take(&mut self.scratch);
+                out.clear();
+                Walk::answer(*words, self, &mut out);
                 self.scratch = out;
                 self.deliver_scratch(ticket);
                 return true;

@@ -18,6 +18,7 @@ mod batch;
 mod buffers;
 mod client;
 mod core;
+mod crawl;
 mod dump;
 pub mod files;
 mod listen;

@@ -11,7 +11,7 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::frame::{Frame, kind};
 use super::handshake::{Handshake, Hello, OBSERVER};
-use super::link::{Link, LinkError, READ_BYTES, Received};
+use super::link::{Link, LinkError, OUT_BYTES_MAX, READ_BYTES, Received};
 
 /// Asks the node at `address` for its report.
 ///
@@ -37,7 +37,7 @@ pub fn report(
     let both = Interest::READABLE | Interest::WRITABLE;
     poll.registry().register(&mut stream, Token(0), both)?;
     let (handshake, first) = Handshake::call(key, hello);
-    let mut link = Link::new(stream, handshake, &first);
+    let mut link = Link::new(stream, handshake, &first, OUT_BYTES_MAX);
     let mut events = Events::with_capacity(4);
     let mut scratch = vec![0; READ_BYTES];
     let mut answer = None;

@@ -15,8 +15,6 @@ use super::frame::{FrameError, kind};
 
 /// Requests on their way to one node over one link.
 pub const WINDOW: usize = 4096;
-/// Bytes of requests on their way: as many as a link lets wait.
-pub const WINDOW_BYTES: usize = super::link::OUT_BYTES_MAX;
 
 const FORWARD_BYTES: usize = 12;
 const REPLY_BYTES: usize = 8;
@@ -85,7 +83,7 @@ fn numbered(kind: u8, payload: &Bytes) -> Result<(u64, &[u8]), FrameError> {
 
 /// The window is full: hold the client back until replies have come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{WINDOW} requests or {WINDOW_BYTES} bytes are on their way")]
+#[error("{WINDOW} requests or as many bytes as may be are on their way")]
 pub struct WindowFull;
 
 /// A reply to nothing; the link is to be given up.
@@ -114,14 +112,14 @@ impl<T> Default for Window<T> {
 }
 
 impl<T> Window<T> {
-    /// Takes a request of so many bytes; the number to send it with. One that is alone is taken
-    /// however long it is.
+    /// Takes a request of so many bytes, where all may have `bytes_max`; the number to send it with. One
+    /// that is alone is taken however long it is.
     ///
     /// # Errors
     /// [`WindowFull`], with nothing changed.
-    pub fn ask(&mut self, request: T, bytes: usize) -> Result<u64, WindowFull> {
+    pub fn ask(&mut self, request: T, bytes: usize, bytes_max: usize) -> Result<u64, WindowFull> {
         let too_many = self.asked.len() >= WINDOW;
-        let too_long = self.bytes > 0 && self.bytes + bytes > WINDOW_BYTES;
+        let too_long = self.bytes > 0 && self.bytes + bytes > bytes_max;
         if too_many || too_long {
             return Err(WindowFull);
         }
@@ -181,6 +179,8 @@ mod tests {
 
     use super::*;
 
+    const BYTES: usize = 1 << 20;
+
     #[test]
     fn payloads_have_the_bytes_of_the_table() {
         let forward = Forward {
@@ -204,20 +204,20 @@ mod tests {
     fn a_full_window_takes_no_more_until_its_oldest_has_a_reply() {
         let mut window = Window::default();
         for index in 0..WINDOW {
-            assert_eq!(window.ask(index, 1), Ok(index as u64 + 1));
+            assert_eq!(window.ask(index, 1, BYTES), Ok(index as u64 + 1));
         }
-        assert_eq!(window.ask(0, 1), Err(WindowFull));
+        assert_eq!(window.ask(0, 1, BYTES), Err(WindowFull));
         // The numbers in between are still in the window.
         assert_eq!(window.reply(2), Ok(1));
-        assert_eq!(window.ask(0, 1), Err(WindowFull));
+        assert_eq!(window.ask(0, 1, BYTES), Err(WindowFull));
         assert_eq!(window.reply(1), Ok(0));
-        assert_eq!(window.ask(7, 1), Ok(WINDOW as u64 + 1));
+        assert_eq!(window.ask(7, 1, BYTES), Ok(WINDOW as u64 + 1));
 
         let mut window = Window::default();
-        assert_eq!(window.ask('a', WINDOW_BYTES + 1), Ok(1));
-        assert_eq!(window.ask('b', 1), Err(WindowFull));
+        assert_eq!(window.ask('a', BYTES + 1, BYTES), Ok(1));
+        assert_eq!(window.ask('b', 1, BYTES), Err(WindowFull));
         assert_eq!(window.fail(), ['a']);
-        assert_eq!(window.ask('c', WINDOW_BYTES), Ok(2));
+        assert_eq!(window.ask('c', BYTES, BYTES), Ok(2));
         assert_eq!(window.reply(1), Err(NotAsked(1)), "of the link before");
     }
 
@@ -232,7 +232,7 @@ mod tests {
             for (step, number) in steps {
                 match step {
                     0 => {
-                        let given = window.ask(next, 10).unwrap();
+                        let given = window.ask(next, 10, BYTES).unwrap();
                         open.push((given, next));
                         next += 1;
                     }

@@ -8,6 +8,7 @@
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
 //! taken the link is broken, and both sides begin anew.
 
+mod bounds;
 mod changing;
 mod forwarding;
 mod leaving;
@@ -40,6 +41,7 @@ use crate::group::view;
 use crate::group::wire;
 use crate::memory::buffer;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
+use bounds::LinkBounds;
 use changing::Changing;
 use forwarding::Forwarding;
 use leaving::Goodbye;
@@ -68,6 +70,7 @@ pub(super) struct Lane {
     config: Arc<ClusterConfig>,
     me: Process,
     links: Links,
+    bounds: LinkBounds,
     detector: Detector,
     events: Vec<LinkEvent>,
     seats: Vec<Seat>,
@@ -135,6 +138,9 @@ impl Lane {
             },
         };
         let groups = (parts.index..config.groups).step_by(config.lanes);
+        let bounds = LinkBounds::of(config);
+        let mut links = parts.links;
+        links.bound(bounds.out_bytes);
         let seat = |group| Seat {
             group,
             member: Member::new(parts.me, shape.clone()),
@@ -144,7 +150,8 @@ impl Lane {
             seats: groups.map(seat).collect(),
             index: parts.index,
             me: parts.me,
-            links: parts.links,
+            links,
+            bounds,
             detector: parts.detector,
             events: Vec::new(),
             closed: Owner::closed(),
@@ -153,7 +160,7 @@ impl Lane {
             ended: BTreeMap::new(),
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
-            forwarding: Forwarding::default(),
+            forwarding: Forwarding::new(bounds.window_bytes),
             changing: Changing::default(),
             goodbyes: BTreeMap::new(),
             shared: parts.shared,
@@ -377,7 +384,7 @@ impl Backend for Lane {
         self.index_of(hash).map_or(true, is)
     }
 
-    fn everyone(&self) -> Vec<Route> {
+    fn nodes(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = self
             .seats
             .iter()
@@ -388,11 +395,7 @@ impl Backend for Lane {
             .collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let workers = (0..self.config.lanes).filter(|lane| *lane != self.index);
-        let mut routes = vec![Route::Here(0)];
-        routes.extend(workers.map(Route::Worker));
-        routes.extend(nodes.into_iter().map(Route::Node));
-        routes
+        nodes
     }
 
     fn partition_count(&self) -> usize {
@@ -488,6 +491,14 @@ impl Backend for Lane {
         }
     }
 
+    fn asked_bytes(&self) -> usize {
+        self.forwarding.asked_bytes()
+    }
+
+    fn has_room_for_answers(&self, held_bytes: usize) -> bool {
+        held_bytes + self.forwarding.reply_bytes() < self.bounds.answer_bytes
+    }
+
     fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
         let now = Instant::now();
         self.take_orders(now);
@@ -495,7 +506,6 @@ impl Backend for Lane {
         self.take_events(asks, answers);
         self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
-        self.forwarding.take_refused(answers);
         self.detect(now);
         let clock = now_ns();
         self.report(clock);

@@ -17,7 +17,7 @@ use super::frame::{self, Frame, FrameError, HEADER_BYTES};
 use super::handshake::{Finished, Handshake, HandshakeError};
 use crate::memory::buffer::Buffer;
 
-/// Bytes that may wait to be written; beyond, a frame is refused.
+/// Most bytes that may wait to be written; beyond, a frame is refused.
 pub const OUT_BYTES_MAX: usize = 8 << 20;
 /// A part of a payload that is at least so long is not copied.
 const GATHERED_BYTES_MAX: usize = 4096;
@@ -94,7 +94,7 @@ pub enum Misplaced {
 
 /// The queue of a link is full: the frame was not taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{OUT_BYTES_MAX} bytes wait to be written")]
+#[error("as many bytes as may be wait to be written")]
 pub struct Full;
 
 /// What reading came to.
@@ -127,8 +127,9 @@ pub struct Link {
     out: VecDeque<Bytes>,
     /// What is gathered to go behind `out`.
     gathered: BytesMut,
-    /// Bytes in both.
+    /// Bytes in both, and how many may be.
     out_bytes: usize,
+    out_bytes_max: usize,
 }
 
 /// A frame on its way.
@@ -140,9 +141,15 @@ struct Long {
 }
 
 impl Link {
-    /// A connection on which `handshake` begins, with what it says first.
+    /// A connection on which `handshake` begins, with what it says first; `out_bytes_max` may wait to be
+    /// written.
     #[must_use]
-    pub fn new(stream: TcpStream, handshake: Handshake, first: &[u8]) -> Self {
+    pub fn new(
+        stream: TcpStream,
+        handshake: Handshake,
+        first: &[u8],
+        out_bytes_max: usize,
+    ) -> Self {
         Self {
             stream,
             handshake: Some(handshake),
@@ -153,6 +160,7 @@ impl Link {
             out: VecDeque::new(),
             gathered: BytesMut::from(first),
             out_bytes: first.len(),
+            out_bytes_max,
         }
     }
 
@@ -177,7 +185,7 @@ impl Link {
     pub fn send(&mut self, kind: u8, head: &[u8], parts: &[Bytes]) -> Result<(), Full> {
         assert!(self.is_open());
         let length = head.len() + parts.iter().map(Bytes::len).sum::<usize>();
-        if self.out_bytes + HEADER_BYTES + length > OUT_BYTES_MAX {
+        if HEADER_BYTES + length > self.room_bytes() {
             return Err(Full);
         }
         self.out_bytes += HEADER_BYTES + length;
@@ -199,7 +207,7 @@ impl Link {
     /// Bytes that may be sent before it is [`Full`].
     #[must_use]
     pub fn room_bytes(&self) -> usize {
-        OUT_BYTES_MAX - self.out_bytes.min(OUT_BYTES_MAX)
+        self.out_bytes_max.saturating_sub(self.out_bytes)
     }
 
     fn end_gathering(&mut self) {

@@ -23,7 +23,7 @@ use mio::{Interest, Registry, Token};
 use super::NodeId;
 use super::frame::Frame;
 use super::handshake::{Finished, Handshake, Hello, OBSERVER};
-use super::link::{Full, Link, LinkError, Misplaced, READ_BYTES, Received};
+use super::link::{Full, Link, LinkError, Misplaced, OUT_BYTES_MAX, READ_BYTES, Received};
 
 /// Connections of whom nothing is known yet.
 pub const STRANGERS_MAX: usize = 64;
@@ -101,6 +101,8 @@ pub struct Links {
     peers: BTreeMap<NodeId, Peer>,
     /// Connections that have something to read which the socket will not say again.
     unread: VecDeque<usize>,
+    /// What may wait to be written on each.
+    out_bytes_max: usize,
     scratch: Vec<u8>,
 }
 
@@ -160,8 +162,14 @@ impl Links {
             connections: BTreeMap::new(),
             peers: BTreeMap::new(),
             unread: VecDeque::new(),
+            out_bytes_max: OUT_BYTES_MAX,
             scratch: vec![0; READ_BYTES],
         })
+    }
+
+    /// What may wait to be written on each link that is made from now on; at least a frame.
+    pub fn bound(&mut self, out_bytes_max: usize) {
+        self.out_bytes_max = out_bytes_max;
     }
 
     /// Where peers connect.
@@ -333,7 +341,7 @@ impl Links {
         let both = Interest::READABLE | Interest::WRITABLE;
         self.registry.register(&mut stream, id, both)?;
         let connection = Connection {
-            link: Link::new(stream, handshake, first),
+            link: Link::new(stream, handshake, first, self.out_bytes_max),
             role,
             deadline: now + OPEN_LIMIT,
         };

@@ -25,6 +25,10 @@ const SLACK_PART: u64 = 64;
 const BUFFERS_PART: u64 = 16;
 /// ... within these bounds.
 const BUFFERS_BYTES: std::ops::RangeInclusive<u64> = 8 * MIB..=256 * MIB;
+/// One part in so many is for requests and answers on their way between nodes, and what is written to links, ...
+const LINKS_PART: u64 = 32;
+/// ... within these bounds.
+const LINKS_BYTES: std::ops::RangeInclusive<u64> = 4 * MIB..=128 * MIB;
 /// One part in so many is for operations under way, here and at the owners of what is backed up here, ...
 const OPERATIONS_PART: u64 = 8;
 /// ... and each partition has within these bounds.
@@ -59,7 +63,8 @@ impl Roles {
         u64::from(self.data) + u64::from(self.parity) * u64::from(of_parity)
     }
 
-    fn tables(self) -> u64 {
+    /// Tables that it keeps.
+    pub fn tables(self) -> u64 {
         u64::from(self.data) + u64::from(self.parity) * u64::from(self.group_data)
     }
 }
@@ -69,6 +74,8 @@ impl Roles {
 pub struct Others {
     /// For what clients have sent and not been served, or have not read.
     pub buffers: u64,
+    /// For requests and answers on their way between nodes, and what is written to links.
+    pub links: u64,
     /// For operations under way in each partition.
     pub operations: u64,
     /// All of them, with the program itself.
@@ -76,24 +83,28 @@ pub struct Others {
 }
 
 impl Others {
-    /// Of a node with these roles. A node alone has no operations under way.
+    /// Of a node with these roles. A node alone has no operations under way, and no links.
     ///
-    /// With little memory they are at most half of it each, so that something is left in any case.
+    /// With little memory they are at most a part of it each, so that something is left in any case.
     pub fn new(node_bytes: u64, roles: Roles) -> Self {
         let bounded = |part: u64, bounds: std::ops::RangeInclusive<u64>| {
             (node_bytes / part).clamp(*bounds.start(), *bounds.end())
         };
         let buffers = bounded(BUFFERS_PART, BUFFERS_BYTES).min(node_bytes / 8);
         let tables = roles.tables();
-        let operations = match tables {
-            0 | 1 => 0,
-            _ => bounded(OPERATIONS_PART * tables, OPERATIONS_BYTES).min(node_bytes / 4 / tables),
+        let (links, operations) = match tables {
+            0 | 1 => (0, 0),
+            _ => (
+                bounded(LINKS_PART, LINKS_BYTES).min(node_bytes / 16),
+                bounded(OPERATIONS_PART * tables, OPERATIONS_BYTES).min(node_bytes / 4 / tables),
+            ),
         };
         let process = PROCESS_BYTES.min(node_bytes / 8) + node_bytes / SLACK_PART;
         Self {
             buffers,
+            links,
             operations,
-            all: buffers + operations * tables + process,
+            all: buffers + links + operations * tables + process,
         }
     }
 }

@@ -73,6 +73,7 @@ pub(super) fn command<'a>(text: &'a [u8], limits: &Limits) -> Outcome<'a> {
         b"flush_all" if words <= 3 => flush_all(&line),
         b"verbosity" if (2..=3).contains(&words) => verbosity(&line),
         b"stats" => Outcome::Whole(Request::Stats(line.all_from(1))),
+        b"lru_crawler" => Outcome::Whole(Request::Crawler(line.all_from(1))),
         b"version" => Outcome::Whole(Request::Version),
         b"quit" => Outcome::Whole(Request::Quit),
         b"shutdown" => Outcome::refused(Error::NoShutdown, false),

@@ -41,11 +41,11 @@ impl Exptime {
         }
     }
 
-    /// When a `flush_all` with this number takes effect, seconds since 1970. What is not after 0
-    /// means `now`.
+    /// When a `flush_all` with this number takes effect, seconds since 1970; 0 is at once, whatever the
+    /// time is where it arrives.
     pub fn flush_at(self, now: u64) -> u64 {
         match self.expiry(now) {
-            Expiry::Never | Expiry::Passed => now,
+            Expiry::Never | Expiry::Passed => 0,
             Expiry::At(at) => at,
         }
     }
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn a_flush_is_now_or_later() {
-        assert_eq!(Exptime(0).flush_at(NOW), NOW);
-        assert_eq!(Exptime(-5).flush_at(NOW), NOW);
+        assert_eq!(Exptime(0).flush_at(NOW), 0);
+        assert_eq!(Exptime(-5).flush_at(NOW), 0);
         assert_eq!(Exptime(5).flush_at(NOW), NOW + 5);
     }
 }

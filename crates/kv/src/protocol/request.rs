@@ -56,6 +56,8 @@ pub enum Request<'a> {
     },
     /// `stats` and the words after it.
     Stats(Words<'a>),
+    /// `lru_crawler` and the words after it.
+    Crawler(Words<'a>),
     /// `version`.
     Version,
     /// `quit`: what has been answered is sent, then the connection is closed.

@@ -49,8 +49,10 @@ pub trait Backend: Send + 'static {
 
     /// Where the key with this hash is served.
     fn route(&self, hash: u64) -> Route;
-    /// Everybody who has a partition: what `flush_all` reaches. Of this worker any `Here` will do.
-    fn everyone(&self) -> Vec<Route>;
+    /// Other nodes that have partitions of this worker's: what `flush_all` reaches, beside all workers.
+    fn nodes(&self) -> Vec<u32> {
+        Vec::new()
+    }
     /// Partitions that are, or were, served here: the bound of their indices. It never shrinks.
     fn partition_count(&self) -> usize;
     /// One of them. One that is served here no longer refuses what is proposed.
@@ -102,6 +104,14 @@ pub trait Backend: Send + 'static {
     /// need be by an error.
     fn forward(&mut self, _node: u32, _ticket: Ticket, _text: &[u8]) {
         unreachable!("no route leads to another node");
+    }
+    /// Memory of requests that are on their way to other nodes.
+    fn asked_bytes(&self) -> usize {
+        0
+    }
+    /// Whether other nodes may be answered more, where so many bytes of answers to them are held already.
+    fn has_room_for_answers(&self, _held_bytes: usize) -> bool {
+        true
     }
     /// Sends an answer to the node that has asked.
     fn answer(&mut self, _ticket: Ticket, _text: &[u8]) {
@@ -159,15 +169,6 @@ impl Backend for Alone {
             worker if worker == self.worker => Route::Here(0),
             worker => Route::Worker(worker),
         }
-    }
-
-    fn everyone(&self) -> Vec<Route> {
-        let workers = 0..usize::try_from(self.workers).expect("was one");
-        let route = |worker| match worker {
-            worker if worker == self.worker => Route::Here(0),
-            worker => Route::Worker(worker),
-        };
-        workers.map(route).collect()
     }
 
     fn partition_count(&self) -> usize {

@@ -4,7 +4,7 @@
 //! reply, without the `END` of a retrieval. Many travel at once.
 
 /// Whose request it is: comes back with the answer as it was.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Ticket {
     /// Who asks.
     pub asker: Asker,
@@ -17,7 +17,7 @@ pub struct Ticket {
 }
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Asker {
     /// A worker of this process.
     Worker(usize),

@@ -1,4 +1,5 @@
-//! Memory that one worker's clients hold: requests that are not whole, answers that are not read.
+//! Memory that one worker's clients hold: requests that are not whole, answers that are not read. What they
+//! have asked of other nodes takes room beside that, also once they are gone.
 //!
 //! A client is served while the others leave room. One whose request needs a large buffer has all of it set
 //! aside first, so that whoever has begun can end; the others wait, in their order. Who holds something
@@ -14,6 +15,8 @@ pub(super) const PATIENCE_SECONDS: u64 = 5;
 #[derive(Debug)]
 pub(super) struct Buffers {
     held: usize,
+    /// What is under way for clients that may be gone.
+    elsewhere: usize,
     max: usize,
     /// Places of clients that wait for room, and how much each wants.
     waiting: VecDeque<(usize, usize)>,
@@ -23,6 +26,7 @@ impl Buffers {
     pub(super) fn new(max: usize) -> Self {
         Self {
             held: 0,
+            elsewhere: 0,
             max,
             waiting: VecDeque::new(),
         }
@@ -35,13 +39,17 @@ impl Buffers {
     /// Whether there is room for `wanted` bytes beside what others have than a client that has `own`. One that
     /// is alone has room.
     pub(super) fn has_room(&self, own: usize, wanted: usize) -> bool {
-        let others = self.held - own;
+        let others = self.held - own + self.elsewhere;
         others == 0 || others + wanted <= self.max
     }
 
     /// Whether clients are to be content with short buffers.
     pub(super) fn is_scarce(&self) -> bool {
-        self.held > self.max / 2
+        self.held + self.elsewhere > self.max / 2
+    }
+
+    pub(super) fn set_elsewhere(&mut self, bytes: usize) {
+        self.elsewhere = bytes;
     }
 
     /// What a client holds changes.
@@ -87,6 +95,11 @@ mod tests {
         assert_eq!(buffers.next(|_| 0), Some(7));
         assert_eq!(buffers.next(|_| 0), Some(8));
         assert!(!buffers.is_waited_for());
+        buffers.change(50, 0);
+        buffers.set_elsewhere(60);
+        assert!(buffers.is_scarce() && buffers.has_room(0, 40) && !buffers.has_room(0, 41));
+        buffers.set_elsewhere(0);
+        assert!(buffers.has_room(0, 1000));
         assert_eq!(buffers.next(|_| 0), None);
     }
 }

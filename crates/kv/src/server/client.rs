@@ -166,7 +166,7 @@ impl Client {
     fn lacking<B: Backend>(&mut self, core: &mut Core<B>) -> Option<usize> {
         let is_large = self.needed > READ_BYTES && !self.is_admitted;
         let wanted = if is_large { self.needed } else { READ_BYTES };
-        if !core.clients.has_room(self.counted, wanted) {
+        if !core.has_room(self.counted, wanted) {
             return Some(wanted);
         }
         if is_large {

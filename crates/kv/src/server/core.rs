@@ -5,18 +5,19 @@
 //! or could not be served at first) is a text with a ticket; its answer goes to who asked. Requests
 //! of one client for this worker are served in order: one that is parked holds up those behind it.
 
-use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BinaryHeap, HashMap};
 use std::mem;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
+use super::crawl::Walk;
 use super::dump::Dump;
+use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
@@ -42,8 +43,6 @@ struct Waiting {
     order: u64,
     ticket: Ticket,
     answer: Vec<u8>,
-    /// Operations of other partitions that the answer waits for, too.
-    others: Option<Rc<Cell<usize>>>,
 }
 
 impl PartialEq for Waiting {
@@ -66,10 +65,13 @@ impl Ord for Waiting {
     }
 }
 
-/// A request that could not be served.
-struct Parked {
-    ticket: Ticket,
-    text: Vec<u8>,
+/// A request of which several have a part: partitions here, other nodes.
+#[derive(Default)]
+struct Spread {
+    /// Parts that are not answered.
+    left: usize,
+    /// The last error of one.
+    answer: Vec<u8>,
 }
 
 /// What is on its way to another worker.
@@ -93,7 +95,10 @@ pub(super) struct Core<B: Backend> {
     /// Of the partitions when their answers were last looked at.
     tenures: Vec<u32>,
     order: u64,
-    parked: VecDeque<Parked>,
+    spreads: HashMap<Ticket, Spread>,
+    parked: Parking,
+    /// Of answers to other nodes that wait for an operation.
+    held_bytes: usize,
     /// For clients of this worker.
     answers: Batch,
     scratch: Vec<u8>,
@@ -119,7 +124,9 @@ impl<B: Backend> Core<B> {
             clients: Buffers::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             now: 0,
             order: 0,
-            parked: VecDeque::new(),
+            spreads: HashMap::new(),
+            parked: Parking::default(),
+            held_bytes: 0,
             answers: Batch::default(),
             scratch: Vec::new(),
             empty: Vec::new(),
@@ -153,6 +160,24 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Whether there is memory for a client's next request: see [`Buffers::has_room`].
+    pub(super) fn has_room(&mut self, own: usize, wanted: usize) -> bool {
+        self.count_elsewhere();
+        self.clients.has_room(own, wanted)
+    }
+
+    /// Counts the requests that are under way: those of all workers, as they share their memory.
+    pub(super) fn count_elsewhere(&mut self) {
+        let bytes = self.backend.asked_bytes() + self.parked.bytes();
+        self.traffic().asked_bytes.set(bytes as u64);
+        let workers = &self.shared.workers;
+        let all = workers
+            .iter()
+            .map(|worker| worker.traffic.asked_bytes.read());
+        let all = usize::try_from(all.sum::<u64>()).unwrap_or(usize::MAX);
+        self.clients.set_elsewhere(all / workers.len());
+    }
+
     /// Sends a request to who serves it, which is not this worker.
     pub(super) fn send(&mut self, route: Route, ticket: Ticket, text: &[u8]) {
         match route {
@@ -173,59 +198,47 @@ impl<B: Backend> Core<B> {
 
     /// Keeps an answer until an operation is committed.
     pub(super) fn hold(&mut self, partition: usize, xid: Xid, ticket: Ticket, answer: Vec<u8>) {
-        self.hold_with(partition, xid, ticket, answer, None);
-    }
-
-    fn hold_with(
-        &mut self,
-        partition: usize,
-        xid: Xid,
-        ticket: Ticket,
-        answer: Vec<u8>,
-        others: Option<Rc<Cell<usize>>>,
-    ) {
         self.order += 1;
         if self.waiting.len() <= partition {
             self.waiting.resize_with(partition + 1, BinaryHeap::new);
             self.tenures.resize(partition + 1, 0);
         }
         let tenure = self.backend.tenure(partition);
+        self.held_bytes += held_bytes(&ticket, &answer);
         self.waiting[partition].push(Reverse(Waiting {
             xid,
             tenure,
             order: self.order,
             ticket,
             answer,
-            others,
         }));
     }
 
     /// Whether a request of this client's cannot be asked yet, as others of its before it.
     pub(super) fn is_to_wait(&self, client: u32, generation: u32, hash: u64) -> bool {
-        let is_its = |parked: &Parked| {
-            let ticket = &parked.ticket;
-            let asker = Asker::Worker(self.index);
-            (ticket.asker, ticket.client, ticket.generation) == (asker, client, generation)
-        };
-        !self.backend.is_in_order(hash) || self.parked.iter().any(is_its)
+        let who = (Asker::Worker(self.index), client, generation);
+        self.parked.has(who) || !self.backend.is_in_order(hash)
     }
 
     /// Keeps a request until it can be served.
     pub(super) fn park(&mut self, ticket: Ticket, text: &[u8]) {
         let text = text.to_vec();
-        self.parked.push_back(Parked { ticket, text });
+        self.parked.push(Parked { ticket, text });
     }
 
     /// Serves a request that has a ticket, or sends it on.
     pub(super) fn serve(&mut self, ticket: Ticket, text: &[u8]) {
-        let is_before = |parked: &Parked| is_one_client(&parked.ticket, &ticket);
-        if self.parked.iter().any(is_before) || !self.is_served(ticket, text) {
+        if self.parked.has(who(&ticket)) || !self.is_served(ticket, text) {
             self.park(ticket, text);
         }
     }
 
     /// Serves a request, unless that is not possible now.
     fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
+        let is_of_node = matches!(ticket.asker, Asker::Node(_));
+        if is_of_node && !self.backend.has_room_for_answers(self.held_bytes) {
+            return false;
+        }
         let mut parser = Parser::new(*self.engine.limits());
         let Step::Request { request, .. } = parser.parse(text) else {
             // Nobody of ours sends anything else.
@@ -238,7 +251,7 @@ impl<B: Backend> Core<B> {
         let key = match &request {
             Request::FlushAll { exptime, .. } => {
                 let at = exptime.flush_at(self.now);
-                return self.is_flushed(ticket, at);
+                return self.is_flushed(ticket, at, text);
             }
             Request::Stats(words) => {
                 let mut words = *words;
@@ -253,11 +266,19 @@ impl<B: Backend> Core<B> {
                 self.deliver_scratch(ticket);
                 return true;
             }
+            Request::Crawler(words) => {
+                let mut out = mem::take(&mut self.scratch);
+                out.clear();
+                Walk::answer(*words, self, &mut out);
+                self.scratch = out;
+                self.deliver_scratch(ticket);
+                return true;
+            }
             Request::Get(get) => { get.keys }.next().unwrap_or_default(),
             request => key_of(request, &mut decoded).unwrap_or_default(),
         };
         let hash = key_hash(key);
-        if !matches!(ticket.asker, Asker::Node(_)) && !self.backend.is_in_order(hash) {
+        if !is_of_node && !self.backend.is_in_order(hash) {
             return false;
         }
         let partition = match self.backend.route(hash) {
@@ -296,8 +317,9 @@ impl<B: Backend> Core<B> {
         true
     }
 
-    /// Flushes all partitions here, unless that is not possible now.
-    fn is_flushed(&mut self, ticket: Ticket, at: u64) -> bool {
+    /// Flushes all partitions of this worker, those of other nodes included unless one of these asks, and
+    /// except where that is not possible now.
+    fn is_flushed(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         let mut waits = Vec::new();
         for index in 0..self.backend.partition_count() {
@@ -314,15 +336,24 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
-        if waits.is_empty() {
-            self.scratch.clear();
-            self.deliver_scratch(ticket);
-        }
-        let others = Rc::new(Cell::new(waits.len()));
+        let nodes = match ticket.asker {
+            Asker::Worker(_) => self.backend.nodes(),
+            Asker::Node(_) => Vec::new(),
+        };
+        // What comes back from a node that owns nothing any more is a part that is waited for already.
+        let spread = self.spreads.entry(ticket);
+        let spread = spread.or_insert(Spread {
+            left: 1,
+            answer: Vec::new(),
+        });
+        spread.left += waits.len() + nodes.len();
         for (index, xid) in waits {
-            let others = Some(Rc::clone(&others));
-            self.hold_with(index, xid, ticket, Vec::new(), others);
+            self.hold(index, xid, ticket, Vec::new());
         }
+        for node in nodes {
+            self.backend.forward(node, ticket, text);
+        }
+        self.deliver(ticket, b"");
         true
     }
 
@@ -335,6 +366,24 @@ impl<B: Backend> Core<B> {
     }
 
     fn deliver(&mut self, ticket: Ticket, answer: &[u8]) {
+        if self.spreads.is_empty() {
+            return self.tell(ticket, answer);
+        }
+        let Entry::Occupied(mut spread) = self.spreads.entry(ticket) else {
+            return self.tell(ticket, answer);
+        };
+        let parts = spread.get_mut();
+        parts.left -= 1;
+        if !answer.is_empty() {
+            parts.answer = answer.to_vec();
+        }
+        if parts.left == 0 {
+            let parts = spread.remove();
+            self.tell(ticket, &parts.answer);
+        }
+    }
+
+    fn tell(&mut self, ticket: Ticket, answer: &[u8]) {
         match ticket.asker {
             Asker::Worker(worker) if worker == self.index => self.answers.push(ticket, answer),
             Asker::Worker(worker) => self.outgoing[worker].answers.push(ticket, answer),
@@ -400,12 +449,7 @@ impl<B: Backend> Core<B> {
                 let Some(Reverse(waiting)) = self.waiting[index].pop() else {
                     break;
                 };
-                if let Some(others) = &waiting.others {
-                    others.set(others.get() - 1);
-                    if others.get() > 0 {
-                        continue;
-                    }
-                }
+                self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
                 self.deliver(waiting.ticket, &waiting.answer);
             }
         }
@@ -419,6 +463,7 @@ impl<B: Backend> Core<B> {
                 self.waiting[index].push(Reverse(waiting));
                 continue;
             }
+            self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
             waiting.answer.clear();
             waiting.answer.extend_from_slice(UNKNOWN);
             self.deliver(waiting.ticket, &waiting.answer);
@@ -427,14 +472,11 @@ impl<B: Backend> Core<B> {
 
     /// Tries again what is parked. What still cannot be served holds up its client's others.
     fn retry(&mut self) {
-        let mut held: Vec<Ticket> = Vec::new();
-        for parked in mem::take(&mut self.parked) {
-            let is_held = held.iter().any(|held| is_one_client(held, &parked.ticket));
-            if is_held || !self.is_served(parked.ticket, &parked.text) {
-                if !is_held {
-                    held.push(parked.ticket);
-                }
-                self.parked.push_back(parked);
+        let mut parked = mem::take(&mut self.parked);
+        while let Some(first) = parked.pop() {
+            let is_held = self.parked.has(who(&first.ticket));
+            if is_held || !self.is_served(first.ticket, &first.text) {
+                self.parked.push(first);
             }
         }
     }
@@ -479,9 +521,12 @@ impl<B: Backend> Core<B> {
     }
 }
 
-/// Whether two requests come from one client.
-fn is_one_client(one: &Ticket, other: &Ticket) -> bool {
-    (one.asker, one.client, one.generation) == (other.asker, other.client, other.generation)
+/// What an answer counts that is held for another node. Clients of this one are counted by themselves.
+fn held_bytes(ticket: &Ticket, answer: &[u8]) -> usize {
+    match ticket.asker {
+        Asker::Worker(_) => 0,
+        Asker::Node(_) => answer.len(),
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::io::IoSlice;
+use std::sync::atomic::Ordering;
 
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Ticket};
 use super::core::Core;
+use super::crawl::{Command, Walk};
 use super::dump::Dump;
 use super::replies::Replies;
 use super::stats;
@@ -32,7 +34,9 @@ pub(super) struct Session {
     pub(super) replies: Replies,
     /// A retrieval of many keys that waits until its client has read something.
     long_get: Option<LongGet>,
-    /// The reply of a request that cannot be served yet. Those after it wait.
+    /// A dump, likewise.
+    walk: Option<Walk>,
+    /// The reply of a request that cannot be served yet, or a piece of one. Those after it wait.
     parked: Option<u64>,
     /// The client is done: no more requests.
     pub(super) has_quit: bool,
@@ -108,6 +112,7 @@ impl Session {
             generation,
             replies: Replies::default(),
             long_get: None,
+            walk: None,
             parked: None,
             has_quit: false,
         }
@@ -118,9 +123,9 @@ impl Session {
         self.parked.is_some() || self.replies.is_full()
     }
 
-    /// Whether a retrieval is under way, which goes on by [`Session::go_on`].
+    /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`].
     pub(super) fn has_more(&self) -> bool {
-        self.long_get.is_some()
+        self.long_get.is_some() || self.walk.is_some()
     }
 
     /// Memory that it has taken.
@@ -131,13 +136,16 @@ impl Session {
 
     /// Whether nothing is under way, and all replies are sent.
     pub(super) fn is_done(&self) -> bool {
-        self.long_get.is_none() && self.replies.is_done()
+        !self.has_more() && self.replies.is_done()
     }
 
     /// Takes a reply that was awaited.
-    pub(super) fn fill(&mut self, slot: u64, text: &[u8]) {
+    pub(super) fn fill(&mut self, slot: u64, mut text: &[u8]) {
         if self.parked == Some(slot) {
             self.parked = None;
+            if let Some(walk) = &mut self.walk {
+                text = walk.take(text);
+            }
         }
         self.replies.fill(slot, text);
     }
@@ -166,7 +174,7 @@ impl Session {
             Request::Verbosity { level, noreply } => {
                 let level = u8::try_from(*level).unwrap_or(u8::MAX);
                 let verbosity = &core.shared.verbosity;
-                verbosity.store(level, std::sync::atomic::Ordering::Relaxed);
+                verbosity.store(level, Ordering::Relaxed);
                 if !noreply {
                     reply::answer(self.replies.tail(), Answer::Ok);
                 }
@@ -178,6 +186,7 @@ impl Session {
                 }
                 stats::write(self.replies.tail(), core, *words);
             }
+            Request::Crawler(words) => self.crawl(core, *words),
             Request::Version => {
                 reply::version(self.replies.tail(), &core.shared.settings.version);
             }
@@ -271,8 +280,47 @@ impl Session {
         self.replies.end_retrieval();
     }
 
-    /// Goes on with a retrieval, as far as that is possible now.
+    fn crawl<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {
+        let (shared, settings) = (&core.shared, &core.shared.settings);
+        let is_enabled = shared.has_crawler.load(Ordering::Relaxed);
+        let dialect = settings.limits.dialect;
+        let (is_on, text): (bool, &[u8]) =
+            match Command::parse(words, dialect, is_enabled, settings.may_dump) {
+                Ok(Command::Dump(walk)) => {
+                    self.walk = Some(walk);
+                    return self.go_on(core);
+                }
+                Ok(Command::Enable) => (true, b"OK\r\n"),
+                Ok(Command::Disable) => (false, b"OK\r\n"),
+                Ok(Command::Done) => (is_enabled, b"OK\r\n"),
+                Err(text) => (is_enabled, text),
+            };
+        if is_on != is_enabled {
+            shared.has_crawler.store(is_on, Ordering::Relaxed);
+        }
+        self.replies.tail().extend_from_slice(text);
+    }
+
+    /// Asks for the next piece of a dump, if the client takes it.
+    fn go_on_walking<B: Backend>(&mut self, core: &mut Core<B>, walk: Walk) {
+        if self.is_held_up() {
+            return;
+        }
+        if walk.is_over(core.shared.workers.len()) {
+            self.walk = None;
+            return self.replies.tail().extend_from_slice(walk.end());
+        }
+        let text = walk.text();
+        let ticket = self.hold(core, false, text.len());
+        self.parked = Some(ticket.slot);
+        core.ask_worker(walk.worker, ticket, text.as_bytes());
+    }
+
+    /// Goes on with a retrieval or a dump, as far as that is possible now.
     pub(super) fn go_on<B: Backend>(&mut self, core: &mut Core<B>) {
+        if let Some(walk) = self.walk {
+            return self.go_on_walking(core, walk);
+        }
         let Some(mut get) = self.long_get.take() else {
             return;
         };
@@ -397,13 +445,16 @@ impl Session {
         }
         core.engine.counters().cmd_flush.count();
         let text = format!("flush_all {}\r\n", exptime.flush_at(core.now));
-        for route in core.backend.everyone() {
-            let ticket = self.hold(core, true, text.len());
-            core.send(route, ticket, text.as_bytes());
+        // An error of one part is the end of the reply.
+        self.replies.begin_retrieval();
+        for worker in 0..core.shared.workers.len() {
+            let ticket = self.hold(core, noreply, text.len());
+            core.ask_worker(worker, ticket, text.as_bytes());
         }
         if !noreply {
             reply::answer(self.replies.tail(), Answer::Ok);
         }
+        self.replies.end_retrieval();
     }
 }
 

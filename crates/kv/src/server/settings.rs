@@ -39,7 +39,7 @@ pub struct Settings {
     pub evicts: bool,
     /// Whether `flush_all` is served.
     pub may_flush: bool,
-    /// Whether `stats cachedump` is served.
+    /// Whether `stats cachedump` and `lru_crawler metadump` are served.
     pub may_dump: bool,
     /// Whether `shutdown` is served.
     pub may_shut_down: bool,

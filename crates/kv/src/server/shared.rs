@@ -117,6 +117,8 @@ pub(super) struct Traffic {
     resident_bytes: Counter,
     /// Of clients' buffers.
     pub(super) buffer_bytes: Counter,
+    /// Of requests of clients that wait here, or for other nodes.
+    pub(super) asked_bytes: Counter,
     evictions: Counter,
     evicted_unfetched: Counter,
     reclaimed: Counter,
@@ -181,6 +183,8 @@ pub(super) struct Shared {
     pub(super) tls: Mutex<Option<Arc<rustls::ServerConfig>>>,
     pub(super) started: Instant,
     pub(super) stops: AtomicBool,
+    /// `lru_crawler` may be asked.
+    pub(super) has_crawler: AtomicBool,
     /// No more clients are wanted.
     pub(super) drains: AtomicBool,
     /// Nobody listens any more.
@@ -206,6 +210,7 @@ impl Shared {
             verbosity,
             started: Instant::now(),
             stops: AtomicBool::new(false),
+            has_crawler: AtomicBool::new(true),
             drains: AtomicBool::new(false),
             has_closed: AtomicBool::new(false),
             stops_gracefully: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! Datagrams: each request in one has a reply of its own, in as many datagrams as it takes.
 //!
-//! What a reply cannot wait for (room in the socket, a place among those under way) it is lost for,
-//! as a datagram may be lost anywhere else.
+//! What a reply cannot wait for (room in the socket, memory, a place among those under way) it is lost
+//! for, as a datagram may be lost anywhere else.
 
 use std::net::SocketAddr;
 
@@ -24,6 +24,8 @@ pub(super) struct Exchange {
     peer: SocketAddr,
     request_id: u16,
     pub(super) session: Session,
+    /// Memory that is counted for it.
+    pub(super) counted: usize,
 }
 
 /// A datagram that has come.
@@ -120,6 +122,11 @@ impl Sockets {
 }
 
 impl Arrival {
+    /// Memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.requests.len()
+    }
+
     /// Serves the next request of the datagram; nothing where there is none any more.
     pub(super) fn next<B: Backend>(
         &mut self,
@@ -152,6 +159,7 @@ impl Arrival {
                 peer: self.peer,
                 request_id: self.request_id,
                 session,
+                counted: 0,
             });
         }
     }

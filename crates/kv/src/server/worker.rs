@@ -238,12 +238,13 @@ impl<B: Backend> Worker<B> {
         self.enqueue(place);
     }
 
+    /// Takes what has come, and loses it where others have the memory.
     fn take_datagrams(&mut self) {
         if !self.sockets.has_more() {
             return;
         }
         for mut arrival in self.sockets.receive(&self.core) {
-            while self.places.exchanges < EXCHANGES_MAX {
+            while self.places.exchanges < EXCHANGES_MAX && self.core.has_room(0, arrival.bytes()) {
                 let (place, generation) = self.places.next();
                 let session = || Session::new(number(place), generation);
                 let Some(exchange) = arrival.next(&mut self.core, session) else {
@@ -261,7 +262,11 @@ impl<B: Backend> Worker<B> {
         let Some(Some(Occupant::Exchange(exchange))) = self.places.occupants.get_mut(place) else {
             return;
         };
-        if exchange.is_over(&mut self.core) {
+        let is_over = exchange.is_over(&mut self.core);
+        let now = if is_over { 0 } else { exchange.session.bytes() };
+        let counted = std::mem::replace(&mut exchange.counted, now);
+        self.core.clients.change(counted, now);
+        if is_over {
             if !exchange.is_too_long() {
                 self.sockets.send(&self.core, exchange);
             }
@@ -377,6 +382,7 @@ impl<B: Backend> Worker<B> {
 
     /// Gives memory that has come free to those that wait for it.
     fn give_room(&mut self) {
+        self.core.count_elsewhere();
         let places = &mut self.places;
         let mut own = |place| places.client(place).map_or(0, |client| client.counted);
         let mut given = Vec::new();

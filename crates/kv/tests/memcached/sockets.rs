@@ -200,3 +200,126 @@ fn cas_numbers_compare_as_those_of_memcached() {
         );
     }
 }
+
+/// Lines of a dump, in any order, without what time and memory make of them.
+fn dumped(said: &[u8]) -> Vec<String> {
+    let said = String::from_utf8(said.to_vec()).expect("keys are encoded");
+    let lines = said.lines().map(|line| {
+        let chosen = ["la=", "cas=", "cls="];
+        let is_own = |word: &&str| !chosen.iter().any(|name| word.starts_with(name));
+        line.split(' ').filter(is_own).collect::<Vec<_>>().join(" ")
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn the_crawler_answers_as_that_of_memcached() {
+    let Some(memcached) = Memcached::start(&[]) else {
+        return;
+    };
+    let server = Ours::start();
+    let ask_one = |mut stream: UnixStream, said: &[u8], end: &[u8]| {
+        stream.write_all(said).expect("it reads");
+        read_until(&mut stream, end)
+    };
+    // Theirs does one thing at a time, and may not have noticed that the last is done.
+    let asked = |said: &[u8], end: &[u8]| {
+        let ours = ask_one(server.connect(), said, end);
+        loop {
+            let theirs = ask_one(memcached.connect(), said, end);
+            if !theirs.starts_with(b"BUSY ") {
+                return [ours, theirs];
+            }
+        }
+    };
+    let mut random = Random::new(seed());
+    let mut said = Vec::new();
+    for number in 0..4000 {
+        let odd = (1 + random.below(255)) as u8;
+        let odd = if matches!(odd, b' ' | b'\n' | b'\r') {
+            b'%'
+        } else {
+            odd
+        };
+        let expiry = [0, 2_000_000_000][random.below(2)];
+        let flags = random.below(2);
+        let value = "v".repeat(random.below(50));
+        let length = value.len();
+        said.extend_from_slice(format!("set k{number}-").as_bytes());
+        said.push(odd);
+        said.extend_from_slice(format!(" {flags} {expiry} {length}\r\n{value}\r\n").as_bytes());
+        if random.below(3) == 0 {
+            said.extend_from_slice(
+                format!(
+                    "ms {} 2 b\r\nxx\r\n",
+                    ["YmFzZSA2NA==", "AAE="][random.below(2)]
+                )
+                .as_bytes(),
+            );
+            said.extend_from_slice(
+                format!("set k{number} 0 0 1\r\nx\r\nget k{number}\r\n").as_bytes(),
+            );
+        }
+    }
+    said.extend_from_slice(b"set gone 0 -1 1\r\nx\r\nmn\r\n");
+    for mut stream in [server.connect(), memcached.connect()] {
+        ask(&mut stream, &said, b"MN\r\n", &mut random);
+    }
+    // Theirs is off at first.
+    let off = [
+        "disable",
+        "disable",
+        "crawl all",
+        "metadump all",
+        "metadump x",
+        "enable",
+        "enable",
+    ];
+    let on = [
+        "crawl all",
+        "crawl 1,2",
+        "crawl 64",
+        "crawl x",
+        "crawl",
+        "metadump 0",
+        "metadump 64",
+        "metadump 1,x",
+        "metadump all,1",
+        "metadump",
+        "mgdump all",
+        "tocrawl 5",
+        "tocrawl x",
+        "tocrawl",
+        "sleep 100",
+        "sleep 1000001",
+        "sleep x",
+        "sleep",
+        "what",
+        "what all",
+        "enable all",
+        "metadump all x",
+        "metadump all 0 0",
+        "",
+    ];
+    for command in off.iter().chain(&on) {
+        let said = format!("lru_crawler {command}\r\nmn\r\n");
+        let [ours, theirs] = asked(said.as_bytes(), b"MN\r\n");
+        let text = |said| String::from_utf8(said).expect("text");
+        assert_eq!(text(ours), text(theirs), "{command:?}");
+    }
+    for classes in ["all", "hash", "63"] {
+        let said = format!("lru_crawler metadump {classes}\r\n");
+        let [ours, theirs] = asked(said.as_bytes(), b"\r\n");
+        let (ours, theirs) = (dumped(&ours), dumped(&theirs));
+        assert_eq!(ours.len() > 4000, classes != "63");
+        assert!(
+            ours == theirs,
+            "{classes}: {:?}",
+            ours.iter()
+                .zip(&theirs)
+                .find(|(ours, theirs)| ours != theirs)
+        );
+    }
+}

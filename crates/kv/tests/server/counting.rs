@@ -1,6 +1,9 @@
 //! What is listed and counted of items, and what later meta commands do to them.
 
-use super::process::{Server, ask, stats, until};
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use super::process::{Server, ask, read_to, stats, until};
 
 #[test]
 fn a_dump_has_every_key_of_every_thread_once() {
@@ -34,6 +37,47 @@ fn a_dump_has_every_key_of_every_thread_once() {
     let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-X"]);
     let said = ask(&mut server.connect(), "stats cachedump 1 0\r\nmn\r\n");
     assert_eq!(said, "CLIENT_ERROR stats cachedump not allowed\r\nMN\r\n");
+    let said = ask(&mut server.connect(), "lru_crawler metadump all\r\nmn\r\n");
+    assert_eq!(said, "ERROR metadump not allowed\r\nMN\r\n");
+}
+
+#[test]
+fn a_long_dump_is_told_as_it_is_read() {
+    const COUNT: usize = 30_000;
+    let server = Server::start(&[
+        "-p",
+        "-1",
+        "-l",
+        "127.0.0.1",
+        "-t",
+        "3",
+        "--meta-dialect",
+        "later",
+    ]);
+    let mut stream = server.connect();
+    let long = "k".repeat(200);
+    for part in 0..COUNT / 1000 {
+        let sets =
+            (0..1000).map(|number| format!("ms {long}{} 1 q\r\nx\r\n", part * 1000 + number));
+        ask(&mut stream, &(sets.collect::<String>() + "mn\r\n"));
+    }
+    ask(&mut stream, "ms YSBi 1 b\r\nx\r\nmn\r\n");
+    // 6 MB, of which no more is held than of any other reply. What is asked meanwhile is behind it.
+    let mut reader = server.connect();
+    reader
+        .write_all(b"lru_crawler mgdump all\r\nmn\r\n")
+        .unwrap();
+    until("it does not read", || {
+        stats(&mut stream)["buffer_bytes"] > 200 << 10
+    });
+    for _ in 0..50 {
+        let held = stats(&mut stream)["buffer_bytes"];
+        assert!(held < 1 << 20, "{held}");
+    }
+    let said = read_to(&mut reader, "MN\r\n");
+    let lines: BTreeSet<&str> = said.lines().collect();
+    assert!(said.ends_with("\r\nEN\r\nMN\r\n") && lines.contains("mg YSBi b"));
+    assert_eq!((said.lines().count(), lines.len()), (COUNT + 3, COUNT + 3));
 }
 
 #[test]

@@ -118,7 +118,7 @@ pub struct Options {
     /// Do not serve `flush_all`
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Do not serve `stats cachedump`
+    /// Do not serve `stats cachedump` and `lru_crawler metadump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
     /// Nothing is watched here: nothing changes

@@ -15,20 +15,22 @@ use super::super::links::Links;
 use crate::protocol::{Limits, Parser, Request, Step};
 use crate::server::{Asker, Batch, Ticket};
 
-/// Requests that wait for a link.
-pub(super) const WAITING_MAX: usize = 64 << 10;
+/// What a request or an answer takes beside its text.
+const ENTRY_BYTES: usize = 128;
 /// What is answered where nobody knows.
 const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
 /// What is answered for keys of a partition that is gone.
 const LOST: &[u8] =
     b"SERVER_ERROR more nodes were lost than the group bears, its items are gone\r\n";
-const TOO_MANY: &[u8] = b"SERVER_ERROR too many requests wait for a node\r\n";
 
-#[derive(Default)]
 pub(super) struct Forwarding {
     nodes: BTreeMap<NodeId, Way>,
-    /// Answers without a request that is on its way: refused at once.
-    refused: Vec<(Ticket, &'static [u8])>,
+    /// Bytes of requests that may be on their way to one node.
+    window_bytes: usize,
+    /// Memory of requests that have no answer yet.
+    asked_bytes: usize,
+    /// Memory of answers to other nodes that links have no room for.
+    reply_bytes: usize,
 }
 
 /// To one node.
@@ -50,6 +52,11 @@ struct Asked {
     text: Bytes,
 }
 
+/// The memory that a text takes while it waits.
+fn cost(text: &[u8]) -> usize {
+    ENTRY_BYTES + text.len()
+}
+
 /// What has been sent to a node by some moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
@@ -65,16 +72,26 @@ impl Mark {
 }
 
 impl Forwarding {
+    pub(super) fn new(window_bytes: usize) -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            window_bytes,
+            asked_bytes: 0,
+            reply_bytes: 0,
+        }
+    }
+
+    pub(super) fn asked_bytes(&self) -> usize {
+        self.asked_bytes
+    }
+
+    pub(super) fn reply_bytes(&self) -> usize {
+        self.reply_bytes
+    }
+
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
-        if way.waiting.len() >= WAITING_MAX {
-            let said = match fate(text) {
-                Fate::Silent => b"",
-                Fate::Again | Fate::Unknown => TOO_MANY,
-            };
-            self.refused.push((ticket, said));
-            return;
-        }
+        self.asked_bytes += cost(text);
         let text = Bytes::copy_from_slice(text);
         way.waiting.push_back(Asked { ticket, text });
     }
@@ -82,6 +99,7 @@ impl Forwarding {
     pub(super) fn reply(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
         if way.link == ticket.client {
+            self.reply_bytes += cost(text);
             let text = Bytes::copy_from_slice(text);
             way.replies.push_back((ticket.slot, text));
             way.unanswered -= 1;
@@ -99,6 +117,7 @@ impl Forwarding {
     pub(super) fn let_go(&mut self, node: NodeId, asks: &mut Batch) {
         let way = self.nodes.entry(node).or_default();
         for asked in way.waiting.drain(..) {
+            self.asked_bytes -= cost(&asked.text);
             asks.push(asked.ticket, &asked.text);
         }
     }
@@ -138,8 +157,11 @@ impl Forwarding {
         way.is_open = false;
         way.link = way.link.wrapping_add(1);
         way.unanswered = 0;
-        way.replies.clear();
+        for (_, text) in way.replies.drain(..) {
+            self.reply_bytes -= cost(&text);
+        }
         for asked in way.window.fail() {
+            self.asked_bytes -= cost(&asked.text);
             match fate(&asked.text) {
                 Fate::Again => asks.push(asked.ticket, &asked.text),
                 Fate::Unknown => answers.push(asked.ticket, UNKNOWN),
@@ -181,23 +203,23 @@ impl Forwarding {
             .window
             .reply(number)
             .map_err(|error| error.to_string())?;
+        self.asked_bytes -= cost(&asked.text);
         answers.push(asked.ticket, &text);
         Ok(())
     }
 
-    /// Whoever waits for a node that owns nothing of theirs any more is to ask anew.
+    /// Whoever waits for a node that cannot be reached is to ask anew: another may be the owner by now. A
+    /// flush is for this node in any case, until it owns nothing.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
         for way in self.nodes.values_mut().filter(|way| !way.is_open) {
-            for asked in way.waiting.drain(..) {
-                asks.push(asked.ticket, &asked.text);
-            }
-        }
-    }
-
-    /// What could not even wait.
-    pub(super) fn take_refused(&mut self, answers: &mut Batch) {
-        for (ticket, text) in self.refused.drain(..) {
-            answers.push(ticket, text);
+            way.waiting.retain(|asked| {
+                let is_flush = asked.text.starts_with(b"flush_all");
+                if !is_flush {
+                    self.asked_bytes -= cost(&asked.text);
+                    asks.push(asked.ticket, &asked.text);
+                }
+                is_flush
+            });
         }
     }
 
@@ -209,6 +231,7 @@ impl Forwarding {
                 if links.send(*node, kind::REPLY, &parts).is_err() {
                     break;
                 }
+                self.reply_bytes -= cost(text);
                 way.replies.pop_front();
             }
             while let Some(asked) = way.waiting.pop_front() {
@@ -218,7 +241,7 @@ impl Forwarding {
                     break;
                 }
                 let (ticket, text) = (asked.ticket, asked.text.clone());
-                let Ok(number) = way.window.ask(asked, bytes) else {
+                let Ok(number) = way.window.ask(asked, bytes, self.window_bytes) else {
                     way.waiting.push_front(Asked { ticket, text });
                     break;
                 };
@@ -281,8 +304,7 @@ fn fate(text: &[u8]) -> Fate {
         Request::Store(store) if store.noreply => Fate::Silent,
         Request::Delete { noreply: true, .. }
         | Request::Arithmetic { noreply: true, .. }
-        | Request::Touch { noreply: true, .. }
-        | Request::FlushAll { .. } => Fate::Silent,
+        | Request::Touch { noreply: true, .. } => Fate::Silent,
         _ => Fate::Unknown,
     }
 }
@@ -301,6 +323,7 @@ mod tests {
             b"set a 0 0 1\r\nx\r\n",
             b"incr a 1\r\n",
             b"md a\r\n",
+            b"flush_all 0\r\n",
         ] {
             assert!(matches!(fate(text), Fate::Unknown), "{text:?}");
         }

@@ -12,9 +12,6 @@ use crate::group::member::Outgoing;
 use crate::group::message::Message;
 use crate::group::wire;
 
-/// Messages of one group that are on their way to a link.
-const OUTBOX_BYTES_MAX: usize = 256 << 20;
-
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<[Bytes; 2]>,
@@ -80,7 +77,7 @@ impl Lane {
                 outbox.bytes -= frame.iter().map(Bytes::len).sum::<usize>();
                 outbox.frames.pop_front();
             }
-            if outbox.bytes > OUTBOX_BYTES_MAX {
+            if outbox.bytes > self.bounds.outbox_bytes {
                 broken.push(*node);
             }
         }

@@ -6,7 +6,6 @@ use mio::{Events, Poll};
 
 use super::super::config::{NodeState, Registration, VERSION};
 use super::super::detector::Settings;
-use super::super::forward;
 use super::super::handshake::Hello;
 use super::super::node::Parting;
 use super::*;
@@ -278,6 +277,77 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
 }
 
 #[test]
+fn what_waits_for_a_node_that_does_not_read_is_counted_and_bounded() {
+    const COUNT: usize = 200;
+    let (mut front, mut owner, _) = front_and_owner();
+    let deadline = Instant::now() + PATIENCE;
+    let text = [&b"set a 0 0 65536\r\n"[..], &[b'x'; 64 << 10], b"\r\n"].concat();
+    for slot in 0..COUNT {
+        front.lane.forward(1, ticket(slot as u64), &text);
+    }
+    for _ in 0..SOME {
+        front.turn();
+        assert!(front.lane.asked_bytes() >= COUNT * text.len());
+        let room = front.lane.links.room_bytes(NodeId(1));
+        let window = front.lane.bounds.window_bytes.max(text.len());
+        assert!(front.lane.bounds.out_bytes - room < window + 1024, "{room}");
+    }
+    // It reads, and is not read from.
+    let mut asked = Vec::new();
+    while asked.len() < COUNT {
+        assert!(Instant::now() < deadline, "{} came", asked.len());
+        owner.turn();
+        let asks = std::mem::take(&mut owner.asks);
+        asked.extend(asks.iter().map(|(ticket, _)| ticket));
+        for (ticket, _) in asks.iter() {
+            owner.lane.answer(ticket, b"STORED\r\n");
+        }
+        front.turn();
+    }
+    while front.lane.asked_bytes() > 0 {
+        assert!(Instant::now() < deadline, "answers are missing");
+        owner.turn();
+        front.turn();
+    }
+    assert_eq!(texts(&front.answers).len(), COUNT);
+}
+
+#[test]
+fn answers_that_a_node_does_not_read_are_bounded() {
+    const COUNT: usize = 40;
+    let (mut front, mut owner, _) = front_and_owner();
+    let deadline = Instant::now() + PATIENCE;
+    for slot in 0..COUNT {
+        front.lane.forward(1, ticket(slot as u64), b"get a\r\n");
+    }
+    let mut asked = Vec::new();
+    while asked.len() < COUNT {
+        assert!(Instant::now() < deadline, "{} came", asked.len());
+        front.turn();
+        owner.turn();
+        let asks = std::mem::take(&mut owner.asks);
+        asked.extend(asks.iter().map(|(ticket, _)| ticket));
+    }
+    let answer = [b'x'; 100 << 10];
+    let max = owner.lane.bounds.answer_bytes;
+    let mut held = 0;
+    while owner.lane.has_room_for_answers(0) {
+        owner
+            .lane
+            .answer(asked.pop().expect("fewer are enough"), &answer);
+        held += answer.len();
+    }
+    assert!((max - answer.len()..max + answer.len()).contains(&held));
+    assert!(!asked.is_empty() && !owner.lane.has_room_for_answers(0));
+    while texts(&front.answers).len() < COUNT - asked.len() {
+        assert!(Instant::now() < deadline, "they do not come");
+        owner.turn();
+        front.turn();
+    }
+    assert!(owner.lane.has_room_for_answers(max - 1) && !owner.lane.has_room_for_answers(max));
+}
+
+#[test]
 fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
     let key = ClusterKey::generate().unwrap();
     let mut owner = Turned::start(1, &key);
@@ -343,31 +413,4 @@ fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
             }
         }
     }
-}
-
-#[test]
-fn what_cannot_even_wait_for_a_node_is_refused_and_says_so_where_an_answer_is_due() {
-    let (mut front, owner, _) = front_and_owner();
-    // Nobody turns the owner: no more than a window is sent, and the rest waits.
-    let window = forward::WINDOW as u64;
-    let room = window + forwarding::WAITING_MAX as u64;
-    for slot in 0..window {
-        front.lane.forward(1, ticket(slot), b"get a\r\n");
-    }
-    front.turn();
-    for slot in window..room {
-        front.lane.forward(1, ticket(slot), b"get a\r\n");
-    }
-    front.turn();
-    assert!(texts(&front.answers).is_empty());
-    front.lane.forward(1, ticket(room), b"get a\r\n");
-    let silent = b"set a 0 0 1 noreply\r\nx\r\n";
-    front.lane.forward(1, ticket(room + 1), silent);
-    front.turn();
-    let refusal = b"SERVER_ERROR too many requests wait for a node\r\n".to_vec();
-    assert_eq!(
-        texts(&front.answers),
-        [(room, refusal), (room + 1, Vec::new())]
-    );
-    drop(owner);
 }

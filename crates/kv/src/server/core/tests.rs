@@ -64,17 +64,50 @@ impl Partition for Slow {
     }
 }
 
-struct Alone(Slow);
+/// A worker's partition, and other nodes that have such.
+struct Place {
+    partition: Slow,
+    nodes: Vec<u32>,
+    asked: Vec<(u32, Ticket, Vec<u8>)>,
+    asked_bytes: usize,
+    /// Bytes of answers to other nodes.
+    answers_max: usize,
+    answered: Vec<Vec<u8>>,
+    /// What comes of that.
+    asks: Batch,
+    answers: Batch,
+}
 
-impl Backend for Alone {
+impl Place {
+    fn new(nodes: Vec<u32>) -> Self {
+        let partition = Slow {
+            owner: Owner::alone(1 << 20, Bound::NONE),
+            committed: 0,
+            is_closed: false,
+            tenure: 0,
+        };
+        Self {
+            partition,
+            nodes,
+            asked: Vec::new(),
+            asked_bytes: 0,
+            answers_max: usize::MAX,
+            answered: Vec::new(),
+            asks: Batch::default(),
+            answers: Batch::default(),
+        }
+    }
+}
+
+impl Backend for Place {
     type Partition = Slow;
 
     fn route(&self, _hash: u64) -> Route {
         Route::Here(0)
     }
 
-    fn everyone(&self) -> Vec<Route> {
-        vec![Route::Here(0)]
+    fn nodes(&self) -> Vec<u32> {
+        self.nodes.clone()
     }
 
     fn partition_count(&self) -> usize {
@@ -82,11 +115,32 @@ impl Backend for Alone {
     }
 
     fn partition(&mut self, _index: usize) -> &mut Slow {
-        &mut self.0
+        &mut self.partition
     }
 
     fn tenure(&self, _index: usize) -> u32 {
-        self.0.tenure
+        self.partition.tenure
+    }
+
+    fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
+        self.asked.push((node, ticket, text.to_vec()));
+    }
+
+    fn asked_bytes(&self) -> usize {
+        self.asked_bytes
+    }
+
+    fn has_room_for_answers(&self, held_bytes: usize) -> bool {
+        held_bytes < self.answers_max
+    }
+
+    fn answer(&mut self, _ticket: Ticket, text: &[u8]) {
+        self.answered.push(text.to_vec());
+    }
+
+    fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
+        mem::swap(asks, &mut self.asks);
+        mem::swap(answers, &mut self.answers);
     }
 
     fn figures(&self) -> crate::server::Figures {
@@ -98,31 +152,34 @@ impl Backend for Alone {
 
 /// A worker without sockets, and one client of it.
 struct Bench {
-    core: Core<Alone>,
+    core: Core<Place>,
     session: Session,
+}
+
+/// What workers share, so many of them.
+fn shared(workers: usize) -> Arc<Shared> {
+    let waker = || {
+        // A poll has one waker.
+        let poll = Poll::new().unwrap();
+        Waker::new(poll.registry(), Token(0)).unwrap()
+    };
+    let faces = (0..workers).map(|_| WorkerFace {
+        mailbox: Mailbox::new(waker()),
+        counters: Arc::new(Counters::default()),
+        traffic: Traffic::default(),
+    });
+    let faces = faces.collect();
+    Arc::new(Shared::new(Settings::default(), faces, waker()))
 }
 
 impl Bench {
     fn new() -> Self {
-        let poll = Poll::new().unwrap();
-        let waker = |token| Waker::new(poll.registry(), Token(token)).unwrap();
-        let face = WorkerFace {
-            mailbox: Mailbox::new(waker(0)),
-            counters: Arc::new(Counters::default()),
-            traffic: Traffic::default(),
-        };
-        // A poll has one waker.
-        let front = Poll::new().unwrap();
-        let front = Waker::new(front.registry(), Token(0)).unwrap();
-        let shared = Shared::new(Settings::default(), vec![face], front);
-        let slow = Slow {
-            owner: Owner::alone(1 << 20, Bound::NONE),
-            committed: 0,
-            is_closed: false,
-            tenure: 0,
-        };
+        Self::of(shared(1), Vec::new())
+    }
+
+    fn of(shared: Arc<Shared>, nodes: Vec<u32>) -> Self {
         Self {
-            core: Core::new(0, Alone(slow), Arc::new(shared)),
+            core: Core::new(0, Place::new(nodes), shared),
             session: Session::new(0, 0),
         }
     }
@@ -142,7 +199,7 @@ impl Bench {
 
     /// Commits all up to an operation, and gives what the client then has to read.
     fn commit(&mut self, xid: Xid) -> String {
-        self.core.backend.0.committed = xid;
+        self.core.backend.partition.committed = xid;
         self.read()
     }
 
@@ -189,11 +246,11 @@ fn another_client_reads_what_is_committed_at_once() {
 #[test]
 fn a_request_that_cannot_be_served_is_asked_again_and_holds_up_its_client() {
     let mut bench = Bench::new();
-    bench.core.backend.0.is_closed = true;
+    bench.core.backend.partition.is_closed = true;
     bench.say("set a 0 0 1\r\nx\r\n");
     assert!(bench.session.is_held_up());
     assert_eq!(bench.read(), "");
-    bench.core.backend.0.is_closed = false;
+    bench.core.backend.partition.is_closed = false;
     assert_eq!(bench.read(), "");
     assert_eq!(bench.commit(1), "STORED\r\n");
     assert!(!bench.session.is_held_up());
@@ -207,11 +264,158 @@ fn a_flush_waits_as_well() {
     assert_eq!(bench.commit(1), "OK\r\nMN\r\n");
 }
 
+/// Gives what one worker has for the other to it.
+fn hand_over(from: &mut Core<Place>, to: &mut Core<Place>, mut each: impl FnMut(Ticket, &[u8])) {
+    assert!(from.hand_over());
+    let shared = Arc::clone(&to.shared);
+    while let Some(message) = shared.workers[to.index].mailbox.receive() {
+        match message {
+            Message::Asks(asks) => to.take_asks(asks),
+            Message::Answers(answers) => answers.iter().for_each(|(at, text)| each(at, text)),
+            Message::Client(_) => unreachable!("nobody connects"),
+        }
+    }
+}
+
+#[test]
+fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
+    const UNKNOWN: &str = "SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
+    for (request, text) in [
+        ("flush_all", "flush_all 0"),
+        ("flush_all 7", "flush_all 107"),
+    ] {
+        for (answer, expected) in [("", "OK\r\nMN\r\n"), (UNKNOWN, &format!("{UNKNOWN}MN\r\n"))] {
+            let shared = shared(2);
+            let mut bench = Bench::of(Arc::clone(&shared), vec![3]);
+            let mut other = Core::new(1, Place::new(vec![3, 4]), shared);
+            bench.core.tick(100);
+            bench.say(&format!("{request}\r\nmn\r\n"));
+            hand_over(&mut bench.core, &mut other, |_, _| ());
+
+            let asked = mem::take(&mut bench.core.backend.asked);
+            let asked_too = mem::take(&mut other.backend.asked);
+            let is_text =
+                |(_, _, said): &(_, _, Vec<u8>)| *said == format!("{text}\r\n").as_bytes();
+            assert!(asked.iter().chain(&asked_too).all(is_text));
+            let nodes = |asked: &[(u32, _, _)]| asked.iter().map(|at| at.0).collect::<Vec<_>>();
+            assert_eq!((nodes(&asked), nodes(&asked_too)), (vec![3], vec![3, 4]));
+
+            // All parts are waited for: here and there, on this node and on others.
+            let session = &mut bench.session;
+            let mut turn = |other: &mut Core<Place>| {
+                other.move_on();
+                hand_over(other, &mut bench.core, |at, text| {
+                    session.fill(at.slot, text)
+                });
+            };
+            other.backend.answers.push(asked_too[1].1, b"");
+            turn(&mut other);
+            other.backend.partition.committed = 1;
+            turn(&mut other);
+            other
+                .backend
+                .answers
+                .push(asked_too[0].1, answer.as_bytes());
+            turn(&mut other);
+            assert_eq!(bench.commit(1), "");
+            bench.core.backend.answers.push(asked[0].1, b"");
+            assert_eq!(bench.read(), expected);
+            assert!(bench.core.spreads.is_empty() && other.spreads.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_a_node_hands_back_goes_to_the_next_owner() {
+    let mut bench = Bench::of(shared(1), vec![3]);
+    bench.say("flush_all\r\n");
+    assert_eq!(bench.commit(1), "");
+    let (_, ticket, text) = bench.core.backend.asked.remove(0);
+    bench.core.backend.nodes = vec![4];
+    bench.core.backend.asks.push(ticket, &text);
+    assert_eq!(bench.commit(2), "");
+    let asked = &bench.core.backend.asked;
+    assert_eq!((asked.len(), asked[0].0), (1, 4));
+    bench.core.backend.answers.push(ticket, b"");
+    assert_eq!(bench.read(), "OK\r\n");
+}
+
+#[test]
+fn what_another_node_flushes_here_stays_here() {
+    let mut bench = Bench::of(shared(1), vec![3]);
+    let asker = Asker::Node(3);
+    let ticket = Ticket {
+        asker,
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    assert_eq!(bench.core.backend.asked, []);
+    assert_eq!(bench.core.backend.partition.owner.committed_xid(), 1);
+}
+
+#[test]
+fn what_lies_elsewhere_leaves_less_room_to_clients() {
+    let shared = shared(2);
+    let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
+    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    let max = usize::try_from(Settings::default().buffer_bytes).unwrap() / 2;
+    let mut has_room = |elsewhere: usize, wanted| {
+        other.backend.asked_bytes = elsewhere;
+        other.count_elsewhere();
+        bench.core.has_room(0, wanted)
+    };
+    assert!(has_room(0, max + 1), "nothing is under way");
+    assert!(has_room(max, max / 2) && !has_room(max, max / 2 + 1));
+    assert!(has_room(0, max + 1));
+    // What cannot be served here takes room as well, whether its client waits for it or has gone.
+    let ticket = Ticket {
+        asker: Asker::Worker(0),
+        client: 0,
+        generation: 0,
+        slot: 0,
+    };
+    bench.core.park(ticket, &vec![0; max]);
+    assert!(bench.core.has_room(0, max / 2) && !bench.core.has_room(0, max / 2 + 1));
+    bench.core.parked.pop();
+    assert!(bench.core.has_room(0, max + 1));
+}
+
+#[test]
+fn a_node_that_does_not_read_its_answers_is_not_served_more() {
+    let mut bench = Bench::new();
+    bench.core.backend.answers_max = 10;
+    let serve = |core: &mut Core<Place>, slot, text: &[u8]| {
+        let asker = Asker::Node(3);
+        let ticket = Ticket {
+            asker,
+            client: 0,
+            generation: 0,
+            slot,
+        };
+        core.serve(ticket, text);
+    };
+    serve(&mut bench.core, 1, b"set a 0 0 5\r\nhello\r\n");
+    // Its answer waits for the operation, with the value.
+    serve(&mut bench.core, 2, b"get a\r\n");
+    serve(&mut bench.core, 3, b"get a\r\n");
+    bench.read();
+    assert!(bench.core.parked.has((Asker::Node(3), 0, 0)));
+    bench.commit(1);
+    let value = b"VALUE a 0 5\r\nhello\r\n";
+    assert_eq!(
+        bench.core.backend.answered,
+        [&b"STORED\r\n"[..], value, value]
+    );
+    assert_eq!(bench.core.held_bytes, 0);
+}
+
 #[test]
 fn who_waits_when_the_partition_changes_hands_is_told_that_nobody_knows() {
     let mut bench = Bench::new();
     bench.say("set a 0 0 1\r\nx\r\nmn\r\n");
-    bench.core.backend.0.tenure = 7;
+    bench.core.backend.partition.tenure = 7;
     let said = bench.read();
     assert_eq!(
         said,

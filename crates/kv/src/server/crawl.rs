@@ -1,0 +1,290 @@
+//! `lru_crawler`: the keys of a process with what is known of each, for scripts that look into a store.
+//!
+//! A dump goes from worker to worker, each of which is asked for a piece after the other, as the client
+//! reads: the walk is by hash, so what is there all the time is shown once. What has ended is removed
+//! unasked, so `crawl` has nothing to do; the crawler can be turned off, as scripts do that.
+
+use std::fmt::Write as _;
+
+use super::backend::Backend;
+use super::core::Core;
+use crate::engine::{Item, NEVER, Partition};
+use crate::group::marks::Marks;
+use crate::protocol::{Dialect, Limits, Words, encode_base64};
+
+/// A piece is ended when it has so many bytes, or so many stretches of the table were looked at.
+const PIECE_BYTES: usize = 32 << 10;
+const STRETCHES_MAX: usize = 64;
+/// The class that all items are in, and one more than the last that can be asked for.
+const CLASS: u8 = 1;
+const CLASSES: u8 = 64;
+
+const NO_CLASS: &[u8] = b"BADCLASS invalid class id\r\n";
+const DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
+const UNKNOWN: &[u8] = b"ERROR\r\n";
+
+/// What a client wants.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Command {
+    Enable,
+    Disable,
+    /// Nothing that would have to be done here.
+    Done,
+    Dump(Walk),
+}
+
+/// How items are told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Format {
+    Meta,
+    /// As requests.
+    Get,
+}
+
+/// A dump under way: where the next piece begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Walk {
+    format: Format,
+    /// Whose piece it is.
+    pub(super) worker: usize,
+    partition: usize,
+    from: u64,
+    has_items: bool,
+}
+
+/// Whether some of the classes have items; an error where one is none. `all` and `hash` are all.
+fn has_items(classes: &[u8]) -> Result<bool, &'static [u8]> {
+    if classes == b"all" || classes == b"hash" {
+        return Ok(true);
+    }
+    let mut has_items = false;
+    let classes = classes.split(|byte| *byte == b',');
+    for class in classes.filter(|class| !class.is_empty()) {
+        let class = std::str::from_utf8(class).ok();
+        let class = class.and_then(|class| class.parse::<u8>().ok());
+        let class = class.filter(|class| (1..CLASSES).contains(class));
+        has_items |= class.ok_or(NO_CLASS)? == CLASS;
+    }
+    Ok(has_items)
+}
+
+fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+impl Command {
+    /// Reads the words after `lru_crawler`; an error is its text.
+    pub(super) fn parse(
+        mut words: Words<'_>,
+        dialect: Dialect,
+        is_enabled: bool,
+        may_dump: bool,
+    ) -> Result<Self, &'static [u8]> {
+        let name = words.next().ok_or(UNKNOWN)?;
+        let argument = words.next();
+        if words.next().is_some() {
+            return Err(UNKNOWN);
+        }
+        let format = match (name, argument) {
+            // As memcached answers where it runs already.
+            (b"enable", None) if is_enabled => {
+                return Err(b"ERROR failed to start lru crawler thread\r\n");
+            }
+            (b"enable", None) => return Ok(Self::Enable),
+            (b"disable", None) => return Ok(Self::Disable),
+            (b"sleep" | b"tocrawl", Some(word)) => {
+                let bad = b"CLIENT_ERROR bad command line format\r\n";
+                let number = number::<u32>(word).ok_or(&bad[..])?;
+                return match number > 1_000_000 && name == b"sleep" {
+                    true => Err(b"CLIENT_ERROR sleep must be one second or less\r\n"),
+                    false => Ok(Self::Done),
+                };
+            }
+            (b"crawl", Some(_)) => None,
+            (b"metadump", Some(_)) => Some(Format::Meta),
+            (b"mgdump", Some(_)) if dialect == Dialect::Later => Some(Format::Get),
+            _ => return Err(UNKNOWN),
+        };
+        if !is_enabled {
+            return Err(DISABLED);
+        }
+        if format.is_some() && !may_dump {
+            return Err(b"ERROR metadump not allowed\r\n");
+        }
+        let has_items = has_items(argument.unwrap_or_default())?;
+        Ok(match format {
+            None => Self::Done,
+            Some(format) => Self::Dump(Walk {
+                format,
+                worker: 0,
+                partition: 0,
+                from: 0,
+                has_items,
+            }),
+        })
+    }
+}
+
+impl Walk {
+    /// Whether all pieces have come, of so many workers.
+    pub(super) fn is_over(&self, workers: usize) -> bool {
+        !self.has_items || self.worker == workers
+    }
+
+    /// What ends the reply.
+    pub(super) fn end(&self) -> &'static [u8] {
+        match self.format {
+            Format::Meta => b"END\r\n",
+            Format::Get => b"EN\r\n",
+        }
+    }
+
+    /// The text by which the next piece is asked for: a client's has fewer words.
+    pub(super) fn text(&self) -> String {
+        let format = match self.format {
+            Format::Meta => "metadump",
+            Format::Get => "mgdump",
+        };
+        format!(
+            "lru_crawler {format} all {} {}\r\n",
+            self.partition, self.from
+        )
+    }
+
+    fn of_text(mut words: Words<'_>) -> Option<Self> {
+        let format = match words.next()? {
+            b"metadump" => Format::Meta,
+            b"mgdump" => Format::Get,
+            _ => return None,
+        };
+        Some(Self {
+            format,
+            worker: 0,
+            partition: number(words.nth(1)?)?,
+            from: number(words.next()?)?,
+            has_items: true,
+        })
+    }
+
+    /// Takes a worker's answer: a line that says where it goes on, unless that was all, and the piece,
+    /// which is returned.
+    pub(super) fn take<'a>(&mut self, answer: &'a [u8]) -> &'a [u8] {
+        let end = answer.iter().position(|byte| *byte == b'\n');
+        let (line, piece) = answer.split_at(end.map_or(0, |end| end + 1));
+        let mut words = Words::new(line.trim_ascii_end());
+        let mut next = || Some((number(words.next()?)?, number(words.next()?)?));
+        match next() {
+            Some((partition, from)) => (self.partition, self.from) = (partition, from),
+            None => (self.worker, self.partition, self.from) = (self.worker + 1, 0, 0),
+        }
+        piece
+    }
+
+    /// Writes a worker's answer to a text's words.
+    pub(super) fn answer<B: Backend>(words: Words<'_>, core: &mut Core<B>, out: &mut Vec<u8>) {
+        let next = Self::of_text(words).and_then(|walk| walk.write(core, out));
+        let line = next.map_or(String::new(), |(partition, from)| {
+            format!("{partition} {from}")
+        });
+        out.splice(0..0, line.into_bytes().into_iter().chain([b'\n']));
+    }
+
+    /// Writes a piece; says where the next one begins.
+    fn write<B: Backend>(self, core: &mut Core<B>, out: &mut Vec<u8>) -> Option<(usize, u64)> {
+        let mut stretches = 0;
+        let mut line = String::new();
+        for index in self.partition..core.backend.partition_count() {
+            if !core.backend.is_here(index) {
+                continue;
+            }
+            let partition = core.backend.partition(index);
+            let mut next = Some(if index == self.partition {
+                self.from
+            } else {
+                0
+            });
+            while let Some(from) = next {
+                if out.len() >= PIECE_BYTES || stretches == STRETCHES_MAX {
+                    return Some((index, from));
+                }
+                stretches += 1;
+                next = partition.walk(from, &mut |key, item| match self.format {
+                    Format::Meta => {
+                        line.clear();
+                        write_meta(&mut line, key, item);
+                        out.extend_from_slice(line.as_bytes());
+                    }
+                    Format::Get => write_get(out, key, item),
+                });
+            }
+        }
+        None
+    }
+}
+
+fn write_meta(line: &mut String, key: &[u8], item: &Item) {
+    line.push_str("key=");
+    for byte in key {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                line.push(char::from(*byte));
+            }
+            _ => write!(line, "%{byte:02X}").expect("a string takes all"),
+        }
+    }
+    let expiry = match item.expiry {
+        NEVER => -1,
+        expiry => i64::from(expiry),
+    };
+    let fetched = if item.was_hit { "yes" } else { "no" };
+    let bytes = Limits::item_bytes(key.len(), item.client_flags, item.value_bytes as usize);
+    let (last_use, cas) = (item.last_use, item.cas);
+    writeln!(
+        line,
+        " exp={expiry} la={last_use} cas={cas} fetch={fetched} cls={CLASS} size={bytes}"
+    )
+    .expect("a string takes all");
+}
+
+fn write_get(out: &mut Vec<u8>, key: &[u8], item: &Item) {
+    out.extend_from_slice(b"mg ");
+    if item.marks.has(Marks::KEY_BASE64) {
+        encode_base64(out, key);
+        out.extend_from_slice(b" b");
+    } else {
+        out.extend_from_slice(key);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_dump_goes_on_is_said_and_understood() {
+        let dump = |text: &str| {
+            let words = Words::new(text.as_bytes());
+            Command::parse(words, Dialect::Later, true, true)
+        };
+        let Ok(Command::Dump(mut walk)) = dump("mgdump 7,1") else {
+            panic!("is a dump");
+        };
+        assert_eq!(walk.take(b"3 18446744073709551615\nmg a\r\n"), b"mg a\r\n");
+        let text = walk.text();
+        let words = Words::new(
+            text.trim_end()
+                .strip_prefix("lru_crawler ")
+                .unwrap()
+                .as_bytes(),
+        );
+        assert_eq!(Walk::of_text(words), Some(walk));
+        assert!(dump(std::str::from_utf8(words.rest()).unwrap()).is_err());
+        assert_eq!(walk.take(b"\nmg b\r\n"), b"mg b\r\n");
+        assert!((walk.worker, walk.partition, walk.from) == (1, 0, 0) && walk.is_over(1));
+        assert!(matches!(dump("metadump 2,1,"), Ok(Command::Dump(walk)) if !walk.is_over(1)));
+        assert!(matches!(dump("metadump 2"), Ok(Command::Dump(walk)) if walk.is_over(1)));
+        let is_known = Command::parse(Words::new(b"mgdump all"), Dialect::V1_6_18, true, true);
+        assert_eq!(is_known, Err(UNKNOWN));
+    }
+}

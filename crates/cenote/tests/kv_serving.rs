@@ -392,3 +392,51 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
     let remote = run(&["kv", "node", "--help"]).expect(0);
     assert!(remote.stdout.contains("--allow-remote"));
 }
+
+/// What memcached_exporter reads of `stats`, `stats slabs` and `stats items`, without what it takes as
+/// absent where a server has no segmented LRU, no disk and no proxy.
+const GENERAL: &str = "uptime time version cas_badval cmd_flush cmd_set rusage_user rusage_system bytes limit_maxbytes \
+    curr_items total_items bytes_read bytes_written curr_connections total_connections rejected_connections conn_yields \
+    listen_disabled_num evictions reclaimed store_too_large store_no_memory total_malloced accepting_conns \
+    get_hits get_misses delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses \
+    touch_hits touch_misses";
+const OF_SLABS: &str = "get_hits delete_hits incr_hits decr_hits cas_hits touch_hits cas_badval cmd_set chunk_size \
+    chunks_per_page total_pages total_chunks used_chunks free_chunks free_chunks_end mem_requested";
+const OF_ITEMS: &str = "number evicted evicted_unfetched expired_unfetched outofmemory reclaimed";
+
+#[test]
+fn memcacheds_exporter_finds_what_it_reads() {
+    let Some(well) = Well::up(&GROUPS) else {
+        return;
+    };
+    let mut stream = TcpStream::connect(well.clients()[1]).expect("it listens");
+    let sets: String = (0..20)
+        .map(|key| format!("set k{key} 0 0 1\r\n1\r\n"))
+        .collect();
+    ask(&mut stream, &(sets + "mn\r\n"));
+    let mut check = |command: &str, before: usize, names: &str| {
+        let said = ask(&mut stream, &format!("{command}\r\nmn\r\n"));
+        let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split(' ').collect()).collect();
+        for name in names.split_whitespace() {
+            let is_it = |words: &&Vec<&str>| {
+                let mut parts = words.get(1).map_or("", |word| word).split(':').skip(before);
+                words.len() == 3 && parts.next() == Some(name) && parts.next().is_none()
+            };
+            let found = lines.iter().find(is_it);
+            let found = found.unwrap_or_else(|| panic!("{name} is not in {said}"));
+            assert!(
+                name == "version" || found[2].parse::<f64>().is_ok(),
+                "{found:?}"
+            );
+        }
+        lines
+            .iter()
+            .filter(|words| words[0] == "STAT")
+            .all(|words| matches!(words.len(), 3 | 4))
+    };
+    check("stats", 0, GENERAL);
+    check("stats slabs", 1, OF_SLABS);
+    check("stats items", 2, OF_ITEMS);
+    // Of settings it can read no other line than these.
+    assert!(check("stats settings", 0, "maxconns"));
+}

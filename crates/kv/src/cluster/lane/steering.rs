@@ -310,11 +310,10 @@ impl Lane {
                 dead: &dead,
             };
             let homes = self.shared.homes(seat.group);
+            let leave = self.shared.leave();
             let seat = &mut self.seats[at];
             seat.steering.note_newcomers(&view, now);
             seat.steering.look(&seat.member, &view, now);
-            let leave = self.shared.leave();
-            let seat = &mut self.seats[at];
             let accused = seat.member.take_accused();
             for process in accused {
                 tracing::error!(%process, group = seat.group, "says what cannot be");

@@ -59,7 +59,7 @@ impl Member {
                 if backup.acked < last && self.shape.service == Service::Online {
                     owes(backup.process, Word::Ack(backup.acked));
                 }
-                if backup.probe.is_some() {
+                if !backup.probes.is_empty() {
                     owes(backup.process, Word::Answer(backup.answered));
                 }
             }

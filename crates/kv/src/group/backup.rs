@@ -1,5 +1,7 @@
 //! What an owner knows of one of its backups.
 
+use std::collections::VecDeque;
+
 use super::message::Lacks;
 use super::process::Process;
 use super::replica::Xid;
@@ -27,7 +29,7 @@ pub(super) struct Backup {
     /// When the last probe was sent that it has answered in this view, in nanoseconds.
     pub(super) answered: Option<u64>,
     /// Probes that it has not answered: (number, when sent).
-    pub(super) probe: Option<(u64, u64)>,
+    pub(super) probes: VecDeque<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,7 +73,7 @@ impl Backup {
             lacks: Lacks::NOTHING,
             in_flight: 0,
             answered: None,
-            probe: None,
+            probes: VecDeque::new(),
         }
     }
 
@@ -93,6 +95,6 @@ impl Backup {
     pub(super) fn forget_link(&mut self) {
         self.is_heard = false;
         self.in_flight = 0;
-        self.probe = None;
+        self.probes.clear();
     }
 }

@@ -126,10 +126,11 @@ impl Member {
         let parity = view.slot_of(self.me).map(Place::Parity);
         let mut places = data.chain(parity);
         match places.find_map(|place| Some((place, spare(place)?))) {
-            // Where something is missing it is needed there first.
-            Some((place, process)) => return view.with_heir(place, process),
-            None if leave == Leave::Whole && !view.is_whole() => return None,
-            None => {}
+            Some((place, process)) if view.is_whole() => return view.with_heir(place, process),
+            // Where something is missing a spare is needed there first, if anybody can be helped by it.
+            Some(_) if view.lost() == 0 => return None,
+            _ if leave == Leave::Whole && !view.is_whole() => return None,
+            _ => {}
         }
         let released = view.with_released(self.me)?;
         let is_served = |owned: &Owned| owned.is_served(now);

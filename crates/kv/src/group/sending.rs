@@ -15,6 +15,9 @@ pub const LEASE_NS: u64 = 100_000_000;
 pub(super) const LEASE_WAIT_NS: u64 = LEASE_NS + LEASE_NS / 100;
 /// How much of a lease is left when the next one is asked for.
 const PROBE_AFTER_NS: u64 = LEASE_NS / 4;
+/// Probes that one backup has not answered: as many as are sent in 1.6 s. A round trip may be longer than
+/// the time between two.
+const PROBES_MAX: usize = 64;
 /// For how long leases are renewed after the last time that one was needed.
 const WANTED_NS: u64 = 1_000_000_000;
 /// Messages of what it lacks that are under way to one backup.
@@ -63,11 +66,10 @@ impl Owner {
     /// A parity has answered.
     pub(super) fn on_answer(&mut self, from: Process, number: u64) {
         if let Some(backup) = self.backups.iter_mut().find(|known| known.process == from)
-            && let Some((asked, at)) = backup.probe
-            && asked == number
+            && let Some(index) = backup.probes.iter().position(|(asked, _)| *asked == number)
         {
-            backup.answered = Some(at);
-            backup.probe = None;
+            // Those before it were answered, too, or will not be.
+            backup.answered = backup.probes.drain(..=index).last().map(|(_, at)| at);
         }
     }
 
@@ -93,7 +95,7 @@ impl Owner {
     pub(super) fn give_up_lease(&mut self) {
         for backup in &mut self.backups {
             backup.answered = None;
-            backup.probe = None;
+            backup.probes.clear();
         }
     }
 
@@ -234,11 +236,15 @@ impl Owner {
             return;
         }
         let backup = &mut self.backups[index];
-        let asked = backup.probe.map(|(_, at)| at).or(backup.answered);
+        let last = backup.probes.back().copied();
+        let asked = last.map(|(_, at)| at).or(backup.answered);
         let is_due = asked.is_none_or(|at| now.saturating_sub(at) >= PROBE_AFTER_NS);
         if backup.grants_lease() && is_due {
-            let number = backup.probe.map_or(1, |(number, _)| number + 1).max(now);
-            backup.probe = Some((number, now));
+            let number = last.map_or(1, |(number, _)| number + 1).max(now);
+            if backup.probes.len() >= PROBES_MAX {
+                backup.probes.pop_front();
+            }
+            backup.probes.push_back((number, now));
             out.push((backup.process, Message::Probe { number }));
         }
     }

@@ -72,6 +72,8 @@ struct Spread {
     left: usize,
     /// The last error of one.
     answer: Vec<u8>,
+    /// Partitions here that have theirs: what is stored behind a flush is not to go by a second one.
+    flushed: Vec<usize>,
 }
 
 /// What is on its way to another worker.
@@ -317,35 +319,42 @@ impl<B: Backend> Core<B> {
         true
     }
 
-    /// Flushes all partitions of this worker, those of other nodes included unless one of these asks, and
-    /// except where that is not possible now.
+    /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these
+    /// asks. Where one cannot be flushed now, it is tried again.
     fn is_flushed(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
+        // What comes back from a node that owns nothing any more is a part that is waited for already.
+        let spread = self.spreads.entry(ticket).or_insert(Spread {
+            left: 1,
+            ..Spread::default()
+        });
+        let mut flushed = mem::take(&mut spread.flushed);
         let mut waits = Vec::new();
+        let mut is_done = true;
         for index in 0..self.backend.partition_count() {
-            if !self.backend.is_here(index) {
+            if !self.backend.is_here(index) || flushed.contains(&index) {
                 continue;
             }
             let partition = self.backend.partition(index);
             match partition.propose(0, &[], Change::Flush { at }) {
-                Ok(xid) if xid > partition.committed_xid() => waits.push((index, xid)),
-                Ok(_) => {}
+                Ok(xid) => {
+                    flushed.push(index);
+                    if xid > partition.committed_xid() {
+                        waits.push((index, xid));
+                    }
+                }
                 Err(refusal) => {
                     self.backend.on_refusal(index, refusal);
-                    return false;
+                    is_done = false;
                 }
             }
         }
         let nodes = match ticket.asker {
-            Asker::Worker(_) => self.backend.nodes(),
-            Asker::Node(_) => Vec::new(),
+            Asker::Worker(_) if is_done => self.backend.nodes(),
+            _ => Vec::new(),
         };
-        // What comes back from a node that owns nothing any more is a part that is waited for already.
-        let spread = self.spreads.entry(ticket);
-        let spread = spread.or_insert(Spread {
-            left: 1,
-            answer: Vec::new(),
-        });
+        let spread = self.spreads.entry(ticket).or_default();
+        spread.flushed = flushed;
         spread.left += waits.len() + nodes.len();
         for (index, xid) in waits {
             self.hold(index, xid, ticket, Vec::new());
@@ -353,8 +362,10 @@ impl<B: Backend> Core<B> {
         for node in nodes {
             self.backend.forward(node, ticket, text);
         }
-        self.deliver(ticket, b"");
-        true
+        if is_done {
+            self.deliver(ticket, b"");
+        }
+        is_done
     }
 
     fn deliver_scratch(&mut self, ticket: Ticket) {

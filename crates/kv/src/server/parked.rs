@@ -5,6 +5,9 @@ use std::collections::{HashMap, VecDeque};
 
 use super::batch::{Asker, Ticket};
 
+/// What a request takes beside its text.
+pub(super) const ENTRY_BYTES: usize = 128;
+
 /// A client, wherever it is.
 pub(super) type Who = (Asker, u32, u32);
 
@@ -32,7 +35,7 @@ pub(super) struct Parking {
 impl Parked {
     fn counted(&self) -> usize {
         match self.ticket.asker {
-            Asker::Worker(_) => self.text.len(),
+            Asker::Worker(_) => ENTRY_BYTES + self.text.len(),
             Asker::Node(_) => 0,
         }
     }
@@ -98,7 +101,7 @@ mod tests {
                 prop_assert_eq!(parking.has(who(&ticket)), is_there);
                 prop_assert_eq!(parking.is_empty(), expected.is_empty());
                 let own = expected.iter().filter(|other| other.asker == Asker::Worker(0));
-                prop_assert_eq!(parking.bytes(), 7 * own.count());
+                prop_assert_eq!(parking.bytes(), (ENTRY_BYTES + 7) * own.count());
                 prop_assert_eq!(parking.counts.values().sum::<usize>(), expected.len());
             }
         }

@@ -491,3 +491,34 @@ fn changes_wait_for_a_recovery_only_where_that_is_wanted() {
     assert_eq!(commits_around_a_recovery(Service::Online), [2, 2]);
     assert_eq!(commits_around_a_recovery(Service::Blocked), [1, 2]);
 }
+
+#[test]
+fn reads_go_on_where_a_round_trip_takes_longer_than_the_time_between_two_questions() {
+    const STEP_NS: u64 = 25_000_000;
+    let mut group = Group::new();
+    let mut late = Vec::new();
+    for _ in 0..20 {
+        group.now += STEP_NS;
+        let now = group.now;
+        let mut said = Vec::new();
+        for (from, member) in &mut group.members {
+            member.flush(now, false);
+            let messages = member.take_messages().into_iter();
+            said.extend(messages.map(|message| (*from, message)));
+        }
+        let is_answer = |(_, outgoing): &(Process, Outgoing)| {
+            matches!(outgoing.message, Message::Answer { .. })
+        };
+        let (answers, mut said): (Vec<_>, Vec<_>) = said.into_iter().partition(is_answer);
+        late.push(answers);
+        // Those of two steps ago arrive.
+        if late.len() > 2 {
+            said.extend(late.remove(0));
+        }
+        for (from, outgoing) in said {
+            let member = group.members.get_mut(&outgoing.to).expect("it lives");
+            member.handle(from, outgoing.view, outgoing.message, now);
+        }
+        assert!(group.member(0).may_read(0, now));
+    }
+}

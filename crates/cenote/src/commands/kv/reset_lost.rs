@@ -18,7 +18,8 @@ use crate::failure::{DONE, Failure, NOT_WHOLE};
 A partition is lost where more nodes of its group are gone for good than the code bears (cenote kv
 status says so): its items cannot come back, gets find nothing and changes are refused. This gives
 each such partition to a node that has no place in its group, without items. Start nodes for it
-first: cenote kv join.
+first: cenote kv join. And see that the lost nodes have ended: a part of the cluster that was only
+cut off would still serve what it has, and drops what it took since when it is back.
 
 Exit code: 0: nothing is lost any more; 3: a node is missing, or the rest of the group is not ready.")]
 pub struct Args {
@@ -60,37 +61,44 @@ pub fn run(args: &Args) -> Result<u8> {
         .group
         .map_or(0..config.groups, |group| group..group + 1);
     let deadline = Instant::now() + Duration::from_secs(args.limit);
-    let mut is_whole = true;
-    for group in groups {
-        is_whole &= reset(&found, group, &homes(group), &names, deadline)?;
+    let mut left: Vec<usize> = groups.collect();
+    loop {
+        let mut reasons = Vec::new();
+        for group in std::mem::take(&mut left) {
+            if let Some(why) = reset(&found, group, &homes(group), &names)? {
+                left.push(group);
+                reasons.push(format!("group {group}: {why}"));
+            }
+        }
+        if left.is_empty() {
+            return Ok(DONE);
+        }
+        if Instant::now() >= deadline {
+            reasons.iter().for_each(|why| println!("{why}"));
+            return Ok(NOT_WHOLE);
+        }
+        std::thread::sleep(STEP);
     }
-    Ok(if is_whole { DONE } else { NOT_WHOLE })
 }
 
-/// Whether nothing of a group is lost any more.
+/// Why something of a group is lost still; none: nothing is.
 fn reset(
     found: &Found,
     group: usize,
     homes: &[u32],
     names: &[(NodeId, String)],
-    deadline: Instant,
-) -> Result<bool> {
+) -> Result<Option<&'static str>> {
     loop {
-        let why = match found.place.begin_anew(&found.etcd, group, homes)? {
-            Anew::Nothing => return Ok(true),
+        return Ok(match found.place.begin_anew(&found.etcd, group, homes)? {
+            Anew::Nothing => None,
             Anew::Begun { partition, process } => {
                 let name = names.iter().find(|(node, _)| node.0 == process.node);
                 let name = name.map_or("a node", |(_, name)| name.as_str());
                 println!("{group}.{partition} begins anew on {name}, empty");
                 continue;
             }
-            Anew::NoNode => "no node without a place in it; try: cenote kv join",
-            Anew::NotCalm => "what is left of it is not whole; try: cenote kv status",
-        };
-        if Instant::now() >= deadline {
-            println!("group {group}: {why}");
-            return Ok(false);
-        }
-        std::thread::sleep(STEP);
+            Anew::NoNode => Some("no node without a place in it; try: cenote kv join"),
+            Anew::NotCalm => Some("what is left of it is not whole; try: cenote kv status"),
+        });
     }
 }

@@ -86,15 +86,19 @@ impl Steering {
             self.wished = None;
         }
         self.noticed = None;
+        // Of an older view: whoever is in the new one owes nothing yet.
+        self.hung.clear();
     }
 
     /// Remembers who was to have a place and is not in the view any more.
     fn note_newcomers(&mut self, view: &View, now: u64) {
         let present = view.newcomers();
         for process in std::mem::replace(&mut self.newcomers, present) {
+            let is_newcomer = self.newcomers.contains(&process);
+            let before = self.tried.iter().position(|tried| tried.process == process);
+            let before = before.filter(|_| !is_newcomer);
+            let before = before.and_then(|index| self.tried.remove(index));
             if !view.has(process) {
-                let before = self.tried.iter().position(|tried| tried.process == process);
-                let before = before.and_then(|index| self.tried.remove(index));
                 self.tried.truncate(TRIED_MAX - 1);
                 self.tried.push_front(Tried {
                     process,

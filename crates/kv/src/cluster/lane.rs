@@ -419,8 +419,7 @@ impl Backend for Lane {
     fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]> {
         let (seat, partition) = self.place(index);
         let view = self.seats[seat].member.view()?;
-        let is_lost = matches!(view.partitions[partition], view::Partition::Lost);
-        is_lost.then(|| forwarding::loss(text))
+        view.is_lost(partition).then(|| forwarding::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {

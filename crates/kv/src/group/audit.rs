@@ -61,7 +61,6 @@ pub enum Disagreement {
 /// # Errors
 /// The first [`Disagreement`].
 pub fn audit(view: &View, members: &[&Member]) -> Result<(), Disagreement> {
-    let is_left = |index: &usize| view.lost() >> index & 1 == 0;
     let owner_of = |index: usize| {
         let Partition::Home(process) = view.partitions[index] else {
             return None;
@@ -70,7 +69,7 @@ pub fn audit(view: &View, members: &[&Member]) -> Result<(), Disagreement> {
         Some(&member.owners.get(&index)?.owner)
     };
     let owners: Vec<&super::owner::Owner> = (0..view.partitions.len())
-        .filter(is_left)
+        .filter(|index| !view.is_lost(*index))
         .map(|index| {
             owner_of(index).ok_or_else(|| Disagreement::Absent {
                 what: format!("partition {index}"),

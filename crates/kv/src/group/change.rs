@@ -99,8 +99,7 @@ impl View {
 
     /// A process begins a lost partition anew: it has nothing, and all others forget what they had of it.
     pub fn with_anew(&self, partition: usize, process: Process) -> Option<Self> {
-        let is_lost = matches!(self.partitions[partition], Partition::Lost);
-        if !is_lost || !self.is_calm() || self.has(process) {
+        if !self.is_lost(partition) || !self.is_calm() || self.has(process) {
             return None;
         }
         let mut view = self.next();

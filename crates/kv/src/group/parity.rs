@@ -90,7 +90,7 @@ impl Stream {
     /// That of a partition as a view begins it: of a lost one there is nothing to be told.
     fn of(view: &View, partition: usize, region_bytes: u64, is_joining: bool) -> Self {
         let begun = view.begun[partition];
-        match is_joining && view.lost() >> partition & 1 == 0 {
+        match is_joining && !view.is_lost(partition) {
             true => Self::joining(region_bytes, begun, true),
             false => Self::new(region_bytes, begun),
         }
@@ -245,8 +245,7 @@ impl Parity {
         self.held = None;
         self.regions.iter().for_each(|region| region.clear());
         for (partition, stream) in self.streams.iter_mut().enumerate() {
-            let is_lost = view.lost() >> partition & 1 == 1;
-            stream.units_from = (!is_lost).then_some(0);
+            stream.units_from = (!view.is_lost(partition)).then_some(0);
         }
         self.forget_attempts();
     }

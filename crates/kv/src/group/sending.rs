@@ -69,7 +69,7 @@ impl Owner {
             && let Some(index) = backup.probes.iter().position(|(asked, _)| *asked == number)
         {
             // Those before it were answered, too, or will not be.
-            backup.answered = backup.probes.drain(..=index).last().map(|(_, at)| at);
+            backup.answered = backup.probes.drain(..=index).next_back().map(|(_, at)| at);
         }
     }
 

@@ -260,6 +260,11 @@ impl View {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
+    /// Whether nobody has a partition any more.
+    pub fn is_lost(&self, partition: usize) -> bool {
+        self.partitions[partition] == Partition::Lost
+    }
+
     /// Whether values of partitions that were lost since are in what the parity of a slot was made of: nothing
     /// can be recovered from it then.
     pub fn is_spoilt(&self, slot: usize) -> bool {

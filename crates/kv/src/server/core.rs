@@ -76,6 +76,23 @@ struct Spread {
     flushed: Vec<usize>,
 }
 
+/// Bytes of answers that wait for an operation.
+#[derive(Default)]
+struct Held {
+    /// Of clients of this process, whether they are still there or have gone.
+    clients: usize,
+    nodes: usize,
+}
+
+impl Held {
+    fn of(&mut self, ticket: &Ticket) -> &mut usize {
+        match ticket.asker {
+            Asker::Worker(_) => &mut self.clients,
+            Asker::Node(_) => &mut self.nodes,
+        }
+    }
+}
+
 /// What is on its way to another worker.
 #[derive(Default)]
 struct Outgoing {
@@ -99,8 +116,7 @@ pub(super) struct Core<B: Backend> {
     order: u64,
     spreads: HashMap<Ticket, Spread>,
     parked: Parking,
-    /// Of answers to other nodes that wait for an operation.
-    held_bytes: usize,
+    held: Held,
     /// For clients of this worker.
     answers: Batch,
     scratch: Vec<u8>,
@@ -128,7 +144,7 @@ impl<B: Backend> Core<B> {
             order: 0,
             spreads: HashMap::new(),
             parked: Parking::default(),
-            held_bytes: 0,
+            held: Held::default(),
             answers: Batch::default(),
             scratch: Vec::new(),
             empty: Vec::new(),
@@ -170,7 +186,7 @@ impl<B: Backend> Core<B> {
 
     /// Counts the requests that are under way: those of all workers, as they share their memory.
     pub(super) fn count_elsewhere(&mut self) {
-        let bytes = self.backend.asked_bytes() + self.parked.bytes();
+        let bytes = self.backend.asked_bytes() + self.parked.bytes() + self.held.clients;
         self.traffic().asked_bytes.set(bytes as u64);
         let workers = &self.shared.workers;
         let all = workers
@@ -206,7 +222,7 @@ impl<B: Backend> Core<B> {
             self.tenures.resize(partition + 1, 0);
         }
         let tenure = self.backend.tenure(partition);
-        self.held_bytes += held_bytes(&ticket, &answer);
+        *self.held.of(&ticket) += answer.len();
         self.waiting[partition].push(Reverse(Waiting {
             xid,
             tenure,
@@ -238,7 +254,7 @@ impl<B: Backend> Core<B> {
     /// Serves a request, unless that is not possible now.
     fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
         let is_of_node = matches!(ticket.asker, Asker::Node(_));
-        if is_of_node && !self.backend.has_room_for_answers(self.held_bytes) {
+        if is_of_node && !self.backend.has_room_for_answers(self.held.nodes) {
             return false;
         }
         let mut parser = Parser::new(*self.engine.limits());
@@ -460,7 +476,7 @@ impl<B: Backend> Core<B> {
                 let Some(Reverse(waiting)) = self.waiting[index].pop() else {
                     break;
                 };
-                self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
+                *self.held.of(&waiting.ticket) -= waiting.answer.len();
                 self.deliver(waiting.ticket, &waiting.answer);
             }
         }
@@ -474,7 +490,7 @@ impl<B: Backend> Core<B> {
                 self.waiting[index].push(Reverse(waiting));
                 continue;
             }
-            self.held_bytes -= held_bytes(&waiting.ticket, &waiting.answer);
+            *self.held.of(&waiting.ticket) -= waiting.answer.len();
             waiting.answer.clear();
             waiting.answer.extend_from_slice(UNKNOWN);
             self.deliver(waiting.ticket, &waiting.answer);
@@ -529,14 +545,6 @@ impl<B: Backend> Core<B> {
             }
         }
         is_all
-    }
-}
-
-/// What an answer counts that is held for another node. Clients of this one are counted by themselves.
-fn held_bytes(ticket: &Ticket, answer: &[u8]) -> usize {
-    match ticket.asker {
-        Asker::Worker(_) => 0,
-        Asker::Node(_) => answer.len(),
     }
 }
 

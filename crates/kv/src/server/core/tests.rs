@@ -383,6 +383,12 @@ fn what_lies_elsewhere_leaves_less_room_to_clients() {
     assert!(bench.core.has_room(0, max / 2) && !bench.core.has_room(0, max / 2 + 1));
     bench.core.parked.pop();
     assert!(bench.core.has_room(0, max + 1));
+    // So does what is told when an operation is committed.
+    bench.core.hold(0, 1, ticket, vec![0; max]);
+    assert!(bench.core.has_room(0, max / 2) && !bench.core.has_room(0, max / 2 + 1));
+    bench.core.backend.partition.committed = 1;
+    bench.core.settle();
+    assert!(bench.core.has_room(0, max + 1));
 }
 
 #[test]
@@ -411,7 +417,7 @@ fn a_node_that_does_not_read_its_answers_is_not_served_more() {
         bench.core.backend.answered,
         [&b"STORED\r\n"[..], value, value]
     );
-    assert_eq!(bench.core.held_bytes, 0);
+    assert_eq!(bench.core.held.nodes, 0);
 }
 
 #[test]

@@ -117,6 +117,8 @@ pub(super) struct Core<B: Backend> {
     spreads: HashMap<Ticket, Spread>,
     parked: Parking,
     held: Held,
+    /// What is under way at other workers.
+    others_asked: usize,
     /// For clients of this worker.
     answers: Batch,
     scratch: Vec<u8>,
@@ -145,6 +147,7 @@ impl<B: Backend> Core<B> {
             spreads: HashMap::new(),
             parked: Parking::default(),
             held: Held::default(),
+            others_asked: 0,
             answers: Batch::default(),
             scratch: Vec::new(),
             empty: Vec::new(),
@@ -180,20 +183,29 @@ impl<B: Backend> Core<B> {
 
     /// Whether there is memory for a client's next request: see [`Buffers::has_room`].
     pub(super) fn has_room(&mut self, own: usize, wanted: usize) -> bool {
-        self.count_elsewhere();
+        self.set_elsewhere();
         self.clients.has_room(own, wanted)
     }
 
-    /// Counts the requests that are under way: those of all workers, as they share their memory.
+    /// Looks at what is under way at other workers, as all share their memory; once a turn.
     pub(super) fn count_elsewhere(&mut self) {
-        let bytes = self.backend.asked_bytes() + self.parked.bytes() + self.held.clients;
-        self.traffic().asked_bytes.set(bytes as u64);
-        let workers = &self.shared.workers;
-        let all = workers
-            .iter()
-            .map(|worker| worker.traffic.asked_bytes.read());
+        let own = self.under_way();
+        self.traffic().asked_bytes.set(own as u64);
+        let workers = self.shared.workers.iter();
+        let all = workers.map(|worker| worker.traffic.asked_bytes.read());
         let all = usize::try_from(all.sum::<u64>()).unwrap_or(usize::MAX);
-        self.clients.set_elsewhere(all / workers.len());
+        self.others_asked = all.saturating_sub(own);
+        self.set_elsewhere();
+    }
+
+    fn set_elsewhere(&mut self) {
+        let all = self.others_asked.saturating_add(self.under_way());
+        self.clients.set_elsewhere(all / self.shared.workers.len());
+    }
+
+    /// Bytes of requests and answers of this worker's clients that are neither read nor told.
+    fn under_way(&self) -> usize {
+        self.backend.asked_bytes() + self.parked.bytes() + self.held.clients
     }
 
     /// Sends a request to who serves it, which is not this worker.

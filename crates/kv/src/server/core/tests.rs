@@ -367,6 +367,7 @@ fn what_lies_elsewhere_leaves_less_room_to_clients() {
     let mut has_room = |elsewhere: usize, wanted| {
         other.backend.asked_bytes = elsewhere;
         other.count_elsewhere();
+        bench.core.count_elsewhere();
         bench.core.has_room(0, wanted)
     };
     assert!(has_room(0, max + 1), "nothing is under way");

@@ -187,6 +187,18 @@ impl ClusterConfig {
         Ok(())
     }
 
+    /// Which node plays what by the plan, where `numbers` are those of all nodes that were ever registered;
+    /// `None`: one of the plan never was.
+    #[must_use]
+    pub fn plan(&self, numbers: &[(NodeId, String)]) -> Option<Seats> {
+        let number_of = |name: &String| {
+            let found = numbers.iter().find(|(_, given)| given == name);
+            found.map(|(node, _)| *node)
+        };
+        let nodes: Option<Vec<NodeId>> = self.nodes.iter().map(number_of).collect();
+        Seats::plan(self.code, self.groups, &nodes?).ok()
+    }
+
     /// What a node plays by the plan; of nodes that play different roles the most.
     #[must_use]
     pub fn roles(&self) -> Roles {

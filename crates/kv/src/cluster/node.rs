@@ -37,7 +37,6 @@ use super::detector::{Detector, Settings, State};
 use super::etcd::{Change, Credentials, Entry, Etcd, EtcdError, Watch};
 use super::handshake::Hello;
 use super::lane::{Lane, Order, Parts, Registered};
-use super::layout::Seats;
 use super::links::Links;
 use crate::group::process::Process;
 use crate::group::view;
@@ -520,18 +519,11 @@ impl Node {
 /// By group: the nodes of the plan, data first.
 fn plan(etcd: &Etcd, place: &Place, config: &ClusterConfig) -> Result<Vec<Vec<NodeId>>, NodeError> {
     let numbers = place.numbers(etcd)?;
-    let number_of = |name: &String| {
-        let found = numbers.iter().find(|(_, given)| given == name);
-        found.map(|(node, _)| *node)
-    };
-    let nodes: Option<Vec<NodeId>> = config.nodes.iter().map(number_of).collect();
-    let malformed = |why: String| DocumentError::Malformed {
+    let malformed = || DocumentError::Malformed {
         key: place.config(),
-        why,
+        why: "a node of the plan has no number".to_owned(),
     };
-    let nodes = nodes.ok_or_else(|| malformed("a node of the plan has no number".to_owned()))?;
-    let seats = Seats::plan(config.code, config.groups, &nodes);
-    let seats = seats.map_err(|error| malformed(error.to_string()))?;
+    let seats = config.plan(&numbers).ok_or_else(malformed)?;
     let group = |group| seats.group(group).iter().flatten().copied().collect();
     Ok((0..config.groups).map(group).collect())
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::anew::Anew;
-use cenote_kv::cluster::layout::Seats;
 
 use super::place::{Found, Which};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
@@ -45,13 +44,7 @@ pub fn run(args: &Args) -> Result<u8> {
         return Err(Failure::new(what, format!("0 to {}", config.groups - 1)).into());
     }
     let names = found.place.numbers(&found.etcd)?;
-    let planned: Vec<NodeId> = config
-        .nodes
-        .iter()
-        .filter_map(|name| names.iter().find(|(_, given)| given == name))
-        .map(|(node, _)| *node)
-        .collect();
-    let plan = Seats::plan(config.code, config.groups, &planned).ok();
+    let plan = config.plan(&names);
     let homes = |group: usize| -> Vec<u32> {
         let seats = plan.as_ref().map(|plan| plan.group(group));
         let nodes = seats.unwrap_or_default().iter();

@@ -11,7 +11,6 @@ use anyhow::Result;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::ask;
 use cenote_kv::cluster::config::{NodeState, Registration};
-use cenote_kv::cluster::layout::Seats;
 use cenote_kv::cluster::node::{NodeReport, PeerReport, PeerState};
 use serde::Serialize;
 
@@ -129,13 +128,7 @@ pub fn report(found: &Found, limit: Duration) -> Result<Report> {
         let entry = listing.entries.iter().find(|entry| entry.key == key)?;
         Some(Registration::parse(&entry.key, &entry.value))
     };
-    let planned: Vec<NodeId> = config
-        .nodes
-        .iter()
-        .filter_map(|name| names.iter().find(|(_, given)| given == name))
-        .map(|(node, _)| *node)
-        .collect();
-    let plan = Seats::plan(config.code, config.groups, &planned).ok();
+    let plan = config.plan(&names);
     let mut nodes = Vec::new();
     for (node, name) in &names {
         let (registration, error) = match registered(*node) {

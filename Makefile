@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim
 
-.PHONY: help build demo test test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny codegen clean
+.PHONY: help build demo test test-all test-long test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny codegen clean
 
 help: ## This list
 	@echo "Targets:"
@@ -21,9 +21,16 @@ demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	$(CARGO) build --release --locked -p cenote
 	@sh scripts/demo.sh
 
-test: ## Every test, with a plain summary at the end
-	@sh scripts/install-packages.sh build test rdma
-	@sh scripts/test.sh
+test: ## A newcomer's whole check; what failed comes last
+	@sh scripts/install-packages.sh build test
+	@python3 scripts/run-tests.py short
+
+test-all: ## Both, with what failed in either at the end
+	@sh scripts/test-all.sh
+
+test-long: ## The rest: guests, clients in other languages, fresh seeds, soaks
+	@sh scripts/install-packages.sh build test long rdma
+	@python3 scripts/run-tests.py long
 
 test-rdma: ## The rdma backend on soft-RoCE, in a guest; needs no RDMA here
 	@sh scripts/install-packages.sh build test rdma
@@ -45,7 +52,7 @@ bench-apps: ## Unmodified programs that swap to us, and hosts that go under them
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(LONG_BENCHES)
 
-ci: fmt shell clippy doc test deny ## What must pass before a change lands
+ci: fmt shell clippy doc test test-long deny ## What must pass before a change lands
 
 fmt: ## Formatting is rustfmt's
 	$(CARGO) fmt --all --check

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that the named groups need, only those that are missing.
 #
-#   scripts/install-packages.sh GROUP...     groups: build test rdma demo bench apps lint
+#   scripts/install-packages.sh GROUP...     groups: build test long rdma demo bench apps lint
 #   scripts/install-packages.sh --list       every package, its groups and why
 #
 # Without root, or on another system, it says what is missing and what will be left
@@ -13,7 +13,7 @@ packages='
 make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
-fio|test rdma bench|checks every byte over NBD; the load of the benchmarks
+fio|test long rdma bench|checks every byte over NBD; the load of the benchmarks
 libnbd-bin|test demo apps|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root; nbdfuse
 nbdkit|test bench apps|its nbd plugin as a client of ours, its memory plugin as the peer
 qemu-utils|test|qemu-img and qemu-io against our NBD server
@@ -25,16 +25,17 @@ iproute2|test|hosts in network namespaces whose links are cut
 e2fsprogs|test|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
-qemu-system-x86|test rdma|a guest whose kernel has nbd, for a machine without
-nbd-client|test|attaches nbd of the kernel, beside which ublk is measured
-busybox-static|test rdma|the shell of that guest
-cpio|test rdma|packs the files of that guest
+qemu-system-x86|long rdma|a guest whose kernel has nbd, for a machine without
+nbd-client|test long|attaches nbd of the kernel, beside which ublk is measured
+busybox-static|long rdma|the shell of that guest
+cpio|long rdma|packs the files of that guest
 etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its client, cenote kv up
 memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
-golang-go|test|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go
-python3-venv|test|pymemcache and pylibmc, clients of the store
-maven|test|fetches YCSB and spymemcached|mvn
-default-jdk-headless|test|YCSB, a client of the store|javac
+golang-go|test long|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go
+python3|test long|runs the test programs side by side|python3
+python3-venv|long|pymemcache and pylibmc, clients of the store
+maven|long|fetches YCSB and spymemcached|mvn
+default-jdk-headless|long|YCSB, a client of the store|javac
 redis-server|test apps bench|another program whose memory does not fit; another peer
 redis-tools|apps|redis-benchmark, its load
 postgresql|apps|a third one, with pgbench
@@ -47,7 +48,7 @@ libtool|bench|configures ISA-L
 libclang-dev|bench rdma|reads C headers for Rust: of ISA-L, of libibverbs
 cmake|rdma|builds the bindings of libibverbs
 iproute2|rdma|makes a soft-RoCE device, in the guest
-kmod|test rdma|finds the modules that the guest needs
+kmod|long rdma|finds the modules that the guest needs
 ibverbs-providers|rdma|libibverbs and its soft-RoCE part, in the guest
 perftest|rdma|the peer of the rdma benchmark, in the guest
 '

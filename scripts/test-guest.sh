@@ -113,7 +113,7 @@ ip link set lo up
 poweroff -f
 INIT
 chmod +x "$root/init"
-(cd "$root" && find . | cpio --quiet -o -H newc) >"$root.cpio"
+(cd "$root" && find . | cpio --quiet -R 0:0 -o -H newc) >"$root.cpio"
 
 # The processor's clock is the emulator's own, so it is reliable; the kernel would take a slow one.
 # Not tmpfs for the root: programs on it would count as shared memory that can be swapped out.

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs one real client of memcached as a load that checks what it was promised.
 #
-#   tests/clients/run.sh CLIENT SECONDS ADDRESS...    clients: pymemcache pylibmc gomemcache tools ycsb
+#   tests/clients/run.sh CLIENT SECONDS|- ADDRESS...  clients: pymemcache pylibmc gomemcache tools ycsb
 #
+# With "-" for the seconds it goes on until its standard input ends.
 # Any address has to answer for all keys (or be the only one); somebody else may kill nodes
 # meanwhile. Ends with 0 when every acknowledged value was read back right, with 1 when not, with 77
 # and a line "skipped: REASON" when the client cannot be had here. What registries give is kept under

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Writes values by the tools of libmemcached, and reads back what was acknowledged.
 #
-#   tools.sh SECONDS ADDRESS...
+#   tools.sh SECONDS|- ADDRESS...
 #
+# With "-" it writes until its standard input ends.
 # The tools leave no dead server out: since any address answers for all keys, each write asks one
 # address, and after an error the next. Prints one line of JSON; ends with 1 when an acknowledged
 # value is gone or another is in its place.
@@ -36,9 +37,14 @@ with() {
 addresses=$*
 acknowledged=0
 failed=0
-end=$(($(date +%s) + seconds))
 step=0
-while [ "$(date +%s)" -lt "$end" ]; do
+if [ "$seconds" = - ]; then
+    exec 3<&0
+    { cat <&3 >/dev/null; : >"$dir/stop"; } &
+else
+    { sleep "$seconds"; : >"$dir/stop"; } &
+fi
+while [ ! -e "$dir/stop" ]; do
     file=$dir/values/tool-$step
     { printf '%s.' "$step"; head -c $((step * 37 % 4000)) /dev/urandom | base64 -w 0; } >"$file"
     if with memccp "$file"; then

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Loads records by YCSB over spymemcached, updates them, and reads every one back and compares it.
 #
-#   ycsb.sh CLASSPATH SECONDS ADDRESS...
+#   ycsb.sh CLASSPATH SECONDS|- ADDRESS...
 #
+# With "-" it updates until its standard input ends, in rounds of some thousand operations.
 # YCSB makes a record's fields out of its key and compares what it reads with them. Prints one line of
 # JSON; ends with 1 when an insert was acknowledged and its record is gone or differs.
 set -eu
@@ -13,8 +14,13 @@ shift 2
 hosts=$(printf '%s,' "$@")
 hosts=${hosts%,}
 records=2000
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+dir=$(mktemp -d)
+log=$dir/log
+trap 'rm -rf "$dir"' EXIT
+if [ "$seconds" = - ]; then
+    exec 3<&0
+    { cat <&3 >/dev/null; : >"$dir/stop"; } &
+fi
 
 ycsb() { # PHASE PROPERTY...
     phase=$1
@@ -25,7 +31,7 @@ ycsb() { # PHASE PROPERTY...
     java -cp "$classpath" site.ycsb.Client "$phase" -db Memcached -threads 8 \
         -p memcached.hosts="$hosts" -p workload=site.ycsb.workloads.CoreWorkload \
         -p recordcount=$records -p dataintegrity=true -p writeallfields=true \
-        -p fieldlengthdistribution=constant $properties >"$log" 2>&1 || {
+        -p fieldlengthdistribution=constant $properties >"$log" 2>&1 </dev/null || {
         cat "$log" >&2
         exit 1
     }
@@ -39,12 +45,25 @@ count() {
 # `-load` has no limit of time; `-t` is the mixed phase.
 ycsb -load
 inserted=$(count INSERT OK)
-ycsb -t readproportion=0.5 updateproportion=0.5 requestdistribution=zipfian \
-    operationcount=100000000 maxexecutiontime="$seconds"
-updated=$(count UPDATE OK)
-failed=$(($(count UPDATE ERROR) + $(count READ ERROR)))
-lost_meanwhile=$(count READ NOT_FOUND)
-wrong_meanwhile=$(($(count VERIFY ERROR) + $(count VERIFY UNEXPECTED_STATE)))
+updated=0
+failed=0
+lost_meanwhile=0
+wrong_meanwhile=0
+mix() { # PROPERTY...
+    ycsb -t readproportion=0.5 updateproportion=0.5 requestdistribution=zipfian "$@"
+    updated=$((updated + $(count UPDATE OK)))
+    failed=$((failed + $(count UPDATE ERROR) + $(count READ ERROR)))
+    lost_meanwhile=$((lost_meanwhile + $(count READ NOT_FOUND)))
+    wrong_meanwhile=$((wrong_meanwhile + $(count VERIFY ERROR) + $(count VERIFY UNEXPECTED_STATE)))
+}
+if [ "$seconds" = - ]; then
+    while :; do
+        mix operationcount=5000
+        [ ! -e "$dir/stop" ] || break
+    done
+else
+    mix operationcount=100000000 maxexecutiontime="$seconds"
+fi
 ycsb -t readproportion=1 updateproportion=0 requestdistribution=sequential operationcount=$records
 verified=$(count VERIFY OK)
 lost=$(count READ NOT_FOUND)

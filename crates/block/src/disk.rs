@@ -29,6 +29,11 @@ pub trait Disk: Send + Sync + 'static {
     /// A line for people, shown in export lists.
     fn description(&self) -> String;
 
+    /// Whether the next read of a page that was read is faster for it.
+    fn reads_bring_nearer(&self) -> bool {
+        false
+    }
+
     /// Memory that this machine has to spare now, as far as the backing hears of it; 0: none.
     fn spare_bytes(&self) -> u64 {
         0

@@ -50,6 +50,10 @@ impl Disk for VolumeDisk {
         format!("remote memory, {}", self.0.scheme())
     }
 
+    fn reads_bring_nearer(&self) -> bool {
+        self.0.is_backed()
+    }
+
     fn spare_bytes(&self) -> u64 {
         self.0.spare_bytes()
     }

@@ -141,39 +141,46 @@ fn filesystems_live_on_the_device() {
     }
 }
 
-/// This very program in a guest whose kernel has nbd: all the other tests, over that client.
-#[test]
-fn the_kernels_nbd_passes_the_same_tests() {
-    if has_nbd() {
-        println!("skipped: kernel nbd in a guest: this machine has it, the other tests used it");
-        return;
+mod long {
+    use super::*;
+
+    /// This very program in a guest whose kernel has nbd: all the other tests, over that client.
+    #[test]
+    fn the_kernels_nbd_passes_the_same_tests() {
+        if has_nbd() {
+            println!(
+                "skipped: kernel nbd in a guest: this machine has it, the other tests used it"
+            );
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let steps = dir.path().join("steps");
+        let program = std::env::current_exe().unwrap();
+        let name = program.file_name().unwrap().to_str().unwrap();
+        let text =
+            format!("modprobe nbd\nexec {name} --test-threads=1 --nocapture --color=never\n");
+        fs::write(&steps, text).unwrap();
+        let ended = Command::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../scripts/test-guest.sh"
+        ))
+        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
+        .args([&steps, &program])
+        // The guest's processor is emulated: beside other tests this takes more than the usual limit.
+        .env("GUEST_SECONDS", "600")
+        .output()
+        .unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        if ended.status.code() == Some(77) {
+            println!("skipped: kernel nbd in a guest: {last}");
+            return;
+        }
+        // Marked, so that its lines are not taken for this machine's results.
+        text.lines().for_each(|line| println!("guest: {line}"));
+        assert!(ended.status.success(), "{:?}", ended.status);
+        assert!(text.contains("/dev/nbd"), "no device was the kernel's nbd");
     }
-    let dir = tempfile::tempdir().unwrap();
-    let steps = dir.path().join("steps");
-    let program = std::env::current_exe().unwrap();
-    let name = program.file_name().unwrap().to_str().unwrap();
-    let text = format!("modprobe nbd\nexec {name} --test-threads=1 --nocapture --color=never\n");
-    fs::write(&steps, text).unwrap();
-    let ended = Command::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../scripts/test-guest.sh"
-    ))
-    .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
-    .args([&steps, &program])
-    // The guest's processor is emulated: beside other tests this takes more than the usual limit.
-    .env("GUEST_SECONDS", "600")
-    .output()
-    .unwrap();
-    let text = String::from_utf8_lossy(&ended.stdout);
-    let last = text.lines().last().unwrap_or_default();
-    if ended.status.code() == Some(77) {
-        println!("skipped: kernel nbd in a guest: {last}");
-        return;
-    }
-    // Marked, so that its lines are not taken for this machine's results.
-    text.lines().for_each(|line| println!("guest: {line}"));
-    assert!(ended.status.success(), "{:?}", ended.status);
-    assert!(text.contains("/dev/nbd"), "no device was the kernel's nbd");
 }
 
 #[test]

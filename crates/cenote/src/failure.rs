@@ -7,6 +7,8 @@ use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use crate::hints;
+
 /// Done.
 pub const DONE: u8 = 0;
 /// Not done; stderr says why.
@@ -20,7 +22,7 @@ pub const NOT_WHOLE: u8 = 3;
 #[derive(Debug)]
 pub struct Failure {
     what: String,
-    remedy: String,
+    pub(crate) remedy: String,
     code: u8,
 }
 
@@ -54,6 +56,9 @@ impl std::error::Error for Failure {}
 /// Prints the error and its way out; the exit code it asks for.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
+    let said = failure.map(|failure| failure.remedy.clone());
+    let remedy = said.filter(|said| !said.is_empty());
+    let remedy = remedy.or_else(|| hints::of(error));
     let (bold, plain) = if colours() {
         ("\x1b[1;31m", "\x1b[0m")
     } else {
@@ -61,8 +66,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     };
     let mut out = std::io::stderr().lock();
     let mut text = format!("{bold}error:{plain} {}\n", chain(error));
-    if let Some(failure) = failure.filter(|failure| !failure.remedy.is_empty()) {
-        text.push_str(&format!("  try: {}\n", failure.remedy));
+    if let Some(remedy) = remedy {
+        text.push_str(&format!("  try: {remedy}\n"));
     }
     if out.write_all(text.as_bytes()).is_err() {
         return ExitCode::from(FAILED);

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use crate::failure::Failure;
+
 /// Lock memory beyond the limit.
 pub const CAP_IPC_LOCK: u32 = 14;
 /// Turn swap on, mount.
@@ -52,6 +54,21 @@ pub fn soft(limit: Limit) -> Option<u64> {
 /// How far the limit in force can be raised; `None` means unlimited.
 pub fn hard(limit: Limit) -> Option<u64> {
     finite(read(limit).rlim_max)
+}
+
+/// Refuses what would need more descriptors than this process may have; who listens or connects by
+/// the fabric raises the limit in force as far as it may.
+///
+/// # Errors
+/// It would.
+pub fn check_open_files(who: &str, needed: u64) -> Result<(), Failure> {
+    match hard(Limit::OpenFiles) {
+        Some(limit) if limit < needed => Err(Failure::new(
+            format!("{who} needs {needed} open files, the limit is {limit}"),
+            format!("ulimit -n {needed}, or LimitNOFILE= of the service"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// For people.

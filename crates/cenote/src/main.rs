@@ -9,6 +9,8 @@ mod ask;
 mod commands;
 mod expected;
 mod failure;
+mod folder;
+mod hints;
 mod limits;
 mod metrics;
 mod place;
@@ -45,10 +47,10 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 Examples:
-  cenote up --hosts 12 --memory 512M --dir /tmp/well
-  cenote nbd --cluster /tmp/well/cluster.toml --size 2G --scheme rs:8+2 --socket /tmp/well/nbd
-  cenote status --dir /tmp/well
-  cenote down --dir /tmp/well
+  cenote up --hosts 12 --memory 512M --dir ~/.cenote/well
+  cenote nbd --cluster ~/.cenote/well/cluster.toml --size 2G --scheme rs:8+2 --socket ~/.cenote/well/nbd
+  cenote status --dir ~/.cenote/well
+  cenote down --dir ~/.cenote/well
 
 Exit codes:
   0  done
@@ -102,9 +104,38 @@ enum Command {
     Completions(completions::Args),
 }
 
+impl Command {
+    /// Whether it has something to put in order when it ends: memory, devices or programs of its own.
+    fn serves(&self) -> bool {
+        match self {
+            Self::Host(args) => args.serves(),
+            Self::Kv(args) => args.serves(),
+            Self::Nbd(_)
+            | Self::Ublk(_)
+            | Self::Swap(_)
+            | Self::Top(_)
+            | Self::Demo(_)
+            | Self::Bench(_) => true,
+            Self::Up(_)
+            | Self::Down(_)
+            | Self::Status(_)
+            | Self::Volume(_)
+            | Self::Key(_)
+            | Self::Doctor(_)
+            | Self::Fabric(_)
+            | Self::Plan(_)
+            | Self::Lab(_)
+            | Self::Completions(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log();
+    if !cli.command.serves() {
+        signals::end_with_the_reader();
+    }
     let result = match &cli.command {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(args),

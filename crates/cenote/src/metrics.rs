@@ -1,26 +1,49 @@
-//! `--metrics ADDR`: Prometheus text over the least HTTP that a scraper needs.
+//! `--metrics ADDR`: Prometheus text over HTTP.
 //!
-//! One thread, one connection at a time, one request per connection. A request has
-//! at most [`REQUEST_BYTES_MAX`] and takes at most [`REQUEST_LIMIT`]; whoever is slower
-//! is dropped. Loopback only unless the operator says otherwise in so many words.
+//! One thread, on which hyper serves every connection at once, and a few that put answers together. A
+//! connection carries one request and lasts [`CONNECTION_LIMIT`] at most; there are at most
+//! [`CONNECTIONS_MAX`], [`SOURCE_CONNECTIONS_MAX`] from one address, and above that the oldest goes.
+//! Loopback only unless the operator says otherwise in so many words.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 
 use crate::failure::Failure;
+use crate::hints;
 
-/// Longest request head in bytes; scrapers send a few hundred.
-const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a request may take to arrive, and its answer to be taken.
-const REQUEST_LIMIT: Duration = Duration::from_secs(2);
+/// Longest request head in bytes, the least that hyper takes; scrapers send a few hundred.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// How long a request's head may take to arrive.
+const HEAD_LIMIT: Duration = Duration::from_secs(2);
+/// How long a connection may last, its answer included.
+const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
+/// Connections open at once: a handful of scrapers, and strangers.
+const CONNECTIONS_MAX: usize = 64;
+/// Of them from one address, so that one address cannot push out all others.
+const SOURCE_CONNECTIONS_MAX: usize = 16;
+/// Answers put together at once, each on a thread of its own.
+const ANSWERS_MAX: usize = 4;
+/// Pause after an accept failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `registry` until the process ends; the address, with its real port.
 ///
@@ -34,18 +57,24 @@ pub fn serve(address: SocketAddr, allow_remote: bool, registry: Registry) -> Res
         )
         .into());
     }
-    let listener = TcpListener::bind(address).with_context(|| format!("--metrics {address}"))?;
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let remedy = hints::of_listening(error.kind()).unwrap_or_default();
+        Failure::new(format!("--metrics {address}: {error}"), remedy)
+    })?;
+    listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(ANSWERS_MAX)
+        .thread_name("metrics-answer")
+        .build()
+        .context("start the metrics runtime")?;
     std::thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || {
-            for stream in listener.incoming() {
-                if let Err(error) = stream
-                    .map_err(Into::into)
-                    .and_then(|s| answer(s, &registry))
-                {
-                    tracing::debug!(error = format!("{error:#}"), "metrics request dropped");
-                }
+            if let Err(error) = runtime.block_on(accept(listener, registry)) {
+                tracing::error!(%error, "metrics are served no more");
             }
         })
         .context("start the metrics thread")?;
@@ -89,80 +118,138 @@ pub fn counters(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> Resu
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, registry: &Registry) -> Result<()> {
-    let deadline = Instant::now() + REQUEST_LIMIT;
-    stream.set_write_timeout(Some(REQUEST_LIMIT))?;
-    let mut head = Vec::new();
-    let mut chunk = [0; 1024];
-    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            bail!("request took longer than {REQUEST_LIMIT:?}");
-        }
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut chunk)?;
-        if count == 0 {
-            bail!("closed before the request ended");
-        }
-        head.extend_from_slice(&chunk[..count]);
-        if head.len() > REQUEST_BYTES_MAX {
-            return respond(&mut stream, "431 Request Header Fields Too Large", "");
-        }
-    }
-    match route(&head) {
-        Route::Metrics => {
-            let mut text = String::new();
-            prometheus_client::encoding::text::encode(&mut text, registry)?;
-            respond(&mut stream, "200 OK", &text)
-        }
-        Route::Refused(status) => respond(&mut stream, status, ""),
-    }
-}
-
-#[derive(Debug, Eq, PartialEq)]
-enum Route {
-    Metrics,
-    Refused(&'static str),
-}
-
-fn route(head: &[u8]) -> Route {
-    let line = head.split(|&b| b == b'\r').next().unwrap_or_default();
-    let words: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-    match words.as_slice() {
-        [b"GET", path, version] if version.starts_with(b"HTTP/1.") => {
-            let path = path.split(|&b| b == b'?').next().unwrap_or_default();
-            if path == b"/metrics" {
-                Route::Metrics
-            } else {
-                Route::Refused("404 Not Found")
-            }
-        }
-        [_, _, version] if version.starts_with(b"HTTP/1.") => {
-            Route::Refused("405 Method Not Allowed")
-        }
-        _ => Route::Refused("400 Bad Request"),
-    }
-}
-
-fn respond(stream: &mut TcpStream, status: &str, body: &str) -> Result<()> {
-    let head = format!(
-        "HTTP/1.0 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
+/// Takes connections for ever.
+async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Result<()> {
+    let dropped = Counter::<u64>::default();
+    registry.register(
+        "cenote_metrics_connections_dropped",
+        "Connections to this page closed to make room for others",
+        dropped.clone(),
     );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    Ok(())
+    let registry = Arc::new(registry);
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut open = Open::default();
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "accept a connection for metrics");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let source = peer.ip().to_canonical();
+        if open.make_room(source) {
+            tracing::debug!(%source, "close the oldest connection for metrics: there are too many");
+            dropped.inc();
+        }
+        let task = tokio::spawn(converse(stream, Arc::clone(&registry)));
+        open.connections.push_back((source, task.abort_handle()));
+    }
+}
+
+/// Connections that are open, the oldest first.
+#[derive(Debug, Default)]
+struct Open {
+    connections: VecDeque<(IpAddr, AbortHandle)>,
+}
+
+impl Open {
+    /// Has a connection end if one more from `source` were too many; whether it had to.
+    fn make_room(&mut self, source: IpAddr) -> bool {
+        self.connections.retain(|(_, task)| !task.is_finished());
+        let alike = self.connections.iter().filter(|(from, _)| *from == source);
+        let victim = if alike.count() >= SOURCE_CONNECTIONS_MAX {
+            self.connections
+                .iter()
+                .position(|(from, _)| *from == source)
+        } else if self.connections.len() >= CONNECTIONS_MAX {
+            Some(0)
+        } else {
+            None
+        };
+        let victim = victim.and_then(|index| self.connections.remove(index));
+        if let Some((_, task)) = &victim {
+            task.abort();
+        }
+        victim.is_some()
+    }
+}
+
+/// Serves one connection to its end.
+async fn converse(stream: TcpStream, registry: Arc<Registry>) {
+    let service = service_fn(move |request| answer(request, Arc::clone(&registry)));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_LIMIT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    match tokio::time::timeout(CONNECTION_LIMIT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "metrics request dropped"),
+        Err(_) => tracing::debug!("metrics request took longer than {CONNECTION_LIMIT:?}"),
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    registry: Arc<Registry>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+        let allowed = hyper::header::HeaderValue::from_static("GET, HEAD");
+        response.headers_mut().insert(ALLOW, allowed);
+        return Ok(response);
+    }
+    if request.uri().path() != "/metrics" {
+        return Ok(empty(StatusCode::NOT_FOUND));
+    }
+    // Asking a volume or a host may wait for its thread; other connections do not.
+    let encoded = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
+    });
+    Ok(match encoded.await {
+        Ok(Ok(text)) => {
+            let mut response = Response::new(Full::new(Bytes::from(text)));
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let kind = hyper::header::HeaderValue::from_static(kind);
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "encode metrics");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+        Err(error) => {
+            tracing::error!(%error, "gather metrics");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    })
+}
+
+fn empty(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
     use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
 
+    /// Longer than anything here takes on a loaded machine, shorter than idle connections one by one.
+    const LIMIT: Duration = Duration::from_secs(30);
+
     fn exchange(address: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.write_all(request).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -171,16 +258,16 @@ mod tests {
 
     fn served() -> SocketAddr {
         let mut registry = Registry::default();
-        let gauge: Gauge = Gauge::default();
+        let gauge = Gauge::<i64>::default();
         gauge.set(42);
-        registry.register("depth_bytes", "How deep", gauge);
+        registry.register_with_unit("depth", "How deep", Unit::Bytes, gauge);
         serve("127.0.0.1:0".parse().unwrap(), false, registry).unwrap()
     }
 
     #[test]
-    fn a_scrape_gets_every_metric_and_its_help() {
-        let text = exchange(served(), b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+    fn a_scrape_has_values_help_and_the_end_mark() {
+        let text = exchange(served(), b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         assert!(text.contains("# HELP depth_bytes How deep"), "{text}");
         assert!(text.contains("\ndepth_bytes 42\n"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
@@ -196,7 +283,7 @@ mod tests {
             (b"\xff\xfe \x00 x\r\n\r\n", "400"),
         ] {
             let text = exchange(address, request);
-            assert!(text.starts_with(&format!("HTTP/1.0 {status}")), "{text}");
+            assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{text}");
         }
         assert!(exchange(address, b"GET /metrics HTTP/1.0\r\n\r\n").contains("depth_bytes 42"));
     }
@@ -204,12 +291,35 @@ mod tests {
     #[test]
     fn an_endless_request_is_cut_at_the_bound() {
         let mut stream = TcpStream::connect(served()).unwrap();
+        let mut head = b"GET /metrics HTTP/1.1\r\nX: ".to_vec();
+        head.resize(4 * HEAD_BYTES_MAX, b'a');
         // The server may close while we still write; then writing fails, as it should.
-        let sent = stream.write_all(&vec![b'a'; REQUEST_BYTES_MAX + 1]);
+        let sent = stream.write_all(&head);
         let mut reply = Vec::new();
         let read = stream.read_to_end(&mut reply);
-        assert!(reply.starts_with(b"HTTP/1.0 431") || sent.is_err() || read.is_err());
-        assert!(!reply.starts_with(b"HTTP/1.0 200"));
+        assert!(reply.starts_with(b"HTTP/1.1 431") || sent.is_err() || read.is_err());
+        assert!(!reply.starts_with(b"HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn idle_connections_hold_nobody_up_and_the_oldest_go() {
+        let address = served();
+        // Far more than there are slots: each would have been waited for, one after the other.
+        let mut idle: Vec<_> = (0..3 * CONNECTIONS_MAX)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let text = exchange(address, b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(text.contains("\ndepth_bytes 42\n"), "{text}");
+        let dropped = text
+            .lines()
+            .find_map(|line| line.strip_prefix("cenote_metrics_connections_dropped_total "));
+        assert_ne!(dropped.unwrap(), "0");
+        idle[0].set_read_timeout(Some(LIMIT)).unwrap();
+        let closed = idle[0].read(&mut [0]);
+        assert!(
+            matches!(&closed, Ok(0)),
+            "the oldest is still open: {closed:?}"
+        );
     }
 
     #[test]

@@ -14,86 +14,120 @@
 //! DIR/volumes/NAME.sides         and, once its K changed, which pages are cut how (decision 32)
 //! ```
 
-use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cenote_fabric::ClusterKey;
+use cenote_fabric::{Address, ClusterKey};
 use cenote_pool::Cluster;
 
 use crate::failure::Failure;
+use crate::folder::{Folder, FolderError};
 
-/// The folder of a local cluster; an absolute path.
+/// The folder of a local cluster, which nobody else can change.
 #[derive(Clone, Debug)]
 pub struct ClusterDir {
-    root: PathBuf,
+    folder: Folder,
 }
+
+/// Name of the cluster file.
+pub const CLUSTER_FILE: &str = "cluster.toml";
+/// Name of the key beside the cluster file.
+pub const KEY_FILE: &str = "cluster.key";
+/// The folder with one for each host, ...
+const HOSTS: &str = "hosts";
+/// ... and the one with the volumes.
+const VOLUMES: &str = "volumes";
 
 impl ClusterDir {
     /// An existing folder.
     ///
     /// # Errors
-    /// It is not there.
+    /// It is not there, or others may change it.
     pub fn open(path: &Path) -> Result<Self> {
-        let root = path.canonicalize().map_err(|e| {
-            Failure::new(
-                format!("cluster folder {}: {e}", path.display()),
+        match Folder::open(path) {
+            Err(error) if error.is_missing() => Err(Failure::new(
+                format!("cluster folder {error}"),
                 format!("cenote up --dir {}", path.display()),
             )
-        })?;
-        Ok(Self { root })
+            .into()),
+            other => Ok(Self {
+                folder: other.context("cluster folder")?,
+            }),
+        }
     }
 
     /// Makes the folder where there is none, for this user alone.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses, or others may change it.
     pub fn create(path: &Path) -> Result<Self> {
-        create_private(path)?;
-        Self::open(path)
+        let folder = Folder::create(path).context("cluster folder")?;
+        Ok(Self { folder })
     }
 
-    /// The folder itself.
+    /// The folder by its handle.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Where the folder is.
     pub fn root(&self) -> &Path {
-        &self.root
+        self.folder.path()
     }
 
-    /// The cluster file.
+    /// Where the cluster file is.
     pub fn cluster_file(&self) -> PathBuf {
-        self.root.join("cluster.toml")
+        self.folder.join(CLUSTER_FILE)
     }
 
-    /// The cluster's key.
+    /// Where the cluster's key is.
     pub fn key_file(&self) -> PathBuf {
-        self.root.join(KEY_FILE)
+        self.folder.join(KEY_FILE)
     }
 
-    /// The folder of one host.
-    pub fn host(&self, name: &str) -> PathBuf {
-        self.root.join("hosts").join(name)
+    /// The folder of one host; `None`: it has none.
+    ///
+    /// # Errors
+    /// Others may change it.
+    pub fn host(&self, name: &str) -> Result<Option<Folder>> {
+        match self.folder.sub(HOSTS)? {
+            Some(hosts) => Ok(hosts.sub(name)?),
+            None => Ok(None),
+        }
+    }
+
+    /// The folder of one host, made where there is none.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::create`].
+    pub fn make_host(&self, name: &str) -> Result<Folder> {
+        Ok(self.folder.make(HOSTS)?.make(name)?)
     }
 
     /// The hosts that have a folder, by name.
     ///
     /// # Errors
-    /// The folder cannot be read.
-    pub fn host_names(&self) -> Result<Vec<String>> {
-        let path = self.root.join("hosts");
-        let entries = match fs::read_dir(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.with_context(|| path.display().to_string())?,
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            if let Ok(name) = entry?.file_name().into_string() {
-                names.push(name);
-            }
-        }
-        names.sort();
-        Ok(names)
+    /// Others may change one of them, or the system refuses.
+    pub fn hosts(&self) -> Result<Vec<(String, Folder)>> {
+        Ok(self.folder.subs(HOSTS)?)
+    }
+
+    /// The folder of the volumes; `None`: there is none.
+    ///
+    /// # Errors
+    /// Others may change it.
+    pub fn volumes(&self) -> Result<Option<Folder>, FolderError> {
+        self.folder.sub(VOLUMES)
+    }
+
+    /// The folder of the volumes, made where there is none.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::create`].
+    pub fn make_volumes(&self) -> Result<Folder, FolderError> {
+        self.folder.make(VOLUMES)
     }
 
     /// Keeps other `up` and `down` commands out of this folder until the file is dropped.
@@ -101,12 +135,11 @@ impl ClusterDir {
     /// # Errors
     /// Another one is at work here.
     pub fn lock(&self) -> Result<File> {
-        let path = self.root.join("lock");
-        try_lock(&path)?.ok_or_else(|| {
+        try_lock(&self.folder, "lock")?.ok_or_else(|| {
             Failure::new(
                 format!(
                     "{}: another cenote up or down is at work here",
-                    self.root.display()
+                    self.root().display()
                 ),
                 "wait for it to end",
             )
@@ -115,22 +148,19 @@ impl ClusterDir {
     }
 }
 
-/// Name of the key beside the cluster file.
-pub const KEY_FILE: &str = "cluster.key";
-
 /// Takes an exclusive lock; `None` when somebody else holds it. Who only looks ([`is_locked`]) does
 /// not count.
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn try_lock(path: &Path) -> Result<Option<File>> {
-    let file = open_lock(path)?;
+pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
+    let (file, path) = (folder.open_file(name)?, folder.join(name));
     loop {
-        if taken(file.try_lock(), path)? {
+        if taken(file.try_lock(), &path)? {
             return Ok(Some(file));
         }
         // A shared lock keeps company with those of lookers, and not with an owner's.
-        if !taken(file.try_lock_shared(), path)? {
+        if !taken(file.try_lock_shared(), &path)? {
             return Ok(None);
         }
         file.unlock()
@@ -146,17 +176,9 @@ const LOOKED: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// The file cannot be opened.
-pub fn is_locked(path: &Path) -> Result<bool> {
-    Ok(!taken(open_lock(path)?.try_lock_shared(), path)?)
-}
-
-fn open_lock(path: &Path) -> Result<File> {
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path);
-    file.with_context(|| path.display().to_string())
+pub fn is_locked(folder: &Folder, name: &str) -> Result<bool> {
+    let file = folder.open_file(name)?;
+    Ok(!taken(file.try_lock_shared(), &folder.join(name))?)
 }
 
 fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
@@ -165,18 +187,6 @@ fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("lock {}", path.display())),
     }
-}
-
-/// Makes a folder and what is above it, mode 0700; one that is there stays as it is.
-///
-/// # Errors
-/// The system refuses.
-pub fn create_private(path: &Path) -> Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .with_context(|| format!("create {}", path.display()))
 }
 
 /// Which cluster: its folder, or its file.
@@ -222,21 +232,14 @@ impl Which {
     /// Reads the cluster file and its key.
     ///
     /// # Errors
-    /// A file is missing, makes no sense, or the key is readable by others.
+    /// A file is missing, makes no sense, or others may read the key.
     pub fn load(&self) -> Result<Loaded> {
         let dir = self.directory()?;
         let file = self.file()?;
-        let cluster = read_cluster(&file)?;
-        let key_file = dir.root().join(&cluster.key);
-        let key = ClusterKey::load(&key_file).map_err(|e| {
-            Failure::new(
-                format!("{}: {e}", key_file.display()),
-                format!(
-                    "chmod 600 {0}, or cenote key new --out {0} for a new cluster",
-                    key_file.display()
-                ),
-            )
-        })?;
+        let name = file.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("{}: no name of a file", file.display()))?;
+        let cluster = read_cluster(&dir, name)?;
+        let key = load_key(&dir.root().join(&cluster.key))?;
         Ok(Loaded {
             dir,
             file,
@@ -262,16 +265,28 @@ pub struct Loaded {
 ///
 /// # Errors
 /// It is not there, or makes no sense.
-pub fn read_cluster(file: &Path) -> Result<Cluster> {
-    let text = fs::read_to_string(file).map_err(|e| {
-        let dir = file.parent().unwrap_or(Path::new("."));
+pub fn read_cluster(dir: &ClusterDir, name: &str) -> Result<Cluster> {
+    let path = dir.folder().join(name);
+    let text = dir.folder().read(name)?.ok_or_else(|| {
         Failure::new(
-            format!("cluster file {}: {e}", file.display()),
+            format!("no cluster file {}", path.display()),
             format!(
                 "cenote up --dir {} starts a cluster on this machine",
-                dir.display()
+                dir.root().display()
             ),
         )
     })?;
-    Cluster::parse(&text).with_context(|| file.display().to_string())
+    let check = |address: &str| match address.parse::<Address>() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    Cluster::parse_with(&text, check).with_context(|| path.display().to_string())
+}
+
+/// Reads the key of a cluster.
+///
+/// # Errors
+/// It is not there, holds no key, or others may read it.
+pub fn load_key(path: &Path) -> Result<ClusterKey> {
+    ClusterKey::load(path).with_context(|| format!("key {}", path.display()))
 }

@@ -12,11 +12,12 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use crate::folder::Folder;
 
 /// Which process, once and for all.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -40,37 +41,31 @@ impl Identity {
         })
     }
 
-    /// Writes `pid` (the number alone, for scripts) and `started` into `directory`.
+    /// Writes `pid` (the number alone, for scripts) and `started` into `folder`.
     ///
     /// # Errors
-    /// The directory cannot be written.
-    pub fn save(&self, directory: &Path) -> Result<()> {
+    /// The folder cannot be written.
+    pub fn save(&self, folder: &Folder) -> Result<()> {
         // The number goes last: where `pid` is, `started` is whole.
-        for (name, text) in [
-            ("started", self.started.clone()),
-            ("pid", self.pid.to_string()),
-        ] {
-            let path = directory.join(name);
-            fs::write(&path, text + "\n").with_context(|| path.display().to_string())?;
-        }
+        folder.write("started", &format!("{}\n", self.started))?;
+        folder.write("pid", &format!("{}\n", self.pid))?;
         Ok(())
     }
 
     /// Reads what [`Identity::save`] wrote; `None` when no process was noted.
     ///
     /// # Errors
-    /// The files are there and make no sense.
-    pub fn load(directory: &Path) -> Result<Option<Self>> {
-        let path = directory.join("pid");
-        let text = match fs::read_to_string(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(|| path.display().to_string())?,
+    /// The files are there and make no sense, or others can have written them.
+    pub fn load(folder: &Folder) -> Result<Option<Self>> {
+        let Some(text) = folder.read("pid")? else {
+            return Ok(None);
         };
         let Ok(pid) = text.trim().parse() else {
+            let path = folder.join("pid");
             bail!("{}: {:?} is no process number", path.display(), text.trim());
         };
-        let path = directory.join("started");
-        let started = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let started = folder.read("started")?;
+        let started = started.with_context(|| folder.join("started").display().to_string())?;
         Ok(Some(Self {
             pid,
             started: started.trim().to_owned(),
@@ -81,14 +76,14 @@ impl Identity {
     ///
     /// # Errors
     /// A file is there and cannot be removed.
-    pub fn forget(directory: &Path) -> Result<()> {
+    pub fn forget(folder: &Folder) -> Result<()> {
         for name in ["pid", "started"] {
-            remove_if_there(&directory.join(name))?;
+            folder.remove(name)?;
         }
         Ok(())
     }
 
-    /// A handle on the process, if it still runs. A zombie does not.
+    /// A handle on the process, if it still runs. A zombie does not, once its last thread has ended.
     ///
     /// # Errors
     /// The system refuses for another reason than the process being gone.
@@ -109,14 +104,15 @@ impl Identity {
         let fd = i32::try_from(fd).context("pidfd number")?;
         // SAFETY: the call above returned a new descriptor that nobody else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let running = match Stat::read(self.pid) {
-            Ok(stat) => {
-                !matches!(stat.state, 'Z' | 'X')
-                    && self.started == format!("{} {}", stat.start_ticks, boot_id()?)
-            }
+        let is_it = match Stat::read(self.pid) {
+            Ok(stat) => self.started == format!("{} {}", stat.start_ticks, boot_id()?),
             Err(_) => false,
         };
-        Ok(running.then_some(Process { fd }))
+        let process = Process { fd };
+        // Not by its state: the first thread of a process that was killed is a zombie while others
+        // still hold its sockets and its memory.
+        let runs = is_it && !process.wait(Instant::now()).context("look at a process")?;
+        Ok(runs.then_some(process))
     }
 }
 
@@ -217,22 +213,8 @@ pub fn end_child(child: &mut Child, signal: i32) {
     }
 }
 
-/// Removes a file; that it is not there is no error.
-///
-/// # Errors
-/// The file is there and stays.
-pub fn remove_if_there(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The two fields of /proc/PID/stat that matter here.
+/// The field of /proc/PID/stat that matters here.
 struct Stat {
-    state: char,
     start_ticks: u64,
 }
 
@@ -242,12 +224,11 @@ impl Stat {
         Self::parse(&text).context("/proc/PID/stat has another form")
     }
 
-    /// Fields 3 and 22 of proc(5). The name in field 2 may hold blanks and brackets.
+    /// Field 22 of proc(5). The name in field 2 may hold blanks and brackets.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let start_ticks = fields.nth(18)?.parse().ok()?;
-        Some(Self { state, start_ticks })
+        let start_ticks = fields.nth(19)?.parse().ok()?;
+        Some(Self { start_ticks })
     }
 }
 
@@ -273,15 +254,13 @@ mod tests {
     #[test]
     fn a_saved_identity_finds_its_process_until_it_ends() {
         let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
         let mut child = sleeper();
-        Identity::of(child.id())
-            .unwrap()
-            .save(directory.path())
-            .unwrap();
+        Identity::of(child.id()).unwrap().save(&folder).unwrap();
         let text = fs::read_to_string(directory.path().join("pid")).unwrap();
         assert_eq!(text, format!("{}\n", child.id()));
 
-        let identity = Identity::load(directory.path()).unwrap().unwrap();
+        let identity = Identity::load(&folder).unwrap().unwrap();
         let process = identity.open().unwrap().expect("it runs");
         process.signal(libc::SIGKILL).unwrap();
         assert!(
@@ -294,8 +273,8 @@ mod tests {
         child.wait().unwrap();
         assert!(identity.open().unwrap().is_none());
 
-        Identity::forget(directory.path()).unwrap();
-        assert_eq!(Identity::load(directory.path()).unwrap(), None);
+        Identity::forget(&folder).unwrap();
+        assert_eq!(Identity::load(&folder).unwrap(), None);
     }
 
     #[test]
@@ -316,8 +295,7 @@ mod tests {
         for field in 4..=52 {
             text.push_str(&format!(" {field}"));
         }
-        let stat = Stat::parse(&text).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), ('S', 22));
+        assert_eq!(Stat::parse(&text).unwrap().start_ticks, 22);
         assert!(Stat::parse("7 (a").is_none());
     }
 }

@@ -2,9 +2,9 @@
 //! volume's file: its key is in a file of its own, of which only the place is kept.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -105,16 +105,11 @@ impl Protected {
 /// The file is there, or cannot be written.
 pub fn make_key(path: &Path) -> Result<()> {
     let text = format!("{:032x}{:032x}\n", random_u128()?, random_u128()?);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| path.display().to_string())?;
-    file.write_all(text.as_bytes())
-        .and_then(|()| file.sync_all())
-        .with_context(|| path.display().to_string())
+    cenote_durable::create(path, text.as_bytes(), 0o600).with_context(|| path.display().to_string())
 }
+
+/// Longest file with a key that is read: a key has 64 bytes and a line's end.
+const KEY_FILE_BYTES_MAX: u64 = 128;
 
 /// The key in a file that nobody else may read.
 fn load_key(path: &Path) -> Result<SealKey> {
@@ -124,18 +119,30 @@ fn load_key(path: &Path) -> Result<SealKey> {
             "cenote key seal --out FILE makes one",
         )
     };
-    let metadata = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?;
-    if metadata.permissions().mode() & 0o077 != 0 {
+    let file = File::open(path).map_err(|error| refused(error.to_string()))?;
+    let found = file
+        .metadata()
+        .map_err(|error| refused(error.to_string()))?;
+    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    if owner != user && owner != 0 {
+        return Err(refused(format!("it belongs to the user with number {owner}")).into());
+    }
+    if found.mode() & 0o077 != 0 {
         let why = "others may read it; chmod 600 it, or make another if they have".to_owned();
         return Err(refused(why).into());
     }
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let mut text = String::new();
+    file.take(KEY_FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(|error| refused(error.to_string()))?;
     let key = text.trim_end().parse::<SealKey>();
     Ok(key.map_err(|error| refused(error.to_string()))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::size::Size;
 

@@ -44,8 +44,8 @@ pub fn store(name: &str, fd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Takes what the manager stored for the process before: names and descriptors. Each call but
-/// the first finds nothing.
+/// Takes what the manager passes: names and descriptors, stored by the process before or listened on
+/// in this one's place. Each call but the first finds nothing.
 pub fn stored() -> Vec<(String, OwnedFd)> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     static TAKEN: std::sync::Once = std::sync::Once::new();
@@ -57,7 +57,9 @@ pub fn stored() -> Vec<(String, OwnedFd)> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let count = number("LISTEN_FDS").unwrap_or(0);
         let fds = PASSED_FIRST..PASSED_FIRST.saturating_add_unsigned(count);
-        for (fd, name) in fds.zip(names.split(':')) {
+        // Whoever passes sockets need not name them.
+        let names = names.split(':').chain(std::iter::repeat("unknown"));
+        for (fd, name) in fds.zip(names) {
             // SAFETY: the manager opened these for this process and says so by its number; they
             // are taken once, before anything else could own them.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use cenote_fabric::WireProtection;
 use cenote_volume::{
     Backing, HostConfig, Placement, Protection, Resilience, Volume, VolumeConfig, VolumeError,
 };
@@ -52,6 +53,10 @@ pub struct WhichVolume {
     /// correction, else 0]
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
+    /// How pages travel to and from hosts over tcp: encrypted; authenticated, readable on the way but not
+    /// changed unseen; or plain, for hosts that allow it
+    #[arg(long, value_name = "HOW", default_value_t)]
+    pub page_traffic: WireProtection,
     #[command(flatten)]
     pub backed: Backed,
 }
@@ -154,6 +159,7 @@ impl Serving {
     /// owner left cannot be taken over.
     pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
         let volumes = Volumes::new(&loaded.dir);
+        volumes.forget_unnamed()?;
         let (name, end) = match &which.volume {
             Some(name) => (name.clone(), end),
             None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
@@ -177,6 +183,7 @@ impl Serving {
             end,
             &which.backed,
             Some(&which.protected),
+            which.page_traffic,
         )
         .and_then(|opened| {
             // From then on it follows the volume's mode.
@@ -199,7 +206,16 @@ impl Serving {
     /// As [`Serving::open`].
     pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
         let (backed, protected) = (Backed::default(), Protected::default());
-        Self::open_with(loaded, volumes, name, end, &backed, Some(&protected))
+        let page_traffic = WireProtection::default();
+        Self::open_with(
+            loaded,
+            volumes,
+            name,
+            end,
+            &backed,
+            Some(&protected),
+            page_traffic,
+        )
     }
 
     /// As [`Serving::open_named`], of a volume whose content goes: its pages are not read, so that a
@@ -216,6 +232,7 @@ impl Serving {
             End::GiveBack,
             &Backed::default(),
             None,
+            WireProtection::default(),
         )
     }
 
@@ -226,6 +243,7 @@ impl Serving {
         end: End,
         backed: &Backed,
         protected: Option<&Protected>,
+        page_traffic: WireProtection,
     ) -> Result<Self> {
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
@@ -251,7 +269,8 @@ impl Serving {
             size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
             hosts,
         };
-        let connector = Arc::new(cenote_fabric::connector(loaded.key.clone()));
+        let key = loaded.key.clone();
+        let connector = Arc::new(cenote_fabric::connector_with(key, page_traffic));
         let opened = if let Some(backing) = backed.open(size_bytes)? {
             Volume::open_backed(config, backing, connector)
         } else if end == End::Forget {
@@ -261,6 +280,9 @@ impl Serving {
         };
         let volume = opened.map_err(|e| {
             let hint = match e {
+                _ if e.is_for_want_of_room() => {
+                    "make room on the disk of the cluster's folder; nothing is lost".to_owned()
+                }
                 VolumeError::Marks(_)
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign

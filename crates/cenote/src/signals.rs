@@ -8,11 +8,23 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+/// A signal that comes so soon after the first one is the same wish: `timeout` sends each twice, to
+/// the process and to its group.
+const REPEATED: Duration = Duration::from_millis(500);
+
+/// Has a reader of standard output that goes away end this process, as it does other tools. Not for
+/// processes that have something to put in order when they end.
+pub fn end_with_the_reader() {
+    // SAFETY: no handler is installed; nothing else in this process has a say in this signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Blocks SIGTERM, SIGINT and SIGHUP; the first to come sets the flag and calls `then`.
-/// The second ends the process at once.
+/// The second, unless it comes together with the first, ends the process at once.
 ///
 /// Call it before any thread starts: threads inherit the mask.
 ///
@@ -72,7 +84,13 @@ fn watch(
             flag.store(true, Ordering::SeqCst);
             tracing::info!(signal = first, "stopping");
             then(first);
-            let second = wait();
+            let told = Instant::now();
+            let second = loop {
+                let next = wait();
+                if told.elapsed() >= REPEATED {
+                    break next;
+                }
+            };
             in_haste();
             std::process::exit(128 + second);
         })

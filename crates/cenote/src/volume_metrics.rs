@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use cenote_block::nbd::{Server, Stats};
-use cenote_volume::{BackingStatus, Health, HostState, Standing, Volume, VolumeStatus};
+use cenote_volume::{
+    BackingStatus, Health, HostState, JournalStatus, PAGE_BYTES, Standing, Volume, VolumeStatus,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
@@ -38,6 +40,9 @@ impl Collector for VolumeMetrics {
         if let Some(Ok(status)) = self.volume.upgrade().map(|volume| volume.status()) {
             gauges(&mut encoder, &volume_gauges(&status))?;
             counters(&mut encoder, &volume_counters(&status))?;
+            if let Some(journal) = &status.journal {
+                gauges(&mut encoder, &[journal_gauge(journal)])?;
+            }
             if let Some(backing) = &status.backing {
                 gauges(&mut encoder, &backing_gauges(backing))?;
                 counters(&mut encoder, &backing_counters(backing))?;
@@ -56,6 +61,15 @@ impl Collector for VolumeMetrics {
         }
         Ok(())
     }
+}
+
+fn journal_gauge(journal: &JournalStatus) -> Metric {
+    (
+        "cenote_volume_journal_failing",
+        "1 while the journal cannot be written, and writes wait where hosts have come or gone",
+        None,
+        u64::from(journal.error.is_some()),
+    )
 }
 
 fn backing_gauges(backing: &BackingStatus) -> Vec<Metric> {
@@ -185,8 +199,13 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
         ),
         extents(
             "cenote_volume_extents_lost",
-            "Extents that lack more slabs than the scheme survives",
+            "Extents of which more slabs are out of reach than the scheme survives",
             Health::Lost,
+        ),
+        bytes(
+            "cenote_volume_pages_lost",
+            "Pages that are errors until they are written whole",
+            status.torn_pages * PAGE_BYTES as u64,
         ),
     ]
 }
@@ -315,6 +334,12 @@ fn nbd_counters(stats: &Stats) -> Vec<Metric> {
             stats.flushes,
         ),
         (
+            "cenote_nbd_caches",
+            "CACHE requests taken",
+            None,
+            stats.caches,
+        ),
+        (
             "cenote_nbd_block_statuses",
             "BLOCK_STATUS requests taken",
             None,
@@ -349,6 +374,30 @@ fn nbd_counters(stats: &Stats) -> Vec<Metric> {
             "Connections closed because too many were open",
             None,
             stats.connections_refused,
+        ),
+        (
+            "cenote_nbd_connections_evicted",
+            "Connections closed in their handshake to make room for others",
+            None,
+            stats.connections_evicted,
+        ),
+        (
+            "cenote_nbd_connections_stalled",
+            "Connections closed because others waited for memory that they left in use",
+            None,
+            stats.connections_stalled,
+        ),
+        (
+            "cenote_nbd_handshakes_expired",
+            "Connections closed because their handshake took too long",
+            None,
+            stats.handshakes_expired,
+        ),
+        (
+            "cenote_nbd_tls_failures",
+            "Connections closed because their TLS was wrong, or a certificate was missing",
+            None,
+            stats.tls_failures,
         ),
     ]
 }

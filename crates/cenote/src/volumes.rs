@@ -4,26 +4,23 @@
 //! The lock goes with its process, so a file left behind means nothing. The owner
 //! answers on `NAME.sock`: one JSON request per line, one JSON answer per line.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use cenote_volume::{JournalFile, Kept, Left, Placement, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
 use crate::failure::Failure;
-use crate::place::{ClusterDir, create_private, is_locked, try_lock};
-use crate::process::remove_if_there;
+use crate::folder::Folder;
+use crate::place::{ClusterDir, is_locked, try_lock};
+use crate::process::Identity;
 use crate::size::Size;
 
-/// Longest request line in bytes; far above what any request needs.
-const REQUEST_BYTES_MAX: u64 = 4096;
-/// Longest answer in bytes: a status lists every extent of a volume.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+mod owner;
+
+pub use owner::Owner;
+
 /// How long the owner of a volume may take to answer, and to be asked.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -159,30 +156,22 @@ impl Question {
     }
 }
 
-/// What it says.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Answer {
-    Ok(serde_json::Value),
-    Error(String),
-}
-
 /// The folder of volumes.
 #[derive(Clone, Debug)]
 pub struct Volumes {
-    folder: PathBuf,
+    dir: ClusterDir,
 }
 
 impl Volumes {
     /// Those of a cluster folder.
     pub fn new(dir: &ClusterDir) -> Self {
-        Self {
-            folder: dir.root().join("volumes"),
-        }
+        Self { dir: dir.clone() }
     }
 
-    fn file(&self, name: &str, kind: &str) -> PathBuf {
-        self.folder.join(format!("{name}.{kind}"))
+    /// Where a volume is known, or of a name that none has, would be.
+    fn folder(&self, name: &str) -> Result<Folder> {
+        check_name(name)?;
+        self.dir.volumes()?.ok_or_else(|| none_of(name))
     }
 
     /// Every volume, by name.
@@ -190,28 +179,19 @@ impl Volumes {
     /// # Errors
     /// The folder cannot be read, or holds a file that makes no sense.
     pub fn list(&self) -> Result<Vec<(String, Spec)>> {
-        let entries = match fs::read_dir(&self.folder) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.with_context(|| self.folder.display().to_string())?,
+        let Some(folder) = self.dir.volumes()? else {
+            return Ok(Vec::new());
         };
         let mut found = Vec::new();
-        for entry in entries {
-            let file_name = entry?.file_name();
-            let Some(name) = file_name
-                .to_str()
-                .and_then(|name| name.strip_suffix(".toml"))
-            else {
+        for file in folder.names()? {
+            let Some(name) = file.strip_suffix(".toml") else {
                 continue;
             };
-            // Another command may be making it or deleting it.
-            let is_there = fs::metadata(self.file(name, "toml")).is_ok_and(|file| file.len() > 0);
-            match self.load(name) {
-                Ok(spec) => found.push((name.to_owned(), spec)),
-                Err(_) if !is_there => {}
-                Err(error) => return Err(error),
+            // Another command may have deleted it since.
+            if let Some(spec) = read_spec(&folder, name)? {
+                found.push((name.to_owned(), spec));
             }
         }
-        found.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(found)
     }
 
@@ -220,15 +200,7 @@ impl Volumes {
     /// # Errors
     /// There is none of that name.
     pub fn load(&self, name: &str) -> Result<Spec> {
-        check_name(name)?;
-        let path = self.file(name, "toml");
-        let text = fs::read_to_string(&path).map_err(|e| {
-            Failure::new(
-                format!("volume {name}: {}: {e}", path.display()),
-                "cenote volume list shows those there are",
-            )
-        })?;
-        toml::from_str(&text).with_context(|| path.display().to_string())
+        read_spec(&self.folder(name)?, name)?.ok_or_else(|| none_of(name))
     }
 
     /// Describes a new volume; its memory is taken when it is written to.
@@ -237,18 +209,19 @@ impl Volumes {
     /// There is one of that name.
     pub fn create(&self, name: &str, spec: &Spec) -> Result<()> {
         check_name(name)?;
-        create_private(&self.folder)?;
-        let path = self.file(name, "toml");
         let text = toml::to_string(spec).context("volume file")?;
-        let mut file = File::create_new(&path).map_err(|e| match e.kind() {
-            ErrorKind::AlreadyExists => Failure::new(
+        match self
+            .dir
+            .make_volumes()?
+            .write_new(&file(name, "toml"), &text)
+        {
+            Err(error) if error.is_taken() => Err(Failure::new(
                 format!("volume {name} is there already"),
                 format!("another name, or cenote volume delete {name}"),
-            ),
-            _ => Failure::new(format!("{}: {e}", path.display()), ""),
-        })?;
-        file.write_all(text.as_bytes())
-            .with_context(|| path.display().to_string())
+            )
+            .into()),
+            other => Ok(other?),
+        }
     }
 
     /// Notes another size.
@@ -281,21 +254,13 @@ impl Volumes {
     /// Changes a volume's description, and loses no change that another process makes meanwhile: an
     /// owner notes one thing while a command notes another.
     fn edit(&self, name: &str, change: impl FnOnce(&mut Spec)) -> Result<()> {
-        let folder = File::open(&self.folder).with_context(|| self.folder.display().to_string())?;
-        // Given back with the descriptor.
-        folder
-            .lock()
-            .with_context(|| self.folder.display().to_string())?;
+        let folder = self.folder(name)?;
+        // Given back when it is dropped.
+        let _lock = folder.lock()?;
         let mut spec = self.load(name)?;
         change(&mut spec);
-        self.store(name, &spec)
-    }
-
-    fn store(&self, name: &str, spec: &Spec) -> Result<()> {
-        let (path, beside) = (self.file(name, "toml"), self.file(name, "new"));
-        let text = toml::to_string(spec).context("volume file")?;
-        fs::write(&beside, text).with_context(|| beside.display().to_string())?;
-        fs::rename(&beside, &path).with_context(|| path.display().to_string())
+        let text = toml::to_string(&spec).context("volume file")?;
+        Ok(folder.write(&file(name, "toml"), &text)?)
     }
 
     /// Forgets a volume that nobody owns. Hosts that hold some of it are not told.
@@ -306,8 +271,9 @@ impl Volumes {
         self.load(name)?;
         let _owner = self.own(name)?;
         self.forget_content(name)?;
+        let folder = self.folder(name)?;
         for kind in ["sock", "toml", "lock"] {
-            remove_if_there(&self.file(name, kind))?;
+            folder.remove(&file(name, kind))?;
         }
         Ok(())
     }
@@ -317,9 +283,11 @@ impl Volumes {
     /// # Errors
     /// The files cannot be opened.
     pub fn kept(&self, name: &str) -> Result<Kept> {
-        let (journal, marks) = (self.file(name, "journal"), self.file(name, "pages"));
-        let (tags, sides) = (self.file(name, "tags"), self.file(name, "sides"));
-        Kept::in_files(&journal, &marks)
+        let folder = self.folder(name)?;
+        let path = |kind| folder.join(&file(name, kind));
+        let (journal, marks) = (path("journal"), path("pages"));
+        let (tags, sides) = (path("tags"), path("sides"));
+        Kept::in_files(&journal, &marks, &path("images"))
             .with_context(|| marks.display().to_string())?
             .with_tags(&tags)
             .with_context(|| tags.display().to_string())?
@@ -332,7 +300,7 @@ impl Volumes {
     /// # Errors
     /// The journal is damaged.
     pub fn left(&self, name: &str) -> Result<Option<Left>> {
-        let path = self.file(name, "journal");
+        let path = self.folder(name)?.join(&file(name, "journal"));
         let left = Kept::summary(&mut JournalFile::new(&path))
             .with_context(|| format!("{}", path.display()))?;
         Ok(left.filter(|left| left.slabs > 0))
@@ -346,8 +314,9 @@ impl Volumes {
     pub fn forget_content(&self, name: &str) -> Result<()> {
         let id = format!("{:032x}", random_u128()?);
         self.edit(name, |spec| spec.id = id)?;
-        for kind in ["journal", "journal.new", "pages", "tags", "sides"] {
-            remove_if_there(&self.file(name, kind))?;
+        let folder = self.folder(name)?;
+        for kind in ["journal", "journal.new", "pages", "images", "tags", "sides"] {
+            folder.remove(&file(name, kind))?;
         }
         Ok(())
     }
@@ -360,7 +329,7 @@ impl Volumes {
     pub fn forget_tags(&self, name: &str) -> Result<()> {
         let spec = self.load(name)?;
         if spec.protection.is_some() {
-            remove_if_there(&self.file(name, "tags"))?;
+            self.folder(name)?.remove(&file(name, "tags"))?;
         }
         Ok(())
     }
@@ -370,10 +339,10 @@ impl Volumes {
     /// # Errors
     /// Another process owns it.
     pub fn own(&self, name: &str) -> Result<Owner> {
-        let path = self.file(name, "lock");
-        match try_lock(&path)? {
+        let folder = self.folder(name)?;
+        match try_lock(&folder, &file(name, "lock"))? {
             Some(lock) => Ok(Owner {
-                volumes: self.clone(),
+                folder,
                 name: name.to_owned(),
                 _lock: lock,
             }),
@@ -390,8 +359,8 @@ impl Volumes {
     /// # Errors
     /// The lock cannot be tried.
     pub fn is_owned(&self, name: &str) -> Result<bool> {
-        let path = self.file(name, "lock");
-        Ok(path.exists() && is_locked(&path)?)
+        let (folder, lock) = (self.folder(name)?, file(name, "lock"));
+        Ok(folder.has(&lock)? && is_locked(&folder, &lock)?)
     }
 
     /// Names of the volumes that a process owns.
@@ -421,8 +390,27 @@ impl Volumes {
             if name.starts_with(UNNAMED) {
                 self.delete(&name)?;
             } else {
-                remove_if_there(&self.file(&name, "sock"))?;
+                self.folder(&name)?.remove(&file(&name, "sock"))?;
                 self.forget_content(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets volumes without a name whose process was killed: nobody can ask for them.
+    ///
+    /// # Errors
+    /// As [`Volumes::list`].
+    pub fn forget_unnamed(&self) -> Result<()> {
+        for (name, _) in self.list()? {
+            let process = name.strip_prefix(UNNAMED).and_then(|pid| pid.parse().ok());
+            // One that is just being made is not owned yet.
+            let Some(pid) = process.filter(|&pid| Identity::of(pid).is_err()) else {
+                continue;
+            };
+            if !self.is_owned(&name)? {
+                tracing::info!(volume = name, pid, "its process was killed; forgotten");
+                self.delete(&name)?;
             }
         }
         Ok(())
@@ -446,100 +434,30 @@ impl Volumes {
         question: Question,
         limit: Duration,
     ) -> Result<serde_json::Value> {
-        let path = self.file(name, "sock");
-        let mut stream = UnixStream::connect(&path)
-            .with_context(|| format!("ask the owner of volume {name}"))?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
-        let mut line = serde_json::to_string(&question)?;
-        line.push('\n');
-        stream.write_all(line.as_bytes())?;
-        let mut text = String::new();
-        BufReader::new(stream.take(ANSWER_BYTES_MAX))
-            .read_line(&mut text)
-            .with_context(|| format!("answer of the owner of volume {name}"))?;
-        match serde_json::from_str(&text)
-            .with_context(|| format!("answer of the owner of volume {name}"))?
-        {
-            Answer::Ok(value) => Ok(value),
-            Answer::Error(why) => bail!("volume {name}: {why}"),
-        }
+        let folder = self.folder(name)?;
+        owner::ask(&folder.socket(&file(name, "sock")), name, &question, limit)
     }
 }
 
-/// The right to a volume; given back when dropped.
-#[derive(Debug)]
-pub struct Owner {
-    volumes: Volumes,
-    name: String,
-    _lock: File,
+/// The name of one of a volume's files.
+fn file(name: &str, kind: &str) -> String {
+    format!("{name}.{kind}")
 }
 
-impl Owner {
-    /// Answers questions on a thread of its own until the process ends.
-    ///
-    /// # Errors
-    /// The socket cannot be bound.
-    pub fn answer(
-        &self,
-        mut reply: impl FnMut(Question) -> Result<serde_json::Value> + Send + 'static,
-    ) -> Result<()> {
-        let path = self.volumes.file(&self.name, "sock");
-        // We hold the lock: a socket that is there belongs to an owner that is gone.
-        remove_if_there(&path)?;
-        let listener = UnixListener::bind(&path).with_context(|| path.display().to_string())?;
-        let name = self.name.clone();
-        let serve = move || {
-            for stream in listener.incoming() {
-                let done = stream
-                    .map_err(anyhow::Error::from)
-                    .and_then(|stream| converse(&stream, &mut reply));
-                if let Err(error) = done {
-                    tracing::debug!(
-                        volume = name,
-                        error = format!("{error:#}"),
-                        "question dropped"
-                    );
-                }
-            }
-        };
-        std::thread::Builder::new()
-            .name("volume-owner".to_owned())
-            .spawn(serve)
-            .context("start the thread that answers questions")?;
-        Ok(())
-    }
+/// What a volume's file says; `None`: there is none.
+fn read_spec(folder: &Folder, name: &str) -> Result<Option<Spec>> {
+    let file = file(name, "toml");
+    let text = folder.read(&file)?;
+    let spec = text.map(|text| toml::from_str(&text)).transpose();
+    spec.with_context(|| folder.join(&file).display().to_string())
 }
 
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let path = self.volumes.file(&self.name, "sock");
-        if let Err(error) = remove_if_there(&path) {
-            tracing::warn!(error = format!("{error:#}"), "clear socket");
-        }
-    }
-}
-
-/// One line in, one line out.
-fn converse(
-    stream: &UnixStream,
-    reply: &mut impl FnMut(Question) -> Result<serde_json::Value>,
-) -> Result<()> {
-    stream.set_read_timeout(Some(OWNER_LIMIT))?;
-    stream.set_write_timeout(Some(OWNER_LIMIT))?;
-    let mut line = String::new();
-    BufReader::new(Read::take(stream, REQUEST_BYTES_MAX)).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
-        Ok(question) => {
-            reply(question).map_or_else(|e| Answer::Error(format!("{e:#}")), Answer::Ok)
-        }
-        Err(error) => Answer::Error(format!("not a request: {error}")),
-    };
-    let mut text = serde_json::to_string(&answer)?;
-    text.push('\n');
-    let mut stream = stream;
-    stream.write_all(text.as_bytes())?;
-    Ok(())
+fn none_of(name: &str) -> anyhow::Error {
+    Failure::new(
+        format!("there is no volume {name}"),
+        "cenote volume list shows those there are",
+    )
+    .into()
 }
 
 /// Names become file names.

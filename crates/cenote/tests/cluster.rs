@@ -94,11 +94,74 @@ fn a_killed_host_is_seen_and_the_cluster_goes_down_and_up_again() {
     let status = folder.run(&["status", "--json"]).expect(3).json();
     assert_eq!(status["hosts_up"], 2);
     assert_eq!(status["hosts"][1]["state"], "ended");
-    let refused = up(&folder, "3", "shm").expect(1);
-    assert!(refused.stderr.contains("2 of 3 hosts"), "{refused:#?}");
     let down = folder.run(&["down"]).expect(0);
     assert!(down.stdout.contains("1 were gone before"), "{down:#?}");
     up(&folder, "3", "shm").expect(0);
+}
+
+#[test]
+fn a_host_that_ended_is_started_again_where_it_was_by_the_same_command() {
+    for transport in ["shm", "tcp"] {
+        let folder = Folder::new();
+        up(&folder, "3", transport).expect(0);
+        let pids = ["h00", "h01", "h02"].map(|name| folder.pid(name));
+        let cluster = std::fs::read(folder.path().join("cluster.toml")).unwrap();
+        signal(pids[0], "KILL");
+        signal(pids[2], "KILL");
+        let other = folder
+            .run(&["up", "--hosts", "3", "--memory", "8M"])
+            .expect(1);
+        assert!(other.stderr.contains("another cluster"), "{other:#?}");
+        let mended = up(&folder, "3", transport).expect(0);
+        let said = "2 of 3 hosts had ended and were started again, empty: h00, h02";
+        assert!(mended.stdout.contains(said), "{mended:#?}");
+        assert_eq!(folder.pid("h01"), pids[1], "who runs is let be");
+        let status = folder.run(&["status", "--json"]).expect(0).json();
+        assert_eq!(status["hosts_up"], 3);
+        assert_eq!(
+            std::fs::read(folder.path().join("cluster.toml")).unwrap(),
+            cluster
+        );
+    }
+}
+
+/// Runs a command of the shell, with the binary under test as `$0`.
+fn shell(script: &str) -> support::Ended {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_cenote")]);
+    support::Ended::from(shell.output().expect("bash runs"))
+}
+
+#[test]
+fn too_few_descriptors_are_refused_at_the_start_and_a_low_soft_limit_is_raised() {
+    let folder = Folder::new();
+    let dir = folder.str();
+    let up = format!("\"$0\" up --hosts 2 --memory 4M --dir {dir}");
+    let refused = shell(&format!("ulimit -n 32; {up}")).expect(1);
+    let said = "needs 196 open files, the limit is 32";
+    assert!(refused.stderr.contains(said), "{refused:#?}");
+    assert!(refused.stderr.contains("ulimit -n 196"), "{refused:#?}");
+    shell(&format!("ulimit -S -n 32; {up}")).expect(0);
+    let status = folder.run(&["status", "--json"]).expect(0).json();
+    assert_eq!(status["hosts_up"], 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_without_a_word() {
+    let folder = Folder::new();
+    up(&folder, "3", "shm").expect(0);
+    let dir = folder.str();
+    // Every line but the first is written to a pipe that nobody reads any more.
+    for command in [
+        format!("status --json --dir {dir}"),
+        "completions bash".into(),
+    ] {
+        let ended = shell(&format!(
+            "\"$0\" {command} | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+        ));
+        assert!([0, 141].contains(&ended.code), "{command}: {ended:#?}");
+        assert_eq!(ended.stderr, "", "{command}");
+    }
 }
 
 #[test]

@@ -28,7 +28,10 @@ fn the_example_of_a_hosts_settings_is_understood() {
     let example = read("host.toml")
         .replace("\"8G\"", "\"64M\"")
         .replace("\"128M\"", "\"1M\"");
-    assert!(example.contains("tcp:10.0.0.7:7000"));
+    assert!(example.contains("tcp:10.0.0.7:7000") && example.contains("shm:/run/cenote/socket"));
+    // systemd makes /run/cenote for the unit.
+    let socket = format!("shm:{}", folder.path().join("socket").display());
+    let example = example.replace("shm:/run/cenote/socket", &socket);
     fs::write(&file, example.replace("10.0.0.7", "192.0.2.1")).expect("a file");
     let file = file.to_str().expect("UTF-8");
     let ended = run(&["host", "--config", file, "--lock", "never"]).expect(1);

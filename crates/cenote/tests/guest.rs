@@ -7,27 +7,31 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-#[test]
-fn a_program_swaps_over_the_kernels_nbd_while_a_host_dies() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let ended = Command::new(source.join("../../scripts/test-guest.sh"))
-        .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
-        .arg(source.join("tests/guest.sh"))
-        .arg(env!("CARGO_BIN_EXE_cenote"))
-        .arg(std::env::current_exe().expect("this program has a file"))
-        .output()
-        .expect("the script runs");
-    let text = String::from_utf8_lossy(&ended.stdout);
-    if ended.status.code() == Some(77) {
-        let reason = text.lines().last().unwrap_or_default();
-        println!("skipped: kernel nbd in a guest: {reason}");
-        return;
-    }
-    // Marked, so that its lines are not taken for this machine's results.
-    text.lines().for_each(|line| println!("guest: {line}"));
-    assert!(ended.status.success(), "{:?}", ended.status);
-    for line in ["every page was right", "nothing is left"] {
-        assert!(text.contains(line), "the guest did not say {line:?}");
+mod long {
+    use super::*;
+
+    #[test]
+    fn a_program_swaps_over_the_kernels_nbd_while_a_host_dies() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let ended = Command::new(source.join("../../scripts/test-guest.sh"))
+            .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
+            .arg(source.join("tests/guest.sh"))
+            .arg(env!("CARGO_BIN_EXE_cenote"))
+            .arg(std::env::current_exe().expect("this program has a file"))
+            .output()
+            .expect("the script runs");
+        let text = String::from_utf8_lossy(&ended.stdout);
+        if ended.status.code() == Some(77) {
+            let reason = text.lines().last().unwrap_or_default();
+            println!("skipped: kernel nbd in a guest: {reason}");
+            return;
+        }
+        // Marked, so that its lines are not taken for this machine's results.
+        text.lines().for_each(|line| println!("guest: {line}"));
+        assert!(ended.status.success(), "{:?}", ended.status);
+        for line in ["every page was right", "nothing is left"] {
+            assert!(text.contains(line), "the guest did not say {line:?}");
+        }
     }
 }
 

@@ -77,7 +77,7 @@ fn a_stopped_process_is_missed_by_its_silence() {
 
 #[test]
 fn nodes_join_drain_and_go_and_nothing_is_left() {
-    let Some(well) = Well::up(&["--nodes", "3", "--code", "2+1", "--seal", "--lanes", "2"]) else {
+    let Some(well) = Well::up(&["--nodes", "3", "--code", "2+1", "--lanes", "2"]) else {
         return;
     };
     well.run(&["join", "--name", "spare"]).expect(0);
@@ -118,6 +118,78 @@ fn nodes_join_drain_and_go_and_nothing_is_left() {
 }
 
 #[test]
+fn a_node_that_was_killed_joins_again_at_once_where_it_was() {
+    const ROUNDS: usize = 60;
+    let Some(well) = Well::up(&["--nodes", "3", "--code", "2+1"]) else {
+        return;
+    };
+    let clients = well.clients();
+    for round in 0..ROUNDS {
+        let index = round % 3;
+        let name = format!("n{index:02}");
+        signal(well.pid(&format!("nodes/{name}")), "KILL");
+        let joined = well.run(&["join", "--name", &name]);
+        assert_eq!(joined.code, 0, "round {round}: {joined:#?}");
+        assert!(
+            joined.stdout.contains(&clients[index].to_string()),
+            "round {round}: its clients look for it at {}: {joined:#?}",
+            clients[index]
+        );
+    }
+}
+
+#[test]
+fn a_node_that_drains_is_up_and_nothing_is_missing_for_it() {
+    let Some(well) = Well::up(&["--nodes", "4", "--groups", "4", "--code", "2+1"]) else {
+        return;
+    };
+    well.run(&["drain", "n01"]).expect(0);
+    let status = well.until("it drains", |status| {
+        node(status, "n01")["state"] == "draining"
+    });
+    assert_eq!(status["nodes_up"], 4, "{status:#}");
+    let groups = status["by_group"].as_array().unwrap().iter();
+    let places = groups.flat_map(|group| {
+        let of = |what: &str| group[what].as_array().unwrap().clone();
+        [of("data"), of("parity")].concat()
+    });
+    for place in places {
+        // Nobody has stored anything, so nothing can be missing, whoever takes what over.
+        assert_eq!(place["missing_bytes"], 0, "{place:#}");
+        assert_eq!(place["moving_bytes"], 0, "{place:#}");
+    }
+}
+
+#[test]
+fn a_node_with_another_key_says_so_and_is_not_ready() {
+    let Some(well) = Well::up(&["--nodes", "2", "--code", "1+1"]) else {
+        return;
+    };
+    let file = well.path("cluster.key");
+    let key = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, "5a".repeat(32)).unwrap();
+    let ended = well.run(&["join", "--name", "stranger"]);
+    std::fs::write(&file, key).unwrap();
+    assert_ne!(ended.code, 0, "{ended:#?}");
+    let log = well.log("stranger");
+    let said = format!("{}{}{log}", ended.stdout, ended.stderr);
+    assert!(said.contains("this is not the key of cluster"), "{said}");
+    assert!(!said.contains("ready stranger"), "{said}");
+    // Its name may have a number by then.
+    let status = well.status();
+    let nodes = status["nodes"].as_array().unwrap().iter();
+    let mut strangers = nodes.filter(|node| node["name"] == "stranger");
+    assert!(
+        strangers.all(|node| node["registration"].is_null()),
+        "it is registered: {status:#}"
+    );
+    // Who starts it with the right one is told what its clients may do.
+    well.run(&["join", "--name", "stranger"]).expect(0);
+    let log = well.log("stranger");
+    assert!(log.contains("may read and change every item"), "{log}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("well");
@@ -139,6 +211,15 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         assert!(ended.stderr.contains(reason), "{ended:#?}");
     }
     assert!(!folder.path().join("well").exists());
+    // More than any machine has.
+    let large = ["kv", "up", "--nodes", "5", "--memory", "1T", "--dir", dir];
+    let large = run(&large).expect(1);
+    assert!(
+        large.stderr.contains("5 nodes with 1T each do not fit: ")
+            && large.stderr.contains(" are free on this machine")
+            && large.stderr.contains("try: --memory "),
+        "{large:#?}"
+    );
     let nameless = run(&["kv", "status"]).expect(2);
     assert!(
         nameless.stderr.contains("no cluster is named"),

@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,10 @@ fn ask(stream: &mut (impl Read + Write), said: &str) -> String {
     let mut answer = Vec::new();
     while !answer.ends_with(b"MN\r\n") {
         let mut piece = [0; 4096];
-        let length = stream.read(&mut piece).expect("an answer");
+        let length = match stream.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            length => length.expect("an answer"),
+        };
         assert!(length > 0, "{}", String::from_utf8_lossy(&answer));
         answer.extend_from_slice(&piece[..length]);
     }

@@ -6,15 +6,21 @@ use std::process::Command;
 /// Each crate below the top, and what it may use at run time.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-codec", &[]),
+    ("cenote-durable", &[]),
     ("cenote-pool", &[]),
-    ("cenote-fabric", &[]),
+    ("cenote-fabric", &["cenote-durable"]),
     (
         "cenote-host",
         &["cenote-pool", "cenote-fabric", "cenote-codec"],
     ),
     (
         "cenote-volume",
-        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+        &[
+            "cenote-pool",
+            "cenote-fabric",
+            "cenote-codec",
+            "cenote-durable",
+        ],
     ),
     ("cenote-block", &["cenote-volume"]),
     (

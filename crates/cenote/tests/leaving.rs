@@ -238,7 +238,40 @@ fn all_hosts_are_upgraded_in_place_one_after_the_other_under_load() {
             load.expect_clean();
         }
         expect_nothing_lost(&lab);
+        // Writes went on all the time, and every slab was taken back as it was.
+        let counters = &lab.status()["counters"];
+        let rebuilt = [&counters["slabs_rebuilt"], &counters["rebuilt_bytes"]];
+        assert_eq!(rebuilt, [0, 0], "{transport}: {counters}");
     }
+}
+
+#[test]
+fn what_a_host_held_that_does_not_come_back_in_time_is_rebuilt() {
+    if !has_tools() {
+        return;
+    }
+    let folder = Folder::new();
+    let program = folder.path().join("cenote");
+    fs::copy(this_binary(), &program).expect("a copy");
+    let folder = Lab::cluster_of(folder, Command::new(&program), 5, &["--transport", "tcp"]);
+    let lab = Lab::served(folder, "rs:2+1", cenote());
+    small_load(&lab).expect_clean();
+    // The next program says that it takes over, and then does not.
+    let new = lab.folder.path().join("new");
+    let script = "#!/bin/sh\n[ -n \"$CENOTE_HANDOVER_PROBE\" ]\n";
+    fs::write(&new, script).expect("a script");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("a script");
+    fs::rename(&new, &program).expect("on one file system");
+    let victim = lab.members()[0].clone();
+    let load = small_load(&lab);
+    lab.wait_written(lab.written() + 2_000);
+    signal(lab.folder.pid(&victim), "HUP");
+    lab.wait_connected(&victim, false);
+    load.expect_clean();
+    lab.wait_healthy();
+    assert!(!lab.members().contains(&victim));
+    assert_ne!(lab.status()["counters"]["slabs_rebuilt"], 0);
+    expect_nothing_lost(&lab);
 }
 
 #[test]

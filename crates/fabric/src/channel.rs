@@ -192,13 +192,13 @@ impl Channel {
         self.outbox_bytes > OUTBOX_BYTES_MAX / 2
     }
 
-    /// The bare socket, when encryption ends here.
-    pub(crate) fn into_socket(self) -> OwnedFd {
+    /// The bare socket, when frames end here, and what other keys come from.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Transport) {
         debug_assert!(
             self.outbox.is_empty() && self.start == self.end,
             "no byte is lost"
         );
-        self.socket
+        (self.socket, self.transport)
     }
 }
 

@@ -182,21 +182,31 @@ fn with_sockets(traits: &Traits) -> bool {
 
 /// Runs every case on every backend and prints a line for each, as `cargo test` does.
 ///
-/// Arguments that are no options filter cases by a part of `backend::case`; `--list` lists.
+/// Arguments that are no options filter cases by a part of `backend::case`, `--skip PART` leaves
+/// some out; `--list` lists.
 #[must_use]
 pub fn main(backends: &[&dyn Backend]) -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments = Vec::new();
+    let mut left_out = Vec::new();
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "--skip" => left_out.extend(given.next()),
+            _ => arguments.push(argument),
+        }
+    }
     let filters: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
     let is_exact = arguments.iter().any(|a| a == "--exact");
+    let fits = |name: &str, filter: &str| {
+        if is_exact {
+            name == filter
+        } else {
+            name.contains(filter)
+        }
+    };
     let is_wanted = |name: &str| {
-        filters.is_empty()
-            || filters.iter().any(|f| {
-                if is_exact {
-                    name == *f
-                } else {
-                    name.contains(*f)
-                }
-            })
+        let is_asked_for = filters.is_empty() || filters.iter().any(|part| fits(name, part));
+        is_asked_for && !left_out.iter().any(|part| fits(name, part))
     };
     let (mut failed, mut passed, mut skipped) = (Vec::new(), 0, 0);
     for backend in backends {

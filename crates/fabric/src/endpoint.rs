@@ -34,6 +34,9 @@ pub enum Status {
     Protocol = 7,
     /// The host's receive queue is full; try again.
     ReceiverNotReady = 8,
+    /// What came was changed, repeated or forged on its way, and none of it used; the connection is
+    /// dead from here on.
+    Forged = 9,
 }
 
 /// The end of one verb.

@@ -15,6 +15,21 @@ pub enum Error {
         /// What was given.
         text: String,
     },
+    /// The text is no way to protect traffic.
+    #[error("{text:?} is no protection: write encrypted, authenticated or plain")]
+    Protection {
+        /// What was given.
+        text: String,
+    },
+    /// The host does not take data connections that are protected so little, or cannot protect them
+    /// as the client wants.
+    #[error("{address}: {reason}")]
+    Unprotected {
+        /// The host.
+        address: Address,
+        /// Which, and what to do.
+        reason: String,
+    },
     /// This program or machine cannot use RDMA at the address.
     #[error("{address}: RDMA cannot be used here: {reason}")]
     Unusable {
@@ -25,9 +40,12 @@ pub enum Error {
     },
     /// The text or file is not a cluster key.
     #[error("cluster key: {0}")]
-    Key(&'static str),
+    Key(KeyError),
     /// The peer does not hold the cluster's key, or does not speak this protocol.
-    #[error("{address}: the peer did not prove that it holds the cluster's key")]
+    #[error(
+        "{address}: the peer did not prove that it holds the cluster's key: most likely one of the two has \
+         another key, or what listens there is something else"
+    )]
     Unauthenticated {
         /// The peer.
         address: Address,
@@ -74,6 +92,30 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+/// What is wrong with a cluster's key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Others than its owner may access the file.
+    #[error("others than its owner may access the file (mode {mode:04o})")]
+    Shared {
+        /// Of the file.
+        mode: u32,
+    },
+    /// The file belongs to neither this user nor root.
+    #[error("the file belongs to the user with number {owner}")]
+    Foreign {
+        /// The file's owner.
+        owner: u32,
+    },
+    /// Not what a key looks like.
+    #[error("it is not 64 hexadecimal digits")]
+    Malformed,
+    /// None could be made.
+    #[error("the system gave no random bytes")]
+    NoRandomness,
 }
 
 impl Error {

@@ -70,6 +70,8 @@ pub(crate) enum Welcome {
     NoSession,
     /// The host serves as many connections as it can.
     Full,
+    /// A data connection whose protection is weaker than the host wants.
+    Unprotected,
 }
 
 impl<'a> Frame<'a> {
@@ -145,6 +147,7 @@ impl<'a> Frame<'a> {
                 0 => Welcome::Served,
                 1 => Welcome::NoSession,
                 2 => Welcome::Full,
+                3 => Welcome::Unprotected,
                 _ => return Err(Error::Protocol("unknown welcome")),
             }),
             1 if body.len() > MESSAGE_BYTES_MAX => return Err(Error::Protocol("message too long")),
@@ -264,6 +267,7 @@ mod tests {
             Frame::Welcome(Welcome::Served),
             Frame::Welcome(Welcome::NoSession),
             Frame::Welcome(Welcome::Full),
+            Frame::Welcome(Welcome::Unprotected),
             Frame::Message(b""),
             Frame::Message(b"grant 7"),
             Frame::Attach { id, generation },
@@ -302,7 +306,7 @@ mod tests {
     #[test]
     fn an_attach_is_thirteen_bytes() {
         let mut bytes = Vec::new();
-        samples()[5].encode(&mut bytes);
+        samples()[6].encode(&mut bytes);
         assert_eq!(
             bytes,
             [
@@ -325,7 +329,7 @@ mod tests {
     proptest! {
         #[test]
         fn mutated_frames_are_refused_or_mean_what_they_say(
-            sample in 0..12_usize,
+            sample in 0..13_usize,
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             cut in any::<prop::sample::Index>(),
             extra in proptest::collection::vec(any::<u8>(), 0..3),

@@ -1,12 +1,14 @@
 //! The cluster's key: 32 random bytes that every host and client of a cluster holds.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::{Error, Result};
+use ring::hmac;
+
+use crate::{Error, KeyError, Result};
 
 /// Proof of membership; never printed. Stored as 64 hexadecimal digits and a newline.
 #[derive(Clone, Eq, PartialEq)]
@@ -19,22 +21,27 @@ impl ClusterKey {
     /// The system has no randomness to give.
     pub fn generate() -> Result<Self> {
         let mut bytes = [0; KEY_BYTES];
-        getrandom::fill(&mut bytes).map_err(|_| Error::Key("the system gave no random bytes"))?;
+        getrandom::fill(&mut bytes).map_err(|_| Error::Key(KeyError::NoRandomness))?;
         Ok(Self(bytes))
     }
 
     /// Reads a key file.
     ///
     /// # Errors
-    /// `Key` when others than the owner may touch the file or it holds no key; `Os` when it cannot be read.
+    /// `Key` when others than this user and root may touch the file or it holds no key; `Os` when it
+    /// cannot be read.
     pub fn load(path: &Path) -> Result<Self> {
         let what = || format!("read the cluster key {}", path.display());
         let file = File::open(path).map_err(|e| Error::os(what(), e))?;
-        let mode = file.metadata().map_err(|e| Error::os(what(), e))?.mode();
+        let found = file.metadata().map_err(|e| Error::os(what(), e))?;
+        // SAFETY: it has no arguments and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        if found.uid() != user && found.uid() != 0 {
+            return Err(Error::Key(KeyError::Foreign { owner: found.uid() }));
+        }
+        let mode = found.mode() & 0o7777;
         if mode & 0o077 != 0 {
-            return Err(Error::Key(
-                "others than its owner may access the file; run chmod 600 on it",
-            ));
+            return Err(Error::Key(KeyError::Shared { mode }));
         }
         let mut text = Vec::with_capacity(FILE_BYTES_MAX + 1);
         file.take(FILE_BYTES_MAX as u64 + 1)
@@ -56,14 +63,7 @@ impl ClusterKey {
     /// `Os`, also when the file exists: a key is never overwritten.
     pub fn save(&self, path: &Path) -> Result<()> {
         let what = || format!("write the cluster key {}", path.display());
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|e| Error::os(what(), e))?;
-        writeln!(file, "{}", self.to_hex())
-            .and_then(|()| file.sync_all())
+        cenote_durable::create(path, format!("{}\n", self.to_hex()).as_bytes(), 0o600)
             .map_err(|e| Error::os(what(), e))
     }
 
@@ -96,6 +96,18 @@ impl ClusterKey {
         Ok(Self(bytes))
     }
 
+    /// A secret of the cluster for one purpose, which tells nothing of the key or of other purposes'
+    /// secrets: HMAC-SHA256 of the purpose under the key.
+    #[must_use]
+    pub fn derive(&self, purpose: &str) -> [u8; KEY_BYTES] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let secret = hmac::sign(&key, purpose.as_bytes());
+        secret
+            .as_ref()
+            .try_into()
+            .expect("SHA-256 has as many bytes")
+    }
+
     /// For the handshake alone.
     pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
@@ -110,7 +122,7 @@ impl fmt::Debug for ClusterKey {
 
 const KEY_BYTES: usize = 32;
 const FILE_BYTES_MAX: usize = 2 * KEY_BYTES + 2;
-const NOT_A_KEY: Error = Error::Key("a key is 64 hexadecimal digits");
+const NOT_A_KEY: Error = Error::Key(KeyError::Malformed);
 
 #[cfg(test)]
 mod tests {
@@ -138,7 +150,36 @@ mod tests {
         let path = dir.path().join("key");
         ClusterKey::generate().unwrap().save(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(ClusterKey::load(&path), Err(Error::Key(_))));
+        assert!(matches!(
+            ClusterKey::load(&path),
+            Err(Error::Key(KeyError::Shared { mode: 0o640 }))
+        ));
+    }
+
+    #[test]
+    fn refuses_a_file_that_somebody_else_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        ClusterKey::generate().unwrap().save(&path).unwrap();
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
+            eprintln!("skipped: only root can give a file to another user");
+            return;
+        }
+        assert!(matches!(
+            ClusterKey::load(&path),
+            Err(Error::Key(KeyError::Foreign { owner: 65_534 }))
+        ));
+    }
+
+    #[test]
+    fn each_purpose_has_a_secret_of_its_own() {
+        let key = ClusterKey::from_hex(&"0b".repeat(32)).unwrap();
+        // By Python's hmac.
+        let expected = [0x6a, 0x87, 0x81, 0x7f];
+        assert_eq!(key.derive("one")[..4], expected);
+        assert_ne!(key.derive("one"), key.derive("other"));
+        let other = ClusterKey::from_hex(&"0c".repeat(32)).unwrap();
+        assert_ne!(key.derive("one"), other.derive("one"));
     }
 
     #[test]
@@ -156,7 +197,10 @@ mod tests {
             &"zz".repeat(32),
             &"\u{e9}".repeat(32),
         ] {
-            assert!(matches!(ClusterKey::from_hex(bad), Err(Error::Key(_))));
+            assert!(matches!(
+                ClusterKey::from_hex(bad),
+                Err(Error::Key(KeyError::Malformed))
+            ));
         }
     }
 }

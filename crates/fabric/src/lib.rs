@@ -29,11 +29,13 @@ mod machine;
 mod memory;
 mod noise;
 pub mod rdma;
+mod record;
 mod session;
 mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod socket;
+pub mod strangers;
 mod tcp;
 mod time;
 mod wait;
@@ -42,7 +44,7 @@ mod windows;
 
 pub use address::Address;
 pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
-pub use error::{Error, Result};
+pub use error::{Error, KeyError, Result};
 pub use key::ClusterKey;
 pub use listen::{Event, Listen, PeerId};
 pub use listener::Listener;
@@ -52,8 +54,13 @@ pub use noise::{
     HANDSHAKE_BYTES, Initiator, Protocol, Refusal, Responder, SEALED_BYTES_MAX, TAG_BYTES,
     Transport, VERSION, VERSION_OLDEST, Versions,
 };
+pub use record::{
+    RECORD_BODY_BYTES_MAX, RECORD_BYTES_MAX, RECORD_LENGTH_BYTES, RECORD_OVERHEAD_BYTES,
+    RecordError, RecordOpener, RecordSealer, WireProtection,
+};
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
+    connector_with,
 };
 pub use time::Time;
 pub use wait::{Waker, wait};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::strangers::Counts;
 use crate::{Address, Hello, Region, Result, Rights, Waker, WindowDescriptor, WindowId};
 
 /// One control connection of a client. Never reused by a listener.
@@ -88,6 +89,12 @@ pub trait Listen: Send {
 
     /// Ends a peer and its data connections. No event tells of it.
     fn close(&mut self, peer: PeerId);
+
+    /// What has become of connections that had not proven the key, over all addresses.
+    #[must_use]
+    fn strangers(&self) -> Counts {
+        Counts::default()
+    }
 
     /// Waits up to `timeout` (`None`: for ever) for something to happen, and appends what did.
     ///

@@ -1,8 +1,8 @@
 //! The host's side: strangers become clients, clients attach windows and send messages.
 //!
 //! Driven by one thread that calls [`Listener::poll`]; verbs on `tcp` are served by the agent
-//! thread beside it, on `shm` by nobody and on `rdma` by a device. Strangers get [`STRANGER_COUNT_MAX`] small buffers
-//! and one second each; while all are taken nobody else is accepted.
+//! thread beside it, on `shm` by nobody and on `rdma` by a device. Strangers get a small buffer and a
+//! second each, and push each other out when there are too many ([`crate::strangers`]).
 //!
 //! A data connection belongs to the control connection (the *peer*) that its client has at that
 //! moment and ends with it; without one it is turned away. So messages and immediates on data
@@ -11,6 +11,7 @@
 //! Invariants: a client has at most one peer, and its earlier one is ended before the next is
 //! announced; every `Connected` is followed by one `Disconnected` unless the host closes the peer.
 
+mod admission;
 mod bound;
 mod served;
 mod stranger;
@@ -29,17 +30,20 @@ use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
 #[cfg(feature = "rdma")]
 use crate::rdma;
+use crate::record::DATA_RECORDS;
 use crate::socket::{self, Epoll, Interest, Ready};
+use crate::strangers::{Counts, Parting};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::WindowTable;
 use crate::{
     Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
+    WireProtection,
 };
 use bound::{Bound, DataPath};
 #[cfg(feature = "rdma")]
 pub(crate) use served::pass_on;
 use served::{Data, Peer};
-use stranger::{Progress, Proven, Stranger};
+use stranger::{Proven, Stranger};
 
 /// A host's end of all its connections, over sockets.
 pub struct Listener {
@@ -48,14 +52,15 @@ pub struct Listener {
     agent_events: Receiver<AgentEvent>,
     table: Arc<WindowTable>,
     key: ClusterKey,
+    /// The least protection of data connections over `tcp`.
+    page_traffic: WireProtection,
     bound: Vec<Bound>,
     epoll: Epoll,
     waker: Waker,
     connections: HashMap<u64, Connection>,
     peers: HashMap<ClientId, PeerId>,
     next_id: u64,
-    stranger_count: usize,
-    /// Whether the bound sockets are watched; when not, since when.
+    /// Whether the bound sockets are watched; when not, until when.
     accepting: bool,
     paused_until: Option<Instant>,
 }
@@ -74,17 +79,19 @@ impl Listener {
     /// # Errors
     /// `AddressInUse`: another process serves one of them; `Os`: it cannot be bound.
     pub fn bind(addresses: &[Address], key: &ClusterKey) -> Result<Self> {
-        Self::bind_with(addresses, key, Vec::new())
+        Self::bind_with(addresses, key, WireProtection::default(), Vec::new())
     }
 
-    /// As [`Listener::bind`], with windows that an earlier process of this host had open. They
-    /// stand before the first client is served, so that no client finds its window gone.
+    /// As [`Listener::bind`]; data connections over `tcp` that are protected less than
+    /// `page_traffic` are turned away, and windows that an earlier process of this host had
+    /// open stand before the first client is served, so that no client finds its window gone.
     ///
     /// # Errors
     /// As [`Listener::bind`], and as [`Region::inherit`] when a window cannot stand again.
     pub fn bind_with(
         addresses: &[Address],
         key: &ClusterKey,
+        page_traffic: WireProtection,
         windows: Vec<(Arc<Region>, WindowDescriptor)>,
     ) -> Result<Self> {
         raise_descriptor_limit();
@@ -112,13 +119,13 @@ impl Listener {
             agent_events,
             table,
             key: key.clone(),
+            page_traffic,
             bound,
             epoll,
             waker,
             connections: HashMap::new(),
             peers: HashMap::new(),
             next_id: 0,
-            stranger_count: 0,
             accepting: false,
             paused_until: None,
         };
@@ -189,6 +196,14 @@ impl Listen for Listener {
         self.end_peer(peer);
     }
 
+    fn strangers(&self) -> Counts {
+        let mut all = Counts::default();
+        for bound in &self.bound {
+            all += bound.strangers.counts();
+        }
+        all
+    }
+
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
         let ready = self
             .epoll
@@ -197,12 +212,15 @@ impl Listen for Listener {
         for ready in ready {
             match ready.id {
                 WAKER_ID => self.waker.clear(),
-                id if id >= BOUND_ID_FIRST => self.accept((id - BOUND_ID_FIRST) as usize),
+                id if id >= BOUND_ID_FIRST => {
+                    self.accept((id - BOUND_ID_FIRST) as usize, events);
+                }
                 id => self.serve(id, &ready, events),
             }
         }
         self.take_agent_events(events);
-        self.drop_slow_strangers();
+        self.drop_late_strangers();
+        self.tell_of_strangers();
         self.accept_or_pause()
     }
 }
@@ -239,50 +257,16 @@ impl Listener {
     }
 
     fn time_to_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
-        if self.stranger_count == 0 && self.paused_until.is_none() {
-            return timeout;
-        }
         let strangers = self
-            .connections
-            .values()
-            .filter_map(|connection| match connection {
-                Connection::Stranger(stranger) => Some(stranger.deadline),
-                _ => None,
-            });
+            .bound
+            .iter()
+            .filter_map(|b| b.strangers.next_deadline());
         let next = strangers.chain(self.paused_until).min();
         let left = next.map(|next| next.saturating_duration_since(Instant::now()));
         left.into_iter().chain(timeout).min()
     }
 
-    /// Takes strangers in while there is room for them.
-    fn accept(&mut self, index: usize) {
-        while self.stranger_count < STRANGER_COUNT_MAX {
-            let Some(bound) = self.bound.get(index) else {
-                return;
-            };
-            let stranger = match bound.accept() {
-                Ok(Some(socket)) => {
-                    Stranger::new(socket, bound.path().clone(), Instant::now() + STRANGER_TIME)
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    // Out of descriptors or memory, or the stranger hung up. Waiting helps the first two.
-                    tracing::warn!(%error, address = %bound.address(), "accept a connection");
-                    self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-                    return;
-                }
-            };
-            let id = self.next_id;
-            self.next_id += 1;
-            if self.epoll.add(stranger.as_fd(), id, Interest::READ).is_ok() {
-                self.connections
-                    .insert(id, Connection::Stranger(Box::new(stranger)));
-                self.stranger_count += 1;
-            }
-        }
-    }
-
-    /// Watches the bound sockets exactly while strangers may come in.
+    /// Watches the bound sockets but for a while after the system refused a connection.
     fn accept_or_pause(&mut self) -> Result<()> {
         if self
             .paused_until
@@ -290,7 +274,7 @@ impl Listener {
         {
             self.paused_until = None;
         }
-        let accepting = self.stranger_count < STRANGER_COUNT_MAX && self.paused_until.is_none();
+        let accepting = self.paused_until.is_none();
         if accepting == self.accepting {
             return Ok(());
         }
@@ -304,18 +288,6 @@ impl Listener {
             changed.map_err(|e| Error::os("watch sockets", e))?;
         }
         Ok(())
-    }
-
-    fn drop_slow_strangers(&mut self) {
-        if self.stranger_count > 0 {
-            let now = Instant::now();
-            self.connections.retain(
-                |_, connection| !matches!(connection, Connection::Stranger(s) if s.deadline <= now),
-            );
-            let is_stranger =
-                |connection: &&Connection| matches!(connection, Connection::Stranger(_));
-            self.stranger_count = self.connections.values().filter(is_stranger).count();
-        }
     }
 
     fn serve(&mut self, id: u64, ready: &Ready, events: &mut Vec<Event>) {
@@ -340,26 +312,11 @@ impl Listener {
         }
     }
 
-    fn advance(&mut self, id: u64, events: &mut Vec<Event>) {
-        let Some(Connection::Stranger(stranger)) = self.connections.get_mut(&id) else {
-            return;
-        };
-        match stranger.advance(&self.key) {
-            Progress::Waits => {}
-            Progress::Refused => {
-                self.connections.remove(&id);
-                self.stranger_count -= 1;
-            }
-            Progress::Proven(proven) => self.welcome(id, *proven, events),
-        }
-    }
-
     /// Turns a stranger that proved the key into a peer, or a data connection of one.
     fn welcome(&mut self, id: u64, proven: Proven, events: &mut Vec<Event>) {
-        let Some(Connection::Stranger(stranger)) = self.connections.remove(&id) else {
+        let Some(stranger) = self.end_stranger(id, Parting::Proven) else {
             return;
         };
-        self.stranger_count -= 1;
         let path = stranger.path.clone();
         let mut channel = Channel::new(stranger.into_socket(), proven.transport, false);
         let earlier = self.peers.get(&proven.hello.client).copied();
@@ -367,8 +324,13 @@ impl Listener {
             Purpose::Control if earlier.is_none() && self.peers.len() >= PEER_COUNT_MAX => {
                 Welcome::Full
             }
-            Purpose::Data if earlier.is_none() => Welcome::NoSession,
-            Purpose::Data if self.data_count(earlier) >= DATA_COUNT_MAX => Welcome::Full,
+            Purpose::Data(_) if earlier.is_none() => Welcome::NoSession,
+            Purpose::Data(wanted)
+                if matches!(path, DataPath::Tcp) && wanted < self.page_traffic =>
+            {
+                Welcome::Unprotected
+            }
+            Purpose::Data(_) if self.data_count(earlier) >= DATA_COUNT_MAX => Welcome::Full,
             _ => Welcome::Served,
         };
         // It fits into the empty socket buffer whole, or the connection is useless.
@@ -399,12 +361,21 @@ impl Listener {
                     hello,
                 });
             }
-            (Purpose::Data, Some(peer)) => self.adopt(id, channel, peer, path),
-            (Purpose::Data, None) => {}
+            (Purpose::Data(protection), Some(peer)) => {
+                self.adopt(id, channel, peer, path, protection);
+            }
+            (Purpose::Data(_), None) => {}
         }
     }
 
-    fn adopt(&mut self, id: u64, channel: Channel, peer: PeerId, path: DataPath) {
+    fn adopt(
+        &mut self,
+        id: u64,
+        channel: Channel,
+        peer: PeerId,
+        path: DataPath,
+        protection: WireProtection,
+    ) {
         let Some(Connection::Peer(owner)) = self.connections.get_mut(&peer.0) else {
             return;
         };
@@ -419,7 +390,9 @@ impl Listener {
                     && self.epoll.remove(channel.as_fd()).is_ok()
                 {
                     owner.adopted += 1;
-                    agent.adopt(TcpStream::from(channel.into_socket()), agents_name(peer));
+                    let (socket, transport) = channel.into_parts();
+                    let records = transport.records(DATA_RECORDS, protection);
+                    agent.adopt(TcpStream::from(socket), agents_name(peer), records);
                 }
             }
             #[cfg(feature = "rdma")]
@@ -513,10 +486,6 @@ fn agents_name(peer: PeerId) -> ClientId {
     ClientId(u128::from(peer.0))
 }
 
-/// Most connections that have not proven the key.
-pub const STRANGER_COUNT_MAX: usize = 64;
-/// How long a stranger has to prove it.
-const STRANGER_TIME: Duration = Duration::from_secs(1);
 /// Most clients; arbitrary.
 const PEER_COUNT_MAX: usize = 1024;
 /// Most data connections of one client; arbitrary, one per worker thread is usual.

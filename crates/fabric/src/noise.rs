@@ -9,12 +9,14 @@
 //! Other protocols prove the key the same way under a name of their own ([`Protocol`]), so that a
 //! member of the one is a stranger to the other; what they say afterwards is theirs.
 
+use ring::hkdf;
 use snow::{Builder, HandshakeState, TransportState};
 
-use crate::{ClientId, ClusterKey, Hello};
+use crate::record::connection_secret;
+use crate::{ClientId, ClusterKey, Hello, WireProtection};
 
 /// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Oldest version that it speaks, so that a cluster is upgraded machine by machine.
 pub const VERSION_OLDEST: u16 = 1;
 
@@ -79,11 +81,15 @@ pub const SEALED_BYTES_MAX: usize = 65535;
 /// Longest client name in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
+/// Version from which on data connections over `tcp` may be protected.
+pub(crate) const VERSION_PROTECTED: u16 = 5;
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Purpose {
     Control,
-    Data,
+    /// How verbs on it are to be protected; looked at on `tcp` alone.
+    Data(WireProtection),
 }
 
 /// Why a handshake ended.
@@ -199,16 +205,30 @@ impl Responder {
 pub struct Transport {
     state: TransportState,
     version: u16,
+    /// What keys beside the transport's own come from.
+    secret: hkdf::Prk,
 }
 
 impl Transport {
-    fn new(state: HandshakeState, version: u16) -> Self {
+    fn new(mut state: HandshakeState, version: u16) -> Self {
+        let keys = state.dangerously_get_raw_split();
+        let secret = connection_secret(state.get_handshake_hash(), keys);
         Self {
             state: state
                 .into_transport_mode()
                 .expect("both handshake messages are done"),
             version,
+            secret,
         }
+    }
+
+    pub(crate) fn secret(&self) -> &hkdf::Prk {
+        &self.secret
+    }
+
+    /// Whether this end began the handshake.
+    pub(crate) fn is_caller(&self) -> bool {
+        self.state.is_initiator()
     }
 
     /// The version that both ends agreed on.
@@ -280,9 +300,11 @@ fn read_preamble(
 
 fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
     let mut bytes = [0; HELLO_PLAIN_BYTES];
-    bytes[0] = match purpose {
-        Purpose::Control => 1,
-        Purpose::Data => 2,
+    (bytes[0], bytes[2]) = match purpose {
+        Purpose::Control => (1, 0),
+        Purpose::Data(WireProtection::Plain) => (2, 0),
+        Purpose::Data(WireProtection::Authenticated) => (2, 1),
+        Purpose::Data(WireProtection::Encrypted) => (2, 2),
     };
     bytes[1] = u8::try_from(hello.name.len()).expect("checked when the session was opened");
     bytes[8..24].copy_from_slice(&hello.client.0.to_le_bytes());
@@ -292,9 +314,11 @@ fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
 
 fn decode_hello(bytes: &[u8]) -> Option<(Purpose, Hello)> {
     let bytes: &[u8; HELLO_PLAIN_BYTES] = bytes.try_into().ok()?;
-    let purpose = match bytes[0] {
-        1 => Purpose::Control,
-        2 => Purpose::Data,
+    let purpose = match (bytes[0], bytes[2]) {
+        (1, _) => Purpose::Control,
+        (2, 0) => Purpose::Data(WireProtection::Plain),
+        (2, 1) => Purpose::Data(WireProtection::Authenticated),
+        (2, 2) => Purpose::Data(WireProtection::Encrypted),
         _ => return None,
     };
     let name = bytes[24..].get(..usize::from(bytes[1]))?;
@@ -323,6 +347,8 @@ mod tests {
 
     use super::*;
 
+    const DATA: Purpose = Purpose::Data(WireProtection::Authenticated);
+
     fn hello() -> Hello {
         Hello {
             client: ClientId(7 << 100),
@@ -335,10 +361,8 @@ mod tests {
         let (responder, answer, version) = Responder::answer(key, &first).unwrap();
         assert_eq!(version, None);
         let mut client = initiator.finish(&answer).unwrap();
-        let (host, purpose, said) = responder
-            .finish(&client.hello(Purpose::Data, &hello()))
-            .unwrap();
-        assert_eq!((purpose, said), (Purpose::Data, hello()));
+        let (host, purpose, said) = responder.finish(&client.hello(DATA, &hello())).unwrap();
+        assert_eq!((purpose, said), (DATA, hello()));
         (client, host)
     }
 

@@ -149,6 +149,31 @@ pub(crate) fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
+/// The user whose process connected a unix socket.
+pub(crate) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` is writable and of the length given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 {
+        Ok(peer.uid)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Has the kernel end a TCP connection whose other machine is silent for `limit`; a process that
 /// is merely stopped is not noticed. Probes go out only while nothing else does.
 pub(crate) fn end_when_unreachable(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<()> {

@@ -366,8 +366,7 @@ impl Generations {
         let (high, low) = match self {
             Self::System => {
                 let mut low = [0; 4];
-                getrandom::fill(&mut low)
-                    .map_err(|_| Error::Key("the system gave no random bytes"))?;
+                getrandom::fill(&mut low).map_err(|_| Error::Key(crate::KeyError::NoRandomness))?;
                 (count(), u32::from_le_bytes(low))
             }
             #[cfg(feature = "sim")]

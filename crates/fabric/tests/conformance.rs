@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use cenote_fabric::WireProtection;
 use cenote_fabric::conformance::processes::{Processes, serve_if_host};
 use cenote_fabric::conformance::simulated::Simulated;
 use cenote_fabric::conformance::{Backend, main as run};
@@ -17,10 +18,12 @@ fn main() -> ExitCode {
     let directory = tempfile::tempdir().expect("a directory for sockets");
     let mut backends: Vec<Box<dyn Backend>> = vec![
         Box::new(Processes::shm(directory.path())),
-        Box::new(Processes::tcp(directory.path())),
         Box::new(Simulated::new("sim", Serving::Card)),
         Box::new(Simulated::new("sim-agent", Serving::Agent)),
     ];
+    for page_traffic in WireProtection::ALL {
+        backends.push(Box::new(Processes::tcp(page_traffic, directory.path())));
+    }
     if let Ok(ip) = std::env::var("CENOTE_CONFORMANCE_RDMA") {
         let ip = ip.parse().expect("an IP address");
         backends.push(Box::new(Processes::rdma(ip, directory.path())));

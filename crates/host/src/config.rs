@@ -2,7 +2,7 @@
 
 mod headroom;
 
-use cenote_fabric::{Address, ClusterKey};
+use cenote_fabric::{Address, ClusterKey, WireProtection};
 use cenote_pool::control::NAME_BYTES_MAX;
 
 use crate::machine::Machine;
@@ -32,6 +32,9 @@ pub struct Config {
     pub clients_max: u32,
     /// What it leaves to the rest of its machine; `None`: it lends its memory whatever happens.
     pub headroom: Option<Headroom>,
+    /// The least protection of page traffic over `tcp`: clients that want less are turned away, and
+    /// what is read from other hosts is protected so.
+    pub page_traffic: WireProtection,
 }
 
 /// Whether lent memory is locked into RAM, so that it is never itself swapped out.
@@ -153,6 +156,7 @@ mod tests {
             lock_memory: LockMemory::Auto,
             clients_max: 8,
             headroom: None,
+            page_traffic: WireProtection::default(),
         }
     }
 

@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_fabric::strangers::Counts;
 use cenote_fabric::{
     Address, Event, Listen, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
     WindowId,
 };
 use cenote_pool::control::{
-    ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, Window,
+    ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, StrangerCounts, Window,
 };
 use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 use cenote_pool::pressure::Room;
@@ -168,7 +169,12 @@ impl Daemon {
             reserved: config.huge_pages && config.headroom.is_none(),
             lock: locked,
         };
-        let listener = Listener::bind_with(&config.addresses, &config.key, heir.windows())?;
+        let listener = Listener::bind_with(
+            &config.addresses,
+            &config.key,
+            config.page_traffic,
+            heir.windows(),
+        )?;
         let (sender, outcomes) = channel();
         let reserve_bytes = watch.as_ref().map_or(0, Watch::reserve_bytes);
         let keeper = keeper::start(
@@ -178,7 +184,8 @@ impl Daemon {
             sender.clone(),
             listener.waker(),
         )?;
-        let filler = fill::start(&config.name, config.key.clone(), sender, listener.waker())?;
+        let sources = cenote_fabric::connector_with(config.key.clone(), config.page_traffic);
+        let filler = fill::start(&config.name, Box::new(sources), sender, listener.waker())?;
         // For people, to tell two lives apart; a clock before 1970 gives 0.
         let incarnation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -280,14 +287,18 @@ impl Daemon {
             if stop.load(Ordering::Relaxed) {
                 if !self.leaving.keeps {
                     self.shut_down();
+                    break Ok(End::Stopped);
                 }
-                break Ok(End::Stopped);
+                if self.has_bidden_farewell() {
+                    break Ok(End::Stopped);
+                }
             }
             if self.takes_leave() {
                 self.shut_down();
                 break Ok(End::Drained);
             }
-            if self.leaving.upgrade.swap(false, Ordering::Relaxed) {
+            if self.leaving.upgrade.load(Ordering::Relaxed) && self.has_bidden_farewell() {
+                self.leaving.upgrade.store(false, Ordering::Relaxed);
                 break Ok(End::Upgrade);
             }
             let patience = self.next_turn().since((self.clock)());
@@ -317,8 +328,9 @@ impl Daemon {
 
     /// When the next turn is due if nothing happens before.
     pub(crate) fn next_turn(&self) -> Time {
-        let due = self.stocking.due(self.fills);
-        due.map_or(self.next_tick(), |due| due.min(self.next_tick()))
+        let due = self.stocking.due(self.fills).into_iter();
+        let due = due.chain(self.farewell_until());
+        due.fold(self.next_tick(), Time::min)
     }
 
     fn next_tick(&self) -> Time {
@@ -371,6 +383,30 @@ impl Daemon {
             draining: self.ledger.is_draining(),
             program: env!("CARGO_PKG_VERSION").into(),
             pressure: self.pressure_status(),
+            strangers: self.strangers(),
+        }
+    }
+
+    fn strangers(&self) -> StrangerCounts {
+        let Counts {
+            accepted,
+            proven,
+            wrong_key,
+            wrong_version,
+            hung_up,
+            late,
+            displaced,
+            waiting,
+        } = self.listener.strangers();
+        StrangerCounts {
+            accepted,
+            proven,
+            wrong_key,
+            wrong_version,
+            hung_up,
+            late,
+            displaced,
+            waiting,
         }
     }
 
@@ -468,6 +504,7 @@ mod tests {
             lock_memory: LockMemory::Never,
             clients_max: 8,
             headroom: None,
+            page_traffic: cenote_fabric::WireProtection::default(),
         };
         // Its loop does not run: the stock of two is being prepared until the test says more.
         let mut daemon = Daemon::start(config).unwrap();

@@ -17,13 +17,14 @@ mod filler;
 mod gather;
 mod landings;
 mod sources;
+mod together;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, ClusterKey, PeerId, Region, Time, Waker};
+use cenote_fabric::{ClientId, Connector, PeerId, Region, Time, Waker};
 use cenote_pool::control::{FILL_BYTES_MAX, K_MAX, R_MAX, Source};
 
 use crate::Result;
@@ -31,6 +32,7 @@ use crate::daemon::Outcome;
 use crate::machine::random_u128;
 use crate::side_thread::SideThread;
 pub(crate) use filler::Filler;
+pub(crate) use together::Reach;
 
 /// Connections to other hosts are closed when no fill came for this long.
 const IDLE: Duration = Duration::from_secs(5);
@@ -91,18 +93,18 @@ pub(crate) struct Job {
     pub wanted: Arc<AtomicBool>,
 }
 
-/// Starts the thread of the host `name`; the daemon bounds how many fills wait for it.
+/// Starts the thread of the host `name`, which reads from `sources`; the daemon bounds how many fills wait for it.
 ///
 /// # Errors
 /// `Os`: the system has no thread or no randomness left.
 pub(crate) fn start(
     name: &str,
-    key: ClusterKey,
+    sources: Box<dyn Connector>,
     outcomes: Sender<Outcome>,
     waker: Waker,
 ) -> Result<SideThread<Job>> {
     let client = ClientId(random_u128()?);
-    let filler = Filler::new(Box::new(cenote_fabric::connector(key)), client, name);
+    let filler = Filler::new(sources, Reach::SideBySide, client, name);
     SideThread::start("filler", move |inbox| {
         run(&inbox, filler, &outcomes, &waker);
     })

@@ -10,7 +10,7 @@ use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
 use cenote_pool::control::{Drain, HostStatus};
 
 use crate::daemon::{Daemon, Heir, Outcome, Parts, Watch};
-use crate::fill::{self, Filler};
+use crate::fill::{self, Filler, Reach};
 use crate::keeper;
 use crate::machine::Machine;
 use crate::side_thread::SideThread;
@@ -77,7 +77,7 @@ impl Stepped {
             slab_bytes,
             keeper_inbox,
             filler_inbox,
-            filler: Filler::new(connector, client, &name),
+            filler: Filler::new(connector, Reach::InTurn, client, &name),
             is_filling: false,
             outcomes: outcome_sender,
             clock,

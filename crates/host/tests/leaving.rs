@@ -217,6 +217,37 @@ fn the_next_process_serves_the_slabs_of_the_one_before() {
 }
 
 #[test]
+fn who_holds_slabs_is_told_of_the_next_process_and_waited_for() {
+    let lab = Lab::new(Fabric::Tcp);
+    let mut daemon = Daemon::start(lab.config("h", 4)).unwrap();
+    let address = daemon.addresses()[0].clone();
+    let thread = std::thread::spawn(move || daemon.run(&AtomicBool::new(false)).unwrap());
+    let connect = |id| Client::connect(&lab.key, &address, id).unwrap();
+    let (mut owner, mut idle, mut operator) = (connect(1), connect(2), connect(3));
+    owner.map(7, 0);
+    // One of the version before holds a slab as well, and could not be told.
+    let mut earlier = connect(4);
+    let mut map = vec![4, 2, 7, 0, 0, 0, 0, 0, 0, 0];
+    map.extend([8; 16]);
+    map.extend([0, 0, 0, 0, 0]);
+    earlier.session.send(&map).unwrap();
+    assert_eq!(earlier.raw_reply()[..2], [4, 2]);
+    idle.status();
+
+    assert!(matches!(operator.ask(&Request::Upgrade), Reply::Status(_)));
+    let told = Reply::HandsOver {
+        back_within_ms: 5_000,
+    };
+    assert_eq!(owner.reply(), told);
+    owner.send(&Request::Awaits);
+    assert_eq!(thread.join().unwrap(), End::Upgrade);
+    for mut other in [idle, earlier, operator] {
+        // The end, and nothing before it.
+        assert!(other.incoming().is_err());
+    }
+}
+
+#[test]
 fn a_volume_stays_its_owners_and_a_stranger_holds_nothing() {
     let lab = Lab::new(Fabric::Tcp);
     let host = handed_over(&lab, lab.config("after", 4), |client| {

@@ -192,6 +192,31 @@ fn more_memory_than_the_machine_has_is_refused_at_the_start() {
 }
 
 #[test]
+fn clients_with_another_key_are_told_so_and_counted() {
+    let lab = Lab::new(Fabric::Tcp);
+    let host = lab.host("h", 2);
+    let mut operator = lab.client(&host, 1);
+    for _ in 0..3 {
+        let key = cenote_fabric::ClusterKey::generate().unwrap();
+        let refused = Client::connect(&key, &host.address, 2).err();
+        let said = refused.expect("another key").to_string();
+        assert!(said.contains("another key"), "{said}");
+    }
+    let strangers = operator.status().strangers;
+    assert_eq!(
+        (strangers.wrong_key, strangers.waiting),
+        (3, 0),
+        "{strangers:?}"
+    );
+    // Two of the operator's: its session and its data connection.
+    assert_eq!(
+        (strangers.accepted, strangers.proven),
+        (5, 2),
+        "{strangers:?}"
+    );
+}
+
+#[test]
 fn a_client_that_breaks_the_protocol_is_cut_off_and_others_are_not() {
     let lab = Lab::new(Fabric::Shm);
     let host = lab.host("h", 2);

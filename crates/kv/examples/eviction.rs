@@ -18,7 +18,8 @@ use std::{
 
 use cenote_kv::memory::{
     allocator::{Allocator, piece_bytes},
-    table::{Entry, Table, key_hash},
+    key_hash::KeyHasher,
+    table::{Entry, Table},
 };
 
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -75,7 +76,7 @@ impl Ours {
         let item = values / sample + 56 + 14;
         let items_max = MEMORY_BYTES / item;
         Self {
-            table: Table::new(),
+            table: Table::new(KeyHasher::random().expect("random bytes")),
             allocator: Allocator::new(MEMORY_BYTES - items_max * (56 + 14)),
             items_max: items_max as usize,
             filled: 0,
@@ -87,7 +88,7 @@ impl Ours {
         let key = self.table.key(slot).to_vec();
         let entry = self
             .table
-            .remove(key_hash(&key), &key)
+            .remove(self.table.hash_of(&key), &key)
             .expect("it was chosen");
         let freed = self.allocator.free(entry.address, entry.value_bytes.into());
         freed.expect("its space was used");
@@ -98,7 +99,8 @@ impl Cache for Ours {
     fn serve(&mut self, keys: &[u64], hits: &mut Vec<bool>) -> io::Result<()> {
         for key in keys {
             let key = name(*key);
-            let slot = self.table.find(key_hash(key.as_bytes()), key.as_bytes());
+            let hash = self.table.hash_of(key.as_bytes());
+            let slot = self.table.find(hash, key.as_bytes());
             slot.inspect(|slot| self.table.note_use(*slot, 0));
             hits.push(slot.is_some());
         }
@@ -118,8 +120,8 @@ impl Cache for Ours {
                 value_bytes,
                 ..Entry::default()
             };
-            self.table
-                .put(key_hash(name.as_bytes()), name.as_bytes(), &entry);
+            let hash = self.table.hash_of(name.as_bytes());
+            self.table.put(hash, name.as_bytes(), &entry);
             self.filled = self.filled.max(self.table.evictable_bytes());
         }
         Ok(())

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_fabric::ClusterKey;
+use cenote_fabric::{ClusterKey, WireProtection};
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::frame::kind::GROUP;
 use cenote_kv::cluster::handshake::Hello;
@@ -25,14 +25,14 @@ struct End {
 }
 
 impl End {
-    fn new(node: u32, key: &ClusterKey, sealed: bool) -> Self {
+    fn new(node: u32, key: &ClusterKey, protection: WireProtection) -> Self {
         let poll = Poll::new().unwrap();
         let hello = Hello {
             cluster: "speed".to_owned(),
             node: NodeId(node),
             incarnation: 1,
             lane: 0,
-            sealed,
+            protection,
         };
         let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let links = Links::new(hello, key.clone(), listener, poll.registry(), 0).unwrap();
@@ -77,9 +77,9 @@ fn echo(mut end: End, peer: NodeId) {
     }
 }
 
-fn measure(sealed: bool) {
+fn measure(protection: WireProtection) {
     let key = ClusterKey::generate().unwrap();
-    let (mut near, far) = (End::new(0, &key, sealed), End::new(1, &key, sealed));
+    let (mut near, far) = (End::new(0, &key, protection), End::new(1, &key, protection));
     let peer = NodeId(1);
     let address = far.links.local_address().unwrap();
     near.links
@@ -88,7 +88,7 @@ fn measure(sealed: bool) {
     while !near.links.is_open(peer) {
         near.turn(Duration::from_millis(10));
     }
-    let name = if sealed { "sealed" } else { "plain" };
+    let name = protection;
     for length in [SMALL_BYTES, 1024, 65536] {
         let payload = Bytes::from(vec![7; length]);
         let mut times = Vec::new();
@@ -140,6 +140,5 @@ fn measure(sealed: bool) {
 }
 
 fn main() {
-    measure(false);
-    measure(true);
+    WireProtection::ALL.into_iter().for_each(measure);
 }

@@ -6,7 +6,8 @@
 
 use std::{env, fs, time::Instant};
 
-use cenote_kv::memory::table::{Entry, Table, key_hash};
+use cenote_kv::memory::key_hash::KeyHasher;
+use cenote_kv::memory::table::{Entry, Table};
 
 /// Written to the first bytes of a key, in an order that looks like none.
 fn set_key(key: &mut [u8], number: u64) {
@@ -63,14 +64,14 @@ fn main() {
     };
     let (items, key_bytes) = (argument(4_000_000), argument(16) as usize);
     let mut key = vec![b'.'; key_bytes];
-    let mut table = Table::new();
+    let mut table = Table::new(KeyHasher::random().expect("random bytes"));
     let mut times = Times(vec![1; items as usize]);
     times.0.clear();
     let before = resident_bytes();
     for number in 0..items {
         set_key(&mut key, number);
         let begun = Instant::now();
-        table.put(key_hash(&key), &key, &Entry::default());
+        table.put(table.hash_of(&key), &key, &Entry::default());
         times.add(begun);
     }
     let resident = resident_bytes() - before;
@@ -88,7 +89,7 @@ fn main() {
         set_key(&mut key, number.wrapping_mul(0x5851_f42d) % items);
         let begun = Instant::now();
         found += table
-            .find(key_hash(&key), &key)
+            .find(table.hash_of(&key), &key)
             .map_or(0, |slot| table.entry(slot).value_bytes.into());
         times.add(begun);
     }
@@ -106,7 +107,7 @@ fn main() {
     while let Some(slot) = table.choose_coldest() {
         let begun = Instant::now();
         let key = table.key(slot).to_vec();
-        table.remove(key_hash(&key), &key);
+        table.remove(table.hash_of(&key), &key);
         times.add(begun);
     }
     times.print("remove");

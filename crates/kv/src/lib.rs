@@ -14,3 +14,4 @@ pub mod memory;
 pub mod planted;
 pub mod protocol;
 pub mod server;
+pub mod threads;

@@ -39,9 +39,21 @@ pub enum Planted {
     HeirOutdated,
     /// What was lost counts as zeroes in parities that were made of it.
     LostAsZero,
+    /// A registration that has run out counts as a death, and what is lost by that is given up.
+    ExpiryIsDeath,
+    /// A group of whose view nobody is registered begins anew by itself, empty.
+    BeginsByItself,
+    /// A node serves on, whatever became of its registration.
+    NeverCloses,
+    /// A node whose lanes stand still stays registered.
+    DeafLease,
+    /// Two processes of one name may get the same incarnation.
+    BlindClaim,
+    /// That the store has lost its data is not noticed.
+    LossUnseen,
 }
 
-/// Every mistake, by the name that people use.
+/// Every mistake of a group, by the name that people use.
 pub const ALL: [(&str, Planted); 16] = [
     ("choose-at-apply", Planted::ChooseAtApply),
     ("residual-in-place", Planted::ResidualInPlace),
@@ -59,6 +71,16 @@ pub const ALL: [(&str, Planted); 16] = [
     ("lease-kept", Planted::LeaseKept),
     ("heir-outdated", Planted::HeirOutdated),
     ("lost-as-zero", Planted::LostAsZero),
+];
+
+/// The same of what is around groups: registrations, views, and etcd.
+pub const OF_NODES: [(&str, Planted); 6] = [
+    ("expiry-is-death", Planted::ExpiryIsDeath),
+    ("begins-by-itself", Planted::BeginsByItself),
+    ("never-closes", Planted::NeverCloses),
+    ("deaf-lease", Planted::DeafLease),
+    ("blind-claim", Planted::BlindClaim),
+    ("loss-unseen", Planted::LossUnseen),
 ];
 
 /// Whether this thread's code is to make the mistake.

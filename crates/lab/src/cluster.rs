@@ -12,7 +12,8 @@ use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
 use cenote_volume::{
-    Backing, HostConfig, Mode, Placement, Protection, Resilience, Scheme, Volume, VolumeConfig,
+    Backing, HostConfig, Kept, Mode, Placement, Protection, Resilience, Scheme, Volume,
+    VolumeConfig,
 };
 
 /// Running hosts and the folder they live in.
@@ -115,6 +116,19 @@ impl LocalCluster {
             ..self.volume_config(scheme, size_bytes)
         };
         Ok(Arc::new(Volume::open(config, Arc::clone(&self.connector))?))
+    }
+
+    /// Opens a fresh volume that outlives its owner, as one with a name does: what it leaves is in the
+    /// cluster's folder.
+    ///
+    /// # Errors
+    /// As [`Volume::open_kept`].
+    pub fn kept_volume(&self, scheme: Scheme, size_bytes: u64) -> anyhow::Result<Arc<Volume>> {
+        let config = self.volume_config(scheme, size_bytes);
+        let file = |kind| self.dir().join(format!("{}.{kind}", config.id));
+        let kept = Kept::in_files(&file("journal"), &file("pages"), &file("images"))?;
+        let connector = Arc::clone(&self.connector);
+        Ok(Arc::new(Volume::open_kept(config, kept, connector)?))
     }
 
     /// Opens a fresh volume with a backing store on it.

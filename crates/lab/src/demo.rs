@@ -23,11 +23,12 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use crate::cluster::LocalCluster;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
+use crate::swapping::oom::OomKills;
 use crate::swapping::squeeze::squeeze;
 use crate::swapping::swap_file::SwapFile;
 use crate::swapping::{Folder, is_installed, is_root};
 use cluster::SwapDevice;
-use load::{Load, Part};
+use load::{Driver, Load, Part};
 pub use report::{Disk, Latency, Period, Phase, Rebuild, Report};
 use values::Values;
 
@@ -134,35 +135,31 @@ fn on_cluster(
     let device = SwapDevice::on(&cluster, options, progress)?;
     interrupt.check()?;
     let server = Server::start(options)?;
-    let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
-    let limit_bytes = server.squeeze(interrupt, progress)?;
-
-    progress("reading and writing");
-    let rebuild = load.drive(values, |driver| {
-        driver.run_for(options.load_time / 2, interrupt)?;
-        let victims = cluster::kill(&cluster, options.kill_count)?;
-        let killed = Instant::now();
-        driver.enter(Part::During);
-        progress(&format!("killed {} with SIGKILL", victims.join(" and ")));
-        let whole = device.wait_until_whole(&victims, driver, interrupt)?;
-        if let Some(after) = whole {
-            driver.enter(Part::After);
-            progress(&format!(
-                "lost slabs are whole again after {:.1} s",
-                after.as_secs_f64()
-            ));
-        }
-        let left = (options.load_time / 2).saturating_sub(killed.elapsed());
-        driver.run_for(left.max(AFTER_TIME_MIN), interrupt)?;
-        Ok(Rebuild {
-            killed: victims,
-            whole_after_s: whole.map(|after| after.as_secs_f64()),
-            rebuilt_bytes: 0,
-            memory_overhead: 0.0,
-        })
-    })?;
+    let (rebuild, phase) =
+        server.work(values, options, interrupt, progress, |driver, progress| {
+            driver.run_for(options.load_time / 2, interrupt)?;
+            let victims = cluster::kill(&cluster, options.kill_count)?;
+            let killed = Instant::now();
+            driver.enter(Part::During);
+            progress(&format!("killed {} with SIGKILL", victims.join(" and ")));
+            let whole = device.wait_until_whole(&victims, driver, interrupt)?;
+            if let Some(after) = whole {
+                driver.enter(Part::After);
+                progress(&format!(
+                    "lost slabs are whole again after {:.1} s",
+                    after.as_secs_f64()
+                ));
+            }
+            let left = (options.load_time / 2).saturating_sub(killed.elapsed());
+            driver.run_for(left.max(AFTER_TIME_MIN), interrupt)?;
+            Ok(Rebuild {
+                killed: victims,
+                whole_after_s: whole.map(|after| after.as_secs_f64()),
+                rebuilt_bytes: 0,
+                memory_overhead: 0.0,
+            })
+        })?;
     let rebuild = device.complete(rebuild)?;
-    let phase = load.check_all(values, limit_bytes, interrupt, progress)?;
     drop(server);
     progress("swap off");
     device.off()?;
@@ -187,13 +184,9 @@ fn on_file(
     let area = file.on()?;
     interrupt.check()?;
     let server = Server::start(options)?;
-    let mut load = Load::fill(&server.memcached, values, options, interrupt, progress)?;
-    let limit_bytes = server.squeeze(interrupt, progress)?;
-    progress("reading and writing");
-    load.drive(values, |driver| {
+    let ((), phase) = server.work(values, options, interrupt, progress, |driver, _| {
         driver.run_for(options.load_time, interrupt)
     })?;
-    let phase = load.check_all(values, limit_bytes, interrupt, progress)?;
     drop(server);
     drop(area);
     Ok((phase, disk))
@@ -213,6 +206,35 @@ impl Server {
         let socket = options.dir.join("memcached.sock");
         let memcached = Memcached::start(&socket, options.values_mib * 2, &group)?;
         Ok(Self { memcached, group })
+    }
+
+    /// Fills memcached, limits it, has it read and written for as long as `direct` takes, and
+    /// checks every value.
+    fn work<T>(
+        &self,
+        values: &Values,
+        options: &Options,
+        interrupt: &Interrupt,
+        progress: &mut dyn FnMut(&str),
+        direct: impl FnOnce(&mut Driver<'_>, &mut dyn FnMut(&str)) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(T, Phase)> {
+        let work = || {
+            let mut load = Load::fill(&self.memcached, values, options, interrupt, progress)?;
+            let limit_bytes = self.squeeze(interrupt, progress)?;
+            progress("reading and writing");
+            let directed = load.drive(values, |driver| direct(driver, progress))?;
+            let phase = load.check_all(values, limit_bytes, interrupt, progress)?;
+            Ok((directed, phase))
+        };
+        let done = OomKills::of(&self.group).explain(work())?;
+        let reliefs = self.group.relief_count();
+        if reliefs > 0 {
+            progress(&format!(
+                "memcached stalled {reliefs} times: the kernel found nothing to swap out, and \
+                 memcached got 8 MiB for 0.1 s"
+            ));
+        }
+        Ok(done)
     }
 
     /// Limits memcached to half of the memory that it has taken, and returns the limit.

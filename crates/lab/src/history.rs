@@ -32,6 +32,8 @@ pub struct Options {
     pub keys: usize,
     /// How long at least.
     pub time: Duration,
+    /// How many requests at least, however slow the machine is.
+    pub at_least: usize,
     /// Requests of all clients per second, about: a checker has to understand them all.
     pub rate: u32,
     /// Seed of what is asked.
@@ -47,6 +49,7 @@ impl Options {
             clients: 12,
             keys: 5,
             time: Duration::from_secs(5),
+            at_least: 1000,
             rate: 1000,
             seed: 1,
         }
@@ -118,7 +121,8 @@ pub struct Operation {
     pub return_ns: Option<u64>,
 }
 
-/// Asks for as long as it was told to, and for as long as `lead` takes; all operations, by the time of asking.
+/// Asks for as long and as often as it was told to, and for as long as `lead` takes; all operations,
+/// by the time of asking.
 ///
 /// # Errors
 /// A store that none of the addresses reaches, an answer that is none, an error of `lead`.

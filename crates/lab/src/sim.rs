@@ -6,7 +6,7 @@
 //! become whole, and every byte is read back, once more with r hosts gone.
 //!
 //! Checked, each by books of its own: each read (`model`); what hosts lend and take back
-//! (`watched`); every verb that takes effect and the order of every connection (the fabric's
+//! (`watched`); that nothing is lost that no trouble explains (`client::losses`); every verb that takes effect and the order of every connection (the fabric's
 //! witness); where slabs are (`world`); that no request fails while no stripe lost more than r, and
 //! that all end. Which invariant is upheld by what: decision 11. The same options give the same
 //! trace on every machine.
@@ -23,6 +23,7 @@ mod model;
 mod options;
 mod plant;
 pub(crate) mod random;
+mod troubles;
 pub(crate) mod watched;
 mod world;
 

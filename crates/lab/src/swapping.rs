@@ -9,6 +9,7 @@ pub(crate) mod area;
 pub(crate) mod confined;
 pub(crate) mod interrupt;
 pub(crate) mod memcached;
+pub(crate) mod oom;
 pub(crate) mod our_swap;
 pub(crate) mod random;
 pub(crate) mod squeeze;

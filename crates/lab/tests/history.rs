@@ -20,7 +20,8 @@ fn memcached_is_linearizable_and_a_stale_read_in_its_history_is_not() {
         return println!("skipped: memcached is not installed");
     };
     let options = Options {
-        time: Duration::from_secs(2),
+        time: Duration::ZERO,
+        at_least: 3000,
         rate: 2000,
         ..Options::new(vec![server.address()])
     };

@@ -41,6 +41,9 @@ pub struct HostEntry {
     pub lends: bool,
 }
 
+/// What a text that should be an address is not; for people.
+pub type NoAddress = String;
+
 /// Why a text is not a cluster file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +64,14 @@ pub enum ClusterError {
         what: &'static str,
         /// The value.
         value: String,
+    },
+    /// An address that nobody can be reached at.
+    #[error("line {line}: {why}")]
+    Address {
+        /// Of the file, from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: NoAddress,
     },
     /// A value that is empty, too long or has a character that is not allowed.
     #[error("cluster file: {what} {value:?} must have 1 to {bytes_max} bytes{also}")]
@@ -88,7 +99,7 @@ struct FileCluster {
 #[serde(deny_unknown_fields)]
 struct FileHost {
     name: String,
-    address: String,
+    address: toml::Spanned<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     domain: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,6 +124,17 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`] names the line or the value that is wrong.
     pub fn parse(text: &str) -> Result<Self, ClusterError> {
+        Self::parse_with(text, |_| Ok(()))
+    }
+
+    /// As [`Cluster::parse`], with addresses looked at by who knows what they are.
+    ///
+    /// # Errors
+    /// As [`Cluster::parse`], and those of `check` with the line of the address.
+    pub fn parse_with(
+        text: &str,
+        check: impl Fn(&str) -> Result<(), NoAddress>,
+    ) -> Result<Self, ClusterError> {
         let file: FileCluster = toml::from_str(text)?;
         if file.host.is_empty() || file.host.len() > HOSTS_MAX {
             return Err(ClusterError::HostCount {
@@ -129,22 +151,31 @@ impl Cluster {
             if let Some(power) = &host.power {
                 check_word("power", power)?;
             }
-            check_length("address", &host.address, ADDRESS_BYTES_MAX, "")?;
+            let at = host.address.span().start;
+            let address = host.address.into_inner();
+            check_length("address", &address, ADDRESS_BYTES_MAX, "")?;
+            check(&address).map_err(|why| ClusterError::Address {
+                line: 1 + text.as_bytes()[..at]
+                    .iter()
+                    .filter(|&&b| b == b'\n')
+                    .count(),
+                why,
+            })?;
             if !names.insert(host.name.clone()) {
                 return Err(ClusterError::Duplicate {
                     what: "name",
                     value: host.name,
                 });
             }
-            if !addresses.insert(host.address.clone()) {
+            if !addresses.insert(address.clone()) {
                 return Err(ClusterError::Duplicate {
                     what: "address",
-                    value: host.address,
+                    value: address,
                 });
             }
             hosts.push(HostEntry {
                 name: host.name,
-                address: host.address,
+                address,
                 domain,
                 power: host.power,
                 retired: host.retired,
@@ -165,7 +196,7 @@ impl Cluster {
     pub fn to_toml(&self) -> String {
         let host = self.hosts.iter().map(|host| FileHost {
             name: host.name.clone(),
-            address: host.address.clone(),
+            address: toml::Spanned::new(0..0, host.address.clone()),
             domain: (host.domain != host.name).then(|| host.domain.clone()),
             power: host.power.clone(),
             retired: host.retired,
@@ -255,6 +286,18 @@ mod tests {
         cluster.hosts[0].power = Some("feed-a".into());
         cluster.hosts[1].retired = true;
         assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_named_by_its_line() {
+        let check = |address: &str| match address.starts_with("shm:") {
+            true => Ok(()),
+            false => Err(format!("{address:?} is none")),
+        };
+        let error = Cluster::parse_with(TWO, check).unwrap_err();
+        assert!(matches!(error, ClusterError::Address { line: 9, .. }));
+        assert_eq!(error.to_string(), "line 9: \"tcp:127.0.0.1:7000\" is none");
+        assert!(Cluster::parse_with(TWO, |_| Ok(())).is_ok());
     }
 
     #[test]

@@ -45,8 +45,12 @@ pub enum Planted {
     KeepStale,
     /// Pages that the last owner was writing count as sound.
     ForgetListed,
-    /// Pages that the last owner was writing are decoded from whatever splits are there.
+    /// Pages whose last write ended unknown are decoded from whatever splits are there.
     MendByParity,
+    /// Writes that the last owner did not end are not redone.
+    SkipRedo,
+    /// What a page under way will be is not noted for the next owner.
+    StaleImage,
     /// Bits of pages are cleared while writes that set them are under way.
     EarlyClear,
     /// A read of the disk does not wait for writes that come before it.
@@ -83,10 +87,14 @@ pub enum Planted {
     MoveOverNewer,
     /// The next owner looks for every page where it was before the change of k began.
     ForgetSides,
+    /// An extent that lost more than it survives stays lost.
+    LeaveLost,
+    /// An extent is given up when it can lose nothing more, and not only when it has.
+    DespairEarly,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 38] = [
+pub const ALL: [(&str, Planted); 42] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -107,6 +115,8 @@ pub const ALL: [(&str, Planted); 38] = [
     ("keep-stale", Planted::KeepStale),
     ("forget-listed", Planted::ForgetListed),
     ("mend-by-parity", Planted::MendByParity),
+    ("skip-redo", Planted::SkipRedo),
+    ("stale-image", Planted::StaleImage),
     ("no-renew", Planted::NoRenew),
     ("skip-compare", Planted::SkipCompare),
     ("heal-wrong", Planted::HealWrong),
@@ -125,6 +135,8 @@ pub const ALL: [(&str, Planted); 38] = [
     ("skip-side-mark", Planted::SkipSideMark),
     ("move-over-newer", Planted::MoveOverNewer),
     ("forget-sides", Planted::ForgetSides),
+    ("leave-lost", Planted::LeaveLost),
+    ("despair-early", Planted::DespairEarly),
 ];
 
 /// Whether this thread's code is to make the mistake.

@@ -8,6 +8,7 @@
 //! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
 mod activity;
+mod books;
 mod closing;
 mod compared;
 mod crossing;
@@ -19,6 +20,7 @@ mod fencing;
 mod filling;
 mod homing;
 mod hosts;
+mod losses;
 mod mapping;
 mod mending;
 mod moving;
@@ -31,7 +33,6 @@ mod recording;
 mod repair;
 mod reshaping;
 mod standing;
-mod suspects;
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -56,6 +57,7 @@ use closing::Closing;
 use crossing::Crossing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
+use losses::Losses;
 use mapping::{Acquire, MapJob};
 use mending::Mender;
 use moving::Wanted;
@@ -141,6 +143,7 @@ pub struct Control {
     mender: Mender,
     reshaping: Reshaping,
     crossing: Crossing,
+    losses: Losses,
     pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
@@ -159,8 +162,6 @@ pub struct Control {
     // Extents that can be read while slabs of theirs are awaited, and since when.
     waits: BTreeMap<usize, Time>,
     ticked: Time,
-    // Slabs that hosts may have taken while this process was stopped.
-    suspects: Vec<(Session, Window)>,
 }
 
 impl Control {
@@ -192,6 +193,7 @@ impl Control {
             mender: Mender::new(parts.orders),
             reshaping: Reshaping::default(),
             crossing: Crossing::default(),
+            losses: Losses::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
             repair_retry: Time(0),
@@ -205,11 +207,10 @@ impl Control {
             opening: None,
             waits: BTreeMap::new(),
             ticked: now,
-            suspects: Vec::new(),
         };
         if let Some(journal) = parts.journal {
             control.core.journaled.store(0, Ordering::Release);
-            control.inherit(&journal.image().clone(), parts.opened);
+            control.inherit(&journal.wanted().clone(), parts.opened);
             control.record = Some(Record::new(journal));
         }
         for (host, link) in parts.links {
@@ -261,6 +262,7 @@ impl Control {
         if now.since(self.ticked) >= TICK {
             self.tick(now);
         }
+        self.tend_returning(now);
         self.tend_pace(now);
         self.tend_mending();
         self.step_repairs();
@@ -287,6 +289,8 @@ impl Control {
             Duration::ZERO
         } else if self.is_draining() || self.is_mending() {
             repair::DRAIN_POLL
+        } else if self.is_awaiting_return(self.now()) {
+            hosts::RECONNECT_RETURNING
         } else if let Some(until) = self
             .pauses_until()
             .into_iter()
@@ -375,11 +379,15 @@ impl Control {
             Reply::Owned { request, .. } => self.on_owned(host, request),
             Reply::Filled { request, result } => self.on_filled(host, request, result),
             Reply::Reclaim { bytes } => self.on_reclaim(host, bytes),
+            Reply::HandsOver { back_within_ms } => {
+                self.on_hands_over(host, Duration::from_millis(back_within_ms.into()));
+            }
             Reply::Evict { windows } => self.on_evict(host, &windows),
             Reply::CheckActivity { request, windows } => {
                 self.on_check_activity(host, request, &windows)
             }
-            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Held { .. } => {}
+            Reply::Held { skip, slabs } => self.on_held(host, skip, &slabs),
+            Reply::Unmapped { .. } | Reply::Status(_) => {}
         }
     }
 
@@ -392,7 +400,10 @@ impl Control {
                     tracing::debug!("nobody waits for the status");
                 }
             }
-            Command::Reshape(resilience) => self.begin_reshaping(resilience),
+            Command::Reshape(resilience) => {
+                self.begin_reshaping(resilience);
+                self.core.recuts.note_obeyed();
+            }
             Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
     }
@@ -406,9 +417,11 @@ impl Control {
         }
         self.ticked = now;
         if stopped_for > LEASE / 2 {
-            self.suspect_all();
+            // Hosts may have given up on it: nothing but a verb on a slab that is gone would tell, and
+            // parities would be missed only when they are needed.
+            self.compare_all_books();
         }
-        self.ask_after_suspects();
+        self.tend_books();
         for host in 0..self.hosts.len() {
             self.tend_host(host, now, frozen);
         }
@@ -424,6 +437,7 @@ impl Control {
             }
             !over
         });
+        self.map_again(now);
         let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing();
         if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
             self.reclaim_empty();

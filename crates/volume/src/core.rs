@@ -15,8 +15,9 @@ use crate::flights::Flights;
 use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::layout::Layout;
-use crate::marks::Marks;
+use crate::marks::{Marks, Soundness};
 use crate::mover::Mover;
+use crate::recuts::Recuts;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::sides::Sides;
@@ -54,6 +55,7 @@ pub struct Core {
     pub integrity: Integrity,
     pub scrub: Scrub,
     pub mover: Mover,
+    pub recuts: Recuts,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -168,6 +170,7 @@ impl Core {
         let most = extent_counts.iter().copied().max().unwrap_or(0);
         let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
+            recuts: Recuts::new(Cut::of(scheme), &sides),
             sides,
             codes,
             size_bytes: AtomicU64::new(size_bytes),
@@ -247,21 +250,40 @@ impl Core {
         }
     }
 
-    /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still.
-    /// False when somebody is at it, who may bring it to the other side, whole.
+    /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still
+    /// and holds data. False when somebody is at it, who may write or discard it, or bring it to the other
+    /// side, whole.
     pub fn tear(&self, extent: usize, page: u64) -> bool {
-        if !self.sides.is_mixed() {
-            self.marks.tear(page);
-            return true;
-        }
         if !self.claims.try_claim(page) {
             return false;
         }
-        if self.sides.side_of(page) == Side::of(extent) {
+        if self.sides.side_of(page) == Side::of(extent) && self.marks.written.contains(page) {
             self.marks.tear(page);
         }
         self.claims.release(page);
         true
+    }
+
+    /// No page of an extent can be read any more: those that it holds are torn. How many became so; `None` while
+    /// somebody is at one, who may bring it to the other side. Writes of the extent are fenced off.
+    pub fn lose(&self, extent: usize) -> Option<u64> {
+        let (mut lost, mut is_whole) = (0, true);
+        for page in self.held_pages(extent, self.pages(extent)) {
+            if self.marks.soundness(page) == Soundness::Torn {
+                continue;
+            }
+            if !self.tear(extent, page) {
+                is_whole = false;
+                continue;
+            }
+            if !self.marks.written.contains(page) {
+                // It was discarded meanwhile.
+                self.marks.heal(page);
+                continue;
+            }
+            lost += 1;
+        }
+        is_whole.then_some(lost)
     }
 
     /// Whether an extent holds data.

@@ -16,7 +16,9 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_fabric::{Generation, RemoteWindow, WindowDescriptor};
+use cenote_fabric::{Generation, RemoteWindow};
+
+use cenote_pool::planted::{Planted, is_planted};
 
 use crate::Resilience;
 use crate::extents::ByExtent;
@@ -49,8 +51,6 @@ pub struct Member {
 pub struct Stranded {
     pub host: HostIndex,
     pub birth: u64,
-    /// As it was last known.
-    pub window: Option<WindowDescriptor>,
 }
 
 /// How far a slab takes part.
@@ -139,6 +139,16 @@ impl Stripe {
         self.readable().count_ones() as usize >= self.cut.k()
     }
 
+    /// Whether no page will ever be read again: fewer slabs than data splits are there or may come back.
+    pub fn is_past_hope(&self) -> bool {
+        let stranded = self.stranded.iter().flatten().count();
+        let left = self.readable().count_ones() as usize + stranded;
+        if is_planted(Planted::DespairEarly) && left < self.splits() {
+            return left <= self.cut.k();
+        }
+        left < self.cut.k()
+    }
+
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {
         self.members
             .iter()
@@ -178,8 +188,21 @@ pub struct Directory {
     settled: AtomicU64,
     dropped: Mutex<Vec<Dropped>>,
     failed: Mutex<Vec<Session>>,
+    /// Whose hosts have said that their slabs will be back, as they are, when these have ended.
+    returning: Mutex<Vec<Session>>,
     /// Whether slabs that are out of reach are waited for: nothing else has their bytes.
     strands: bool,
+}
+
+/// What is known of slabs that are out of reach.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Loss {
+    /// Their host has them no more.
+    ForGood,
+    /// A later session may bring them back: worth waiting for where the stripe has no others to spare.
+    MayReturn,
+    /// Their host has said that it brings them back: worth waiting for in any case.
+    Returns,
 }
 
 /// Most workers of one volume.
@@ -210,6 +233,7 @@ impl Directory {
             settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
+            returning: Mutex::new(Vec::new()),
             strands,
         }
     }
@@ -249,13 +273,33 @@ impl Directory {
         })
     }
 
+    /// Notes whether the slabs of a session will be back when it has ended: then they are stranded, and
+    /// no write of their stripes is acknowledged, until they are or are given up.
+    pub fn set_returning(&self, session: Session, returns: bool) {
+        let mut returning = self.lock_returning();
+        returning.retain(|&other| other != session);
+        if returns && self.strands {
+            returning.push(session);
+        }
+    }
+
+    fn lock_returning(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.returning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Drops every slab that was granted on `session`: a later one may bring it back. Idempotent.
     pub fn fail_session(&self, session: Session) {
+        let loss = match self.lock_returning().contains(&session) {
+            true => Loss::Returns,
+            false => Loss::MayReturn,
+        };
         self.failed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(session);
-        self.drop_members(true, |_, _, member| member.session == session);
+        self.drop_members(loss, |_, _, member| member.session == session);
     }
 
     /// Drops one slab, named by its session and generation: its host has it no more.
@@ -266,13 +310,13 @@ impl Directory {
         session: Session,
         generation: Generation,
     ) {
-        self.drop_members(false, |at, index, member| {
+        self.drop_members(Loss::ForGood, |at, index, member| {
             let is_it = member.window.descriptor.generation == generation;
             at == extent && index == split && member.session == session && is_it
         });
     }
 
-    fn drop_members(&self, may_return: bool, wanted: impl Fn(usize, usize, &Member) -> bool) {
+    fn drop_members(&self, loss: Loss, wanted: impl Fn(usize, usize, &Member) -> bool) {
         let (mut gone, mut stranded) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
@@ -294,21 +338,17 @@ impl Directory {
                 let stripe = Arc::make_mut(stripe);
                 // No more than k left: after this one nothing is acknowledged.
                 let is_last = stripe.readable().count_ones() as usize <= stripe.cut.k();
+                let strands = match loss {
+                    Loss::ForGood => false,
+                    Loss::MayReturn => self.strands && is_last,
+                    Loss::Returns => self.strands,
+                };
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {
                         let member = stripe.members[index].take().expect("a hit is present");
-                        if self.strands
-                            && may_return
-                            && is_last
-                            && member.state == MemberState::Live
-                        {
-                            let window = Some(member.window.descriptor);
+                        if strands && member.state == MemberState::Live {
                             let (host, birth) = (member.session.host, member.birth);
-                            let slab = Stranded {
-                                host,
-                                birth,
-                                window,
-                            };
+                            let slab = Stranded { host, birth };
                             stripe.strand(index, slab);
                             stranded = true;
                             continue;

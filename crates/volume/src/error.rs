@@ -1,5 +1,7 @@
 //! Why a volume cannot be opened or changed.
 
+use std::io::ErrorKind;
+
 use crate::Scheme;
 use crate::directory::WORKERS_MAX;
 use crate::integrity::TagsError;
@@ -125,4 +127,22 @@ pub enum VolumeError {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl VolumeError {
+    /// Whether the disk of what owners leave to each other is full: once there is room the volume
+    /// can be opened as it was.
+    #[must_use]
+    pub fn is_for_want_of_room(&self) -> bool {
+        let source = match self {
+            Self::Journal(JournalError::Io(source))
+            | Self::Marks(MarksError::Io(source))
+            | Self::Tags(TagsError::Io(source)) => source,
+            _ => return false,
+        };
+        matches!(
+            source.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        )
+    }
 }

@@ -4,6 +4,9 @@
 //! on the disk, before the first acknowledgement that depends on it. Byte table:
 //! `docs/protocols/journal.md`.
 //!
+//! It is written as the difference between what the log says and what it is to say, so that an
+//! attempt that failed leaves nothing behind: what it wanted counts only if it is wanted still.
+//!
 //! Invariants: every slab that the journal names is current, but for pages that are listed as in
 //! flight ([`crate::marks`]); a journal that was cut off inside its last batch is one that never
 //! got that batch; any other damage is an error.
@@ -11,7 +14,7 @@
 mod file;
 mod format;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use format::{Record, batch};
@@ -93,13 +96,22 @@ pub enum Change {
     Side(u8, Option<Shape>),
 }
 
-/// An open journal.
+/// An open journal: what its log is to say, and what is known of what it says.
 pub struct Journal {
     log: Box<dyn Log>,
-    image: Image,
-    len_bytes: u64,
-    // An append failed: what is at the end is unknown until all is written anew.
-    is_broken: bool,
+    wanted: Image,
+    disk: Disk,
+    /// Where `wanted` may differ from a disk that is known.
+    touched: BTreeSet<At>,
+}
+
+/// What the log says.
+enum Disk {
+    /// Exactly this, in so many bytes.
+    Says(Image, u64),
+    /// A write failed: the log says what it said before, or what one of the writes since was to
+    /// make of it. Nothing is appended behind bytes that may be half there.
+    Unknown,
 }
 
 /// Why a journal is of no use.
@@ -137,9 +149,9 @@ impl Journal {
     pub fn begin(log: Box<dyn Log>, image: Image) -> io::Result<Self> {
         let mut journal = Self {
             log,
-            image,
-            len_bytes: 0,
-            is_broken: true,
+            wanted: image,
+            disk: Disk::Unknown,
+            touched: BTreeSet::new(),
         };
         journal.rewrite()?;
         Ok(journal)
@@ -155,59 +167,90 @@ impl Journal {
         }
     }
 
-    pub fn image(&self) -> &Image {
-        &self.image
+    /// What it is to say.
+    pub fn wanted(&self) -> &Image {
+        &self.wanted
     }
 
-    /// Notes what changed. Returns once it is on the disk; what says nothing new is left out.
+    /// Has it say, from the next [`Journal::write`] on, which slab holds a member's current data.
+    pub fn set(&mut self, at: At, held: Option<Held>) {
+        self.touched.insert(at);
+        match held {
+            Some(held) => self.wanted.held.insert(at, held),
+            None => self.wanted.held.remove(&at),
+        };
+    }
+
+    /// Has it say, from the next [`Journal::write`] on, that a side is there, or is not.
+    pub fn set_side(&mut self, side: u8, shape: Option<Shape>) {
+        self.wanted.sides[usize::from(side & 1)] = shape;
+    }
+
+    /// Has it say, from the next [`Journal::write`] on, that no slab holds anything.
+    pub fn clear(&mut self) {
+        self.touched.extend(self.wanted.held.keys());
+        self.wanted.held.clear();
+    }
+
+    /// Whether the next owner would find exactly what was written last: no write has failed since.
+    pub fn is_known(&self) -> bool {
+        matches!(self.disk, Disk::Says(..))
+    }
+
+    /// Brings the difference between what the log says and what it is to say to the disk. What
+    /// fails is made good by the next call, whatever is wanted by then.
     ///
     /// # Errors
-    /// The system refuses; to be called again with the same changes.
-    pub fn note(&mut self, changes: Vec<Change>) -> io::Result<()> {
-        let is_news = |change: &Change| match change {
-            Change::Hold(at, held) => self.image.held.get(at) != Some(held),
-            Change::Drop(at) => self.image.held.contains_key(at),
-            Change::Side(side, shape) => self.image.sides[usize::from(side & 1)] != *shape,
+    /// The system refuses; the log may say either.
+    pub fn write(&mut self) -> io::Result<()> {
+        let Disk::Says(said, len_bytes) = &mut self.disk else {
+            return self.rewrite();
         };
-        let news: Vec<Record> = changes
-            .into_iter()
-            .filter(is_news)
-            .map(Record::Change)
-            .collect();
-        if news.is_empty() && !self.is_broken {
+        let news = difference(said, &self.wanted, &self.touched);
+        if news.is_empty() {
+            self.touched.clear();
             return Ok(());
         }
-        for record in &news {
-            record.apply(&mut self.image);
-        }
-        if self.is_broken || self.len_bytes > COMPACT_BYTES.max(4 * format::size(&self.image)) {
+        if *len_bytes > COMPACT_BYTES.max(4 * format::size(&self.wanted)) {
             return self.rewrite();
         }
         let bytes = batch(&news);
-        self.is_broken = true;
+        let Disk::Says(mut said, len_bytes) = std::mem::replace(&mut self.disk, Disk::Unknown)
+        else {
+            unreachable!("just looked at");
+        };
         self.log.append(&bytes)?;
-        self.is_broken = false;
-        self.len_bytes += bytes.len() as u64;
+        for record in &news {
+            record.apply(&mut said);
+        }
+        self.disk = Disk::Says(said, len_bytes + bytes.len() as u64);
+        self.touched.clear();
         Ok(())
-    }
-
-    /// Says that nothing is held any more.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn clear(&mut self) -> io::Result<()> {
-        self.image.held.clear();
-        self.rewrite()
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
-        let bytes = format::whole(&self.image);
-        self.is_broken = true;
+        let bytes = format::whole(&self.wanted);
+        self.disk = Disk::Unknown;
         self.log.replace(&bytes)?;
-        self.is_broken = false;
-        self.len_bytes = bytes.len() as u64;
+        self.disk = Disk::Says(self.wanted.clone(), bytes.len() as u64);
+        self.touched.clear();
         Ok(())
     }
+}
+
+/// What brings a log that says `said` to say what is `wanted`, which differs at `touched` at most.
+fn difference(said: &Image, wanted: &Image, touched: &BTreeSet<At>) -> Vec<Record> {
+    let sides = (0..).zip(said.sides.iter().zip(&wanted.sides));
+    let sides = sides.filter(|(_, (said, wanted))| said != wanted);
+    let sides = sides.map(|(side, (_, wanted))| Change::Side(side, *wanted));
+    let slabs = touched.iter().filter_map(|at| {
+        let wanted = wanted.held.get(at);
+        (said.held.get(at) != wanted).then(|| match wanted {
+            Some(held) => Change::Hold(*at, held.clone()),
+            None => Change::Drop(*at),
+        })
+    });
+    sides.chain(slabs).map(Record::Change).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::extents::{Side, index_of};
 use crate::integrity::Tags;
 use crate::journal::{Identity, Image, Journal, JournalFile, Log, Shape};
-use crate::marks::Marks;
+use crate::marks::{Marks, MarksFiles, PageCount};
 use crate::scheme::Cut;
 use crate::sides::Sides;
 use crate::{JournalError, Scheme, VolumeConfig, VolumeError};
@@ -22,6 +22,8 @@ pub struct Kept {
     pub journal: Box<dyn Log>,
     /// The marks of the pages, to be mapped; survive the process.
     pub marks: File,
+    /// What pages under way will be, to be mapped; survives the process, and is useless without the marks.
+    pub images: File,
     /// The tags of the pages, to be mapped; survive the process. Needed where pages are protected.
     pub tags: Option<File>,
     /// Which pages are cut how while the volume's k changes, to be mapped; survives the process. Without
@@ -45,20 +47,21 @@ pub struct Left {
 }
 
 impl Kept {
-    /// Two files, which are made where there are none.
+    /// Three files, which are made where there are none.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn in_files(journal: &Path, marks: &Path) -> io::Result<Self> {
+    pub fn in_files(journal: &Path, marks: &Path, images: &Path) -> io::Result<Self> {
         Ok(Self {
             journal: Box::new(JournalFile::new(journal)),
             marks: open(marks)?,
+            images: open(images)?,
             tags: None,
             sides: None,
         })
     }
 
-    /// A third file, for what is kept of protected pages.
+    /// Another file, for what is kept of protected pages.
     ///
     /// # Errors
     /// The system refuses.
@@ -67,7 +70,7 @@ impl Kept {
         Ok(Self { tags, ..self })
     }
 
-    /// A fourth file, for where pages are while the volume's k changes.
+    /// Another file, for where pages are while the volume's k changes.
     ///
     /// # Errors
     /// The system refuses.
@@ -146,7 +149,7 @@ impl Kept {
         self,
         config: &VolumeConfig,
         slab_bytes: u64,
-        page_count: u64,
+        pages: PageCount,
         left: Option<Image>,
     ) -> Result<(Marks, Option<Tags>, Sides, Journal), VolumeError> {
         let scheme = config.resilience.scheme();
@@ -159,14 +162,18 @@ impl Kept {
         };
         let image = left.unwrap_or_else(|| Journal::fresh(identity));
         let mut image = Image { identity, ..image };
-        let sides = restore(&mut image, scheme, page_count, self.sides)?;
+        let sides = restore(&mut image, scheme, pages.max, self.sides)?;
+        let files = MarksFiles {
+            pages: &self.marks,
+            images: &self.images,
+        };
         let marks = if image.held.is_empty() {
-            Marks::without_slabs(&self.marks, config.id, page_count)?
+            Marks::without_slabs(files, config.id, pages)?
         } else {
-            Marks::take_over(&self.marks, config.id, page_count)?
+            Marks::take_over(files, config.id, pages)?
         };
         let tags = match &self.tags {
-            Some(file) => Tags::in_file(file, &config.protection, config.id, page_count, &marks)?,
+            Some(file) => Tags::in_file(file, &config.protection, config.id, pages, &marks)?,
             None => Tags::missing(&config.protection)?,
         };
         image.epoch += 1;

@@ -28,6 +28,7 @@ mod kept;
 mod layout;
 mod marks;
 mod mover;
+mod recuts;
 mod request;
 mod resilience;
 mod scheme;
@@ -35,6 +36,7 @@ mod scrub;
 mod sides;
 mod status;
 mod stepped;
+mod sync;
 mod timings;
 mod volume;
 mod wake;
@@ -48,16 +50,16 @@ pub use error::VolumeError;
 pub use integrity::{IntegrityStatus, Protection, SealKey, SealKeyError, Standing, TagsError};
 pub use journal::{JournalError, JournalFile, Log};
 pub use kept::{Kept, Left};
-pub use marks::MarksError;
+pub use marks::{MarksError, Unfinished};
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use resilience::{Mode, ModeError, Resilience, ResilienceError};
 pub use scheme::{Scheme, SchemeError};
 pub use scrub::{ScrubReport, ScrubStatus};
 pub use status::{
-    BackingStatus, ChangeStatus, CounterValues, ExtentStatus, Health, HostState, RepairStatus,
-    VolumeStatus,
+    BackingStatus, ChangeStatus, CounterValues, ExtentStatus, Health, HostState, JournalStatus,
+    RepairStatus, VolumeStatus,
 };
-pub use stepped::{Relocation, RelocationStage, Seat, Stepped};
+pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
 pub use timings::{SpreadValues, TimingValues};
 pub use volume::{Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};

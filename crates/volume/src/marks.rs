@@ -1,31 +1,35 @@
 //! What is known of each page: whether it holds data, and whether its splits agree.
 //!
 //! In memory that a file may stand behind, so that it survives the process (not the machine):
-//! a store is all it costs. Then the next owner finds which pages hold data, which were being
-//! written when this process ended, and which can no longer be read.
+//! a store is all it costs, and a copy of each page that is written. Then the next owner finds which pages
+//! hold data, which were being written when this process ended and what they were to be ([`List`]), and which
+//! can no longer be read.
 //!
 //! A page is **doubtful** when a write of it ended unknown: its data splits are each old or new,
 //! its parities may fit neither. It is read from its data splits alone. Once one of those is lost
-//! it is **torn**: an error until it is written whole.
+//! it is **torn**: an error until it is written whole. Pages whose write is to be redone are so only until then.
 //!
 //! A `written` bit changes only under the page's claim, so a reader that finds its claim version
 //! unchanged saw the right bit.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_durable::allocate;
 use cenote_pool::planted::{Planted, is_planted};
 use memmap2::{MmapOptions, MmapRaw};
 
 mod bitmap;
+mod list;
 
 pub use bitmap::Bitmap;
+use bitmap::Room;
+pub use list::{IN_FLIGHT_MAX, Unfinished};
 
-/// Pages that may be in flight at a time.
-pub const IN_FLIGHT_MAX: usize = crate::directory::WORKERS_MAX * crate::worker::OPS_MAX;
+use list::{Images, List, Listed};
 
 /// The marks of one volume.
 pub struct Marks {
@@ -33,12 +37,37 @@ pub struct Marks {
     pub written: Bitmap,
     doubtful: Bitmap,
     torn: Bitmap,
-    in_flight: Words,
+    list: List,
     header: Words,
     /// Pages that are doubtful or torn; mostly none.
     troubled: AtomicU64,
     /// What stands behind the map, if anything does.
     file: Option<File>,
+}
+
+/// Pages that tables are for.
+#[derive(Clone, Copy, Debug)]
+pub struct PageCount {
+    /// That the volume has: the disk keeps room for what is noted of them.
+    pub now: u64,
+    /// That it may grow to: addresses, and no more.
+    pub max: u64,
+}
+
+impl From<u64> for PageCount {
+    fn from(count: u64) -> Self {
+        let (now, max) = (count, count);
+        Self { now, max }
+    }
+}
+
+/// The files that stand behind marks.
+#[derive(Clone, Copy)]
+pub struct MarksFiles<'a> {
+    /// Of the list and the bits.
+    pub pages: &'a File,
+    /// Of the images of pages under way.
+    pub images: &'a File,
 }
 
 /// How a page may be read.
@@ -68,11 +97,7 @@ pub enum MarksError {
 
 /// Words in front of all else: what the file is.
 const HEADER_WORDS: usize = 512;
-/// Bit of a listed page that held no data before.
-const FRESH: u64 = 1 << 63;
-/// Bit of a listed page whose write was acknowledged before all of it had landed.
-const COMMITTED: u64 = 1 << 62;
-const MAGIC: u64 = u64::from_le_bytes(*b"cenoteP1");
+const MAGIC: u64 = u64::from_le_bytes(*b"cenoteP2");
 
 impl Marks {
     /// Marks of a volume whose owner leaves nothing.
@@ -81,38 +106,57 @@ impl Marks {
     /// The system has no memory.
     pub fn anonymous(page_count: u64) -> io::Result<Self> {
         let map = MmapOptions::new().len(len_bytes(page_count)?).map_anon()?;
-        Ok(Self::over(Arc::new(map.into()), page_count, None))
+        let map = Arc::new(map.into());
+        Ok(Self::over(map, page_count.into(), None, None))
     }
 
-    /// Fresh marks in a file, for up to `page_count` pages; what was in it is gone.
+    /// Fresh marks in files; what was in them is gone.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn create(file: &File, volume: u128, page_count: u64) -> io::Result<Self> {
+    /// The system refuses, above all for want of room.
+    pub fn create(
+        files: MarksFiles<'_>,
+        volume: u128,
+        pages: impl Into<PageCount>,
+    ) -> io::Result<Self> {
+        let (file, pages) = (files.pages, pages.into());
         file.set_len(0)?;
-        file.set_len(len_bytes(page_count)? as u64)?;
-        allocate(file, (HEADER_WORDS + IN_FLIGHT_MAX) * 8)?;
+        let room = len_bytes(pages.now)? as u64;
+        allocate(file, room).inspect_err(|_| {
+            // The first error is the one to tell; what is there is of no use to anybody.
+            drop(file.set_len(0));
+        })?;
+        file.set_len(len_bytes(pages.max)? as u64)?;
+        let (images, _) = Images::in_file(files.images, volume)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         begin_file(header.as_slice(), MAGIC, volume)?;
-        Ok(Self::over(map, page_count, Some(file.try_clone()?)))
+        let file = Some(file.try_clone()?);
+        Ok(Self::over(map, pages, file, Some(images)))
     }
 
-    /// Marks of a volume of which no slab holds anything: fresh ones, unless the file says that
+    /// Marks of a volume of which no slab holds anything: fresh ones, unless the files say that
     /// pages were written. Those are lost, and stay so.
     ///
     /// # Errors
     /// [`MarksError`], but not `Foreign`.
-    pub fn without_slabs(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
-        let left = match Self::map(file, volume, page_count) {
+    pub fn without_slabs(
+        files: MarksFiles<'_>,
+        volume: u128,
+        pages: impl Into<PageCount>,
+    ) -> Result<Self, MarksError> {
+        let pages = pages.into();
+        let left = match Self::map(files.pages, volume, pages) {
             Ok(left) => left,
-            Err(MarksError::Foreign) => return Ok(Self::create(file, volume, page_count)?),
+            Err(MarksError::Foreign) => return Ok(Self::create(files, volume, pages)?),
             Err(error) => return Err(error),
         };
-        if left.0.written.next(0, page_count, true).is_none() {
-            return Ok(Self::create(file, volume, page_count)?);
+        let file = Some(files.pages.try_clone()?);
+        let written = Self::over(left.map, pages, file, None).written;
+        if written.next(0, pages.max, true).is_none() {
+            return Ok(Self::create(files, volume, pages)?);
         }
-        Self::take_over(file, volume, page_count)
+        Self::take_over(files, volume, pages)
     }
 
     /// Says to the next owner that there is nothing to take over.
@@ -120,41 +164,108 @@ impl Marks {
         self.header.as_slice()[0].store(0, Ordering::Release);
     }
 
-    /// Takes over the marks that an earlier owner left in a file. Pages that were in flight are doubtful.
+    /// Takes over the marks that an earlier owner left in files. Pages that were in flight are doubtful until
+    /// their write is redone, or for good where it is not known what they were to be.
     ///
     /// # Errors
-    /// [`MarksError`]. What the file says stays as it was.
-    pub fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
-        let (marks, is_of_this_boot) = Self::map(file, volume, page_count)?;
+    /// [`MarksError`]. What the files say stays as it was.
+    pub fn take_over(
+        files: MarksFiles<'_>,
+        volume: u128,
+        pages: impl Into<PageCount>,
+    ) -> Result<Self, MarksError> {
+        let pages = pages.into();
+        let Left {
+            map,
+            is_of_this_boot,
+        } = Self::map(files.pages, volume, pages)?;
         if !is_of_this_boot {
             return Err(MarksError::Restarted);
         }
-        for page in marks.doubtful.all(page_count) {
+        let (images, are_left) = Images::in_file(files.images, volume)?;
+        let file = Some(files.pages.try_clone()?);
+        let marks = Self::over(map, pages, file, Some(images));
+        let listed = (0..IN_FLIGHT_MAX).filter_map(|slot| marks.list.entry(slot));
+        let last = listed.map(|listed| listed.page + 1).max().unwrap_or(0);
+        if last > pages.max {
+            return Err(MarksError::Foreign);
+        }
+        // An owner may have ended between growing and saying so.
+        marks.reserve(last)?;
+        for page in marks.doubtful.all(pages.max) {
             if marks.torn.contains(page) {
                 marks.doubtful.remove(page);
             }
         }
-        let troubled = marks.doubtful.count(0, page_count) + marks.torn.count(0, page_count);
+        let troubled = marks.doubtful.count(0, pages.max) + marks.torn.count(0, pages.max);
         marks.troubled.store(troubled, Ordering::Release);
-        let listed = marks.in_flight.as_slice().iter();
-        let mut pages = listed.map(|slot| slot.load(Ordering::Acquire) & !(FRESH | COMMITTED));
-        if pages.any(|page| page > page_count) {
-            return Err(MarksError::Foreign);
-        }
         for slot in 0..IN_FLIGHT_MAX {
             if !is_planted(Planted::ForgetListed) {
-                marks.fail_write(slot);
+                marks.inherit(slot, are_left);
             }
         }
         Ok(marks)
     }
 
+    /// What becomes of a page that an earlier owner listed: it stays on the list if its write can be redone.
+    fn inherit(&self, slot: usize, are_images_left: bool) {
+        let Some(listed) = self.list.entry(slot) else {
+            return;
+        };
+        // Of a page that held nothing and was not acknowledged, nothing is as good.
+        let is_redone = listed.is_imaged
+            && are_images_left
+            && (listed.is_committed || !listed.is_fresh)
+            && !is_planted(Planted::SkipRedo);
+        if is_redone {
+            self.written.insert(listed.page);
+            self.resolve(Listed {
+                is_fresh: false,
+                ..listed
+            });
+        } else {
+            self.fail_write(slot);
+        }
+    }
+
+    /// The writes that an earlier owner did not end, and that are to be redone before anything else is
+    /// written.
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        let slots = 0..IN_FLIGHT_MAX;
+        let listed = slots.filter_map(|slot| Some((slot, self.list.entry(slot)?)));
+        listed
+            .filter(|(_, listed)| listed.is_imaged && !is_planted(Planted::ForgetListed))
+            .map(|(slot, listed)| Unfinished {
+                slot,
+                page: listed.page,
+            })
+            .collect()
+    }
+
+    /// Whether the write in this slot is yet to be redone.
+    pub fn is_unfinished(&self, slot: usize) -> bool {
+        let listed = self.list.entry(slot);
+        listed.is_some_and(|listed| listed.is_imaged)
+    }
+
+    /// What an unfinished write was to make of its page.
+    pub fn image(&self, unfinished: Unfinished, into: &mut [u8]) {
+        self.list.image(unfinished.slot, into);
+    }
+
+    /// Whether the next owner finds what is listed, and what that was to be.
+    pub fn has_images(&self) -> bool {
+        self.list.has_images()
+    }
+
     /// The marks in a file, and whether they were written in this life of the machine.
-    fn map(file: &File, volume: u128, page_count: u64) -> Result<(Self, bool), MarksError> {
+    fn map(file: &File, volume: u128, pages: PageCount) -> Result<Left, MarksError> {
         let has = file.metadata()?.len();
         if has < (HEADER_WORDS * 8) as u64 {
             return Err(MarksError::Foreign);
         }
+        // Before anything is looked at: where files are in memory (tmpfs) even that needs room.
+        allocate(file, len_bytes(pages.now)? as u64)?;
         let mut map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
@@ -163,14 +274,16 @@ impl Marks {
             return Err(MarksError::Foreign);
         }
         let is_of_this_boot = (word(3), word(4)) == (boot_low, boot_high);
-        let len = len_bytes(page_count)? as u64;
+        let len = len_bytes(pages.max)? as u64;
         if has < len {
             // The volume may grow further than before.
             file.set_len(len)?;
             map = Arc::new(MmapRaw::map_raw(file)?);
         }
-        let marks = Self::over(map, page_count, Some(file.try_clone()?));
-        Ok((marks, is_of_this_boot))
+        Ok(Left {
+            map,
+            is_of_this_boot,
+        })
     }
 
     /// Makes sure that the file has room for the marks of so many pages: a store to a page of it
@@ -182,32 +295,56 @@ impl Marks {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        allocate(file, len_bytes(page_count)?)
+        let before = self.written.room();
+        if page_count <= before {
+            return Ok(());
+        }
+        allocate(file, len_bytes(page_count)? as u64)?;
+        let room = self.written.grow(page_count);
+        // Of pages that the volume had before it was smaller.
+        let troubled = self.doubtful.count(before, room) + self.torn.count(before, room);
+        self.troubled.fetch_add(troubled, Ordering::AcqRel);
+        Ok(())
     }
 
-    fn over(map: Arc<MmapRaw>, page_count: u64, file: Option<File>) -> Self {
+    /// Makes sure that these slots of the list have room for what their pages will be.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn reserve_slots(&self, slots: Range<usize>) -> io::Result<()> {
+        self.list.reserve(slots)
+    }
+
+    fn over(
+        map: Arc<MmapRaw>,
+        pages: PageCount,
+        file: Option<File>,
+        images: Option<Images>,
+    ) -> Self {
+        // Nobody looks beyond what the disk keeps room for.
+        let room = Room::new(if file.is_some() { pages.now } else { u64::MAX });
         let bitmap = |kind| {
             let first = HEADER_WORDS + IN_FLIGHT_MAX;
-            Bitmap::new(Words::new(&map, first, bitmap::words(page_count)), kind)
+            let words = Words::new(&map, first, bitmap::words(pages.max));
+            Bitmap::new(words, kind, room.clone())
         };
         Self {
             written: bitmap(0),
             doubtful: bitmap(1),
             torn: bitmap(2),
-            in_flight: Words::new(&map, HEADER_WORDS, IN_FLIGHT_MAX),
+            list: List::new(Words::new(&map, HEADER_WORDS, IN_FLIGHT_MAX), images),
             header: Words::new(&map, 0, HEADER_WORDS),
             troubled: AtomicU64::new(0),
             file,
         }
     }
 
-    /// Lists `page` as being written by the operation that has this slot, before its first verb,
-    /// and marks it written; whether it was not before. Under its claim.
+    /// Lists `page` as being written by the operation that has this slot, before its first verb, with the
+    /// whole page that it is to be; and marks it written. Whether it was not before. Under its claim.
     #[inline]
-    pub fn begin_write(&self, slot: usize, page: u64) -> bool {
+    pub fn begin_write(&self, slot: usize, page: u64, bytes: &[u8]) -> bool {
         let is_fresh = !self.written.contains(page);
-        let fresh = if is_fresh { FRESH } else { 0 };
-        self.in_flight.as_slice()[slot].store((page + 1) | fresh, Ordering::Release);
+        self.list.begin(slot, page, is_fresh, bytes);
         if is_fresh {
             self.written.insert(page);
         }
@@ -217,26 +354,25 @@ impl Marks {
     /// Notes that the write of the page listed here is acknowledged, though not all of it has landed:
     /// what it was before must not be read any more. Under its claim.
     pub fn commit(&self, slot: usize) {
-        self.in_flight.as_slice()[slot].fetch_or(COMMITTED, Ordering::AcqRel);
+        self.list.commit(slot);
     }
 
     /// Takes a page off the list whose write ended unknown. One that held no data holds none
     /// again: its slabs may hold what was discarded long ago. One whose write was acknowledged is
     /// torn. Under its claim.
     pub fn fail_write(&self, slot: usize) {
-        let word = &self.in_flight.as_slice()[slot];
-        self.resolve(word.load(Ordering::Acquire));
-        word.store(0, Ordering::Release);
+        if let Some(listed) = self.list.entry(slot) {
+            self.resolve(listed);
+        }
+        self.list.end(slot);
     }
 
-    fn resolve(&self, listed: u64) {
-        let Some(page) = (listed & !(FRESH | COMMITTED)).checked_sub(1) else {
-            return;
-        };
-        if listed & COMMITTED != 0 {
+    fn resolve(&self, listed: Listed) {
+        let page = listed.page;
+        if listed.is_committed {
             self.doubt(page);
             self.condemn(page, page + 1);
-        } else if listed & FRESH == 0 {
+        } else if !listed.is_fresh {
             self.doubt(page);
         } else {
             self.written.remove(page);
@@ -248,7 +384,7 @@ impl Marks {
     #[inline]
     pub fn end_write(&self, slot: usize, page: u64) {
         self.heal(page);
-        self.in_flight.as_slice()[slot].store(0, Ordering::Release);
+        self.list.end(slot);
     }
 
     /// How the page may be read.
@@ -324,12 +460,27 @@ impl Marks {
     }
 
     /// Torn pages in `from..end`.
+    pub fn torn_pages(&self, from: u64, end: u64) -> impl Iterator<Item = u64> {
+        let end = match self.troubled.load(Ordering::Acquire) {
+            0 => from,
+            _ => end,
+        };
+        self.torn.range(from..end)
+    }
+
+    /// How many of `from..end` are torn.
     pub fn torn_count(&self, from: u64, end: u64) -> u64 {
         if self.troubled.load(Ordering::Acquire) == 0 {
             return 0;
         }
         self.torn.count(from, end)
     }
+}
+
+/// Marks that are in a file.
+struct Left {
+    map: Arc<MmapRaw>,
+    is_of_this_boot: bool,
 }
 
 /// Bits per page that no file stands behind.
@@ -354,7 +505,8 @@ impl PageBits {
 
     /// One of the bitmaps.
     pub fn bitmap(&self, kind: u64) -> Bitmap {
-        Bitmap::new(Words::new(&self.map, 0, self.count), kind)
+        let room = Room::new(u64::MAX);
+        Bitmap::new(Words::new(&self.map, 0, self.count), kind, room)
     }
 }
 
@@ -376,17 +528,6 @@ pub fn description(volume: u128) -> io::Result<[u64; 4]> {
     let halves = |value: u128| [value as u64, (value >> 64) as u64];
     let ([a, b], [c, d]) = (halves(volume), halves(boot));
     Ok([a, b, c, d])
-}
-
-/// Has the disk keep room for the first bytes of a file.
-pub fn allocate(file: &File, len_bytes: usize) -> io::Result<()> {
-    let len =
-        libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-    // SAFETY: no pointers.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 fn len_bytes(page_count: u64) -> io::Result<usize> {

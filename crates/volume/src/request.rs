@@ -4,7 +4,7 @@
 pub const PAGE_BYTES: usize = 4096;
 
 /// Longest single request in bytes; front ends split or refuse longer ones.
-pub const REQUEST_BYTES_MAX: usize = 32 << 20;
+pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 
 /// What to do. Buffers are owned by the request while it runs and come back in [`Done`].
 #[derive(Debug)]

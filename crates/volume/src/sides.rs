@@ -170,6 +170,13 @@ impl Sides {
         self.home.load(Ordering::Acquire) == MIXED
     }
 
+    /// How all pages are cut, if they are on one side.
+    pub fn at_rest(&self) -> Option<Cut> {
+        // First: whoever sees where a change goes sees that it has begun.
+        let cut = self.layout(self.target()).cut();
+        (!self.is_mixed()).then_some(cut)
+    }
+
     /// Whether a side has, or may have, pages.
     pub fn has(&self, side: Side) -> bool {
         let home = self.home.load(Ordering::Acquire);

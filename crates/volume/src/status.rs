@@ -35,8 +35,8 @@ pub struct VolumeStatus {
     pub lent_bytes: u64,
     /// Pages that hold data.
     pub stored_bytes: u64,
-    /// Pages that are errors until they are written whole: they were being written when the last
-    /// owner ended, and a split is lost besides.
+    /// Pages that are errors until they are written whole: more slabs of their extent were lost than it
+    /// survives, or they were being written when an owner ended, and a split is lost besides.
     pub torn_pages: u64,
     /// Address range of the mapped extents.
     pub mapped_bytes: u64,
@@ -48,6 +48,8 @@ pub struct VolumeStatus {
     pub extents: Vec<ExtentStatus>,
     /// What stands behind the slabs, if anything does.
     pub backing: Option<BackingStatus>,
+    /// What the next owner will find, of a volume that outlives its owner.
+    pub journal: Option<JournalStatus>,
     /// What was found wrong in the memory of hosts, and put right.
     pub integrity: IntegrityStatus,
     /// What is looked at before readers do.
@@ -99,6 +101,16 @@ pub struct RepairStatus {
     pub chunks_void: u64,
 }
 
+/// The journal that a volume's owner leaves to the next.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct JournalStatus {
+    /// Why it cannot be written: writes wait, where hosts have come or gone, until it can; `null`: it
+    /// can be.
+    pub error: Option<String>,
+    /// For how long.
+    pub failing_s: Option<u64>,
+}
+
 /// A backing store.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BackingStatus {
@@ -132,7 +144,8 @@ pub enum Health {
     Regenerating,
     /// Slabs are missing; every byte is readable.
     Degraded,
-    /// More slabs are gone than the scheme survives; its pages are errors.
+    /// More slabs are out of reach than the scheme survives; its pages are errors until hosts are back. Once
+    /// none can come back they are counted in `torn_pages`, and the extent is mapped anew.
     Lost,
 }
 
@@ -199,6 +212,16 @@ pub struct CounterValues {
     pub reclaims_heard: u64,
 }
 
+impl VolumeStatus {
+    /// Bytes of pages that hold data and cannot be read: more of their hosts are gone than the scheme bears.
+    #[must_use]
+    pub fn lost_bytes(&self) -> u64 {
+        let lost = |extent: &&ExtentStatus| extent.health == Health::Lost;
+        let extents = self.extents.iter().filter(lost);
+        extents.map(|extent| extent.stored_bytes).sum()
+    }
+}
+
 impl Control {
     /// Collects the status. Costs a pass over the bitmap.
     pub(crate) fn status(&self) -> VolumeStatus {
@@ -252,6 +275,7 @@ impl Control {
             hosts: self.host_states(),
             extents,
             backing: core.backing.as_ref().map(|_| self.backing_status()),
+            journal: self.journal_status(),
             integrity: core.integrity.status(),
             scrub: core.scrub.status(),
             mapping: core.timings.map.values(),

@@ -10,8 +10,9 @@ use cenote_fabric::{ClientId, Generation, Time, WindowId};
 
 use crate::backing::{Backing, DiskQueue};
 use crate::control::{Control, Dialer};
-use crate::directory::MemberState;
+use crate::directory::{MemberState, Stripe};
 use crate::journal::Image;
+use crate::marks::Unfinished;
 use crate::mover::Moving;
 use crate::volume::{Assembly, Opened};
 use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
@@ -34,6 +35,19 @@ pub struct Seat {
     pub generation: Generation,
     /// Read as well as written.
     pub is_live: bool,
+    /// Every write of its extent reaches it: it may be named to the next owner.
+    pub is_reached: bool,
+}
+
+/// An extent of which every split is there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Whole {
+    /// The extent.
+    pub extent: usize,
+    /// Splits that it can lose.
+    pub spare: usize,
+    /// Its hosts, indices among the volume's.
+    pub hosts: Vec<usize>,
 }
 
 /// A slab that is being rebuilt.
@@ -167,8 +181,13 @@ impl Stepped {
         }
     }
 
-    /// Pages that the last owner was writing when it ended: to be read and written again before
-    /// anything else is done.
+    /// Writes that the last owner did not end: to be redone before anything else is done.
+    #[must_use]
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        self.volume.unfinished()
+    }
+
+    /// Pages of which it is not known what the last owner was writing: to be read and written again then.
     #[must_use]
     pub fn doubtful_pages(&self) -> Vec<u64> {
         self.volume.doubtful_pages()
@@ -233,16 +252,53 @@ impl Stepped {
             let present = stripe.members.iter().enumerate();
             present.filter_map(move |(split, member)| Some((extent, split, member.as_ref()?)))
         });
+        let is_whole = |extent: usize, watermark: u32| {
+            watermark >= self.control.core().layout_of(extent).extent_end()
+        };
         members
             .map(|(extent, split, member)| Seat {
                 extent,
                 split,
+                is_reached: match member.state {
+                    MemberState::Live => true,
+                    MemberState::Filling { watermark } => is_whole(extent, watermark),
+                },
                 host: member.session.host,
                 window: member.window.descriptor.id,
                 generation: member.window.descriptor.generation,
                 is_live: member.state == MemberState::Live,
             })
             .collect()
+    }
+
+    /// Every extent that is whole.
+    #[must_use]
+    pub fn whole(&self) -> Vec<Whole> {
+        let snapshot = self.control.core().directory.snapshot();
+        let mapped = snapshot.extents.numbered();
+        let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)));
+        let is_whole =
+            |stripe: &Stripe| stripe.readable().count_ones() as usize == stripe.members.len();
+        stripes
+            .filter(|(_, stripe)| is_whole(stripe))
+            .map(|(extent, stripe)| Whole {
+                extent,
+                spare: stripe.parities(),
+                hosts: stripe
+                    .members
+                    .iter()
+                    .flatten()
+                    .map(|member| member.session.host)
+                    .collect(),
+            })
+            .collect()
+    }
+
+    /// Pages that are errors until they are written whole.
+    #[must_use]
+    pub fn torn_pages(&self) -> Vec<u64> {
+        let core = self.control.core();
+        core.marks.torn_pages(0, core.page_count()).collect()
     }
 
     /// How far the relocation of each slab is that is being rebuilt.

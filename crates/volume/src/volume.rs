@@ -21,12 +21,12 @@ use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
 use crate::layout::Layout;
-use crate::marks::{Marks, MarksError};
+use crate::marks::{Marks, MarksError, PageCount, Unfinished};
 use crate::scheme::Cut;
 use crate::sides::Sides;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
-use crate::worker::Worker;
+use crate::worker::{Worker, slots_of};
 use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
 
 /// What a volume is to be.
@@ -66,8 +66,6 @@ pub struct Volume {
     is_kept: bool,
     // Whether k can change: somebody would know which pages are where.
     may_recut: bool,
-    // How pages are to be cut, as far as anybody has asked: the control thread may not have begun.
-    asked: Mutex<Cut>,
 }
 
 /// Its threads; none once it has ended.
@@ -122,6 +120,7 @@ impl Volume {
         if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
             volume.start_mover()?;
         }
+        volume.redo()?;
         volume.mend()?;
         Ok(volume)
     }
@@ -208,8 +207,32 @@ impl Volume {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes whole, as far as that can be, the pages that the last owner was writing: their data
-    /// splits are read, and written again with parities that fit.
+    /// Does again the writes that the last owner did not end.
+    fn redo(&self) -> Result<(), VolumeError> {
+        let unfinished = self.unfinished();
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        let mut worker = self.worker()?;
+        let mut redone = 0;
+        for write in &unfinished {
+            redone += usize::from(worker.redo(*write).is_ok());
+        }
+        tracing::info!(
+            listed = unfinished.len(),
+            redone,
+            "writes that the last owner did not end are done again"
+        );
+        Ok(())
+    }
+
+    /// Writes that the last owner did not end.
+    pub(crate) fn unfinished(&self) -> Vec<Unfinished> {
+        self.core.marks.unfinished()
+    }
+
+    /// Makes whole, as far as that can be, the pages of which it is not known what the last owner was
+    /// writing: their data splits are read, and written again with parities that fit.
     fn mend(&self) -> Result<(), VolumeError> {
         let doubtful = self.doubtful_pages();
         if doubtful.is_empty() {
@@ -229,7 +252,7 @@ impl Volume {
         tracing::info!(
             listed = doubtful.len(),
             healed,
-            "pages that were being written when the last owner ended"
+            "pages whose last write ended unknown"
         );
         Ok(())
     }
@@ -254,7 +277,12 @@ impl Volume {
         let (marks, tags, sides, journal) = match with.kept {
             Some((kept, left)) => {
                 may_recut = kept.sides.is_some();
-                let (marks, tags, sides, journal) = kept.begin(&config, slab_bytes, pages, left)?;
+                let counts = PageCount {
+                    now: pages_of(layout, config.size_bytes),
+                    max: pages,
+                };
+                let (marks, tags, sides, journal) =
+                    kept.begin(&config, slab_bytes, counts, left)?;
                 (marks, tags, sides, Some(journal))
             }
             None => {
@@ -320,7 +348,6 @@ impl Volume {
             domain_count,
             is_kept,
             may_recut,
-            asked: Mutex::new(Cut::of(scheme)),
         };
         Ok(Assembled {
             volume,
@@ -379,14 +406,18 @@ impl Volume {
         let os = |what| move |source| VolumeError::Os { what, source };
         answer.map_err(os("starting a thread that connects"))?;
         let Newcomer { id, epoch, .. } = newcomer;
-        Worker::new(
+        let worker = Worker::new(
             Arc::clone(&self.core),
             id,
             epoch,
             self.host_count,
             self.commands.clone(),
         )
-        .map_err(os("making an epoll descriptor"))
+        .map_err(os("making an epoll descriptor"))?;
+        // One that is refused now takes its leave.
+        let reserved = self.core.marks.reserve_slots(slots_of(id));
+        reserved.map_err(os("getting room on the disk for pages under way"))?;
+        Ok(worker)
     }
 
     /// Pages whose last write ended unknown.

@@ -17,6 +17,7 @@ mod switches;
 mod timing;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,6 +87,8 @@ pub struct Worker {
     free_requests: Vec<u16>,
     // Requests with pages not yet started, oldest first.
     starting: VecDeque<u16>,
+    // Requests that wait for something that no other request here waits for, until the next turn.
+    deferred: VecDeque<u16>,
     done: VecDeque<Done>,
     // Requests so far; one of a few is timed.
     started: u32,
@@ -104,7 +107,13 @@ struct View {
 // caller of `run` lends for the call); nothing is tied to a thread.
 unsafe impl Send for Worker {}
 
+/// The places of a worker's operations in the list of pages in flight.
+pub(crate) fn slots_of(id: usize) -> Range<usize> {
+    id * OPS_MAX..(id + 1) * OPS_MAX
+}
+
 impl Worker {
+    /// One that writes has to have room for what its pages will be: `Marks::reserve_slots`.
     pub(crate) fn new(
         core: Arc<Core>,
         id: usize,
@@ -141,6 +150,7 @@ impl Worker {
             requests: (0..REQUESTS_MAX).map(|_| Slot::free()).collect(),
             free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
             starting: VecDeque::with_capacity(REQUESTS_MAX),
+            deferred: VecDeque::with_capacity(REQUESTS_MAX),
             done: VecDeque::with_capacity(REQUESTS_MAX),
             started: 0,
             is_abandoned: false,
@@ -188,7 +198,8 @@ impl Worker {
         const OUTSTANDING: Duration = Duration::from_millis(100);
         if !self.done.is_empty() {
             Some(Duration::ZERO)
-        } else if !self.parked.is_empty() || !self.starting.is_empty() {
+        } else if !self.parked.is_empty() || !self.starting.is_empty() || !self.deferred.is_empty()
+        {
             Some(PARKED)
         } else if self.working > 0 || self.at_disk > 0 || self.lingering > 0 {
             Some(OUTSTANDING)
@@ -219,8 +230,7 @@ impl Worker {
         }
     }
 
-    /// Pages whose writes were acknowledged, and that not every member has yet: should this process
-    /// end now, they are errors to the next owner.
+    /// Pages whose writes were acknowledged, and that not every member has yet.
     pub fn landing_pages(&self) -> impl Iterator<Item = u64> {
         self.ops.iter().filter_map(PageOp::landing_page)
     }
@@ -257,6 +267,7 @@ impl Worker {
         }
         self.queue.received.clear();
         self.hear_disk();
+        self.start_deferred();
         std::mem::swap(&mut self.parked, &mut self.retry);
         while let Some(op) = self.retry.pop() {
             self.resume(op);
@@ -304,14 +315,16 @@ impl Worker {
 
     /// Without endpoints nothing can land any more; only then may buffers go.
     fn drop_endpoints(&mut self) {
-        if let Ok(empty) = Lanes::new(0) {
-            self.lanes = empty;
-            if !self.is_abandoned {
-                self.fail_writes();
-            }
+        if self.is_abandoned {
+            self.lanes.close();
+            self.unclaim_whole();
+        } else {
+            self.fail_unanswered();
+            self.lanes.close();
+            self.fail_writes();
             self.unclaim_all();
-            self.forget_disk();
         }
+        self.forget_disk();
     }
 }
 
@@ -323,6 +336,7 @@ impl Drop for Worker {
         // A write cut off in the middle would leave a stripe that agrees with neither the old
         // page nor the new: what is on its way ends first, what waits does not begin.
         self.starting.clear();
+        self.deferred.clear();
         self.retain_settling();
         let deadline = (self.core.clock)().after(FAILURE_TIMEOUT * 2);
         while (self.working > 0 || self.at_disk > 0) && (self.core.clock)() < deadline {

@@ -1,4 +1,4 @@
-//! Workers that come while hosts are slow to open their data connections.
+//! Workers that come while hosts are slow to open their data connections, and workers in each other's way.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use cenote_fabric::{Error, Result};
-use cenote_volume::{Health, Volume};
+use cenote_volume::{Done, Health, Op, Request, Volume, Worker};
 use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
@@ -138,4 +138,59 @@ fn a_worker_that_comes_while_a_host_returns_gets_its_endpoint_before_its_slabs()
         worker.write(0, &[2; PAGE]).unwrap();
     }
     assert_eq!(volume.status().unwrap().health, Health::Healthy);
+}
+
+fn submit(worker: &mut Worker, tag: u64, page: u64, op: Op) {
+    let offset = page * PAGE as u64;
+    worker.submit(Request { tag, offset, op }).unwrap();
+}
+
+/// Polls until the request with this tag has ended; the tags of all that ended, in order.
+fn poll_until(worker: &mut Worker, tag: u64) -> Vec<u64> {
+    let (mut done, mut ended) = (Vec::new(), Vec::new());
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            for Done { tag, result, .. } in done.drain(..) {
+                result.unwrap();
+                ended.push(tag);
+            }
+            ended.contains(&tag)
+        },
+        || format!("request {tag} has not ended"),
+    );
+    ended
+}
+
+#[test]
+fn a_discard_that_waits_for_another_workers_write_holds_nobody_else_up() {
+    let cluster = Cluster::start(HOSTS, Transport::Tcp, 32 << 20, SLAB);
+    let volume = open(&cluster, &Door::new());
+    let (mut writer, mut other) = (volume.worker().unwrap(), volume.worker().unwrap());
+    for page in 0..8 {
+        writer.write(page * PAGE as u64, &[1; PAGE]).unwrap();
+    }
+    other.read(0, &mut [0; PAGE]).unwrap();
+    // Over TCP a write ends when its worker is polled: until then the page is claimed.
+    submit(&mut writer, 1, 2, Op::Write(vec![2; PAGE]));
+
+    let len_bytes = 8 * PAGE as u64;
+    submit(&mut other, 1, 0, Op::Discard { len_bytes });
+    submit(&mut other, 2, 7, Op::Read(vec![0; PAGE]));
+    submit(&mut other, 3, 9, Op::Write(vec![3; PAGE]));
+
+    let mut ended = poll_until(&mut other, 2);
+    if !ended.contains(&3) {
+        ended.extend(poll_until(&mut other, 3));
+    }
+    assert!(!ended.contains(&1), "the page is still claimed: {ended:?}");
+    poll_until(&mut writer, 1);
+    poll_until(&mut other, 1);
+    let mut page = [9; PAGE];
+    for at in 0..8 {
+        other.read(at * PAGE as u64, &mut page).unwrap();
+        assert_eq!(page, [0; PAGE], "page {at}");
+    }
+    other.read(9 * PAGE as u64, &mut page).unwrap();
+    assert_eq!(page, [3; PAGE]);
 }

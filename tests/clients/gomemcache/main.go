@@ -1,6 +1,8 @@
 // Writes values by gomemcache, and reads back what was acknowledged.
 //
-//	gomemcache SECONDS ADDRESS...
+//	gomemcache SECONDS|- ADDRESS...
+//
+// With "-" it writes until its standard input ends.
 //
 // Nodes may be killed meanwhile. gomemcache leaves no dead server out by itself; since any address
 // answers for all keys, each worker asks one of them, and after an error the next. A write that
@@ -13,9 +15,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -26,8 +30,9 @@ const (
 	// Written again and again, by each worker.
 	keyCount = 300
 	// Written once, so that what a store forgets is not made good by the next write.
-	onceCount    = 2000
-	readBackTime = 20 * time.Second
+	onceCount = 2000
+	// How long one value is asked for.
+	readBackTime = time.Minute
 )
 
 // store is a client of each address, of which one is asked.
@@ -61,8 +66,8 @@ func valueOf(key string, version int) []byte {
 	return append(value, bytes.Repeat([]byte("v"), (version*37+len(key))%4000)...)
 }
 
-func (w *worker) run(s *store, number int, end time.Time) {
-	for step := 0; time.Now().Before(end); step++ {
+func (w *worker) run(s *store, number int, stop *atomic.Bool) {
+	for step := 0; !stop.Load(); step++ {
 		w.write(s, fmt.Sprintf("go-%d-%d", number, step%keyCount), step)
 		if step < onceCount {
 			w.write(s, fmt.Sprintf("go-%d-once-%d", number, step), step)
@@ -99,9 +104,9 @@ func (w *worker) write(s *store, key string, version int) {
 
 // readBack counts values that are gone, and others in their place.
 func readBack(s *store, workers []*worker) (lost, wrong int) {
-	end := time.Now().Add(readBackTime)
 	for _, w := range workers {
 		for key, value := range w.latest {
+			end := time.Now().Add(readBackTime)
 			found, err := s.client().Get(key)
 			for err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
 				if time.Now().After(end) {
@@ -163,15 +168,19 @@ func fail(format string, arguments ...any) {
 
 func main() {
 	if len(os.Args) < 3 {
-		fail("usage: gomemcache SECONDS ADDRESS...")
+		fail("usage: gomemcache SECONDS|- ADDRESS...")
 	}
-	seconds, err := strconv.ParseFloat(os.Args[1], 64)
-	if err != nil {
-		fail("seconds: %v", err)
+	wait := func() { io.Copy(io.Discard, os.Stdin) }
+	if os.Args[1] != "-" {
+		seconds, err := strconv.ParseFloat(os.Args[1], 64)
+		if err != nil {
+			fail("seconds: %v", err)
+		}
+		wait = func() { time.Sleep(time.Duration(seconds * float64(time.Second))) }
 	}
 	addresses := os.Args[2:]
 	checkAPI(open(addresses, 0).client())
-	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	var stop atomic.Bool
 	var group sync.WaitGroup
 	var workers []*worker
 	for number := 0; number < workerCount; number++ {
@@ -180,9 +189,11 @@ func main() {
 		group.Add(1)
 		go func(number int) {
 			defer group.Done()
-			w.run(open(addresses, number), number, end)
+			w.run(open(addresses, number), number, &stop)
 		}(number)
 	}
+	wait()
+	stop.Store(true)
 	group.Wait()
 	sum := worker{}
 	complaints := []string{}

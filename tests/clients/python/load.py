@@ -1,7 +1,8 @@
 """Writes values by a Python client of memcached, and reads back what was acknowledged.
 
-    load.py pymemcache|pylibmc SECONDS ADDRESS...
+    load.py pymemcache|pylibmc SECONDS|- ADDRESS...
 
+With "-" it writes until its standard input ends.
 Nodes may be killed meanwhile: any address answers for all keys, and the client's own way of leaving
 dead servers out is what is tried. A write that failed may have taken effect or not, now or later:
 its key is written no more. Prints one line of JSON; ends with 1 when an acknowledged value is gone
@@ -18,7 +19,8 @@ THREADS = 4
 KEYS = 300
 # Written once, so that what a store forgets is not made good by the next write.
 KEYS_ONCE = 2000
-READ_BACK_SECONDS = 20
+# How long one value is asked for.
+READ_BACK_SECONDS = 60
 
 
 class Pymemcache:
@@ -116,9 +118,9 @@ def value_of(key, version):
 
 
 class Worker(threading.Thread):
-    def __init__(self, make, addresses, number, end):
+    def __init__(self, make, addresses, number, stop):
         super().__init__()
-        self.make, self.addresses, self.number, self.end = make, addresses, number, end
+        self.make, self.addresses, self.number, self.stop = make, addresses, number, stop
         self.acknowledged = self.failed = self.wrong = 0
         self.latest = {}
         self.retired = {}
@@ -128,7 +130,7 @@ class Worker(threading.Thread):
         try:
             store = self.make(self.addresses)
             step = 0
-            while time.monotonic() < self.end:
+            while not self.stop.is_set():
                 self.write(store, f"{self.number}-{step % KEYS}", step)
                 if step < KEYS_ONCE:
                     self.write(store, f"{self.number}-once-{step}", step)
@@ -163,10 +165,10 @@ class Worker(threading.Thread):
 def read_back(make, addresses, workers):
     """Values that are gone, and others in their place."""
     store = make(addresses)
-    end = time.monotonic() + READ_BACK_SECONDS
     lost, wrong = [], []
     for worker in workers:
         for key, value in worker.latest.items():
+            end = time.monotonic() + READ_BACK_SECONDS
             while True:
                 try:
                     found = store.get(key)
@@ -183,13 +185,18 @@ def read_back(make, addresses, workers):
 
 
 def main():
-    name, seconds, addresses = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    name, seconds, addresses = sys.argv[1], sys.argv[2], sys.argv[3:]
     make = CLIENTS[name]
     make(addresses).check_api()
-    end = time.monotonic() + seconds
-    workers = [Worker(make, addresses, number, end) for number in range(THREADS)]
+    stop = threading.Event()
+    workers = [Worker(make, addresses, number, stop) for number in range(THREADS)]
     for worker in workers:
         worker.start()
+    if seconds == "-":
+        sys.stdin.read()
+    else:
+        time.sleep(float(seconds))
+    stop.set()
     for worker in workers:
         worker.join()
     lost, wrong = read_back(make, addresses, workers)

@@ -63,9 +63,9 @@ public class Memcached extends DB {
     Status run() throws Exception;
   }
 
-  /** Until it is answered, ten seconds at most. */
+  /** Until it is answered, a minute at most. */
   private static Status retried(Attempt attempt) {
-    long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+    long end = System.nanoTime() + TimeUnit.MINUTES.toNanos(1);
     while (true) {
       try {
         Status status = attempt.run();

@@ -1,7 +1,8 @@
 //! Buffers of one worker thread, kept by size class for reuse.
 //!
 //! Invariant: a kept buffer's length is at most its class, so handing one out
-//! zeroes at most what it was shorter than asked; equal sizes cost nothing.
+//! zeroes at most what it was shorter than asked; equal sizes cost nothing. Longer ones than the
+//! largest class come from the system, which has no memory behind them before they are written to.
 
 /// A stock of buffers, bounded in bytes.
 #[derive(Debug)]
@@ -20,6 +21,9 @@ impl Buffers {
 
     /// A buffer of exactly `len` bytes; their values are left over from earlier use.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+        if len > class_bytes(CLASS_COUNT - 1) {
+            return vec![0; len];
+        }
         let class = class_of(len);
         let Some(mut buffer) = self.classes[class].pop() else {
             let mut buffer = vec![0; class_bytes(class)];
@@ -34,7 +38,8 @@ impl Buffers {
     /// Takes a buffer back; it is kept while the stock has room.
     pub(crate) fn give(&mut self, buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        if capacity < class_bytes(0) || self.kept_bytes + capacity > KEPT_BYTES_MAX {
+        let classes = class_bytes(0)..2 * class_bytes(CLASS_COUNT - 1);
+        if !classes.contains(&capacity) || self.kept_bytes + capacity > KEPT_BYTES_MAX {
             return;
         }
         let mut class = class_of(capacity);
@@ -56,9 +61,8 @@ const fn class_bytes(class: usize) -> usize {
     cenote_volume::PAGE_BYTES << class
 }
 
-/// 4 KiB to 32 MiB, the longest request.
-const CLASS_COUNT: usize = 14;
-const _: () = assert!(class_bytes(CLASS_COUNT - 1) == cenote_volume::REQUEST_BYTES_MAX);
+/// 4 KiB to 4 MiB: longer requests are rare, and a few of them would be the whole stock.
+const CLASS_COUNT: usize = 11;
 
 /// Most idle bytes that one worker keeps; more than 16 requests of 2 MiB, arbitrary.
 const KEPT_BYTES_MAX: usize = 64 << 20;
@@ -81,9 +85,17 @@ mod tests {
     #[test]
     fn the_stock_is_bounded() {
         let mut buffers = Buffers::new();
-        let taken: Vec<_> = (0..4).map(|_| buffers.take(32 << 20)).collect();
+        let taken: Vec<_> = (0..20).map(|_| buffers.take(4 << 20)).collect();
         taken.into_iter().for_each(|buffer| buffers.give(buffer));
         assert_eq!(buffers.kept_bytes, KEPT_BYTES_MAX);
+    }
+
+    #[test]
+    fn long_buffers_are_not_kept() {
+        let mut buffers = Buffers::new();
+        let taken = buffers.take(64 << 20);
+        buffers.give(taken);
+        assert_eq!(buffers.kept_bytes, 0);
     }
 
     #[test]

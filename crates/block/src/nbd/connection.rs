@@ -8,58 +8,37 @@
 //! which a worker asks for when it has nothing else to wait for.
 
 use std::io::{self, IoSliceMut};
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cenote_volume::Done;
 
+use super::budget::Account;
 use super::engine::Engine;
-use super::handshake::{Handshake, Step};
-use super::session::Session;
-use super::sys::{self, Event, Patience};
-use super::wire::{REQUEST_HEADER_BYTES, RequestHeader};
+use super::handshake::{Handshake, Security, Step};
+use super::inbox::Inbox;
+use super::session::{IN_FLIGHT_BYTES_MAX, Session, Taking};
+use super::slots::Seat;
+use super::sys::{Event, Patience};
+use super::transport::{Socket, Transport};
+use super::wire::RequestHeader;
 
-/// A connected stream of either family.
+/// A connection that was just accepted.
 #[derive(Debug)]
-pub(crate) enum Socket {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Socket {
-    /// Makes the socket ready for a worker.
-    pub(crate) fn prepare(&self) -> io::Result<()> {
-        match self {
-            Self::Unix(stream) => {
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(PATIENCE_LIMIT))?;
-            }
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(false)?;
-                stream.set_read_timeout(Some(PATIENCE_LIMIT))?;
-                stream.set_nodelay(true)?;
-            }
-        }
-        sys::enlarge_buffers(self.as_raw_fd(), SOCKET_BUFFER_BYTES);
-        Ok(())
-    }
-}
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        match self {
-            Self::Unix(stream) => stream.as_raw_fd(),
-            Self::Tcp(stream) => stream.as_raw_fd(),
-        }
-    }
+pub(crate) struct Guest {
+    pub(crate) socket: Socket,
+    pub(crate) seat: Seat,
+    /// What its listener has to do with TLS.
+    pub(crate) security: Security,
 }
 
 /// A client and what it has in flight.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: Socket,
+    transport: Transport,
+    /// Its slot among the connections of its listener.
+    seat: Seat,
     phase: Phase,
     /// Upper half of the tags of this connection's requests.
     tag_base: u64,
@@ -77,6 +56,10 @@ pub(crate) struct Connection {
     /// The last request had a long payload: look only for a header next.
     bulk: bool,
     dead: bool,
+    /// Bytes received and sent so far.
+    moved_bytes: u64,
+    /// Since when others wait for memory that this client leaves in use, and what had moved by then.
+    in_the_way: Option<(Instant, u64)>,
     /// The next receive waits for bytes.
     patient: bool,
     /// Among the worker's active connections; the worker's own mark.
@@ -91,6 +74,11 @@ enum Phase {
         handshake: Handshake,
         deadline: Instant,
     },
+    /// The client was told to begin with TLS; the rest of the handshake goes over that.
+    Securing {
+        handshake: Handshake,
+        deadline: Instant,
+    },
     Transmit(Box<Session>),
     /// Close once the greeting is sent.
     Refused,
@@ -98,11 +86,12 @@ enum Phase {
 
 impl Connection {
     /// `tag_base` tells this connection's requests from others of its worker.
-    pub(crate) fn new(socket: Socket, tag_base: u64, deadline: Instant) -> Self {
+    pub(crate) fn new(guest: Guest, tag_base: u64, deadline: Instant) -> Self {
         let mut greeting = Vec::new();
-        let handshake = Handshake::start(&mut greeting);
+        let handshake = Handshake::start(guest.security, &mut greeting);
         Self {
-            socket,
+            transport: Transport::new(guest.socket),
+            seat: guest.seat,
             phase: Phase::Handshake {
                 handshake,
                 deadline,
@@ -116,6 +105,8 @@ impl Connection {
             paused: false,
             bulk: false,
             dead: false,
+            moved_bytes: 0,
+            in_the_way: None,
             patient: false,
             is_active: false,
             waits_to_write: false,
@@ -123,13 +114,13 @@ impl Connection {
     }
 
     pub(crate) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.transport.fd()
     }
 
     /// When an unfinished handshake is given up.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Handshake { deadline, .. } => Some(deadline),
+            Phase::Handshake { deadline, .. } | Phase::Securing { deadline, .. } => Some(deadline),
             _ => None,
         }
     }
@@ -163,10 +154,41 @@ impl Connection {
     pub(crate) fn is_over(&self) -> bool {
         match &self.phase {
             Phase::Transmit(session) if self.dead => session.submitted_count() == 0,
-            Phase::Transmit(session) => session.is_over() && self.greeting.is_empty(),
-            Phase::Refused => self.dead || self.greeting.is_empty(),
-            Phase::Handshake { .. } => self.dead,
+            Phase::Transmit(session) => {
+                session.is_over() && self.greeting.is_empty() && !self.transport.has_backlog()
+            }
+            Phase::Refused => {
+                self.dead || (self.greeting.is_empty() && !self.transport.has_backlog())
+            }
+            Phase::Handshake { .. } | Phase::Securing { .. } => self.dead,
         }
+    }
+
+    /// Whether a request or a payload waits for room.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether the client has left others waiting for memory for `limit`, by taking its answers or
+    /// sending its payloads at less than [`RATE_MIN`]. To be asked again and again.
+    pub(crate) fn is_stalled(&mut self, now: Instant, limit: Duration) -> bool {
+        let waits_for_client = match &self.phase {
+            Phase::Transmit(session) if session.is_in_the_way() => {
+                self.waits_to_write || (session.awaits_payload() && !self.paused)
+            }
+            _ => false,
+        };
+        if !waits_for_client {
+            self.in_the_way = None;
+            return false;
+        }
+        let (since, moved_before) = *self.in_the_way.get_or_insert((now, self.moved_bytes));
+        if now.saturating_duration_since(since) < limit {
+            return false;
+        }
+        self.in_the_way = Some((now, self.moved_bytes));
+        let least = (RATE_MIN as f64 * limit.as_secs_f64()) as u64;
+        self.moved_bytes - moved_before < least
     }
 
     /// Whether requests wait for room in the queue.
@@ -180,15 +202,16 @@ impl Connection {
             return false;
         }
         match &self.phase {
-            Phase::Refused => false,
+            Phase::Refused | Phase::Securing { .. } => false,
             Phase::Handshake { .. } if self.paused => self.greeting.is_empty(),
             Phase::Handshake { .. } => self.readable,
             Phase::Transmit(session) if session.is_ending() => false,
-            Phase::Transmit(session) if self.paused => self
-                .inbox
-                .header()
-                .is_none_or(|header| session.has_room(&header)),
-            Phase::Transmit(_) => self.readable,
+            Phase::Transmit(_) if !self.paused => self.readable,
+            Phase::Transmit(session) if session.awaits_payload() => session.has_room_for_payload(),
+            Phase::Transmit(session) => {
+                RequestHeader::parse_as(self.inbox.bytes(), session.framing())
+                    .is_none_or(|header| session.has_room(&header))
+            }
         }
     }
 
@@ -197,6 +220,7 @@ impl Connection {
         match &self.phase {
             Phase::Transmit(session) => {
                 session.is_idle()
+                    && !self.transport.is_secure()
                     && !self.paused
                     && !self.input_ends
                     && !self.waits_to_write
@@ -225,7 +249,7 @@ impl Connection {
         while self.readable && !self.paused && !self.dead && rounds_left > 0 {
             rounds_left -= 1;
             if matches!(&self.phase, Phase::Transmit(session) if session.is_ending())
-                || matches!(self.phase, Phase::Refused)
+                || matches!(self.phase, Phase::Refused | Phase::Securing { .. })
             {
                 break;
             }
@@ -274,22 +298,27 @@ impl Connection {
     /// socket takes more.
     pub(crate) fn send(&mut self, engine: &mut Engine, released: &mut Vec<u32>) -> bool {
         while self.writable && !self.dead {
-            let result = if !self.greeting.is_empty() {
-                self.send_greeting()
+            let result = if self.transport.has_backlog() {
+                self.transport.flush()
+            } else if !self.greeting.is_empty() {
+                self.send_greeting(engine)
             } else if let Phase::Transmit(session) = &mut self.phase {
-                let fd = self.socket.as_raw_fd();
                 let (outbox, buffer_of) = session.outgoing();
                 if outbox.is_empty() {
                     break;
                 }
-                let result = outbox.send(fd, buffer_of, released);
+                let transport = &mut self.transport;
+                let result = outbox.send(|slices| transport.send(slices), buffer_of, released);
                 session.release(released, engine);
-                result
+                result.map(|(bytes, may_go_on)| {
+                    self.moved_bytes += bytes as u64;
+                    may_go_on
+                })
             } else {
                 break;
             };
             match result {
-                Ok(all) => self.writable = all,
+                Ok(may_go_on) => self.writable = may_go_on,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.kill(),
@@ -298,18 +327,55 @@ impl Connection {
         !self.writable && !self.dead
     }
 
-    fn send_greeting(&mut self) -> io::Result<bool> {
-        let sent = sys::send(self.fd(), &[io::IoSlice::new(&self.greeting)])?;
+    fn send_greeting(&mut self, engine: &Engine) -> io::Result<bool> {
+        let (sent, may_go_on) = self.transport.send(&[io::IoSlice::new(&self.greeting)])?;
         self.greeting.drain(..sent);
-        Ok(self.greeting.is_empty())
+        if self.greeting.is_empty() {
+            self.begin_tls(engine);
+        }
+        Ok(may_go_on)
+    }
+
+    /// Turns to TLS if the client was told to, now that it was.
+    fn begin_tls(&mut self, engine: &Engine) {
+        let phase = match std::mem::replace(&mut self.phase, Phase::Refused) {
+            Phase::Securing {
+                handshake,
+                deadline,
+            } => {
+                let config = engine.tls.as_ref();
+                let begun = config.map(|config| self.transport.secure(config));
+                if !matches!(begun, Some(Ok(()))) {
+                    tracing::error!("a TLS configuration that rustls refuses");
+                    return self.kill();
+                }
+                Phase::Handshake {
+                    handshake,
+                    deadline,
+                }
+            }
+            other => other,
+        };
+        self.phase = phase;
+    }
+
+    /// Ends the connection as its protocol wants it, as far as the socket lets it.
+    pub(crate) fn say_goodbye(&mut self) {
+        if !self.dead {
+            self.transport.say_goodbye();
+        }
+    }
+
+    /// Whether another has the connection's slot.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.seat.is_evicted()
     }
 
     /// Receives once; returns the bytes received.
     fn receive(&mut self, patient: bool, engine: &mut Engine) -> usize {
-        let inbox_bytes = if self.bulk {
-            REQUEST_HEADER_BYTES
-        } else {
-            usize::MAX
+        let inbox_bytes = match &self.phase {
+            Phase::Transmit(session) if self.bulk => session.framing().request_bytes(),
+            _ => usize::MAX,
         };
         let landing = match &mut self.phase {
             Phase::Transmit(session) => session.landing(),
@@ -324,16 +390,16 @@ impl Connection {
             (true, 0) => (&mut parts[1..], Patience::First),
             (true, _) => (&mut parts[..1], Patience::All),
         };
-        let wanted_bytes: usize = parts.iter().map(|part| part.len()).sum();
-        match sys::receive(self.socket.as_raw_fd(), parts, patience) {
-            Ok(0) => {
+        match self.transport.receive(parts, patience) {
+            Ok(received) if received.bytes == 0 => {
                 self.readable = false;
                 self.on_end_of_input();
             }
-            Ok(count) => {
-                // A short read empties a stream; the next byte is a new edge. Not so
-                // an end that was reported together with the bytes before it.
-                self.readable = count == wanted_bytes || self.input_ends;
+            Ok(received) => {
+                // An end that was reported together with the bytes before it is no edge of its own.
+                self.readable = received.is_more || self.input_ends;
+                let count = received.bytes;
+                self.moved_bytes += count as u64;
                 let landed = count.min(landing_bytes);
                 self.inbox.received(count - landed);
                 if let Phase::Transmit(session) = &mut self.phase
@@ -345,7 +411,13 @@ impl Connection {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => self.kill(),
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    tracing::debug!(%error, "close a connection whose TLS failed");
+                    engine.counters.tls_failures.add(1);
+                }
+                self.kill();
+            }
         }
         0
     }
@@ -370,28 +442,65 @@ impl Connection {
         };
         while !session.is_ending() {
             if session.awaits_payload() {
-                let used = session.feed(self.inbox.bytes(), engine);
-                self.inbox.used(used);
-                if session.awaits_payload() {
+                if !session.make_room_for_payload(engine) {
+                    self.paused = true;
                     return;
                 }
+                if self.inbox.is_empty() {
+                    return;
+                }
+                let used = session.feed(self.inbox.bytes(), engine);
+                self.inbox.used(used);
+                continue;
             }
-            let Some(bytes) = self.inbox.bytes().first_chunk() else {
+            let framing = session.framing();
+            let header_bytes = framing.request_bytes();
+            if self.inbox.bytes().len() < header_bytes {
                 return;
-            };
-            let Some(header) = RequestHeader::parse(bytes) else {
+            }
+            let Some(header) = RequestHeader::parse_as(self.inbox.bytes(), framing) else {
                 tracing::warn!("close a connection whose client sent no request magic");
                 self.kill();
                 return;
             };
-            if !session.has_room(&header) {
-                self.paused = true;
-                return;
+            match session.try_take(header, engine) {
+                Taking::Taken => {}
+                Taking::Later => {
+                    self.paused = true;
+                    return;
+                }
+                Taking::Hopeless => {
+                    tracing::warn!(
+                        len_bytes = header.len_bytes,
+                        "close a connection whose client announced a payload above every limit"
+                    );
+                    self.kill();
+                    return;
+                }
             }
-            self.inbox.used(REQUEST_HEADER_BYTES);
-            self.bulk = header.len_bytes as usize >= BULK_BYTES_MIN;
-            session.take(header, engine);
+            self.inbox.used(header_bytes);
+            self.bulk = header.payload_bytes(framing) >= BULK_BYTES_MIN;
         }
+    }
+
+    /// Closes at once, and takes no further message of those that came already.
+    fn refuse(&mut self) {
+        self.phase = Phase::Refused;
+        self.kill();
+    }
+
+    /// Reads nothing more before the client knows that TLS comes next.
+    fn await_tls(&mut self) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Refused) {
+            Phase::Handshake {
+                handshake,
+                deadline,
+            } => Phase::Securing {
+                handshake,
+                deadline,
+            },
+            other => other,
+        };
     }
 
     /// Takes one message of the handshake; returns whether to go on.
@@ -410,76 +519,31 @@ impl Connection {
             Step::More => return false,
             Step::Replied => {}
             Step::Close => self.phase = Phase::Refused,
+            // What came in the clear behind the request for TLS is nobody's word.
+            Step::StartTls if !self.inbox.is_empty() => self.refuse(),
+            Step::StartTls => self.await_tls(),
+            // Its slot went to another a moment ago.
+            Step::Transmit(_) if !self.seat.establish() => self.refuse(),
             Step::Transmit(agreed) => {
-                self.phase = Phase::Transmit(Box::new(Session::new(agreed, self.tag_base)));
+                let account = Account::new(Arc::clone(&engine.pool), IN_FLIGHT_BYTES_MAX);
+                let session = Session::new(agreed, self.tag_base, account);
+                self.phase = Phase::Transmit(Box::new(session));
             }
         }
         true
     }
 }
 
-/// Received bytes that are not taken apart yet.
-#[derive(Debug)]
-struct Inbox {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-}
-
-impl Inbox {
-    fn new() -> Self {
-        Self {
-            bytes: vec![0; INBOX_BYTES].into_boxed_slice(),
-            start: 0,
-            end: 0,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
-    }
-
-    fn header(&self) -> Option<RequestHeader> {
-        self.bytes().first_chunk().and_then(RequestHeader::parse)
-    }
-
-    fn used(&mut self, count: usize) {
-        self.start += count;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-    }
-
-    /// Room for at most `max` bytes, never none: what is left over moves to the front.
-    fn space(&mut self, max: usize) -> &mut [u8] {
-        self.bytes.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
-        let end = self.bytes.len().min(self.end.saturating_add(max));
-        &mut self.bytes[self.end..end]
-    }
-
-    fn received(&mut self, count: usize) {
-        self.end += count;
-    }
-}
-
-/// Fifteen 4 KiB writes; more come with the next receive.
-const INBOX_BYTES: usize = 64 << 10;
-const _: () = assert!(INBOX_BYTES > Handshake::INPUT_BYTES_MAX);
-
 /// Payload from which a receive looks for no further request behind a header, so
 /// that the payload is not copied through the inbox.
-const BULK_BYTES_MIN: usize = 32 << 10;
+const BULK_BYTES_MIN: u64 = 32 << 10;
+
+/// Bytes per second that a client moves at least while others wait for its memory; arbitrary, slow
+/// for any network that NBD is used over.
+const RATE_MIN: u64 = 1 << 20;
 
 /// Receives for one connection before others get their turn; only a long payload takes more than one.
 const RECEIVES_MAX: u32 = 16;
 
-/// For how long a patient receive waits: long beside a busy client's pauses, short
-/// beside what the mailbox and the queues can wait.
-const PATIENCE_LIMIT: Duration = Duration::from_millis(2);
-
 /// Unsent handshake replies, above which no option is taken (one reply may pass it).
 const GREETING_BYTES_MAX: usize = 64 << 10;
-
-/// Asked of the kernel per direction: a few large requests.
-const SOCKET_BUFFER_BYTES: i32 = 1 << 20;

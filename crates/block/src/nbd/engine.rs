@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cenote_volume::{Done, Request};
 
+use super::budget::Pool;
 use super::buffers::Buffers;
 use super::export::Export;
 use super::stats::Counters;
@@ -17,6 +18,10 @@ use crate::disk::{Extent, Queue};
 pub(crate) struct Engine {
     pub(crate) exports: Arc<[Export]>,
     pub(crate) buffers: Buffers,
+    /// Shared with the other workers.
+    pub(crate) pool: Arc<Pool>,
+    /// What clients may have TLS with, if anything.
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) counters: Arc<Counters>,
     /// Scratch of extent queries.
     pub(crate) extents: Vec<Extent>,
@@ -37,11 +42,15 @@ impl Engine {
         exports: Arc<[Export]>,
         queues: Vec<Box<dyn Queue>>,
         counters: Arc<Counters>,
+        pool: Arc<Pool>,
+        tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         Self {
             in_flight: vec![0; queues.len()],
             exports,
             buffers: Buffers::new(),
+            pool,
+            tls,
             counters,
             extents: Vec::new(),
             queues,

@@ -7,7 +7,7 @@
 
 use super::export::{Export, META_CONTEXT_ID, META_CONTEXT_NAME};
 use super::wire::{
-    self, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Input, OPTION_MAGIC, OPTION_REPLY_MAGIC,
+    self, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Framing, Input, OPTION_MAGIC, OPTION_REPLY_MAGIC,
     export_flag, info, option, reply,
 };
 
@@ -16,12 +16,26 @@ use super::wire::{
 pub(crate) struct Handshake {
     /// `None` until the client's flags came.
     client_flags: Option<u32>,
-    structured: bool,
+    security: Security,
+    framing: Framing,
     /// The export for which `base:allocation` was chosen.
     meta_context_export: Option<usize>,
     /// Bytes of an oversized option still to be thrown away, and its number.
     skipping: Option<(u32, u64)>,
     option_count: u32,
+}
+
+/// What a handshake has to do with TLS.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Security {
+    /// There is none.
+    None,
+    /// A client may ask for it.
+    Offered,
+    /// Nothing is said before a client has asked for it.
+    Required,
+    /// It runs.
+    Running,
 }
 
 /// What comes after the bytes fed so far.
@@ -31,6 +45,8 @@ pub(crate) enum Step {
     More,
     /// Replies were appended; send them before the next call.
     Replied,
+    /// Send what was appended, then go on over TLS.
+    StartTls,
     /// Commands follow.
     Transmit(Agreed),
     /// Send what was appended, then close.
@@ -44,8 +60,8 @@ pub(crate) struct Agreed {
     pub(crate) export: usize,
     /// Its size as the client was told.
     pub(crate) size_bytes: u64,
-    /// Whether replies are structured.
-    pub(crate) structured: bool,
+    /// How requests and replies look.
+    pub(crate) framing: Framing,
     /// Whether block status was agreed on.
     pub(crate) block_status: bool,
 }
@@ -60,13 +76,14 @@ const OPTION_HEADER_BYTES: usize = 16;
 
 impl Handshake {
     /// Starts a handshake and appends the server's greeting.
-    pub(crate) fn start(out: &mut Vec<u8>) -> Self {
+    pub(crate) fn start(security: Security, out: &mut Vec<u8>) -> Self {
         out.extend(wire::SERVER_MAGIC.to_be_bytes());
         out.extend(OPTION_MAGIC.to_be_bytes());
         out.extend((FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
         Self {
             client_flags: None,
-            structured: false,
+            security,
+            framing: Framing::Simple,
             meta_context_export: None,
             skipping: None,
             option_count: 0,
@@ -150,7 +167,17 @@ impl Handshake {
             // Without the fixed style there is no way to answer an option.
             return Step::Close;
         }
+        if self.security == Security::Required
+            && !matches!(number, option::STARTTLS | option::ABORT)
+        {
+            if number == option::EXPORT_NAME {
+                return Step::Close;
+            }
+            put_reply(out, number, reply::ERR_TLS_REQUIRED, &[]);
+            return Step::Replied;
+        }
         match number {
+            option::STARTTLS => self.start_tls(data, out),
             option::EXPORT_NAME => self.export_name(data, exports, out),
             option::ABORT => {
                 put_reply(out, number, reply::ACK, &[]);
@@ -161,14 +188,8 @@ impl Handshake {
                 Step::Replied
             }
             option::INFO | option::GO => self.info_or_go(number, data, exports, out),
-            option::STRUCTURED_REPLY => {
-                let valid = data.is_empty() && !self.structured;
-                self.structured |= valid;
-                let kind = if valid {
-                    reply::ACK
-                } else {
-                    reply::ERR_INVALID
-                };
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                let kind = self.change_framing(number, data);
                 put_reply(out, number, kind, &[]);
                 Step::Replied
             }
@@ -185,7 +206,48 @@ impl Handshake {
         }
     }
 
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let refusal = match self.security {
+            Security::None => Some(reply::ERR_UNSUPPORTED),
+            Security::Running => Some(reply::ERR_INVALID),
+            Security::Offered | Security::Required => {
+                (!data.is_empty()).then_some(reply::ERR_INVALID)
+            }
+        };
+        if let Some(kind) = refusal {
+            put_reply(out, option::STARTTLS, kind, &[]);
+            return Step::Replied;
+        }
+        put_reply(out, option::STARTTLS, reply::ACK, &[]);
+        // Whatever was agreed on in the clear may be somebody else's word.
+        self.security = Security::Running;
+        self.framing = Framing::Simple;
+        self.meta_context_export = None;
+        Step::StartTls
+    }
+
+    /// Takes up another framing; the reply type that says so, or why not.
+    fn change_framing(&mut self, number: u32, data: &[u8]) -> u32 {
+        let wanted = match number {
+            option::EXTENDED_HEADERS => Framing::Extended,
+            _ => Framing::Structured,
+        };
+        if !data.is_empty() || self.framing == wanted {
+            return reply::ERR_INVALID;
+        }
+        if self.framing == Framing::Extended {
+            // There is no way back to structured replies.
+            return reply::ERR_EXTENDED_HEADERS;
+        }
+        self.framing = wanted;
+        reply::ACK
+    }
+
     fn export_name(&mut self, name: &[u8], exports: &[Export], out: &mut Vec<u8>) -> Step {
+        if self.framing == Framing::Extended {
+            // Forbidden, and it has no answer that could say so.
+            return Step::Close;
+        }
         let Some(export) = find(exports, name) else {
             return Step::Close;
         };
@@ -257,7 +319,7 @@ impl Handshake {
             // A failed choice undoes an earlier one too.
             self.meta_context_export = None;
         }
-        if !self.structured {
+        if !self.framing.has_chunks() {
             return Err(reply::ERR_INVALID);
         }
         let (name, queries) = parse_meta_context(data)?;
@@ -283,7 +345,7 @@ impl Handshake {
         Agreed {
             export,
             size_bytes: exports[export].disk.size_bytes(),
-            structured: self.structured,
+            framing: self.framing,
             block_status: self.meta_context_export == Some(export),
         }
     }
@@ -295,8 +357,9 @@ impl Handshake {
             | export_flag::SEND_TRIM
             | export_flag::SEND_WRITE_ZEROES
             | export_flag::CAN_MULTI_CONN
+            | export_flag::SEND_CACHE
             | export_flag::SEND_FAST_ZERO;
-        if self.structured {
+        if self.framing.has_chunks() {
             flags | export_flag::SEND_DF
         } else {
             flags

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,26 +18,35 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+mod acceptor;
+mod budget;
 mod buffers;
 mod connection;
 mod engine;
 mod export;
 mod handshake;
+mod inbox;
 mod listen;
 mod outbox;
 mod session;
+mod slots;
 mod stats;
 pub(crate) mod sys;
+mod transport;
 pub(crate) mod wire;
 mod worker;
 
 pub use export::Export;
 pub use stats::Stats;
 
+use acceptor::{Acceptor, Complaint, Door, Tally};
+use budget::Pool;
 use engine::Engine;
-use listen::{Acceptor, Listener, Tally};
+use handshake::Security;
+use listen::Listener;
+use slots::{Bounds, Slots};
 use stats::Counters;
-use worker::{Mailbox, Worker};
+use worker::{Limits, Mailbox, Worker};
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -50,22 +60,32 @@ pub struct Server {
 }
 
 /// What to serve, and where.
-#[derive(Clone)]
 pub struct Config {
     /// At least one, under different names.
     pub exports: Vec<Export>,
-    /// At least one.
+    /// Where to listen.
     pub addresses: Vec<Address>,
-    /// Whether TCP addresses other than loopback may be bound. NBD has no
-    /// authentication here: whoever reaches the port reads and writes.
+    /// Sockets that listen already, beside `addresses`; at least one of either.
+    pub passed: Vec<OwnedFd>,
+    /// Whether TCP addresses other than loopback may be bound. Without TLS and certificates of clients
+    /// there is no authentication here: whoever reaches the port reads and writes.
     pub remote: Remote,
+    /// TLS for all that is spoken over TCP; clients of unix sockets may ask for it.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Worker threads, at least 1.
     pub worker_count: usize,
-    /// Connections open at once; further ones are closed as they come. Memory
-    /// in flight is bounded by 64 MiB for each.
+    /// Connections open at once, of each address listened on. Above it the oldest that has not ended
+    /// its handshake makes room; if there is none, the new one is closed.
     pub connections_max: usize,
+    /// Connections open at once from one TCP client's address, or IPv6 network of 64 bits.
+    pub source_connections_max: usize,
+    /// Buffer bytes of requests in flight, of all connections together, beside the 2 MiB that each may
+    /// always have; never less than the longest request needs.
+    pub in_flight_bytes_max: usize,
     /// For how long a connection may take to reach its first command.
     pub handshake_limit: Duration,
+    /// For how long a client may leave others without memory by not taking its answers.
+    pub stall_limit: Duration,
 }
 
 /// Who may reach a TCP address.
@@ -85,13 +105,21 @@ impl Config {
         Self {
             exports,
             addresses,
+            passed: Vec::new(),
             remote: Remote::Refuse,
+            tls: None,
             worker_count: cores.min(WORKERS_DEFAULT_MAX),
-            connections_max: 128,
+            connections_max: CONNECTIONS_MAX,
+            source_connections_max: CONNECTIONS_MAX / 2,
+            in_flight_bytes_max: 512 << 20,
             handshake_limit: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(10),
         }
     }
 }
+
+/// Connections of one listener; a few of each of a rack's machines. Arbitrary.
+const CONNECTIONS_MAX: usize = 128;
 
 /// More workers than this rarely helped one machine's clients; arbitrary.
 const WORKERS_DEFAULT_MAX: usize = 4;
@@ -110,8 +138,18 @@ impl Address {
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
         match self {
+            Self::Unix(path) if path.as_os_str().is_empty() => format!("nbd+unix:///{export}"),
             Self::Unix(path) => format!("nbd+unix:///{export}?socket={}", path.display()),
             Self::Tcp(address) => format!("nbd://{address}/{export}"),
+        }
+    }
+
+    /// As [`Address::uri`], for clients that speak TLS.
+    #[must_use]
+    pub fn tls_uri(&self, export: &str) -> String {
+        match self {
+            Self::Unix(_) => self.uri(export).replacen("nbd", "nbds", 1),
+            Self::Tcp(address) => format!("nbds://{address}/{export}"),
         }
     }
 }
@@ -149,6 +187,14 @@ pub enum NbdError {
         /// The system's reason.
         source: io::Error,
     },
+    /// What was passed is not to be listened on.
+    #[error("listen on descriptor {number}, passed by LISTEN_FDS")]
+    Passed {
+        /// Of the descriptor.
+        number: RawFd,
+        /// Why not.
+        source: io::Error,
+    },
     /// An export's disk has no queue for a worker.
     #[error("open a queue of export {export:?}")]
     Queue {
@@ -169,11 +215,12 @@ impl Server {
     /// [`NbdError`] says what was refused; nothing is left running then.
     pub fn start(config: Config) -> Result<Self, NbdError> {
         check(&config)?;
-        let listeners = config
-            .addresses
-            .iter()
-            .map(|address| Listener::bind(address, config.remote == Remote::Allow))
-            .collect::<Result<Vec<_>, _>>()?;
+        let allow_remote = config.remote == Remote::Allow;
+        let bound = config.addresses.iter();
+        let bound = bound.map(|address| Listener::bind(address, allow_remote));
+        let passed = config.passed.into_iter();
+        let passed = passed.map(|fd| Listener::adopt(fd, allow_remote));
+        let listeners: Vec<_> = bound.chain(passed).collect::<Result<_, _>>()?;
         let mut server = Self {
             addresses: Vec::new(),
             workers: Vec::new(),
@@ -186,17 +233,48 @@ impl Server {
             let address = listener.address().map_err(NbdError::Thread)?;
             server.addresses.push(address);
         }
-        let exports: Arc<[Export]> = config.exports.clone().into();
-        for number in 0..config.worker_count.max(1) {
-            server.start_worker(number, &exports, config.handshake_limit)?;
+        let exports: Arc<[Export]> = config.exports.into();
+        let mut ears = Vec::new();
+        for _ in 0..config.worker_count.max(1) {
+            let (mailbox, ear) = Mailbox::new().map_err(NbdError::Thread)?;
+            server.workers.push(mailbox);
+            ears.push(ear);
+        }
+        let workers = server.workers.clone();
+        let pool_bytes = config
+            .in_flight_bytes_max
+            .max(wire::PAYLOAD_BYTES_MAX as usize);
+        let pool = Pool::new(pool_bytes, move || {
+            workers.iter().for_each(|worker| worker.ring());
+        });
+        let limits = Limits {
+            handshake: config.handshake_limit,
+            stall: config.stall_limit,
+        };
+        for (number, ear) in ears.into_iter().enumerate() {
+            let engine = server.engine(&exports, &pool, config.tls.clone())?;
+            server.start_worker(number, ear, engine, limits)?;
         }
         let (signal, stop) = UnixStream::pair().map_err(NbdError::Thread)?;
+        let bounds = Bounds {
+            all_max: config.connections_max,
+            source_max: config.source_connections_max,
+        };
+        let doors = listeners.into_iter().map(|listener| Door {
+            security: match (&config.tls, &listener) {
+                (None, _) => Security::None,
+                (Some(_), Listener::Unix { .. }) => Security::Offered,
+                (Some(_), Listener::Tcp(_)) => Security::Required,
+            },
+            listener,
+            slots: Slots::new(bounds),
+        });
         let acceptor = Acceptor {
-            listeners,
+            doors: doors.collect(),
             workers: server.workers.clone(),
-            connections_max: config.connections_max,
             tally: Arc::clone(&server.tally),
             stop,
+            complaint: Complaint::default(),
         };
         server.stop = Some(signal);
         server.spawn("nbd-accept".to_owned(), || acceptor.run())?;
@@ -220,6 +298,7 @@ impl Server {
         stats.connections_open = open as u64;
         stats.connections_accepted = self.tally.accepted.load(Ordering::Relaxed);
         stats.connections_refused = self.tally.refused.load(Ordering::Relaxed);
+        stats.connections_evicted = self.tally.evicted.load(Ordering::Relaxed);
         stats
     }
 
@@ -247,12 +326,13 @@ impl Server {
         self.threads.drain(..).for_each(join);
     }
 
-    fn start_worker(
+    /// What one worker works with.
+    fn engine(
         &mut self,
-        number: usize,
         exports: &Arc<[Export]>,
-        handshake_limit: Duration,
-    ) -> Result<(), NbdError> {
+        pool: &Arc<Pool>,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Result<Engine, NbdError> {
         let mut queues = Vec::with_capacity(exports.len());
         for export in exports.iter() {
             let queue = export.disk.queue().map_err(|source| NbdError::Queue {
@@ -262,14 +342,27 @@ impl Server {
             queues.push(queue);
         }
         let counters = Arc::new(Counters::default());
-        let (mailbox, ear) = Mailbox::new().map_err(NbdError::Thread)?;
-        let engine = Engine::new(Arc::clone(exports), queues, Arc::clone(&counters));
-        let worker = Worker::new(engine, Arc::clone(&mailbox), ear, handshake_limit)
-            .map_err(NbdError::Thread)?;
-        self.spawn(format!("nbd-{number}"), || worker.run())?;
-        self.workers.push(mailbox);
-        self.counters.push(counters);
-        Ok(())
+        self.counters.push(Arc::clone(&counters));
+        let pool = Arc::clone(pool);
+        Ok(Engine::new(
+            Arc::clone(exports),
+            queues,
+            counters,
+            pool,
+            tls,
+        ))
+    }
+
+    fn start_worker(
+        &mut self,
+        number: usize,
+        ear: UnixStream,
+        engine: Engine,
+        limits: Limits,
+    ) -> Result<(), NbdError> {
+        let mailbox = Arc::clone(&self.workers[number]);
+        let worker = Worker::new(engine, mailbox, ear, limits).map_err(NbdError::Thread)?;
+        self.spawn(format!("nbd-{number}"), || worker.run())
     }
 
     fn spawn(
@@ -300,7 +393,7 @@ fn check(config: &Config) -> Result<(), NbdError> {
     if config.exports.is_empty() {
         return Err(NbdError::Missing("export"));
     }
-    if config.addresses.is_empty() {
+    if config.addresses.is_empty() && config.passed.is_empty() {
         return Err(NbdError::Missing("address"));
     }
     for (index, export) in config.exports.iter().enumerate() {

@@ -6,9 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
 
-use super::sys;
 use super::wire::Head;
 
 /// One reply, or one chunk of a structured reply.
@@ -84,17 +82,16 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// Sends once, as much as the socket takes; calls `release` for every slot
-    /// whose reply is out. Returns whether the socket took all it was offered.
+    /// Has `send` send once, as much as it takes; adds to `released` every slot whose reply is out.
+    /// Returns the bytes sent, and what `send` says of a next time.
     pub(crate) fn send<'b>(
         &mut self,
-        fd: RawFd,
+        send: impl FnOnce(&[IoSlice<'_>]) -> io::Result<(usize, bool)>,
         buffer_of: impl Fn(u32) -> &'b [u8],
         released: &mut Vec<u32>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<(usize, bool)> {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;
-        let mut offered_bytes = 0;
         let mut skip = self.sent_bytes;
         for piece in self.pieces.iter().take(SLICES_MAX / 2) {
             for part in [piece.head.bytes(), piece.body(&buffer_of)] {
@@ -102,14 +99,13 @@ impl Outbox {
                 skip -= skipped;
                 if part.len() > skipped {
                     slices[count] = IoSlice::new(&part[skipped..]);
-                    offered_bytes += part.len() - skipped;
                     count += 1;
                 }
             }
         }
-        let sent = sys::send(fd, &slices[..count])?;
+        let (sent, may_go_on) = send(&slices[..count])?;
         self.advance(sent, released);
-        Ok(sent == offered_bytes)
+        Ok((sent, may_go_on))
     }
 
     fn advance(&mut self, sent: usize, released: &mut Vec<u32>) {

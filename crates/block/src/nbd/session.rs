@@ -4,21 +4,24 @@
 //! the outbox; the slot is free again when the reply is sent. No socket is
 //! touched here: `connection` feeds headers and payloads and sends the outbox.
 //!
-//! Invariants: slots, bytes and replies in flight are bounded ([`Session::has_room`]),
+//! Invariants: slots, bytes and replies in flight are bounded ([`Session::try_take`]),
 //! and above a bound no further request is taken. A FLUSH is answered after every
 //! write that came before it on this connection; those of other connections need
 //! no wait, since an acknowledged write is safe already.
 
 mod holes;
+mod writing;
 
 use std::collections::VecDeque;
 
 use cenote_volume::{Done, IoError, Op, Request};
 
+use super::budget::Account;
 use super::engine::Engine;
 use super::handshake::Agreed;
 use super::outbox::{Body, Outbox, Piece};
-use super::wire::{Errno, Head, PAYLOAD_BYTES_MAX, RequestHeader, command, command_flag};
+use super::wire::{Errno, Framing, Head, PAYLOAD_BYTES_MAX, RequestHeader, command, command_flag};
+use writing::Payload;
 
 /// The state of one connection's requests.
 #[derive(Debug)]
@@ -29,8 +32,8 @@ pub(crate) struct Session {
     tag_base: u64,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Buffer bytes of taken slots.
-    in_flight_bytes: usize,
+    /// Buffer bytes of requests in flight.
+    account: Account,
     /// Requests inside the queue.
     submitted: usize,
     /// Requests that the queue had no room for, oldest first.
@@ -45,35 +48,39 @@ pub(crate) struct Session {
     ending: bool,
 }
 
-/// What the bytes after a header are for.
-#[derive(Debug)]
-enum Payload {
-    /// The next header.
-    None,
-    /// The buffer of a WRITE.
-    Fill { slot: u32, filled: usize },
-    /// Nothing: the WRITE was refused, and this is its answer.
-    Skip { left: usize, answer: Piece },
+/// What became of a request that a client sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Taking {
+    /// It is under way or answered, and its payload, if any, is next.
+    Taken,
+    /// There is no room for it: offer it again.
+    Later,
+    /// It announces more than can be read or thrown away: the connection is of no use.
+    Hopeless,
 }
 
 /// A request that was taken and whose reply is not out yet.
 #[derive(Debug)]
 struct Slot {
     header: RequestHeader,
-    /// Holds a WRITE's payload until it is submitted, and a READ's data after.
+    /// A READ's data, or the answer to BLOCK_STATUS.
     buffer: Vec<u8>,
-    /// Bytes counted in `in_flight_bytes`.
-    charged_bytes: usize,
+    /// Bytes of the account that go back with the slot.
+    taken_bytes: usize,
     /// FLUSH requests before this one.
     flush_count: u64,
-    /// What WRITE_ZEROES with NO_HOLE has still to write.
-    zeros_left: u64,
+    /// What WRITE_ZEROES with NO_HOLE has still to write, and CACHE to read.
+    steps_left: u64,
+    /// Of a WRITE: pieces in the queue, and one more until all of its payload came.
+    pieces: u32,
+    /// Why a piece of it failed.
+    failed: Option<IoError>,
 }
 
 /// A FLUSH that waits for the writes before it.
 #[derive(Debug)]
 struct Flush {
-    cookie: u64,
+    header: RequestHeader,
     /// FLUSH requests before this one.
     number: u64,
     writes_left: usize,
@@ -82,22 +89,22 @@ struct Flush {
 /// Limits of one connection.
 /// Slots: twice the deepest queue that common clients use.
 const SLOTS_MAX: usize = 256;
-/// Buffer bytes; two requests of the largest size.
-const IN_FLIGHT_BYTES_MAX: usize = 2 * PAYLOAD_BYTES_MAX as usize;
+/// Buffer bytes, if the server has them to spare; one request of the largest size.
+pub(super) const IN_FLIGHT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX as usize;
 /// Unsent pieces, above which no request is taken (one reply may pass it).
 const PIECES_MAX: usize = 1024;
-/// Zeros written at once for NO_HOLE; arbitrary.
-const ZEROS_STEP_BYTES: u64 = 1 << 20;
+/// Zeros written at once for NO_HOLE, and bytes read at once for CACHE; arbitrary.
+const STEP_BYTES: u64 = 1 << 20;
 
 impl Session {
-    pub(crate) fn new(agreed: Agreed, tag_base: u64) -> Self {
+    pub(crate) fn new(agreed: Agreed, tag_base: u64, account: Account) -> Self {
         Self {
             outbox: Outbox::default(),
             agreed,
             tag_base,
             slots: Vec::new(),
             free: Vec::new(),
-            in_flight_bytes: 0,
+            account,
             submitted: 0,
             held: VecDeque::new(),
             writes_in_flight: 0,
@@ -108,18 +115,27 @@ impl Session {
         }
     }
 
-    /// Whether `header` may be taken now; if not, reading pauses.
+    /// How requests and replies are framed.
+    pub(crate) fn framing(&self) -> Framing {
+        self.agreed.framing
+    }
+
+    /// Whether `header` would be taken now, as far as can be told without trying.
     pub(crate) fn has_room(&self, header: &RequestHeader) -> bool {
-        let payload_bytes = match header.command {
-            command::READ | command::WRITE => header.len_bytes.min(PAYLOAD_BYTES_MAX) as usize,
-            _ => 0,
-        };
+        self.has_slots() && self.account.has_room(needed_bytes(header))
+    }
+
+    /// Whether others wait for memory that this client's requests have.
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        self.account.is_in_the_way()
+    }
+
+    fn has_slots(&self) -> bool {
         let slots_used = self.slots.len() - self.free.len();
         self.held.is_empty()
             && slots_used < SLOTS_MAX
             && self.flushes.len() < SLOTS_MAX
             && self.outbox.len() < PIECES_MAX
-            && (slots_used == 0 || self.in_flight_bytes + payload_bytes <= IN_FLIGHT_BYTES_MAX)
     }
 
     /// No request will be taken any more; what runs is finished and answered.
@@ -155,100 +171,61 @@ impl Session {
     }
 
     /// Takes a request whose payload, if any, follows.
-    pub(crate) fn take(&mut self, header: RequestHeader, engine: &mut Engine) {
+    pub(crate) fn try_take(&mut self, header: RequestHeader, engine: &mut Engine) -> Taking {
+        let payload_bytes = header.payload_bytes(self.agreed.framing);
+        if payload_bytes > u64::from(u32::MAX) {
+            return Taking::Hopeless;
+        }
+        if !self.has_slots() {
+            return Taking::Later;
+        }
+        let verdict = self.check(&header);
+        let taken_bytes = match verdict {
+            Ok(()) => needed_bytes(&header),
+            Err(_) => 0,
+        };
+        if !self.account.try_take(taken_bytes) {
+            return Taking::Later;
+        }
         if header.command == command::DISC {
             self.end();
-            return;
+            return Taking::Taken;
         }
         count_request(&header, engine);
-        if let Err((errno, text)) = self.check(&header) {
-            engine.counters.errors.add(1);
-            let answer = self.error_piece(&header, errno, text);
-            match header.command {
-                command::WRITE if header.len_bytes > 0 => {
-                    let left = header.len_bytes as usize;
+        match verdict {
+            Ok(()) => self.begin(header, taken_bytes, engine),
+            Err((errno, text)) => {
+                engine.counters.errors.add(1);
+                let answer = self.error_piece(&header, errno, text);
+                if payload_bytes > 0 {
+                    let left = payload_bytes as usize;
                     self.payload = Payload::Skip { left, answer };
-                }
-                _ => self.outbox.push(answer),
-            }
-            return;
-        }
-        match header.command {
-            command::FLUSH => self.flush(header.cookie),
-            command::BLOCK_STATUS => self.block_status(header, engine),
-            command::READ if self.answer_as_hole(&header, engine) => {}
-            command::READ => {
-                let buffer = engine.buffers.take(header.len_bytes as usize);
-                let slot = self.take_slot(header, buffer.len());
-                self.submit(slot, header.offset, Op::Read(buffer), engine);
-            }
-            _ if header.len_bytes == 0 => {
-                self.outbox
-                    .push(Piece::head_only(Head::simple(header.cookie, None)));
-            }
-            command::WRITE => {
-                let buffer = engine.buffers.take(header.len_bytes as usize);
-                let slot = self.take_slot(header, buffer.len());
-                self.slots[slot as usize].buffer = buffer;
-                self.writes_in_flight += 1;
-                self.payload = Payload::Fill { slot, filled: 0 };
-            }
-            _ => self.discard(header, engine),
-        }
-    }
-
-    /// Copies or skips payload from the front of `input`; returns the bytes used.
-    pub(crate) fn feed(&mut self, input: &[u8], engine: &mut Engine) -> usize {
-        match &mut self.payload {
-            Payload::None => 0,
-            Payload::Fill { slot, filled } => {
-                let target = &mut self.slots[*slot as usize].buffer[*filled..];
-                let used = target.len().min(input.len());
-                target[..used].copy_from_slice(&input[..used]);
-                self.filled(used, engine);
-                used
-            }
-            Payload::Skip { left, .. } => {
-                let used = (*left).min(input.len());
-                *left -= used;
-                if *left == 0
-                    && let Payload::Skip { answer, .. } =
-                        std::mem::replace(&mut self.payload, Payload::None)
-                {
+                } else {
                     self.outbox.push(answer);
                 }
-                used
             }
         }
+        Taking::Taken
     }
 
-    /// Where the rest of a WRITE's payload goes; empty when none is awaited.
-    pub(crate) fn landing(&mut self) -> &mut [u8] {
-        match self.payload {
-            Payload::Fill { slot, filled } => &mut self.slots[slot as usize].buffer[filled..],
-            _ => &mut [],
+    /// Starts a request that is as it should be; `taken_bytes` of the account are its own.
+    fn begin(&mut self, header: RequestHeader, taken_bytes: usize, engine: &mut Engine) {
+        match header.command {
+            command::FLUSH => self.flush(header),
+            command::BLOCK_STATUS => self.block_status(header, engine),
+            command::READ if self.answer_as_hole(&header, engine) => {
+                self.account.give(taken_bytes);
+            }
+            command::READ => {
+                let buffer = engine.buffers.take(taken_bytes);
+                let slot = self.take_slot(header, taken_bytes);
+                self.submit(slot, header.offset, Op::Read(buffer), engine);
+            }
+            _ if header.len_bytes == 0 => self.answer_done(&header),
+            command::WRITE => self.begin_write(header, taken_bytes, engine),
+            command::CACHE => self.begin_cache(header, taken_bytes, engine),
+            _ => self.discard(header, taken_bytes, engine),
         }
-    }
-
-    /// Whether payload bytes come next.
-    pub(crate) fn awaits_payload(&self) -> bool {
-        !matches!(self.payload, Payload::None)
-    }
-
-    /// Says that `count` bytes were received into [`Session::landing`].
-    pub(crate) fn filled(&mut self, count: usize, engine: &mut Engine) {
-        let Payload::Fill { slot, filled } = &mut self.payload else {
-            return;
-        };
-        *filled += count;
-        let (slot, filled) = (*slot, *filled);
-        if filled < self.slots[slot as usize].buffer.len() {
-            return;
-        }
-        self.payload = Payload::None;
-        let taken = &mut self.slots[slot as usize];
-        let (offset, buffer) = (taken.header.offset, std::mem::take(&mut taken.buffer));
-        self.submit(slot, offset, Op::Write(buffer), engine);
     }
 
     /// Offers requests to the queue again that it had no room for.
@@ -267,36 +244,43 @@ impl Session {
         self.submitted -= 1;
         let slot = done.tag as u32;
         let header = self.slots[slot as usize].header;
-        if let Err(error) = done.result {
-            if let Op::Read(buffer) | Op::Write(buffer) = done.op {
-                engine.buffers.give(buffer);
-            }
-            engine.counters.errors.add(1);
-            let (errno, text) = errno_of(error, &header);
-            let answer = self.error_piece(&header, errno, text);
-            self.outbox.push(answer);
-            self.end_write(&header, slot);
-            self.free_slot(slot, engine);
-            return;
-        }
-        match done.op {
-            Op::Read(buffer) => {
+        match (done.op, header.command) {
+            (Op::Read(buffer), command::READ) if done.result.is_ok() => {
                 engine.counters.read_bytes.add(buffer.len() as u64);
                 self.slots[slot as usize].buffer = buffer;
                 self.answer_read(slot, engine);
+                return;
             }
-            Op::Write(buffer) if self.slots[slot as usize].zeros_left > 0 => {
-                self.write_zeros(slot, buffer, engine);
+            (Op::Write(buffer), command::WRITE) => {
+                self.end_piece(slot, buffer, done.result, engine);
+                return;
             }
-            Op::Write(buffer) => {
-                if header.command == command::WRITE {
-                    engine.counters.written_bytes.add(buffer.len() as u64);
-                }
-                engine.buffers.give(buffer);
-                self.answer_write(slot, engine);
+            (op @ (Op::Read(_) | Op::Write(_)), _)
+                if done.result.is_ok() && self.slots[slot as usize].steps_left > 0 =>
+            {
+                self.step(slot, op, engine);
+                return;
             }
-            Op::Discard { .. } => self.answer_write(slot, engine),
+            (Op::Read(buffer) | Op::Write(buffer), _) => engine.buffers.give(buffer),
+            (Op::Discard { .. }, _) => {}
         }
+        self.finish(slot, done.result, engine);
+    }
+
+    /// Answers a request that has no data for its client, and ends it.
+    fn finish(&mut self, slot: u32, result: Result<(), IoError>, engine: &mut Engine) {
+        let header = self.slots[slot as usize].header;
+        match result {
+            Ok(()) => self.answer_done(&header),
+            Err(error) => {
+                engine.counters.errors.add(1);
+                let (errno, text) = errno_of(error, &header);
+                let answer = self.error_piece(&header, errno, text);
+                self.outbox.push(answer);
+            }
+        }
+        self.end_write(&header, slot);
+        self.free_slot(slot, engine);
     }
 
     /// Frees the slots of replies that are out.
@@ -322,9 +306,12 @@ impl Session {
     }
 
     fn check(&self, header: &RequestHeader) -> Result<(), (Errno, &'static str)> {
+        let is_extended = self.agreed.framing == Framing::Extended;
         let allowed = match header.command {
             command::READ => command_flag::DF,
-            command::WRITE | command::FLUSH | command::TRIM => 0,
+            command::WRITE if is_extended => command_flag::PAYLOAD_LEN,
+            command::DISC => u16::MAX,
+            command::WRITE | command::FLUSH | command::TRIM | command::CACHE => 0,
             command::WRITE_ZEROES => command_flag::NO_HOLE | command_flag::FAST_ZERO,
             command::BLOCK_STATUS if self.agreed.block_status => command_flag::REQ_ONE,
             command::BLOCK_STATUS => return Err((Errno::Invalid, "no metadata context chosen")),
@@ -334,13 +321,18 @@ impl Session {
         if header.flags & !(allowed | command_flag::FUA) != 0 {
             return Err((Errno::Invalid, "unknown command flag"));
         }
-        if header.flags & command_flag::DF != 0 && !self.agreed.structured {
+        if header.flags & command_flag::DF != 0 && !self.agreed.framing.has_chunks() {
             return Err((Errno::Invalid, "DF without structured replies"));
         }
-        if header.command == command::FLUSH {
+        if matches!(header.command, command::FLUSH | command::DISC) {
             return Ok(());
         }
-        let end = header.offset.checked_add(u64::from(header.len_bytes));
+        if header.command == command::WRITE
+            && header.payload_bytes(self.agreed.framing) != header.len_bytes
+        {
+            return Err((Errno::Invalid, "a write without its payload"));
+        }
+        let end = header.offset.checked_add(header.len_bytes);
         if end.is_none_or(|end| end > self.agreed.size_bytes) {
             let errno = match header.command {
                 command::WRITE | command::WRITE_ZEROES => Errno::NoSpace,
@@ -349,7 +341,7 @@ impl Session {
             return Err((errno, "range passes the end"));
         }
         match header.command {
-            command::READ | command::WRITE if header.len_bytes > PAYLOAD_BYTES_MAX => {
+            command::READ | command::WRITE if header.len_bytes > u64::from(PAYLOAD_BYTES_MAX) => {
                 Err((Errno::Invalid, "longer than the announced maximum"))
             }
             command::BLOCK_STATUS if header.len_bytes == 0 => {
@@ -365,61 +357,28 @@ impl Session {
         }
     }
 
-    fn flush(&mut self, cookie: u64) {
+    fn flush(&mut self, header: RequestHeader) {
         let number = self.flush_count;
         self.flush_count += 1;
         if self.writes_in_flight == 0 {
-            self.outbox
-                .push(Piece::head_only(Head::simple(cookie, None)));
+            self.answer_done(&header);
             return;
         }
         self.flushes.push_back(Flush {
-            cookie,
+            header,
             number,
             writes_left: self.writes_in_flight,
         });
     }
 
-    fn discard(&mut self, header: RequestHeader, engine: &mut Engine) {
-        self.writes_in_flight += 1;
-        let len_bytes = u64::from(header.len_bytes);
-        let stays =
-            header.command == command::WRITE_ZEROES && header.flags & command_flag::NO_HOLE != 0;
-        if !stays {
-            let slot = self.take_slot(header, 0);
-            self.submit(slot, header.offset, Op::Discard { len_bytes }, engine);
-            return;
-        }
-        let step_bytes = len_bytes.min(ZEROS_STEP_BYTES) as usize;
-        let slot = self.take_slot(header, step_bytes);
-        self.slots[slot as usize].zeros_left = len_bytes;
-        let mut zeros = engine.buffers.take(step_bytes);
-        zeros.fill(0);
-        self.write_zeros(slot, zeros, engine);
-    }
-
-    /// Writes the next step of a NO_HOLE zeroing; a queue leaves a written buffer's bytes alone.
-    fn write_zeros(&mut self, slot: u32, mut zeros: Vec<u8>, engine: &mut Engine) {
-        let taken = &mut self.slots[slot as usize];
-        let end = taken.header.offset + u64::from(taken.header.len_bytes);
-        let offset = end - taken.zeros_left;
-        let step_bytes = taken.zeros_left.min(zeros.len() as u64);
-        taken.zeros_left -= step_bytes;
-        zeros.truncate(step_bytes as usize);
-        self.submit(slot, offset, Op::Write(zeros), engine);
-    }
-
-    fn answer_write(&mut self, slot: u32, engine: &mut Engine) {
-        let header = self.slots[slot as usize].header;
-        self.outbox
-            .push(Piece::head_only(Head::simple(header.cookie, None)));
-        self.end_write(&header, slot);
-        self.free_slot(slot, engine);
+    fn answer_done(&mut self, header: &RequestHeader) {
+        let head = Head::done(self.agreed.framing, header);
+        self.outbox.push(Piece::head_only(head));
     }
 
     /// Counts a write as answered and answers the flushes that waited for it.
     fn end_write(&mut self, header: &RequestHeader, slot: u32) {
-        if header.command == command::READ {
+        if !is_write(header) {
             return;
         }
         self.writes_in_flight -= 1;
@@ -430,18 +389,24 @@ impl Session {
             }
         }
         while let Some(flush) = self.flushes.pop_front_if(|flush| flush.writes_left == 0) {
-            self.outbox
-                .push(Piece::head_only(Head::simple(flush.cookie, None)));
+            self.answer_done(&flush.header);
         }
     }
 
     fn error_piece(&self, header: &RequestHeader, errno: Errno, text: &'static str) -> Piece {
-        let chunked = matches!(header.command, command::READ | command::BLOCK_STATUS);
-        if !(self.agreed.structured && chunked) {
+        let framing = self.agreed.framing;
+        let has_chunks = match framing {
+            Framing::Simple => false,
+            Framing::Structured => {
+                matches!(header.command, command::READ | command::BLOCK_STATUS)
+            }
+            Framing::Extended => true,
+        };
+        if !has_chunks {
             return Piece::head_only(Head::simple(header.cookie, Some(errno)));
         }
         Piece {
-            head: Head::error(header.cookie, errno, text.len() as u16),
+            head: Head::error(framing, header, errno, text.len() as u16),
             body: Body::Text(text),
             releases: None,
         }
@@ -459,14 +424,16 @@ impl Session {
         }
     }
 
-    fn take_slot(&mut self, header: RequestHeader, charged_bytes: usize) -> u32 {
-        self.in_flight_bytes += charged_bytes;
+    /// A slot for a request that has `taken_bytes` of the account.
+    fn take_slot(&mut self, header: RequestHeader, taken_bytes: usize) -> u32 {
         let slot = Slot {
             header,
             buffer: Vec::new(),
-            charged_bytes,
+            taken_bytes,
             flush_count: self.flush_count,
-            zeros_left: 0,
+            steps_left: 0,
+            pieces: 0,
+            failed: None,
         };
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = slot;
@@ -478,10 +445,30 @@ impl Session {
 
     fn free_slot(&mut self, slot: u32, engine: &mut Engine) {
         let taken = &mut self.slots[slot as usize];
-        self.in_flight_bytes -= taken.charged_bytes;
+        self.account.give(std::mem::take(&mut taken.taken_bytes));
         engine.buffers.give(std::mem::take(&mut taken.buffer));
         self.free.push(slot);
     }
+}
+
+/// Buffer bytes that a request has to have before it is taken.
+fn needed_bytes(header: &RequestHeader) -> usize {
+    let most = match header.command {
+        command::READ => u64::from(PAYLOAD_BYTES_MAX),
+        command::WRITE => writing::PIECE_BYTES as u64,
+        command::WRITE_ZEROES if header.flags & command_flag::NO_HOLE != 0 => STEP_BYTES,
+        command::CACHE => STEP_BYTES,
+        _ => 0,
+    };
+    header.len_bytes.min(most) as usize
+}
+
+/// Whether the request changes bytes, so that a FLUSH after it waits for it.
+fn is_write(header: &RequestHeader) -> bool {
+    matches!(
+        header.command,
+        command::WRITE | command::TRIM | command::WRITE_ZEROES
+    )
 }
 
 fn count_request(header: &RequestHeader, engine: &Engine) {
@@ -491,6 +478,7 @@ fn count_request(header: &RequestHeader, engine: &Engine) {
         command::WRITE => counters.writes.add(1),
         command::TRIM | command::WRITE_ZEROES => counters.discards.add(1),
         command::FLUSH => counters.flushes.add(1),
+        command::CACHE => counters.caches.add(1),
         command::BLOCK_STATUS => counters.block_statuses.add(1),
         _ => {}
     }

@@ -16,6 +16,8 @@ pub struct Stats {
     pub discards: u64,
     /// FLUSH requests taken.
     pub flushes: u64,
+    /// CACHE requests taken.
+    pub caches: u64,
     /// BLOCK_STATUS requests taken.
     pub block_statuses: u64,
     /// Requests answered with an error.
@@ -28,15 +30,23 @@ pub struct Stats {
     pub connections_open: u64,
     /// Connections taken since the start.
     pub connections_accepted: u64,
+    /// Connections closed because others waited for memory that their clients left in use.
+    pub connections_stalled: u64,
     /// Connections closed at once because too many were open.
     pub connections_refused: u64,
+    /// Connections closed in their handshake to make room for others.
+    pub connections_evicted: u64,
+    /// Connections closed because their handshake took too long.
+    pub handshakes_expired: u64,
+    /// Connections closed because what came was no TLS, or without a certificate that was needed.
+    pub tls_failures: u64,
 }
 
 impl Stats {
     /// Requests of every kind.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.reads + self.writes + self.discards + self.flushes + self.block_statuses
+        self.reads + self.writes + self.discards + self.flushes + self.caches + self.block_statuses
     }
 }
 
@@ -48,8 +58,12 @@ pub(crate) struct Counters {
     pub(crate) writes: Counter,
     pub(crate) discards: Counter,
     pub(crate) flushes: Counter,
+    pub(crate) caches: Counter,
     pub(crate) block_statuses: Counter,
     pub(crate) errors: Counter,
+    pub(crate) connections_stalled: Counter,
+    pub(crate) handshakes_expired: Counter,
+    pub(crate) tls_failures: Counter,
     pub(crate) read_bytes: Counter,
     pub(crate) written_bytes: Counter,
 }
@@ -61,7 +75,11 @@ impl Counters {
         sum.writes += self.writes.value();
         sum.discards += self.discards.value();
         sum.flushes += self.flushes.value();
+        sum.caches += self.caches.value();
         sum.block_statuses += self.block_statuses.value();
+        sum.handshakes_expired += self.handshakes_expired.value();
+        sum.tls_failures += self.tls_failures.value();
+        sum.connections_stalled += self.connections_stalled.value();
         sum.errors += self.errors.value();
         sum.read_bytes += self.read_bytes.value();
         sum.written_bytes += self.written_bytes.value();

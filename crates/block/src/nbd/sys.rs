@@ -202,6 +202,38 @@ pub(crate) fn enlarge_buffers(fd: RawFd, len_bytes: i32) {
     }
 }
 
+/// The address family of a stream socket that listens.
+///
+/// # Errors
+/// It is no such socket.
+pub(crate) fn listening_family(fd: RawFd) -> io::Result<i32> {
+    let is_stream = option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM;
+    if !is_stream || option(fd, libc::SO_ACCEPTCONN)? == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no stream socket that listens",
+        ));
+    }
+    option(fd, libc::SO_DOMAIN)
+}
+
+fn option(fd: RawFd, name: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: `value` is an int that lives for the call, with its size beside it; a descriptor that
+    // is no socket is an error, not undefined.
+    check(unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    })?;
+    Ok(value)
+}
+
 fn set_option(fd: RawFd, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: `value` is an int that lives for the call, with its size beside it.
     check(unsafe {

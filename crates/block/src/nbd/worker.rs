@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Socket};
+use super::connection::{Connection, Guest};
 use super::engine::Engine;
 use super::sys::{self, Epoll, Event};
 
 /// How the acceptor and the server reach a worker.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    sockets: Mutex<Vec<Socket>>,
+    guests: Mutex<Vec<Guest>>,
     /// Connections given to the worker and not yet closed.
     connection_count: AtomicUsize,
     stopping: AtomicBool,
@@ -34,7 +34,7 @@ impl Mailbox {
         bell.set_nonblocking(true)?;
         ear.set_nonblocking(true)?;
         let mailbox = Self {
-            sockets: Mutex::default(),
+            guests: Mutex::default(),
             connection_count: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             bell,
@@ -47,12 +47,12 @@ impl Mailbox {
     }
 
     /// Gives a connection to the worker.
-    pub(crate) fn hand_over(&self, socket: Socket) {
+    pub(crate) fn hand_over(&self, guest: Guest) {
         self.connection_count.fetch_add(1, Ordering::Relaxed);
-        self.sockets
+        self.guests
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(socket);
+            .push(guest);
         self.ring();
     }
 
@@ -62,7 +62,8 @@ impl Mailbox {
         self.ring();
     }
 
-    fn ring(&self) {
+    /// Has the worker look around: for mail, and for room that others gave back.
+    pub(crate) fn ring(&self) {
         // A full pipe has rung already, and a worker that is gone hears nothing.
         if let Err(error) = (&self.bell).write(&[1])
             && error.kind() != io::ErrorKind::WouldBlock
@@ -78,7 +79,7 @@ pub(crate) struct Worker {
     mailbox: Arc<Mailbox>,
     ear: UnixStream,
     epoll: Epoll,
-    handshake_limit: Duration,
+    limits: Limits,
     /// By index; the index is the upper half of a tag, and the token of epoll.
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
@@ -103,11 +104,23 @@ struct Scratch {
     released: Vec<u32>,
 }
 
+/// How long a worker lets its clients take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// To the first command.
+    pub(crate) handshake: Duration,
+    /// To take what others wait for the memory of.
+    pub(crate) stall: Duration,
+}
+
 /// Token of the ear; connections have 32-bit tokens.
 const EAR_TOKEN: u64 = u64::MAX;
 
 /// Patient waits in a row; then the mailbox and the queues' descriptors get a look.
 const PATIENT_WAITS_MAX: u32 = 64;
+
+/// How often clients are looked at that others wait for.
+const STALL_TICK: Duration = Duration::from_millis(100);
 
 /// For how long a stop waits for what is in flight.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -117,7 +130,7 @@ impl Worker {
         engine: Engine,
         mailbox: Arc<Mailbox>,
         ear: UnixStream,
-        handshake_limit: Duration,
+        limits: Limits,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(ear.as_raw_fd(), EAR_TOKEN)?;
@@ -126,7 +139,7 @@ impl Worker {
             mailbox,
             ear,
             epoll,
-            handshake_limit,
+            limits,
             connections: Vec::new(),
             free: Vec::new(),
             active: Vec::new(),
@@ -173,6 +186,9 @@ impl Worker {
         {
             let left = deadline.saturating_duration_since(Instant::now());
             timeout = Some(timeout.map_or(left, |timeout| timeout.min(left)));
+        }
+        if self.engine.pool.is_wanted() {
+            timeout = Some(timeout.map_or(STALL_TICK, |timeout| timeout.min(STALL_TICK)));
         }
         if !fds.is_empty() && timeout != Some(Duration::ZERO) {
             // The queue's descriptors come and go, so they are named at every wait.
@@ -231,15 +247,26 @@ impl Worker {
         // Edge-triggered: read until there is nothing left.
         let mut bytes = [0; 64];
         while matches!((&self.ear).read(&mut bytes), Ok(count) if count > 0) {}
-        let sockets = std::mem::take(
+        let guests = std::mem::take(
             &mut *self
                 .mailbox
-                .sockets
+                .guests
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        for socket in sockets {
-            self.admit(socket);
+        for guest in guests {
+            self.admit(guest);
+        }
+        for (index, slot) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = slot else {
+                continue;
+            };
+            if connection.is_evicted() {
+                connection.kill();
+            }
+            if connection.is_paused() || connection.is_evicted() {
+                activate(&mut self.active, connection, index as u32);
+            }
         }
         if self.mailbox.stopping.load(Ordering::Acquire) && self.stop_deadline.is_none() {
             self.stop_deadline = Some(Instant::now() + STOP_LIMIT);
@@ -252,10 +279,10 @@ impl Worker {
         }
     }
 
-    fn admit(&mut self, socket: Socket) {
+    fn admit(&mut self, guest: Guest) {
         let index = self.free.pop().unwrap_or(self.connections.len() as u32);
-        let deadline = Instant::now() + self.handshake_limit;
-        if let Err(error) = self.epoll.add(socket.as_raw_fd(), u64::from(index)) {
+        let deadline = Instant::now() + self.limits.handshake;
+        if let Err(error) = self.epoll.add(guest.socket.as_raw_fd(), u64::from(index)) {
             tracing::warn!(%error, "watch a new connection");
             self.mailbox
                 .connection_count
@@ -266,7 +293,7 @@ impl Worker {
             }
             return;
         }
-        let mut connection = Connection::new(socket, u64::from(index) << 32, deadline);
+        let mut connection = Connection::new(guest, u64::from(index) << 32, deadline);
         activate(&mut self.active, &mut connection, index);
         self.handshake_deadline = Some(self.handshake_deadline.unwrap_or(deadline).min(deadline));
         if index as usize == self.connections.len() {
@@ -326,6 +353,7 @@ impl Worker {
                 }
             }
             if connection.is_over() {
+                connection.say_goodbye();
                 self.connections[index as usize] = None;
                 self.free.push(index);
                 self.mailbox
@@ -338,8 +366,30 @@ impl Worker {
         self.scratch.active = active;
     }
 
+    /// Closes connections whose clients leave memory in use that others wait for.
+    fn watch_stalls(&mut self) {
+        if !self.engine.pool.is_wanted() {
+            return;
+        }
+        let now = Instant::now();
+        for (index, slot) in self.connections.iter_mut().enumerate() {
+            if let Some(connection) = slot
+                && connection.is_stalled(now, self.limits.stall)
+            {
+                tracing::warn!(
+                    limit = ?self.limits.stall,
+                    "close an NBD connection: others wait for memory, and its client moves too little"
+                );
+                self.engine.counters.connections_stalled.add(1);
+                connection.kill();
+                activate(&mut self.active, connection, index as u32);
+            }
+        }
+    }
+
     /// Gives up handshakes and stops that take too long.
     fn watch_clocks(&mut self) {
+        self.watch_stalls();
         if self.handshake_deadline.is_none() && self.stop_deadline.is_none() {
             return;
         }
@@ -366,6 +416,7 @@ impl Worker {
                     .connection_count
                     .fetch_sub(1, Ordering::Relaxed);
             } else if deadline.is_some_and(|deadline| now >= deadline) {
+                self.engine.counters.handshakes_expired.add(1);
                 connection.kill();
                 activate(&mut self.active, connection, index as u32);
             } else if let Some(deadline) = deadline {

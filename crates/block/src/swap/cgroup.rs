@@ -2,16 +2,27 @@
 //!
 //! Two users: the check that a server is not inside a limit that it serves, and whoever runs a
 //! program under a limit (the demonstration, the tests). No dependency: six small files.
+//! Elsewhere: what keeps the kernel from killing a program that only has to wait (`relief`).
+
+mod relief;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use relief::Relief;
+
 /// A memory cgroup of our own. Dropping it removes it; processes still in it keep it alive.
+///
+/// A program in it that swaps hard is not killed for it. The kernel may find nothing to reclaim
+/// while all that could go is on its way to swap, or just came back. Version 1 calls that out of
+/// memory: here its killer is off, and a program that stalls gets some memory for a moment.
+/// Version 2 gets the limit as `memory.high`, which slows down, and `memory.max` above it.
 #[derive(Debug)]
 pub struct MemoryCgroup {
     path: PathBuf,
     version: Version,
+    relief: Option<Relief>,
 }
 
 impl MemoryCgroup {
@@ -28,8 +39,15 @@ impl MemoryCgroup {
         }
         let path = mount.join(name);
         fs::create_dir(&path)?;
-        let group = Self { path, version };
+        let mut group = Self {
+            path,
+            version,
+            relief: None,
+        };
         group.set_limit(limit_bytes)?;
+        if version == Version::V1 {
+            group.relief = Some(Relief::start(&group.path, limit_bytes)?);
+        }
         Ok(group)
     }
 
@@ -38,8 +56,41 @@ impl MemoryCgroup {
     /// # Errors
     /// When the cgroup holds more than that and cannot be reclaimed.
     pub fn set_limit(&self, limit_bytes: u64) -> io::Result<()> {
-        let path = self.path.join(self.version.limit_file());
-        fs::write(path, limit_bytes.to_string())
+        match &self.relief {
+            Some(relief) => relief.set_limit(limit_bytes),
+            None if self.version == Version::V1 => {
+                fs::write(self.path.join(V1_LIMIT), limit_bytes.to_string())
+            }
+            None => {
+                let most = limit_bytes.saturating_add(HIGH_SLACK_BYTES);
+                fs::write(self.path.join("memory.high"), limit_bytes.to_string())?;
+                fs::write(self.path.join(V2_LIMIT), most.to_string())
+            }
+        }
+    }
+
+    /// The cgroup's folder, which names it in messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many of its processes the kernel has killed because memory ran out here.
+    ///
+    /// # Errors
+    /// When the kernel's file cannot be read or does not tell.
+    pub fn oom_kills(&self) -> io::Result<u64> {
+        let name = match self.version {
+            Version::V1 => relief::OOM_CONTROL,
+            Version::V2 => "memory.events",
+        };
+        field(&fs::read_to_string(self.path.join(name))?, "oom_kill ")
+    }
+
+    /// How often a program that found nothing to reclaim was given memory for a moment.
+    #[must_use]
+    pub fn relief_count(&self) -> u64 {
+        self.relief.as_ref().map_or(0, Relief::count)
     }
 
     /// Moves a process, with all of its threads, into the cgroup.
@@ -86,6 +137,7 @@ impl MemoryCgroup {
 
 impl Drop for MemoryCgroup {
     fn drop(&mut self) {
+        self.relief = None;
         // A process that was just reaped may hold it for a moment longer.
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() || !self.path.exists() {
@@ -169,9 +221,9 @@ impl Held {
 fn held_by(version: Version, dir: &Path) -> io::Result<Held> {
     let file = |name: &str| fs::read_to_string(dir.join(name));
     let stat = file("memory.stat")?;
-    let stat = |name: &str| {
-        let line = stat.lines().find_map(|line| line.strip_prefix(name));
-        line.map_or(Ok(0), number)
+    let stat = |name: &str| match field(&stat, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        told => told,
     };
     Ok(match version {
         Version::V1 => Held {
@@ -196,8 +248,8 @@ enum Version {
 impl Version {
     fn limit_file(self) -> &'static str {
         match self {
-            Self::V1 => "memory.limit_in_bytes",
-            Self::V2 => "memory.max",
+            Self::V1 => V1_LIMIT,
+            Self::V2 => V2_LIMIT,
         }
     }
 }
@@ -251,11 +303,24 @@ fn enable_in_children(mount: &Path) -> io::Result<()> {
     fs::write(control, "+memory")
 }
 
+/// The number after `name` at the start of a line.
+fn field(text: &str, name: &str) -> io::Result<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no line {name:?}"));
+    number(line.ok_or_else(missing)?)
+}
+
 fn number(text: &str) -> io::Result<u64> {
     text.trim()
         .parse()
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
+
+const V1_LIMIT: &str = "memory.limit_in_bytes";
+const V2_LIMIT: &str = "memory.max";
+/// What a program may have beyond `memory.high`, where it is slowed down; arbitrary, some times
+/// what the kernel reclaims at once.
+const HIGH_SLACK_BYTES: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -256,7 +256,7 @@ fn warm_up(socket: &mut UnixStream, size_bytes: u64) -> io::Result<()> {
         command: command::READ,
         cookie: 1,
         offset: 0,
-        len_bytes: u32::try_from(len).map_err(io::Error::other)?,
+        len_bytes: len as u64,
     };
     socket.write_all(&request.bytes())?;
     let good = Head::simple(request.cookie, None);

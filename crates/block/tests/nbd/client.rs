@@ -1,6 +1,7 @@
 //! A bare NBD client that sends whatever bytes a test wants, and a server to talk to.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,6 +51,24 @@ impl Fixture {
         Client { stream }
     }
 
+    /// Where the server listens for TCP, if it was told to.
+    pub fn tcp_address(&self) -> SocketAddr {
+        let addresses = self.server.addresses().iter();
+        let mut tcp = addresses.filter_map(|address| match address {
+            Address::Tcp(address) => Some(*address),
+            Address::Unix(_) => None,
+        });
+        tcp.next().expect("it listens for TCP")
+    }
+
+    /// A client over TCP that has said nothing yet.
+    pub fn connect_tcp(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.tcp_address()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        Client { stream }
+    }
+
     /// A client past its handshake, with simple replies.
     pub fn simple(&self) -> Client {
         let mut client = self.connect();
@@ -74,6 +93,19 @@ impl Fixture {
         client
     }
 
+    /// A client past its handshake, with extended headers and block status.
+    pub fn extended(&self) -> Client {
+        let mut client = self.connect();
+        client.greet();
+        client.option(EXTENDED_HEADERS, b"");
+        assert_eq!(client.option_reply().0, 1);
+        client.option(10, b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation");
+        assert_eq!(client.option_reply().0, 4);
+        assert_eq!(client.option_reply().0, 1);
+        client.go();
+        client
+    }
+
     /// Waits until `holds` of the server's counters.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&cenote_block::nbd::Stats) -> bool) {
         let deadline = Instant::now() + LIMIT;
@@ -88,14 +120,17 @@ impl Fixture {
 /// Longer than anything here takes on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-pub struct Client {
-    pub stream: UnixStream,
+pub struct Client<S = UnixStream> {
+    pub stream: S,
 }
+
+/// An extended chunk: flags, type, cookie, the request's offset, payload.
+pub type ExtendedChunk = (u16, u16, u64, u64, Vec<u8>);
 
 /// A structured chunk: flags, type, cookie, payload.
 pub type Chunk = (u16, u16, u64, Vec<u8>);
 
-impl Client {
+impl<S: Read + Write> Client<S> {
     pub fn greet(&mut self) {
         assert_eq!(self.take(18), b"NBDMAGICIHAVEOPT\0\x03");
         self.put(&3u32.to_be_bytes());
@@ -140,10 +175,43 @@ impl Client {
         (flags, kind, cookie, self.take(len as usize))
     }
 
+    /// As [`Client::request`], with a length of 64 bits.
+    pub fn extended_request(
+        &mut self,
+        (command, flags): (u16, u16),
+        cookie: u64,
+        offset: u64,
+        len: u64,
+    ) {
+        let mut bytes = 0x21e4_1c71u32.to_be_bytes().to_vec();
+        bytes.extend(flags.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        bytes.extend(len.to_be_bytes());
+        self.put(&bytes);
+    }
+
+    pub fn extended_chunk(&mut self) -> ExtendedChunk {
+        assert_eq!(self.u32(), 0x6e8a_278c);
+        let (flags, kind) = (self.u16(), self.u16());
+        let (cookie, offset, len) = (self.u64(), self.u64(), self.u64());
+        (flags, kind, cookie, offset, self.take(len as usize))
+    }
+
     /// Whether the server closed the connection without another byte.
     pub fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(count) => count == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    /// As [`Client::is_closed`], of a client that took no greeting yet.
+    pub fn is_closed_after_greeting(&mut self) -> bool {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Ok(_) => rest.is_empty() || rest == b"NBDMAGICIHAVEOPT\0\x03",
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
@@ -181,10 +249,14 @@ pub fn header((command, flags): (u16, u16), cookie: u64, offset: u64, len: u32) 
     bytes
 }
 
+/// Number of the option.
+pub const EXTENDED_HEADERS: u32 = 11;
+
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const DISC: u16 = 2;
 pub const FLUSH: u16 = 3;
 pub const TRIM: u16 = 4;
+pub const CACHE: u16 = 5;
 pub const WRITE_ZEROES: u16 = 6;
 pub const BLOCK_STATUS: u16 = 7;

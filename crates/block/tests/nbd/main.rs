@@ -1,7 +1,11 @@
 //! The NBD server as its clients see it: raw sockets, and the tools people use.
 
 mod client;
+mod extended;
 mod gate;
+mod huge;
 mod protocol;
 mod robust;
+mod slots;
+mod tls;
 mod tools;

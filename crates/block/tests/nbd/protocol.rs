@@ -36,10 +36,10 @@ fn what_is_written_at_any_offset_is_read_back() {
 
 #[test]
 fn refused_requests_are_answered_and_the_connection_goes_on() {
-    let fixture = Fixture::ram(64 << 20);
+    let fixture = Fixture::ram(128 << 20);
     let mut client = fixture.simple();
-    let end = 64 << 20;
-    let over = (32 << 20) + 1;
+    let end = 128 << 20;
+    let over = (64 << 20) + 1;
     for (cookie, (request, offset, len, error)) in [
         ((READ, 0), end - 1, 2, EINVAL),
         ((READ, 0), u64::MAX, 2, EINVAL),
@@ -51,7 +51,9 @@ fn refused_requests_are_answered_and_the_connection_goes_on() {
         ((WRITE_ZEROES, 0), end, 1, ENOSPC),
         ((WRITE_ZEROES, NO_HOLE | FAST_ZERO), 0, 4096, ENOTSUP),
         ((BLOCK_STATUS, 0), 0, 4096, EINVAL),
-        ((5, 0), 0, 4096, EINVAL),
+        ((CACHE, 0), end, 1, EINVAL),
+        ((CACHE, NO_HOLE), 0, 4096, EINVAL),
+        ((9, 0), 0, 4096, EINVAL),
         ((8, 0), 0, 4096, EINVAL),
         ((777, 0), 0, 4096, EINVAL),
     ]
@@ -61,17 +63,17 @@ fn refused_requests_are_answered_and_the_connection_goes_on() {
         client.request(request, cookie as u64, offset, len);
         assert_eq!(client.simple_reply(), (error, cookie as u64), "{request:?}");
     }
-    assert_eq!(fixture.server.stats().errors, 13);
+    assert_eq!(fixture.server.stats().errors, 15);
     write(&mut client, 99, 0, b"still here");
 }
 
 #[test]
 fn the_payload_of_a_refused_write_is_skipped() {
-    let fixture = Fixture::ram(64 << 20);
+    let fixture = Fixture::ram(128 << 20);
     let mut client = fixture.simple();
-    let over = (32 << 20) + 1;
+    let over = (64 << 20) + 1;
     for (flags, offset, len, error) in [
-        (0, (64 << 20) - 1, 4096, ENOSPC),
+        (0, (128 << 20) - 1, 4096, ENOSPC),
         (NO_HOLE, 0, 4096, EINVAL),
         (0, 0, over, EINVAL),
     ] {
@@ -88,7 +90,7 @@ fn the_payload_of_a_refused_write_is_skipped() {
 fn requests_of_no_length_succeed() {
     let fixture = Fixture::ram(1 << 20);
     let mut client = fixture.simple();
-    for command in [READ, WRITE, TRIM, WRITE_ZEROES, FLUSH] {
+    for command in [READ, WRITE, TRIM, CACHE, WRITE_ZEROES, FLUSH] {
         client.request((command, FUA), u64::from(command), 1 << 20, 0);
         assert_eq!(client.simple_reply(), (0, u64::from(command)));
     }

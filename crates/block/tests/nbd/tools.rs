@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::client::Fixture;
 
 /// Runs a tool to its end; `None`, with a line that says so, when it is not installed.
-fn run(program: &str, arguments: &[&str]) -> Option<String> {
+pub fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let output = match Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -30,7 +30,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
 }
 
 /// A file of bytes that repeat nowhere near, with a hole in its middle.
-fn image(path: &Path, len: usize) {
+pub fn image(path: &Path, len: usize) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes: Vec<u8> = (0..len / 8)
         .flat_map(|_| {
@@ -56,7 +56,8 @@ fn nbdinfo_shows_the_export_and_its_map() {
         "can_df: true",
         "can_fast_zero: true",
         "can_multi_conn: true",
-        "block_size_maximum: 33554432",
+        "block_size_maximum: 67108864",
+        "can_cache: true",
     ] {
         assert!(text.contains(line), "no {line:?} in\n{text}");
     }

@@ -75,8 +75,8 @@ fn print(
     );
     if status.torn_pages > 0 {
         println!(
-            "{} pages are errors until they are written: the last owner ended while it wrote them, \
-             and a host is lost besides",
+            "{} pages are errors until they are written whole: more hosts were lost than the volume \
+             survives",
             status.torn_pages
         );
     }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::up::SOCKET;
 use crate::failure::{DONE, Failure};
-use crate::place::ClusterDir;
-use crate::process::{Identity, Process, remove_if_there};
+use crate::place::{CLUSTER_FILE, ClusterDir};
+use crate::process::{Identity, Process};
 use crate::volumes::Volumes;
 
 /// How long a killed process may take to be gone: the kernel frees its memory first.
@@ -19,7 +20,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// `down` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  cenote down --dir /tmp/well
+  cenote down --dir ~/.cenote/well
 
 Memory that volumes hold on these hosts is gone afterwards. The key, the logs and the
 descriptions of volumes stay in the folder.")]
@@ -42,11 +43,11 @@ pub fn run(args: &Args) -> Result<u8> {
     if !args.force {
         refuse_in_use(&volumes)?;
     }
-    let names = dir.host_names()?;
+    let hosts = dir.hosts()?;
     let mut running: Vec<(&str, Process)> = Vec::new();
     let mut noted = 0;
-    for name in &names {
-        let Some(identity) = Identity::load(&dir.host(name))? else {
+    for (name, folder) in &hosts {
+        let Some(identity) = Identity::load(folder)? else {
             continue;
         };
         noted += 1;
@@ -55,12 +56,11 @@ pub fn run(args: &Args) -> Result<u8> {
         }
     }
     let killed = end(&running, libc::SIGTERM, Duration::from_secs(args.limit))?;
-    for name in &names {
-        let folder = dir.host(name);
-        Identity::forget(&folder)?;
-        remove_if_there(&folder.join("socket"))?;
+    for (_, folder) in &hosts {
+        Identity::forget(folder)?;
+        folder.remove(SOCKET)?;
     }
-    remove_if_there(&dir.cluster_file())?;
+    dir.folder().remove(CLUSTER_FILE)?;
     volumes.clear()?;
     let ended = running.len();
     match (noted, noted - ended, killed) {

@@ -20,8 +20,10 @@ use cenote_fabric::{Address, ClusterKey, Waker};
 use cenote_host::{Daemon, End, Inheritance};
 use prometheus_client::registry::Registry;
 
-use crate::failure::{DONE, FAILED, Failure};
-use crate::{service, signals, succession};
+use crate::failure::{DONE, FAILED};
+use crate::folder::Folder;
+use crate::place::load_key;
+use crate::{limits, service, signals, succession};
 use metrics::HostMetrics;
 use settings::Settings;
 
@@ -76,6 +78,13 @@ pub fn announced_address<'a>(line: &'a str, name: &str) -> Option<&'a str> {
         .strip_prefix(" at ")
 }
 
+impl Args {
+    /// Whether a host is to run here.
+    pub fn serves(&self) -> bool {
+        self.order.is_none()
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     if let Some(understood) = succession::probed() {
         // A version before this one asks without its arguments.
@@ -115,20 +124,9 @@ impl Reach {
 
 /// Whether these settings let a host begin, as far as can be told while another one has its place.
 fn would_start(settings: &Settings) -> Result<()> {
-    let key = load_key(settings)?;
+    let key = load_key(&settings.key)?;
     Daemon::check(&settings.host_config(&key)?)
         .with_context(|| format!("settings of host {}", settings.name))
-}
-
-fn load_key(settings: &Settings) -> Result<ClusterKey> {
-    let key = ClusterKey::load(&settings.key).map_err(|e| {
-        let key = settings.key.display();
-        Failure::new(
-            format!("{key}: {e}"),
-            format!("cenote key new --out {key}, or chmod 600 {key}"),
-        )
-    })?;
-    Ok(key)
 }
 
 fn lend(settings: &Settings) -> Result<u8> {
@@ -136,7 +134,7 @@ fn lend(settings: &Settings) -> Result<u8> {
     let (at_stop, at_hangup) = (Arc::clone(&reach), Arc::clone(&reach));
     let stop = signals::on_stop_or_hangup(move |_| at_stop.wake(), move || at_hangup.upgrade())?;
     let program = succession::this_program()?;
-    let key = load_key(settings)?;
+    let key = load_key(&settings.key)?;
     let inheritance = succession::inheritance().unwrap_or_else(|error| {
         // Its clients rebuild what is lost; a host that does not start serves nobody.
         tracing::error!(
@@ -213,7 +211,21 @@ fn announce(line: &str) -> std::io::Result<()> {
 
 fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Result<Daemon> {
     let config = settings.host_config(key)?;
+    limits::check_open_files(&format!("host {}", settings.name), descriptors(&config))?;
+    for address in &config.addresses {
+        if let Address::Shm(path) = address {
+            Folder::check_for_socket(path).context("--listen")?;
+        }
+    }
     Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
+}
+
+/// Descriptors that a host needs when all that it lends is lent: one for each slab, and those for
+/// clients and strangers.
+fn descriptors(config: &cenote_host::Config) -> u64 {
+    /// Control and data connections of a few clients, strangers, listeners, threads' wakers.
+    const CONNECTIONS: u64 = 192;
+    (config.memory_bytes / config.slab_bytes.max(1)).saturating_add(CONNECTIONS)
 }
 
 #[cfg(test)]

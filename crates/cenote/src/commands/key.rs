@@ -34,7 +34,7 @@ enum Action {
     /// It stays with the clients that serve the volume; hosts never see it. Without it what the
     /// volume holds cannot be read by anybody.
     #[command(
-        after_help = "Example:\n  cenote key seal --out v0.key\n  cenote volume create v0 --size 2G --seal v0.key --dir /tmp/well"
+        after_help = "Example:\n  cenote key seal --out v0.key\n  cenote volume create v0 --size 2G --seal v0.key --dir ~/.cenote/well"
     )]
     Seal {
         /// File to make; one that is there is never overwritten

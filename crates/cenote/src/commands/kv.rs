@@ -17,10 +17,10 @@ use anyhow::Result;
 /// `kv` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote kv up --nodes 5 --groups 5 --code 3+2 --memory 1G --dir /tmp/well
-  cenote kv status --dir /tmp/well
-  cenote kv join --name n02 --dir /tmp/well
-  cenote kv down --dir /tmp/well
+  cenote kv up --nodes 5 --groups 5 --code 3+2 --memory 1G --dir ~/.cenote/well
+  cenote kv status --dir ~/.cenote/well
+  cenote kv join --name n02 --dir ~/.cenote/well
+  cenote kv down --dir ~/.cenote/well
 
 A store for clients of memcached, in the memory of several nodes. Values are erasure coded: any M
 nodes of groups of K+M may die and no acknowledged write is lost.")]
@@ -45,6 +45,13 @@ enum Command {
     ResetLost(reset_lost::Args),
     /// End the nodes of this machine, and etcd where `kv up` started it
     Down(down::Args),
+}
+
+impl Args {
+    /// Whether a node is to run here.
+    pub fn serves(&self) -> bool {
+        matches!(self.command, Command::Node(_))
+    }
 }
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -34,6 +34,7 @@ the seed, what happened last, and the command that repeats it.")]
   cenote lab kv --runs 100
   cenote lab kv --seed 7 --k 4 --m 3 --units 70 --focus recovery
   cenote lab kv --scheme replicated --json
+  cenote lab kv --cluster --k 2 --m 1 --runs 20
 
 The code of the group is the real one; links, views, time, clients and faults are drawn from the
 seed. What clients saw has to be linearizable, and once faults end parities have to be the sums

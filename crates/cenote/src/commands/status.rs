@@ -18,10 +18,10 @@ use crate::volumes::{Question, Volumes};
 /// `status` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote status --dir /tmp/well
-  cenote status --cluster /tmp/well/cluster.toml --json | jq .free_bytes
+  cenote status --dir ~/.cenote/well
+  cenote status --cluster ~/.cenote/well/cluster.toml --json | jq .free_bytes
 
-Exit code 3: some host does not answer, or some volume is not whole.")]
+Exit code 3: some host does not answer, or some volume is not whole or cannot write its journal.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
@@ -104,7 +104,9 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
     let answers = ask::all(&loaded.cluster.hosts, &loaded.key, timeout);
     let mut hosts = Vec::new();
     for (entry, answer) in loaded.cluster.hosts.iter().zip(answers) {
-        let identity = Identity::load(&loaded.dir.host(&entry.name)).ok().flatten();
+        let folder = loaded.dir.host(&entry.name)?;
+        let identity = folder.map(|folder| Identity::load(&folder)).transpose()?;
+        let identity = identity.flatten();
         let state = match (&answer, &identity) {
             (Ok(_), _) => State::Up,
             (Err(_), None) => State::Unreachable,
@@ -288,6 +290,20 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     for host in &report.hosts {
         if let Some(error) = &host.error {
             writeln!(out, "{}: {error}", host.name)?;
+        }
+    }
+    for host in &report.hosts {
+        let Some(strangers) = host.status.as_ref().map(|status| status.strangers) else {
+            continue;
+        };
+        let (wrong, displaced) = (strangers.wrong_key, strangers.displaced);
+        if wrong + displaced > 0 {
+            writeln!(
+                out,
+                "{}: {wrong} connections with another key, {displaced} pushed out before they proved \
+                 one; its log says from where",
+                host.name
+            )?;
         }
     }
     print_pressure(out, report)?;

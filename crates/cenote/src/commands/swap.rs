@@ -17,6 +17,7 @@ use clap::ValueEnum as _;
 
 use crate::commands::host::room::Switch;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::progress;
@@ -26,10 +27,10 @@ use crate::size::Size;
 /// `swap` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote swap on --cluster /tmp/well/cluster.toml --size 2G --scheme rs:8+2
-  cenote swap on --dir /tmp/well --size 8G --backing /var/lib/cenote/swap.backing
-  cenote swap status --dir /tmp/well
-  cenote swap off --dir /tmp/well
+  cenote swap on --cluster ~/.cenote/well/cluster.toml --size 2G --scheme rs:8+2
+  cenote swap on --dir ~/.cenote/well --size 8G --backing /var/lib/cenote/swap.backing
+  cenote swap status --dir ~/.cenote/well
+  cenote swap off --dir ~/.cenote/well
 
 It needs root. Keep it out of the memory limit of the programs that swap: `on` refuses that,
 and hosts on this machine whose memory is not locked, because both can deadlock.
@@ -47,17 +48,17 @@ pub struct Args {
 enum Action {
     /// Make a volume and swap to it
     #[command(
-        after_help = "Example:\n  cenote swap on --dir /tmp/well --size 2G --scheme rs:8+2 --priority 10"
+        after_help = "Example:\n  cenote swap on --dir ~/.cenote/well --size 2G --scheme rs:8+2 --priority 10"
     )]
     On(On),
     /// Bring every page back, and end it
-    #[command(after_help = "Example:\n  cenote swap off --dir /tmp/well")]
+    #[command(after_help = "Example:\n  cenote swap off --dir ~/.cenote/well")]
     Off {
         #[command(flatten)]
         which: Which,
     },
     /// Show the device, what is swapped out and what went wrong
-    #[command(after_help = "Example:\n  cenote swap status --dir /tmp/well --json")]
+    #[command(after_help = "Example:\n  cenote swap status --dir ~/.cenote/well --json")]
     Status {
         #[command(flatten)]
         which: Which,
@@ -119,8 +120,9 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
-fn folder(loaded: &crate::place::ClusterDir) -> PathBuf {
-    loaded.root().join("swap")
+/// Where the server of the swap space keeps its files and answers.
+fn folder(dir: &crate::place::ClusterDir) -> Result<PathBuf> {
+    Ok(dir.folder().make("swap")?.path().to_owned())
 }
 
 fn turn_on(on: &On) -> Result<u8> {
@@ -144,6 +146,7 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(placement) = volume.placement {
         command.args(["--placement", &placement.to_string()]);
     }
+    command.args(["--page-traffic", volume.page_traffic.name()]);
     if let Some(rate) = volume.repair_rate {
         command.args(["--repair-rate", &rate.to_string()]);
     }
@@ -162,8 +165,18 @@ fn turn_on(on: &On) -> Result<u8> {
     if on.reclaim == Switch::Off {
         command.args(["--reclaim", "off"]);
     }
+    let folder = folder(&loaded.dir)?;
+    // Before another process is started, whose errors come as text.
+    if let Ok(running) = control::status(&folder) {
+        let (dir, pid) = (folder, running.pid);
+        return Err(failure(Error::Running { dir, pid }).into());
+    }
+    if !Capabilities::of_this_process().has(CAP_SYS_ADMIN) {
+        let what = "swap on: this user may not turn swap on (CAP_SYS_ADMIN)";
+        return Err(Failure::new(what, "run it as root").into());
+    }
     let bar = progress::line();
-    let status = launch::start(command, &folder(&loaded.dir), |news| match news {
+    let status = launch::start(command, &folder, |news| match news {
         News::Progress(text) => bar.set_message(text.to_owned()),
         News::Warning(text) => bar.suspend(|| eprintln!("warning: {text}")),
     });
@@ -186,7 +199,7 @@ fn serve(on: &On) -> Result<u8> {
         discard: on.discard.into(),
         thread_count: usize::from(on.threads),
         reclaim: on.reclaim == Switch::On,
-        ..Options::new(folder(&loaded.dir))
+        ..Options::new(folder(&loaded.dir)?)
     };
     // Held here, so that the volume outlives the device that serves it.
     let mut held = None;
@@ -210,7 +223,9 @@ fn serve(on: &On) -> Result<u8> {
 fn host_processes(loaded: &Loaded) -> Result<Vec<(String, u32)>> {
     let mut found = Vec::new();
     for host in &loaded.cluster.hosts {
-        if let Some(identity) = Identity::load(&loaded.dir.host(&host.name))? {
+        if let Some(folder) = loaded.dir.host(&host.name)?
+            && let Some(identity) = Identity::load(&folder)?
+        {
             found.push((host.name.clone(), identity.pid));
         }
     }
@@ -219,7 +234,7 @@ fn host_processes(loaded: &Loaded) -> Result<Vec<(String, u32)>> {
 
 fn turn_off(which: &Which) -> Result<u8> {
     let dir = which.directory()?;
-    let folder = folder(&dir);
+    let folder = folder(&dir)?;
     // Named before it is asked to end, so that its end can be waited for.
     let server = match control::status(&folder) {
         Ok(status) => Identity::of(status.pid).and_then(|identity| identity.open())?,
@@ -262,7 +277,7 @@ fn off_code(report: &OffReport) -> u8 {
 
 fn status(which: &Which, json: bool) -> Result<u8> {
     let dir = which.directory()?;
-    let status = control::status(&folder(&dir)).map_err(failure)?;
+    let status = control::status(&folder(&dir)?).map_err(failure)?;
     if json {
         let object = serde_json::json!({
             "device": status.device,

@@ -29,9 +29,9 @@ use crate::signals;
 /// `top` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote top --dir /tmp/well
+  cenote top --dir ~/.cenote/well
   cenote top --cluster /var/lib/cenote/cluster.toml --interval-ms 5000
-  cenote top --dir /tmp/well --once
+  cenote top --dir ~/.cenote/well --once
 
 Keys: q ends it; tab goes from hosts to volumes and back; up and down choose a line, which is told in
 full below; left and right choose the column to sort by, r turns the order round.

@@ -20,9 +20,9 @@ use crate::{metrics, signals};
 /// `ublk` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote ublk --dir /tmp/well --size 2G --scheme rs:8+2
-  cenote ublk --dir /tmp/well --volume v0 --threads 2 --metrics 127.0.0.1:9101
-  cenote ublk --dir /tmp/well --volume v0 --delete
+  cenote ublk --dir ~/.cenote/well --size 2G --scheme rs:8+2
+  cenote ublk --dir ~/.cenote/well --volume v0 --threads 2 --metrics 127.0.0.1:9101
+  cenote ublk --dir ~/.cenote/well --volume v0 --delete
 
 It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT: unmount
 first. A volume with a name keeps its content then. When the server is killed instead, its device

@@ -6,9 +6,9 @@
 
 mod own_machine;
 
-use std::fs::{self, File};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ use cenote_pool::{Cluster, HostEntry};
 
 use super::host::room;
 use crate::failure::{DONE, Failure};
-use crate::place::{ClusterDir, KEY_FILE, create_private, read_cluster};
+use crate::folder::Folder;
+use crate::place::{CLUSTER_FILE, ClusterDir, KEY_FILE, load_key, read_cluster};
 use crate::process::{self, Identity};
 use crate::size::Size;
 use crate::{ask, progress, signals};
@@ -30,19 +31,27 @@ use own_machine::OwnMachine;
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long a host that has announced itself may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a host that does not answer may take to have ended.
+const END_LIMIT: Duration = Duration::from_secs(2);
 /// Longest path of a unix socket, without its closing zero.
 const SOCKET_PATH_MAX: usize = 107;
+/// What a host says, in its folder.
+const LOG: &str = "log";
+/// Where a host listens, in its folder.
+pub(super) const SOCKET: &str = "socket";
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 20;
 
 /// `up` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote up --hosts 12 --memory 512M --dir /tmp/well
-  cenote up --hosts 3 --memory 64M --transport tcp --dir /tmp/well
-  cenote up --hosts 6 --memory 256M --headroom 25% --dir /tmp/well
-  cenote status --dir /tmp/well
-  cenote down --dir /tmp/well
+  cenote up --hosts 12 --memory 512M --dir ~/.cenote/well
+  cenote up --hosts 3 --memory 64M --transport tcp --dir ~/.cenote/well
+  cenote up --hosts 6 --memory 256M --headroom 25% --dir ~/.cenote/well
+  cenote status --dir ~/.cenote/well
+  cenote down --dir ~/.cenote/well
+
+Hosts of a cluster that have ended are started again, where they were and empty, by the same command.
 
 With --headroom each host has a machine of its own: hosts/NAME/meminfo in the folder says how much
 memory that has and how much of it is available, and may be rewritten to put the host under
@@ -93,15 +102,19 @@ pub fn run(args: &Args) -> Result<u8> {
     let dir = ClusterDir::create(&args.dir)?;
     let _lock = dir.lock()?;
     check_socket_paths(&dir, args)?;
-    if already_up(&dir, args)? {
-        println!(
-            "already up: {} hosts, {}",
-            args.hosts,
-            dir.cluster_file().display()
-        );
-        return Ok(DONE);
+    match find(&dir, args)? {
+        Found::Nothing => {}
+        Found::Whole => {
+            println!(
+                "already up: {} hosts, {}",
+                args.hosts,
+                dir.cluster_file().display()
+            );
+            return Ok(DONE);
+        }
+        Found::Ended(ended) => return start_again(&dir, args, &ended, &stop),
     }
-    check_memory(args)?;
+    check_memory(args, args.hosts.into())?;
     let key = key(&dir)?;
     let mut started = Started {
         dir: dir.clone(),
@@ -109,7 +122,13 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let bar = progress::steps(u64::from(args.hosts), "hosts ready");
     for index in 0..args.hosts {
-        started.start(&format!("h{index:02}"), args)?;
+        let name = format!("h{index:02}");
+        let address = match args.transport {
+            Transport::Shm => format!("shm:{}/hosts/{name}/{SOCKET}", dir.root().display()),
+            Transport::Tcp => "tcp:127.0.0.1:0".to_owned(),
+            Transport::Rdma => rdma_address()?,
+        };
+        started.start(&name, &address, args)?;
     }
     let mut entries = Vec::new();
     for host in &mut started.hosts {
@@ -130,7 +149,7 @@ pub fn run(args: &Args) -> Result<u8> {
         key: KEY_FILE.into(),
         hosts: entries,
     };
-    write_whole(&dir.cluster_file(), &cluster.to_toml())?;
+    dir.folder().write(CLUSTER_FILE, &cluster.to_toml())?;
     started.hosts.clear();
     println!(
         "up: {} hosts lend {} each, {}",
@@ -141,8 +160,50 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
+/// What of the cluster that is asked for is there.
+enum Found {
+    /// None of it.
+    Nothing,
+    /// All of it runs.
+    Whole,
+    /// These hosts of it have ended.
+    Ended(Vec<HostEntry>),
+}
+
+/// Starts hosts that have ended where they were; what they held is gone.
+fn start_again(
+    dir: &ClusterDir,
+    args: &Args,
+    ended: &[HostEntry],
+    stop: &AtomicBool,
+) -> Result<u8> {
+    check_memory(args, ended.len() as u64)?;
+    let key = load_key(&dir.key_file())?;
+    let mut started = Started {
+        dir: dir.clone(),
+        hosts: Vec::new(),
+    };
+    for entry in ended {
+        started.start(&entry.name, &entry.address, args)?;
+    }
+    for host in &mut started.hosts {
+        host.announced(stop)?;
+    }
+    started.answer(ended, &key)?;
+    started.hosts.clear();
+    let names: Vec<&str> = ended.iter().map(|entry| entry.name.as_str()).collect();
+    println!(
+        "up: {} of {} hosts had ended and were started again, empty: {}",
+        ended.len(),
+        args.hosts,
+        names.join(", ")
+    );
+    Ok(DONE)
+}
+
 fn check_socket_paths(dir: &ClusterDir, args: &Args) -> Result<()> {
-    let longest = dir.host(&format!("h{:02}", args.hosts - 1)).join("socket");
+    let last = format!("hosts/h{:02}/socket", args.hosts - 1);
+    let longest = dir.folder().join(&last);
     let len = longest.as_os_str().len();
     if args.transport == Transport::Shm && len > SOCKET_PATH_MAX {
         return Err(Failure::usage(
@@ -157,53 +218,70 @@ fn check_socket_paths(dir: &ClusterDir, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whether the very cluster that is asked for runs here. Traces of one that no longer
+/// How much of the very cluster that is asked for runs here. Traces of one that no longer
 /// runs are cleared.
-fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
-    let names = dir.host_names()?;
-    let mut alive = 0;
-    for name in &names {
-        if let Some(identity) = Identity::load(&dir.host(name))? {
-            alive += usize::from(identity.open()?.is_some());
+fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
+    let hosts = dir.hosts()?;
+    let mut running = BTreeMap::new();
+    for (name, folder) in &hosts {
+        if let Some(identity) = Identity::load(folder)?
+            && let Some(process) = identity.open()?
+        {
+            running.insert(name.as_str(), process);
         }
     }
+    let alive = running.len();
     let down_first = || format!("cenote down --dir {}", dir.root().display());
-    let file = dir.cluster_file();
+    let is_known = dir.folder().has(CLUSTER_FILE)?;
     if alive == 0 {
-        if file.exists() {
+        if is_known {
             eprintln!(
                 "{}: the earlier cluster here runs no longer; starting anew",
                 dir.root().display()
             );
         }
-        for name in &names {
-            Identity::forget(&dir.host(name))?;
+        for (_, folder) in &hosts {
+            Identity::forget(folder)?;
         }
-        process::remove_if_there(&file)?;
-        return Ok(false);
+        dir.folder().remove(CLUSTER_FILE)?;
+        return Ok(Found::Nothing);
     }
-    if !file.exists() {
+    if !is_known {
         let what = format!(
             "{}: {alive} hosts of an unfinished start run here",
             dir.root().display()
         );
         return Err(Failure::new(what, down_first()).into());
     }
-    let cluster = read_cluster(&file)?;
+    let cluster = read_cluster(dir, CLUSTER_FILE)?;
     let total = cluster.hosts.len();
-    if alive < total {
+    let runs = |entry: &HostEntry| running.contains_key(entry.name.as_str());
+    let (up, mut ended): (Vec<HostEntry>, Vec<HostEntry>) =
+        cluster.hosts.into_iter().partition(runs);
+    let key = load_key(&dir.key_file())?;
+    let mut first = None;
+    for (entry, answer) in up.iter().zip(ask::all(&up, &key, ANSWER_LIMIT)) {
+        match answer {
+            Ok(status) => {
+                first.get_or_insert((&entry.address, status));
+            }
+            // One that was killed a moment ago is still giving its memory back.
+            Err(_) if running[entry.name.as_str()].wait(Instant::now() + END_LIMIT)? => {
+                ended.push(entry.clone());
+            }
+            Err(error) => return Err(error).with_context(|| format!("host {}", entry.name)),
+        }
+    }
+    let Some((address, first)) = first else {
         let what = format!(
-            "{}: a cluster is up here with {alive} of {total} hosts",
+            "{}: none of the cluster's hosts answers, and {alive} processes ran",
             dir.root().display()
         );
         return Err(Failure::new(what, down_first()).into());
-    }
-    let key = ClusterKey::load(&dir.key_file())?;
-    let first = ask::one(&cluster.hosts[0].address, &key, ANSWER_LIMIT)
-        .with_context(|| format!("host {}", cluster.hosts[0].name))?;
+    };
     let own = OwnMachine::of(args)?;
     let headroom_bytes = own.map_or(0, |own| own.headroom_bytes);
-    let transport = match cluster.hosts[0].address.split_once(':') {
+    let transport = match address.split_once(':') {
         Some(("tcp", _)) => Transport::Tcp,
         Some(("rdma", _)) => Transport::Rdma,
         _ => Transport::Shm,
@@ -224,7 +302,10 @@ fn already_up(dir: &ClusterDir, args: &Args) -> Result<bool> {
         );
         return Err(Failure::new(what, down_first()).into());
     }
-    Ok(true)
+    Ok(match ended.is_empty() {
+        true => Found::Whole,
+        false => Found::Ended(ended),
+    })
 }
 
 fn rdma_address() -> Result<String> {
@@ -241,8 +322,7 @@ fn rdma_address() -> Result<String> {
     .into())
 }
 
-fn check_memory(args: &Args) -> Result<()> {
-    let hosts = u64::from(args.hosts);
+fn check_memory(args: &Args, hosts: u64) -> Result<()> {
     let Some(free) = cenote_host::memory_left_bytes() else {
         tracing::warn!("the kernel does not say how much memory is free; going on");
         return Ok(());
@@ -268,23 +348,10 @@ fn check_memory(args: &Args) -> Result<()> {
 }
 
 fn key(dir: &ClusterDir) -> Result<ClusterKey> {
-    let path = dir.key_file();
-    if path.exists() {
-        return ClusterKey::load(&path).map_err(|e| {
-            Failure::new(
-                format!("{}: {e}", path.display()),
-                format!("chmod 600 {}", path.display()),
-            )
-            .into()
-        });
+    if dir.folder().has(KEY_FILE)? {
+        return load_key(&dir.key_file());
     }
-    super::key::make(&path)
-}
-
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let beside = path.with_extension("new");
-    fs::write(&beside, text).with_context(|| beside.display().to_string())?;
-    fs::rename(&beside, path).with_context(|| path.display().to_string())
+    super::key::make(&dir.key_file())
 }
 
 /// Hosts that are being started. Those still in it when it is dropped are stopped.
@@ -297,26 +364,19 @@ struct Starting {
     name: String,
     child: Child,
     announcement: BufReader<ChildStdout>,
-    log: PathBuf,
+    folder: Folder,
 }
 
 impl Started {
-    fn start(&mut self, name: &str, args: &Args) -> Result<()> {
-        let folder = self.dir.host(name);
-        create_private(&folder)?;
-        let log = folder.join("log");
-        let log_file = File::create(&log).with_context(|| log.display().to_string())?;
-        let address = match args.transport {
-            Transport::Shm => format!("shm:{}", folder.join("socket").display()),
-            Transport::Tcp => "tcp:127.0.0.1:0".to_owned(),
-            Transport::Rdma => rdma_address()?,
-        };
+    fn start(&mut self, name: &str, address: &str, args: &Args) -> Result<()> {
+        let folder = self.dir.make_host(name)?;
+        let log = folder.empty_file(LOG)?;
         let program = std::env::current_exe().context("find this program's file")?;
         let mut command = Command::new(program);
         command
             .arg("host")
             .args(["--name", name, "--domain", name])
-            .args(["--listen", &address])
+            .args(["--listen", address])
             .args(["--memory", &args.memory.to_string()])
             .arg("--key")
             .arg(self.dir.key_file())
@@ -324,13 +384,13 @@ impl Started {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log_file);
+            .stderr(log);
         if let Some(slab) = args.slab {
             command.args(["--slab", &slab.to_string()]);
         }
         if let Some(own) = OwnMachine::of(args)? {
+            folder.write(own_machine::FILE, &own.meminfo())?;
             let file = folder.join(own_machine::FILE);
-            write_whole(&file, &own.meminfo())?;
             command.args(own.flags(args)).arg("--meminfo").arg(file);
         }
         let mut child = process::detach(&mut command)
@@ -342,7 +402,7 @@ impl Started {
             name: name.to_owned(),
             child,
             announcement,
-            log,
+            folder: folder.clone(),
         });
         identity?.save(&folder)
     }
@@ -387,16 +447,19 @@ impl Starting {
 
     /// The end of the host's log, as a continuation of an error.
     fn tail(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let log = self.folder.join(LOG);
+        let text = match self.folder.read(LOG) {
+            Ok(text) => text.unwrap_or_default(),
+            Err(error) => return format!("; its log cannot be read: {error}"),
+        };
         let lines: Vec<&str> = text.lines().collect();
         if lines.is_empty() {
-            return format!("; its log {} is empty", self.log.display());
+            return format!("; its log {} is empty", log.display());
         }
         let from = lines.len().saturating_sub(TAIL_LINES);
         format!(
             "; the end of {}:\n  {}",
-            self.log.display(),
+            log.display(),
             lines[from..].join("\n  ")
         )
     }
@@ -409,9 +472,8 @@ impl Drop for Started {
             if let Err(error) = host.child.kill().and_then(|()| host.child.wait()) {
                 tracing::warn!(host = host.name, %error, "stop host");
             }
-            let folder = self.dir.host(&host.name);
-            let cleared = Identity::forget(&folder)
-                .and_then(|()| process::remove_if_there(&folder.join("socket")));
+            let cleared =
+                Identity::forget(&host.folder).and_then(|()| Ok(host.folder.remove(SOCKET)?));
             if let Err(error) = cleared {
                 tracing::warn!(host = host.name, error = format!("{error:#}"), "clear host");
             }

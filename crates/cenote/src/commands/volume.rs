@@ -21,11 +21,11 @@ use crate::volumes::{Question, Spec, Volumes};
 /// `volume` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote volume create v0 --size 2G --scheme rs:8+2 --dir /tmp/well
-  cenote nbd --cluster /tmp/well/cluster.toml --volume v0 --socket /tmp/well/nbd
-  cenote volume status v0 --dir /tmp/well
-  cenote volume resize v0 --size 4G --dir /tmp/well
-  cenote volume delete v0 --dir /tmp/well
+  cenote volume create v0 --size 2G --scheme rs:8+2 --dir ~/.cenote/well
+  cenote nbd --cluster ~/.cenote/well/cluster.toml --volume v0 --socket ~/.cenote/well/nbd
+  cenote volume status v0 --dir ~/.cenote/well
+  cenote volume resize v0 --size 4G --dir ~/.cenote/well
+  cenote volume delete v0 --dir ~/.cenote/well
 
 A volume takes memory when it is written to. What it holds outlives the process that serves it:
 hosts keep it for the next one, until they are in want of memory or a day is over.")]
@@ -38,7 +38,7 @@ pub struct Args {
 enum Action {
     /// Describe a new volume
     #[command(
-        after_help = "Example:\n  cenote volume create v0 --size 2G --scheme rs:8+2 --dir /tmp/well"
+        after_help = "Example:\n  cenote volume create v0 --size 2G --scheme rs:8+2 --dir ~/.cenote/well"
     )]
     Create {
         /// Letters, digits, '-', '_' and '.'
@@ -61,7 +61,7 @@ enum Action {
         which: Which,
     },
     /// List the volumes
-    #[command(after_help = "Example:\n  cenote volume list --dir /tmp/well")]
+    #[command(after_help = "Example:\n  cenote volume list --dir ~/.cenote/well")]
     List {
         #[command(flatten)]
         which: Which,
@@ -71,7 +71,7 @@ enum Action {
     },
     /// Show hosts, health and bytes per extent, regeneration, and memory lent
     #[command(
-        after_help = "Example:\n  cenote volume status v0 --dir /tmp/well --json\n\nExit code 3: not every extent is whole."
+        after_help = "Example:\n  cenote volume status v0 --dir ~/.cenote/well --json\n\nExit code 3: not every extent is whole, or the journal cannot be written."
     )]
     Status {
         /// Which volume
@@ -88,7 +88,7 @@ A volume in use only grows, up to 8 times the size that it was opened with. One 
 use grows to any size; it shrinks only when it holds nothing.
 
 Example:
-  cenote volume resize v0 --size 4G --dir /tmp/well")]
+  cenote volume resize v0 --size 4G --dir ~/.cenote/well")]
     Resize {
         /// Which volume
         name: String,
@@ -108,8 +108,8 @@ the volume's server end in the middle, the next one goes on; so does this comman
 command is ended.
 
 Examples:
-  cenote volume set v0 --scheme rs:8+3 --mode correction --dir /tmp/well
-  cenote volume set v0 --delta 1 --dir /tmp/well --json")]
+  cenote volume set v0 --scheme rs:8+3 --mode correction --dir ~/.cenote/well
+  cenote volume set v0 --delta 1 --dir ~/.cenote/well --json")]
     Set {
         /// Which volume
         name: String,
@@ -126,12 +126,12 @@ Examples:
     },
     /// Take over a volume whose server has ended, make it whole, and leave it to the next
     #[command(after_help = "\
-Its slabs are asked back from their hosts, pages that were being written are made to agree, and what
-hosts have lost is rebuilt. `cenote nbd --volume` does the same before it serves; this is for
+Its slabs are asked back from their hosts, writes that were under way are done again, and what hosts
+have lost is rebuilt. `cenote nbd --volume` does the same before it serves; this is for
 looking, and with --hold for keeping hosts from taking the memory of a volume that nobody serves.
 
 Example:
-  cenote volume attach v0 --dir /tmp/well --json
+  cenote volume attach v0 --dir ~/.cenote/well --json
 
 Exit code 3: not every extent is whole, or pages cannot be read.")]
     Attach {
@@ -154,7 +154,7 @@ Exit code 3: not every extent is whole, or pages cannot be read.")]
 Of a volume that nobody serves this process is the owner meanwhile.
 
 Example:
-  cenote volume scrub v0 --dir /tmp/well --json
+  cenote volume scrub v0 --dir ~/.cenote/well --json
 
 Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
     Scrub {
@@ -167,7 +167,7 @@ Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
         json: bool,
     },
     /// Give up what a volume holds; it stays described
-    #[command(after_help = "Example:\n  cenote volume reset v0 --dir /tmp/well")]
+    #[command(after_help = "Example:\n  cenote volume reset v0 --dir ~/.cenote/well")]
     Reset {
         /// Which volume
         name: String,
@@ -175,7 +175,7 @@ Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
         which: Which,
     },
     /// Forget a volume that is not in use, and what it holds
-    #[command(after_help = "Example:\n  cenote volume delete v0 --dir /tmp/well")]
+    #[command(after_help = "Example:\n  cenote volume delete v0 --dir ~/.cenote/well")]
     Delete {
         /// Which volume
         name: String,
@@ -341,10 +341,25 @@ fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     volumes.set_size(name, size)
 }
 
-/// Whether every extent has all its slabs. `status` is what the owner of a volume answers:
-/// `cenote_volume::VolumeStatus` as JSON.
+/// Whether every extent has all its slabs, no page is lost, and the next owner would find all of it. `status` is
+/// what the owner of a volume answers: `cenote_volume::VolumeStatus` as JSON.
 pub fn is_whole(status: &Value) -> bool {
-    status["health"] == "healthy"
+    let is_known = status["journal"]["error"].is_null();
+    status["health"] == "healthy" && lost_pages(status) == 0 && is_known
+}
+
+/// Pages that are errors until they are written whole.
+fn lost_pages(status: &Value) -> u64 {
+    status["torn_pages"].as_u64().unwrap_or(0)
+}
+
+/// What is wrong with a volume's journal, for people; nothing mostly.
+fn describe_journal(journal: &Value) -> Option<String> {
+    let error = journal["error"].as_str()?;
+    let seconds = journal["failing_s"].as_u64().unwrap_or(0);
+    Some(format!(
+        "; writes wait: its journal cannot be written for {seconds} s ({error})"
+    ))
 }
 
 /// What it expects of its hosts.
@@ -365,8 +380,13 @@ pub fn health(status: &Value) -> String {
         .filter(|extent| extent["health"] == "healthy")
         .count();
     let change = describe_change(&status["change"]).unwrap_or_default();
+    let lost = match lost_pages(status) {
+        0 => String::new(),
+        pages => format!(", {pages} pages lost (errors until they are written whole)"),
+    };
+    let journal = describe_journal(&status["journal"]).unwrap_or_default();
     format!(
-        "{health}, {whole} of {} extents whole{change}",
+        "{health}, {whole} of {} extents whole{lost}{change}{journal}",
         extents.len()
     )
 }
@@ -458,6 +478,26 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_journal_that_cannot_be_written_shows_in_every_view() {
+        let mut status = serde_json::json!({
+            "health": "healthy", "extents": [],
+            "journal": {"error": null, "failing_s": null},
+        });
+        assert!(is_whole(&status));
+        assert_eq!(health(&status), "healthy, 0 of 0 extents whole");
+        status["journal"] = serde_json::json!({"error": "no room", "failing_s": 12});
+        assert!(!is_whole(&status));
+        let text = health(&status);
+        assert!(
+            text.ends_with("; writes wait: its journal cannot be written for 12 s (no room)"),
+            "{text}"
+        );
+        // Of a volume that leaves nothing to a next owner.
+        status["journal"] = Value::Null;
+        assert!(is_whole(&status));
+    }
 
     #[test]
     fn a_degraded_extent_shows_in_every_view() {

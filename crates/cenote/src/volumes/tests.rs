@@ -1,5 +1,10 @@
 //! Volumes described in a folder of their own, their owners and what is asked of these.
 
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use anyhow::bail;
+
 use super::*;
 
 fn volumes() -> (tempfile::TempDir, Volumes) {
@@ -121,7 +126,8 @@ fn an_owner_survives_garbage_and_answers_the_next() {
         b"{\"ask\":\"shrink\"}\n",
         &[b'a'; 4097],
     ] {
-        let mut stream = UnixStream::connect(volumes.file("v", "sock")).unwrap();
+        let mut stream =
+            UnixStream::connect(volumes.folder("v").unwrap().socket("v.sock")).unwrap();
         stream.write_all(garbage).unwrap();
         let mut text = String::new();
         // An answer or a closed connection, never an "ok".
@@ -133,4 +139,54 @@ fn an_owner_survives_garbage_and_answers_the_next() {
         volumes.ask("v", Question::Status).unwrap(),
         serde_json::json!(1)
     );
+}
+
+/// Listens in the place of an owner and ends as `end` does once it was asked.
+fn owner_that(volumes: &Volumes, end: impl FnOnce(UnixStream) + Send + 'static) {
+    let folder = volumes.folder("v").unwrap();
+    let listener = UnixListener::bind(folder.socket(&file("v", "sock"))).unwrap();
+    std::thread::spawn(move || end(listener.accept().unwrap().0));
+}
+
+#[test]
+fn an_owner_that_ends_before_its_answer_is_named_and_what_to_do_is_said() {
+    let set = || Question::Set {
+        scheme: "rs:4+2".into(),
+        mode: "recovery".into(),
+        delta: 0,
+    };
+    let asked = |mut stream: &UnixStream| {
+        let mut line = [0; 1];
+        stream.read_exact(&mut line).unwrap();
+    };
+    for (said, question) in [
+        (&b""[..], set()),
+        (b"{\"ok\":nu", set()),
+        (b"", Question::Scrub),
+        (b"", Question::Status),
+    ] {
+        let (_folder, volumes) = volumes();
+        let spec = Spec::new(Size(4096), "plain").unwrap();
+        volumes.create("v", &spec).unwrap();
+        let changes = !matches!(question, Question::Status);
+        owner_that(&volumes, move |mut stream| {
+            asked(&stream);
+            stream.write_all(said).unwrap();
+        });
+        let error = volumes.ask("v", question).unwrap_err();
+        let failure = error.downcast_ref::<Failure>().expect("one with a remedy");
+        let text = format!("{failure} / {}", failure.remedy);
+        assert!(
+            text.contains("volume v: the process that serves it ended"),
+            "{text}"
+        );
+        assert!(text.contains("cenote nbd --volume v"), "{text}");
+        assert_eq!(text.contains("done or not"), changes, "{text}");
+        assert!(!text.contains("EOF"), "{text}");
+    }
+    let (_folder, volumes) = volumes();
+    let spec = Spec::new(Size(4096), "plain").unwrap();
+    volumes.create("v", &spec).unwrap();
+    let error = volumes.ask("v", set()).unwrap_err().to_string();
+    assert!(error.contains("nobody serves it any more"), "{error}");
 }

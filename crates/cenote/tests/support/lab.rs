@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Folder, cenote, signal};
+use super::{Ended, Folder, cenote, signal};
 
 /// Hosts and a server of one volume on them.
 pub struct Lab {
@@ -42,11 +42,16 @@ impl Lab {
     }
 
     fn cluster(count: u32, more: &[&str]) -> Folder {
-        let folder = Folder::new();
+        Self::cluster_of(Folder::new(), cenote(), count, more)
+    }
+
+    /// As many hosts in a folder, whose program this is.
+    pub fn cluster_of(folder: Folder, mut program: Command, count: u32, more: &[&str]) -> Folder {
         let count = count.to_string();
-        let mut hosts = vec!["up", "--hosts", &count, "--memory", "96M"];
-        hosts.extend(more);
-        folder.run(&hosts).expect(0);
+        program.args(["up", "--hosts", &count, "--memory", "96M"]);
+        program.args(more).args(["--dir", folder.str()]);
+        let ended = program.output().expect("the binary runs");
+        Ended::from(ended).expect(0);
         folder
     }
 

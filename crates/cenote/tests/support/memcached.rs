@@ -97,6 +97,6 @@ pub fn shards(at: SocketAddr) -> Vec<Option<SocketAddr>> {
 
 /// Which of so many shards has a key.
 pub fn shard_of(key: &str, shards: usize) -> usize {
-    let low = cenote_kv::memory::table::key_hash(key.as_bytes()) & 0xffff_ffff;
-    usize::try_from((low * shards as u64) >> 32).unwrap()
+    let place = cenote_kv::memory::key_hash::place_hash(key.as_bytes());
+    usize::try_from((u64::from(place) * shards as u64) >> 32).unwrap()
 }

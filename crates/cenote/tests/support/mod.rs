@@ -3,12 +3,14 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod apart;
+pub mod gate;
 pub mod kept;
 pub mod lab;
 pub mod machines;
 pub mod memcached;
 pub mod nbd;
 pub mod net;
+pub mod sectors;
 pub mod well;
 pub mod writer;
 

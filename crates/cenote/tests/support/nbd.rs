@@ -1,6 +1,6 @@
 //! A bare NBD client, for what `fio` cannot do: to go on after an error.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -47,6 +47,18 @@ impl Client {
         self.request(1, offset, bytes.len(), bytes)
     }
 
+    /// As [`Client::write`] to a server that may end meanwhile.
+    ///
+    /// # Errors
+    /// The connection is gone; the bytes may be there or not.
+    pub fn try_write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<Result<(), Refused>> {
+        self.try_request(1, offset, bytes.len(), bytes)
+    }
+
+    pub fn flush(&mut self) -> Result<(), Refused> {
+        self.request(3, 0, 0, &[])
+    }
+
     pub fn trim(&mut self, offset: u64, len_bytes: usize) -> Result<(), Refused> {
         self.request(4, offset, len_bytes, &[])
     }
@@ -58,6 +70,17 @@ impl Client {
         len_bytes: usize,
         payload: &[u8],
     ) -> Result<(), Refused> {
+        let ended = self.try_request(command, offset, len_bytes, payload);
+        ended.expect("a reply in time")
+    }
+
+    fn try_request(
+        &mut self,
+        command: u16,
+        offset: u64,
+        len_bytes: usize,
+        payload: &[u8],
+    ) -> io::Result<Result<(), Refused>> {
         let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
         request.extend(0_u16.to_be_bytes());
         request.extend(command.to_be_bytes());
@@ -65,14 +88,15 @@ impl Client {
         request.extend(offset.to_be_bytes());
         request.extend(u32::try_from(len_bytes).expect("short").to_be_bytes());
         request.extend(payload);
-        self.0.write_all(&request).expect("the server listens");
+        self.0.write_all(&request)?;
         let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).expect("a reply in time");
+        self.0.read_exact(&mut reply)?;
         assert_eq!(reply[..4], REPLY_MAGIC.to_be_bytes());
         assert_eq!(reply[8..], offset.to_be_bytes());
-        match u32::from_be_bytes(reply[4..8].try_into().expect("4 bytes")) {
+        let error = u32::from_be_bytes(reply[4..8].try_into().expect("4 bytes"));
+        Ok(match error {
             0 => Ok(()),
             error => Err(Refused(error)),
-        }
+        })
     }
 }

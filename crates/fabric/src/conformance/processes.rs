@@ -15,7 +15,8 @@ use std::time::Duration;
 use super::{Backend, DEADLINE, Host, HostEvent, Traits};
 use crate::{
     Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, Listen, Listener, PeerId,
-    Region, RegionOptions, Rights, WindowDescriptor, WindowId, connector, wait,
+    Region, RegionOptions, Rights, WindowDescriptor, WindowId, WireProtection, connector,
+    connector_with, wait,
 };
 
 /// Set in a host process: the address to serve.
@@ -24,12 +25,16 @@ const ADDRESS_VARIABLE: &str = "CENOTE_CONFORMANCE_ADDRESS";
 /// Set in a host process: the key in hex. It lives as long as the test.
 const KEY_VARIABLE: &str = "CENOTE_CONFORMANCE_KEY";
 
+/// Set in a host process: the least protection of page traffic.
+const PROTECTION_VARIABLE: &str = "CENOTE_CONFORMANCE_PAGE_TRAFFIC";
+
 /// Hosts on this machine, reached over `shm`, `tcp` or `rdma`.
 pub struct Processes {
     traits: Traits,
     name: &'static str,
     /// Where every host listens, each on a port of its own; none on `shm`.
     host_address: Option<Address>,
+    page_traffic: WireProtection,
     directory: std::path::PathBuf,
     key: ClusterKey,
     connector: Box<dyn Connector>,
@@ -44,17 +49,22 @@ impl Processes {
     /// If the system gives no random bytes.
     #[must_use]
     pub fn shm(directory: &std::path::Path) -> Self {
-        Self::new("shm", None, directory)
+        Self::new("shm", None, WireProtection::default(), directory)
     }
 
-    /// Hosts on loopback TCP.
+    /// Hosts on loopback TCP, with page traffic protected so.
     ///
     /// # Panics
     /// As [`Processes::shm`].
     #[must_use]
-    pub fn tcp(directory: &std::path::Path) -> Self {
+    pub fn tcp(page_traffic: WireProtection, directory: &std::path::Path) -> Self {
         let any_port = Address::Tcp(([127, 0, 0, 1], 0).into());
-        Self::new("tcp", Some(any_port), directory)
+        let name = match page_traffic {
+            WireProtection::Encrypted => "tcp",
+            WireProtection::Authenticated => "tcp-authenticated",
+            WireProtection::Plain => "tcp-plain",
+        };
+        Self::new(name, Some(any_port), page_traffic, directory)
     }
 
     /// Hosts behind the RDMA device that has the IP address `ip`.
@@ -64,13 +74,19 @@ impl Processes {
     #[must_use]
     pub fn rdma(ip: std::net::IpAddr, directory: &std::path::Path) -> Self {
         let any_port = Address::Rdma((ip, 0).into());
-        Self::new("rdma", Some(any_port), directory)
+        let page_traffic = WireProtection::default();
+        Self::new("rdma", Some(any_port), page_traffic, directory)
     }
 
-    fn new(name: &'static str, host_address: Option<Address>, directory: &std::path::Path) -> Self {
+    fn new(
+        name: &'static str,
+        host_address: Option<Address>,
+        page_traffic: WireProtection,
+        directory: &std::path::Path,
+    ) -> Self {
         let key = ClusterKey::generate().expect("random bytes");
         let stranger = connector(ClusterKey::generate().expect("random bytes"));
-        let memory_outlives_a_stop = name != "tcp";
+        let memory_outlives_a_stop = !name.starts_with("tcp");
         Self {
             traits: Traits {
                 has_processes: true,
@@ -80,7 +96,8 @@ impl Processes {
             name,
             host_address,
             directory: directory.to_path_buf(),
-            connector: Box::new(connector(key.clone())),
+            connector: Box::new(connector_with(key.clone(), page_traffic)),
+            page_traffic,
             key,
             stranger: Box::new(stranger),
             started: AtomicU32::new(0),
@@ -103,7 +120,11 @@ impl Backend for Processes {
             .host_address
             .clone()
             .unwrap_or_else(|| Address::Shm(self.directory.join(format!("{number}.sock"))));
-        Box::new(Process::start(&address.to_string(), &self.key))
+        Box::new(Process::start(
+            &address.to_string(),
+            &self.key,
+            self.page_traffic,
+        ))
     }
 
     fn connector(&self) -> &dyn Connector {
@@ -131,11 +152,12 @@ struct Process {
 }
 
 impl Process {
-    fn start(address: &str, key: &ClusterKey) -> Self {
+    fn start(address: &str, key: &ClusterKey, page_traffic: WireProtection) -> Self {
         let program = std::env::current_exe().expect("the path of this program");
         let mut child = Command::new(program)
             .env(ADDRESS_VARIABLE, address)
             .env(KEY_VARIABLE, key.to_hex())
+            .env(PROTECTION_VARIABLE, page_traffic.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -333,7 +355,9 @@ pub fn serve_if_host() -> bool {
     };
     let address: Address = address.parse().expect("an address");
     let key = ClusterKey::from_hex(&key).expect("a key");
-    let listener = Listener::bind(&[address], &key).expect("listen");
+    let page_traffic = std::env::var(PROTECTION_VARIABLE).unwrap_or_default();
+    let page_traffic: WireProtection = page_traffic.parse().expect("a protection");
+    let listener = Listener::bind_with(&[address], &key, page_traffic, Vec::new()).expect("listen");
     println!("{}", listener.addresses()[0]);
     let (sender, orders) = channel();
     let waker = listener.waker();

@@ -9,9 +9,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "rdma")]
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "rdma")]
 use crate::rdma::host::HostDevice;
+use crate::strangers::{Limits, Source, Strangers};
 use crate::{Address, Error, Result, socket};
 
 /// A listening socket.
@@ -19,6 +21,8 @@ pub(super) struct Bound {
     address: Address,
     socket: Socket,
     path: DataPath,
+    /// Who came by it and has not proven the key.
+    pub(super) strangers: Strangers,
 }
 
 /// How the clients of an address reach memory.
@@ -80,6 +84,7 @@ impl Bound {
             address: family(listener.local_addr().map_err(os)?),
             socket: Socket::Tcp(listener),
             path,
+            strangers: Strangers::new(STRANGERS),
         })
     }
 
@@ -104,6 +109,7 @@ impl Bound {
             address: address.clone(),
             socket: Socket::Shm { listener, lock },
             path: DataPath::Shm,
+            strangers: Strangers::new(STRANGERS),
         })
     }
 
@@ -116,26 +122,35 @@ impl Bound {
         &self.path
     }
 
-    /// The next stranger, non-blocking; `None` when nobody waits.
-    pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+    /// The next stranger, non-blocking, and where it comes from; `None` when nobody waits.
+    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, Source)>> {
         let accepted = match &self.socket {
             Socket::Shm { listener, .. } => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
-                Ok(stream.into())
+                let user = socket::peer_user(stream.as_fd())?;
+                Ok((stream.into(), Source::User(user)))
             }),
-            Socket::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+            Socket::Tcp(listener) => listener.accept().and_then(|(stream, from)| {
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;
-                Ok(stream.into())
+                Ok((stream.into(), from.ip().into()))
             }),
         };
         match accepted {
-            Ok(socket) => Ok(Some(socket)),
+            Ok(accepted) => Ok(Some(accepted)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
+
+/// Of each address that is served. A quarter for one source: more than the workers that one machine
+/// has connect at the same moment.
+pub(super) const STRANGERS: Limits = Limits {
+    places: 256,
+    places_of_source: 64,
+    patience: Duration::from_secs(1),
+};
 
 impl AsFd for Bound {
     fn as_fd(&self) -> BorrowedFd<'_> {

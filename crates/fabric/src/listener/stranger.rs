@@ -1,17 +1,18 @@
 //! A connection that has not proven the key yet: one small buffer, one deadline, exact reads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use super::bound::DataPath;
 use crate::noise::{HANDSHAKE_BYTES, HELLO_BYTES, Purpose, Refusal, Responder, Transport};
+use crate::strangers::{Parting, Stage};
 use crate::{ClusterKey, Hello, Versions, socket};
 
 /// The host's half of a handshake under way.
 pub(super) struct Stranger {
     socket: OwnedFd,
     pub(super) path: DataPath,
-    pub(super) deadline: Instant,
+    /// Which of the listener's sockets it came by.
+    pub(super) bound: usize,
     buffer: [u8; HELLO_BYTES],
     filled: usize,
     /// Set once the first message decrypted and the answer is sent.
@@ -23,7 +24,7 @@ pub(super) enum Progress {
     /// More bytes are needed.
     Waits,
     /// The peer is no client of ours; drop it without a word.
-    Refused,
+    Refused(Parting),
     /// The peer holds the key.
     Proven(Box<Proven>),
 }
@@ -36,11 +37,11 @@ pub(super) struct Proven {
 }
 
 impl Stranger {
-    pub(super) fn new(socket: OwnedFd, path: DataPath, deadline: Instant) -> Self {
+    pub(super) fn new(socket: OwnedFd, path: DataPath, bound: usize) -> Self {
         Self {
             socket,
             path,
-            deadline,
+            bound,
             buffer: [0; HELLO_BYTES],
             filled: 0,
             responder: None,
@@ -61,7 +62,7 @@ impl Stranger {
                 None,
             ) {
                 Ok(None) => return Progress::Waits,
-                Ok(Some(0)) | Err(_) => return Progress::Refused,
+                Ok(Some(0)) | Err(_) => return Progress::Refused(Parting::HungUp),
                 Ok(Some(received)) => self.filled += received,
             }
             if self.filled < wanted {
@@ -70,8 +71,8 @@ impl Stranger {
             self.filled = 0;
             match self.responder.take() {
                 None => match self.answer(key) {
-                    Some(responder) => self.responder = Some(responder),
-                    None => return Progress::Refused,
+                    Ok(responder) => self.responder = Some(responder),
+                    Err(parting) => return Progress::Refused(parting),
                 },
                 Some(responder) => {
                     return match responder.finish(&self.buffer) {
@@ -80,26 +81,39 @@ impl Stranger {
                             purpose,
                             hello,
                         })),
-                        Err(_) => Progress::Refused,
+                        Err(_) => Progress::Refused(Parting::WrongKey),
                     };
                 }
             }
         }
     }
 
-    fn answer(&self, key: &ClusterKey) -> Option<Responder> {
+    fn answer(&self, key: &ClusterKey) -> Result<Responder, Parting> {
         let first = self.buffer[..HANDSHAKE_BYTES]
             .try_into()
             .expect("the slice has that length");
-        let (responder, answer, refusal) = Responder::answer(key, first).ok()?;
+        let (responder, answer, refusal) =
+            Responder::answer(key, first).map_err(|_| Parting::WrongKey)?;
         // An empty socket buffer takes so few bytes whole, or something is wrong with the peer.
         let sent = socket::send(self.socket.as_fd(), &answer, None);
         if let Some(Refusal::Version(theirs)) = refusal {
             let ours = Versions::OURS;
             tracing::warn!(%theirs, %ours, "refused a client: no version in common");
-            return None;
+            return Err(Parting::WrongVersion);
         }
-        matches!(sent, Ok(Some(HANDSHAKE_BYTES))).then_some(responder)
+        match sent {
+            Ok(Some(HANDSHAKE_BYTES)) => Ok(responder),
+            _ => Err(Parting::HungUp),
+        }
+    }
+
+    /// How far it has come.
+    pub(super) fn stage(&self) -> Stage {
+        match (&self.responder, self.filled) {
+            (Some(_), _) => Stage::Answered,
+            (None, 0) => Stage::Silent,
+            (None, _) => Stage::Speaking,
+        }
     }
 
     pub(super) fn into_socket(self) -> OwnedFd {

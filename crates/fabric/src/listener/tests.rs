@@ -1,11 +1,13 @@
 //! A listener and its clients, over both kinds of address.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use super::*;
 use crate::Hello;
 use crate::memory::RegionOptions;
+use crate::strangers::{Limits, Strangers};
 use crate::{
     Completion, CompletionQueue, Connector, Endpoint, Incoming, RemoteWindow, Session, Time,
     connector,
@@ -13,6 +15,7 @@ use crate::{
 
 mod endings;
 mod flow;
+mod protection;
 mod strangers;
 mod verbs;
 
@@ -45,11 +48,33 @@ struct Host {
     thread: Option<JoinHandle<()>>,
     events: std::sync::mpsc::Receiver<Event>,
     table: Arc<WindowTable>,
+    /// What has become of strangers, as of the last poll.
+    strangers: Arc<Mutex<Counts>>,
 }
 
 impl Host {
     fn start(addresses: &[Address]) -> Self {
+        Self::demanding(addresses, WireProtection::default())
+    }
+
+    fn demanding(addresses: &[Address], page_traffic: WireProtection) -> Self {
+        let bound = Listener::bind_with(addresses, &key(), page_traffic, Vec::new());
+        Self::serve(bound.unwrap())
+    }
+
+    /// One whose strangers have an hour.
+    fn patient(addresses: &[Address]) -> Self {
         let mut listener = Listener::bind(addresses, &key()).unwrap();
+        for bound in &mut listener.bound {
+            bound.strangers = Strangers::new(Limits {
+                patience: Duration::from_secs(3600),
+                ..bound::STRANGERS
+            });
+        }
+        Self::serve(listener)
+    }
+
+    fn serve(mut listener: Listener) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, events) = std::sync::mpsc::channel();
         let (addresses, waker, table) = (
@@ -57,11 +82,14 @@ impl Host {
             listener.waker(),
             Arc::clone(&listener.table),
         );
+        let strangers = Arc::new(Mutex::new(Counts::default()));
+        let counted = Arc::clone(&strangers);
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let mut round = Vec::new();
             while !stopped.load(Ordering::Acquire) {
                 listener.poll(None, &mut round).unwrap();
+                *counted.lock().unwrap() = listener.strangers();
                 for event in round.drain(..) {
                     if let Event::Message { peer, bytes } = &event {
                         // The peer may be gone already, which a Disconnected tells.
@@ -78,6 +106,7 @@ impl Host {
             thread: Some(thread),
             events,
             table,
+            strangers,
         }
     }
 

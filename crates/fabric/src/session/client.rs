@@ -10,24 +10,35 @@ use std::time::{Duration, Instant};
 use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::Mapping;
-use crate::noise::{HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES};
+use crate::noise::{
+    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_PROTECTED,
+};
+use crate::record::DATA_RECORDS;
 use crate::session::Opener;
 use crate::shm::ShmEndpoint;
 use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
     Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, RemoteWindow, Result,
-    Session, Versions, WindowDescriptor, memory, socket, wait,
+    Session, Versions, WindowDescriptor, WireProtection, memory, socket, wait,
 };
 
-/// Opens sessions over `shm`, `tcp` and `rdma`, as the address says.
+/// Opens sessions over `shm`, `tcp` and `rdma`, as the address says. Page traffic over `tcp` is
+/// encrypted.
 #[must_use]
 pub fn connector(key: ClusterKey) -> impl Connector {
+    connector_with(key, WireProtection::default())
+}
+
+/// As [`connector`]; page traffic over `tcp` is protected as told, or there is none.
+#[must_use]
+pub fn connector_with(key: ClusterKey, page_traffic: WireProtection) -> impl Connector {
     memory::raise_descriptor_limit();
-    SocketConnector { key }
+    SocketConnector { key, page_traffic }
 }
 
 struct SocketConnector {
     key: ClusterKey,
+    page_traffic: WireProtection,
 }
 
 impl Connector for SocketConnector {
@@ -53,6 +64,7 @@ impl Connector for SocketConnector {
             channel,
             address: address.clone(),
             key: self.key.clone(),
+            page_traffic: self.page_traffic,
             hello: hello.clone(),
             attaching: 0,
             host_lost: Arc::new(AtomicBool::new(false)),
@@ -64,6 +76,7 @@ struct SocketSession {
     channel: Channel,
     address: Address,
     key: ClusterKey,
+    page_traffic: WireProtection,
     hello: Hello,
     /// Attach requests without an answer yet.
     attaching: usize,
@@ -181,15 +194,23 @@ impl Session for SocketSession {
     fn opener(&self) -> Opener {
         let (address, key) = (self.address.clone(), self.key.clone());
         let (hello, host_lost) = (self.hello.clone(), Arc::clone(&self.host_lost));
+        // Over shm there is no wire, and over rdma the device's is not ours to protect.
+        let protection = match address {
+            Address::Tcp(_) => self.page_traffic,
+            Address::Shm(_) | Address::Rdma(_) => WireProtection::Plain,
+        };
         Box::new(move |timeout| {
             if host_lost.load(Ordering::Relaxed) {
                 return Err(Error::Closed);
             }
-            let channel = open(&address, &key, Purpose::Data, &hello, timeout)?;
+            let purpose = Purpose::Data(protection);
+            let channel = open(&address, &key, purpose, &hello, timeout)?;
             Ok(match address {
                 Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&host_lost))),
                 Address::Tcp(_) => {
-                    Box::new(TcpEndpoint::new(TcpStream::from(channel.into_socket()))?)
+                    let (socket, transport) = channel.into_parts();
+                    let records = transport.records(DATA_RECORDS, protection);
+                    Box::new(TcpEndpoint::new(TcpStream::from(socket), records)?)
                 }
                 #[cfg(feature = "rdma")]
                 Address::Rdma(_) => {
@@ -271,9 +292,22 @@ fn open(
             theirs,
         },
     })?;
+    if let Purpose::Data(wanted) = purpose
+        && wanted > WireProtection::Plain
+        && transport.version() < VERSION_PROTECTED
+    {
+        let version = transport.version();
+        return Err(Error::Unprotected {
+            address: address.clone(),
+            reason: format!(
+                "page traffic is to be {wanted}, and the host speaks version {version} of the \
+                 protocol, in which it is plain; upgrade the host, or allow plain page traffic here"
+            ),
+        });
+    }
     let said = transport.hello(purpose, hello);
     dialog.send(&socket, &said)?;
-    // Read to its exact end: on `tcp` data connections what follows is not encrypted.
+    // Read to its exact end: on `tcp` data connections what follows are no frames.
     let mut sealed = [0; WELCOME_BYTES];
     dialog.receive(&socket, &mut sealed)?;
     let mut plain = [0; WELCOME_BYTES];
@@ -287,6 +321,13 @@ fn open(
             transport,
             matches!(address, Address::Shm(_)),
         )),
+        Frame::Welcome(Welcome::Unprotected) => Err(Error::Unprotected {
+            address: address.clone(),
+            reason:
+                "the host takes no page traffic that is protected so little; choose a stronger \
+                     protection here, or allow a weaker one there"
+                    .into(),
+        }),
         Frame::Welcome(Welcome::Full) => Err(Error::Bound("the host's connections")),
         Frame::Welcome(Welcome::NoSession) => Err(Error::Closed),
         _ => Err(Error::Protocol("no welcome")),

@@ -20,8 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::connection::{Bench, Connection, End, Interest};
+use super::bench::Bench;
+use super::connection::{Connection, End, Interest};
 use super::gather::prepare;
+use crate::record::{RecordOpener, RecordSealer};
 use crate::windows::WindowTable;
 use crate::{ClientId, Error, Result, Waker, WindowId};
 
@@ -74,8 +76,15 @@ struct Shared {
     system_calls: AtomicU64,
 }
 
+/// A connection to serve, with what protects it.
+struct Adopted {
+    stream: TcpStream,
+    client: ClientId,
+    records: Option<(RecordSealer, RecordOpener)>,
+}
+
 enum Command {
-    Adopt(TcpStream, ClientId),
+    Adopt(Box<Adopted>),
     Disconnect(ClientId),
 }
 
@@ -133,9 +142,18 @@ impl Agent {
         start().map_err(|source| Error::os("start the agent thread", source))
     }
 
-    /// Serves an authenticated connection from here on.
-    pub(crate) fn adopt(&self, stream: TcpStream, client: ClientId) {
-        self.command(Command::Adopt(stream, client));
+    /// Serves an authenticated connection from here on; `records` protect what goes over it.
+    pub(crate) fn adopt(
+        &self,
+        stream: TcpStream,
+        client: ClientId,
+        records: Option<(RecordSealer, RecordOpener)>,
+    ) {
+        self.command(Command::Adopt(Box::new(Adopted {
+            stream,
+            client,
+            records,
+        })));
     }
 
     /// Closes every connection of `client` that was adopted before.
@@ -294,6 +312,10 @@ impl Service<'_> {
             End::Protocol(what) => {
                 tracing::warn!(?client, what, "data connection broke the protocol")
             }
+            End::Record(error) => {
+                let peer = served.connection.stream.peer_addr().ok();
+                tracing::warn!(?client, ?peer, %error, "data connection ended: somebody or something changes its bytes");
+            }
             End::Os(error) => tracing::debug!(?client, %error, "data connection broke"),
         }
         self.unsaid.push(client);
@@ -316,7 +338,7 @@ impl Service<'_> {
         );
         for command in commands {
             match command {
-                Command::Adopt(stream, client) => self.adopt(stream, client),
+                Command::Adopt(adopted) => self.adopt(*adopted),
                 Command::Disconnect(client) => {
                     for index in 0..self.connections.len() {
                         let served = self.connections[index].as_ref();
@@ -330,7 +352,12 @@ impl Service<'_> {
         true
     }
 
-    fn adopt(&mut self, stream: TcpStream, client: ClientId) {
+    fn adopt(&mut self, adopted: Adopted) {
+        let Adopted {
+            stream,
+            client,
+            records,
+        } = adopted;
         let free = self.connections.iter().position(Option::is_none);
         let index = free.unwrap_or(self.connections.len());
         let watched = prepare(&stream, CLIENT_SILENCE).and_then(|()| {
@@ -354,7 +381,7 @@ impl Service<'_> {
         if free.is_none() {
             self.connections.push(None);
         }
-        let connection = Connection::new(stream, client);
+        let connection = Connection::new(stream, client, records);
         self.live += 1;
         self.connections[index] = Some(Box::new(Served {
             connection,

@@ -1,61 +1,41 @@
 //! A client's end of a `tcp` data connection.
 //!
 //! Posting fills a slot of a fixed ring; [`Endpoint::flush`] sends every new slot's header
-//! and payload with one `sendmsg`; [`Endpoint::poll`] receives every response that is there
-//! with one `recvmsg`, straight into the landings. A landing that was revoked is replaced by
+//! and payload with one `sendmsg`; [`Endpoint::poll`] receives every response that is there with
+//! one `recvmsg`: straight into the landings, or, where the connection is protected, through a
+//! buffer in which each record's tag is checked first. A landing that was revoked is replaced by
 //! scratch in the next receive list, and bytes land only inside `poll`, so nothing can land
-//! after [`Endpoint::revoke_landing`] returned.
-//!
-//! Slots, by position: `first..sending` are owed a response, `sending..next` wait to be
-//! sent, all of `first..next` are outstanding. Nothing is allocated per verb.
+//! after [`Endpoint::revoke_landing`] returned. Nothing is allocated per verb.
+
+mod plain;
+mod ring;
+mod sealed;
 
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::gather::{Gather, Patience, prepare};
-use super::wire::{REQUEST_BYTES, RESPONSE_BYTES, Request, Response, Verb};
+use super::gather::prepare;
+use super::outbox::Sent;
+use super::wire::{Request, Verb};
+use crate::record::{RecordError, RecordOpener, RecordSealer};
 use crate::{
     Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, MESSAGE_BYTES_MAX, QUEUE_DEPTH,
     QueueFull, RemoteWindow, Result, Status, Time, Token,
 };
-
-/// Where the bytes of a revoked landing go.
-const SCRATCH_BYTES: usize = 16 * 1024;
+use plain::Plain;
+use ring::{Ring, Slot};
+use sealed::Sealed;
 
 /// How often an endpoint that is owed nothing looks whether its connection still stands.
 const IDLE_CHECK: Duration = Duration::from_millis(1);
 
-/// One outstanding verb.
-struct Slot {
-    request: Request,
-    token: Token,
-    /// WRITE: the caller's bytes. SEND uses `message`.
-    source: *const u8,
-    /// READ: where the bytes go; null once it is revoked.
-    landing: *mut u8,
-    /// SEND: header and a copy, so that the caller's slice is free at once and both are one
-    /// range to send. Keeps its capacity.
-    message: Vec<u8>,
-}
-
 /// A data connection over TCP.
 pub(crate) struct TcpEndpoint {
     stream: TcpStream,
-    slots: Box<[Slot]>,
-    /// Encoded headers, apart from the slots so that neighbours are one range to send.
-    headers: Box<[[u8; REQUEST_BYTES]]>,
-    trailers: Box<[[u8; RESPONSE_BYTES]]>,
-    scratch: Box<[u8; SCRATCH_BYTES]>,
-    list: Gather,
-    first: u64,
-    sending: u64,
-    next: u64,
-    /// Bytes of slot `sending` that are sent.
-    sent_bytes: usize,
-    /// Bytes of slot `first`'s response that have arrived.
-    received_bytes: usize,
+    ring: Ring,
+    path: Path,
     /// The socket took less than was offered: progress also waits for it to become writable.
     blocked: bool,
     /// Readable when the socket is readable or writable; made when a send first blocks.
@@ -67,37 +47,41 @@ pub(crate) struct TcpEndpoint {
     system_calls: u64,
 }
 
+/// How verbs get to the socket and back.
+enum Path {
+    Plain(Plain),
+    Sealed(Box<Sealed>),
+}
+
+/// Why what came leaves the connection of no more use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Broken {
+    Record(RecordError),
+    Protocol,
+}
+
 // SAFETY: the raw pointers in slots belong to posted verbs; `post_read` and `post_write` demand
 // that they stay valid until completion, whichever thread polls.
 unsafe impl Send for TcpEndpoint {}
 
 impl TcpEndpoint {
-    /// Takes over a connection whose handshake is done.
+    /// Takes over a connection whose handshake is done; `records` protect what goes over it.
     ///
     /// # Errors
     /// `Os` when the socket refuses its options.
-    pub(crate) fn new(stream: TcpStream) -> Result<Self> {
+    pub(crate) fn new(
+        stream: TcpStream,
+        records: Option<(RecordSealer, RecordOpener)>,
+    ) -> Result<Self> {
         prepare(&stream, FAILURE_TIMEOUT)
             .map_err(|source| Error::os("set options of a data connection", source))?;
-        let slot = || Slot {
-            request: request(Verb::Read, 0),
-            token: 0,
-            source: std::ptr::null(),
-            landing: std::ptr::null_mut(),
-            message: Vec::new(),
-        };
         Ok(Self {
             stream,
-            slots: (0..QUEUE_DEPTH).map(|_| slot()).collect(),
-            headers: vec![[0; REQUEST_BYTES]; QUEUE_DEPTH].into(),
-            trailers: vec![[0; RESPONSE_BYTES]; QUEUE_DEPTH].into(),
-            scratch: Box::new([0; SCRATCH_BYTES]),
-            list: Gather::new(),
-            first: 0,
-            sending: 0,
-            next: 0,
-            sent_bytes: 0,
-            received_bytes: 0,
+            ring: Ring::new(),
+            path: match records {
+                None => Path::Plain(Plain::new()),
+                Some(records) => Path::Sealed(Box::new(Sealed::new(records))),
+            },
             blocked: false,
             both_ways: None,
             heard_at: None,
@@ -126,16 +110,10 @@ impl TcpEndpoint {
         if self.outstanding() == QUEUE_DEPTH {
             return Err(QueueFull);
         }
-        if self.first == self.next {
+        if self.outstanding() == 0 {
             self.heard_at = None;
         }
-        let index = index(self.next);
-        self.headers[index] = request.encode();
-        let slot = &mut self.slots[index];
-        slot.request = request;
-        slot.token = token;
-        fill(slot);
-        self.next += 1;
+        fill(self.ring.push(request, token));
         Ok(())
     }
 
@@ -143,23 +121,22 @@ impl TcpEndpoint {
     fn send(&mut self, queue: &mut CompletionQueue) {
         let resumed = self.blocked;
         self.blocked = false;
-        while self.sending != self.next {
-            self.list_requests();
+        while self.has_unsent() {
             self.system_calls += 1;
-            // SAFETY: headers and messages are ours, sources valid by the contract of `post_write`.
-            match unsafe { self.list.send(self.stream.as_raw_fd()) } {
-                Ok(bytes) => {
-                    if resumed {
-                        // The peer's kernel made room: it is alive and takes our bytes.
-                        self.heard_at = None;
-                    }
-                    self.blocked = bytes < self.list.bytes();
-                    self.advance_sent(bytes);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.blocked = true,
+            let sent = match &mut self.path {
+                Path::Plain(plain) => plain.send(&mut self.ring, &self.stream),
+                Path::Sealed(sealed) => sealed.send(&mut self.ring, &self.stream),
+            };
+            let sent = match sent {
+                Ok(sent) => sent,
                 Err(error) => return self.fail(status_of(&error), queue),
+            };
+            if resumed && sent != (Sent::Part { any: false }) {
+                // The peer's kernel made room: it is alive and takes our bytes.
+                self.heard_at = None;
             }
-            if self.blocked {
+            if sent != Sent::All {
+                self.blocked = true;
                 if let Err(error) = self.watch_both_ways() {
                     tracing::warn!(%error, "watch a full data connection");
                     self.fail(Status::Disconnected, queue);
@@ -169,41 +146,12 @@ impl TcpEndpoint {
         }
     }
 
-    fn list_requests(&mut self) {
-        self.list.clear();
-        let mut done = self.sent_bytes;
-        for position in self.sending..self.next {
-            if self.list.is_short_of(2) {
-                break;
-            }
-            let slot = &self.slots[index(position)];
-            if slot.request.verb == Verb::Send {
-                let rest = &slot.message[done..];
-                self.list.push(rest.as_ptr(), rest.len());
-                done = 0;
-                continue;
-            }
-            let header = &self.headers[index(position)];
-            let skipped = done.min(REQUEST_BYTES);
-            self.list
-                .push(header[skipped..].as_ptr(), REQUEST_BYTES - skipped);
-            done -= skipped;
-            self.list
-                .push(slot.source.wrapping_add(done), slot.payload_bytes() - done);
-            done = 0;
-        }
-    }
-
-    fn advance_sent(&mut self, bytes: usize) {
-        self.sent_bytes += bytes;
-        while self.sending != self.next {
-            let whole = REQUEST_BYTES + self.slots[index(self.sending)].payload_bytes();
-            if self.sent_bytes < whole {
-                break;
-            }
-            self.sent_bytes -= whole;
-            self.sending += 1;
-        }
+    fn has_unsent(&self) -> bool {
+        let is_boxed = match &self.path {
+            Path::Plain(_) => false,
+            Path::Sealed(sealed) => sealed.has_unsent(),
+        };
+        is_boxed || self.ring.sending != self.ring.next
     }
 
     /// Makes the descriptor that tells when a full socket takes or gives bytes again.
@@ -242,80 +190,36 @@ impl TcpEndpoint {
 
     /// Receives responses until the socket is empty or nothing is owed.
     fn receive(&mut self, queue: &mut CompletionQueue) {
-        while self.first != self.sending {
-            self.list_responses();
+        while self.ring.is_owed() {
             self.system_calls += 1;
-            // SAFETY: trailers and scratch are ours; landings are valid by the contract of `post_read`.
-            match unsafe { self.list.receive(self.stream.as_raw_fd(), Patience::None) } {
-                Ok(0) => return self.fail(Status::Disconnected, queue),
-                Ok(bytes) => {
-                    self.heard_at = None;
-                    if !self.advance_received(bytes, queue) {
-                        return self.fail(Status::Protocol, queue);
-                    }
-                    if bytes < self.list.bytes() {
-                        return;
-                    }
-                }
+            let received = match &mut self.path {
+                Path::Plain(plain) => plain
+                    .receive(&self.ring, &self.stream)
+                    .map(|bytes| (bytes, !plain.asked_for_more(bytes))),
+                Path::Sealed(sealed) => sealed.receive(&self.stream),
+            };
+            let (bytes, is_more) = match received {
+                Ok((0, _)) => return self.fail(Status::Disconnected, queue),
+                Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return self.fail(status_of(&error), queue),
-            }
-        }
-    }
-
-    fn list_responses(&mut self) {
-        self.list.clear();
-        let mut done = self.received_bytes;
-        for position in self.first..self.sending {
-            if self.list.is_short_of(2) {
-                break;
-            }
-            let slot = &self.slots[index(position)];
-            let answer = slot.request.answer_bytes() as usize;
-            let missing = answer.saturating_sub(done);
-            if slot.landing.is_null() {
-                self.list
-                    .push(self.scratch.as_mut_ptr(), missing.min(SCRATCH_BYTES));
-                if missing > SCRATCH_BYTES {
-                    break;
+            };
+            self.heard_at = None;
+            let taken = match &mut self.path {
+                Path::Plain(plain) => plain.advance_received(bytes, &mut self.ring, queue),
+                Path::Sealed(sealed) => sealed.open(&mut self.ring, queue),
+            };
+            match taken {
+                Ok(()) if is_more => {}
+                Ok(()) => return,
+                Err(Broken::Protocol) => return self.fail(Status::Protocol, queue),
+                Err(Broken::Record(error)) => {
+                    let peer = self.stream.peer_addr().ok();
+                    tracing::warn!(?peer, %error, "data connection ended: somebody or something changes its bytes");
+                    return self.fail(Status::Forged, queue);
                 }
-            } else {
-                self.list
-                    .push(slot.landing.wrapping_add(done.min(answer)), missing);
             }
-            let trailer_done = done.saturating_sub(answer);
-            let trailer = &mut self.trailers[index(position)][trailer_done..];
-            self.list.push(trailer.as_mut_ptr(), trailer.len());
-            done = 0;
         }
-    }
-
-    /// Completes what `bytes` more received bytes complete. False: the peer broke the protocol.
-    fn advance_received(&mut self, bytes: usize, queue: &mut CompletionQueue) -> bool {
-        self.received_bytes += bytes;
-        while self.first != self.sending {
-            let slot = &mut self.slots[index(self.first)];
-            let answer = slot.request.answer_bytes();
-            let whole = answer as usize + RESPONSE_BYTES;
-            if self.received_bytes < whole {
-                break;
-            }
-            match Response::decode(&self.trailers[index(self.first)]) {
-                Ok(response) if response.len_bytes == answer => {
-                    let (status, value) = (response.status, response.value);
-                    queue.push(Completion {
-                        token: slot.token,
-                        status,
-                        value,
-                    });
-                }
-                Ok(_) | Err(_) => return false,
-            }
-            slot.landing = std::ptr::null_mut();
-            self.received_bytes -= whole;
-            self.first += 1;
-        }
-        true
     }
 
     /// Looks at the socket of an endpoint that is owed nothing, now and then.
@@ -335,16 +239,7 @@ impl TcpEndpoint {
 
     /// Ends the connection: everything outstanding completes with `status`.
     fn fail(&mut self, status: Status, queue: &mut CompletionQueue) {
-        for position in self.first..self.next {
-            let token = self.slots[index(position)].token;
-            queue.push(Completion {
-                token,
-                status,
-                value: 0,
-            });
-        }
-        self.first = self.next;
-        self.sending = self.next;
+        self.ring.fail(status, queue);
         self.blocked = false;
         self.dead = Some(status);
         if let Err(error) = self.stream.shutdown(std::net::Shutdown::Both) {
@@ -397,7 +292,7 @@ impl Endpoint for TcpEndpoint {
             message.len()
         );
         let len_bytes = u32::try_from(message.len()).expect("MESSAGE_BYTES_MAX is small");
-        self.post(request(Verb::Send, len_bytes), token, queue, |slot| {
+        self.post(Request::new(Verb::Send, len_bytes), token, queue, |slot| {
             slot.message.clear();
             slot.message.extend_from_slice(&slot.request.encode());
             slot.message.extend_from_slice(message);
@@ -456,12 +351,12 @@ impl Endpoint for TcpEndpoint {
         if self.dead.is_some() {
             return;
         }
-        if self.first == self.next {
+        if self.outstanding() == 0 {
             return self.look(now, queue);
         }
         self.send(queue);
         self.receive(queue);
-        if self.first == self.next {
+        if self.outstanding() == 0 {
             return;
         }
         // Received first: a client that was itself stopped finds the answers, not the silence.
@@ -472,16 +367,11 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn revoke_landing(&mut self, token: Token) {
-        for position in self.first..self.next {
-            let slot = &mut self.slots[index(position)];
-            if slot.token == token {
-                slot.landing = std::ptr::null_mut();
-            }
-        }
+        self.ring.revoke_landing(token);
     }
 
     fn outstanding(&self) -> usize {
-        usize::try_from(self.next - self.first).expect("at most QUEUE_DEPTH")
+        self.ring.outstanding()
     }
 
     fn is_dead(&self) -> bool {
@@ -502,31 +392,6 @@ impl Endpoint for TcpEndpoint {
     }
 }
 
-impl Slot {
-    fn payload_bytes(&self) -> usize {
-        self.request.payload_bytes() as usize
-    }
-}
-
-#[inline]
-fn index(position: u64) -> usize {
-    const { assert!(QUEUE_DEPTH.is_power_of_two()) };
-    (position % QUEUE_DEPTH as u64) as usize
-}
-
-fn request(verb: Verb, len_bytes: u32) -> Request {
-    Request {
-        verb,
-        len_bytes,
-        window: 0,
-        immediate: None,
-        generation: 0,
-        offset: 0,
-        operand: 0,
-        swap: 0,
-    }
-}
-
 /// A request on a window. A length that the wire cannot hold becomes one that every host
 /// refuses as out of bounds, so that it still completes in its turn.
 fn ranged(verb: Verb, window: &RemoteWindow, offset: u64, len_bytes: usize) -> Request {
@@ -538,7 +403,7 @@ fn ranged(verb: Verb, window: &RemoteWindow, offset: u64, len_bytes: usize) -> R
         window: window.descriptor.id.0,
         generation: window.descriptor.generation.0,
         offset,
-        ..request(verb, len_bytes)
+        ..Request::new(verb, len_bytes)
     }
 }
 

@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 use super::agent::{Agent, AgentEvent};
 use super::endpoint::TcpEndpoint;
 use crate::memory::{Region, RegionOptions};
+use crate::noise::{Initiator, Responder};
+use crate::record::{DATA_RECORDS, RecordOpener, RecordSealer};
 use crate::windows::WindowTable;
 use crate::{
-    ClientId, Completion, CompletionQueue, Endpoint, RemoteWindow, Rights, Status, Time, Waker,
-    wait,
+    ClientId, ClusterKey, Completion, CompletionQueue, Endpoint, RemoteWindow, Rights, Status,
+    Time, Waker, WireProtection, wait,
 };
 
 mod peers;
 mod revocation;
 mod streams;
+mod tampering;
 mod verbs;
 
 const CLIENT: ClientId = ClientId(7);
@@ -28,19 +31,41 @@ fn sockets() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
+type Records = Option<(RecordSealer, RecordOpener)>;
+
+/// Of a client and of a host whose handshake is done.
+fn records(protection: WireProtection) -> (Records, Records) {
+    let key = ClusterKey::from_hex(&"5a".repeat(32)).unwrap();
+    let (initiator, first) = Initiator::start(&key);
+    let (responder, answer, _) = Responder::answer(&key, &first).unwrap();
+    let (ours, theirs) = (initiator.finish(&answer).unwrap(), responder.transport());
+    (
+        ours.records(DATA_RECORDS, protection),
+        theirs.records(DATA_RECORDS, protection),
+    )
+}
+
 /// A host without its control side.
 struct Rig {
+    /// Of the connections of `client`.
+    protection: WireProtection,
     table: Arc<WindowTable>,
     agent: Agent,
     events: Receiver<AgentEvent>,
 }
 
 impl Rig {
+    /// Whose connections are not protected.
     fn new(queue: usize) -> Self {
+        Self::with(queue, WireProtection::Plain)
+    }
+
+    fn with(queue: usize, protection: WireProtection) -> Self {
         let table = Arc::new(WindowTable::new());
         let (outbox, events) = sync_channel(queue);
         let agent = Agent::spawn(Arc::clone(&table), outbox, Waker::new().unwrap()).unwrap();
         Self {
+            protection,
             table,
             agent,
             events,
@@ -59,9 +84,14 @@ impl Rig {
     }
 
     fn client(&self) -> Client {
+        self.client_of(CLIENT)
+    }
+
+    fn client_of(&self, id: ClientId) -> Client {
         let (ours, theirs) = sockets();
-        self.agent.adopt(theirs, CLIENT);
-        Client::new(ours)
+        let (our_records, their_records) = records(self.protection);
+        self.agent.adopt(theirs, id, their_records);
+        Client::with(ours, our_records)
     }
 }
 
@@ -72,8 +102,12 @@ struct Client {
 
 impl Client {
     fn new(stream: TcpStream) -> Self {
+        Self::with(stream, None)
+    }
+
+    fn with(stream: TcpStream, records: Records) -> Self {
         Self {
-            endpoint: TcpEndpoint::new(stream).unwrap(),
+            endpoint: TcpEndpoint::new(stream, records).unwrap(),
             queue: CompletionQueue::default(),
         }
     }

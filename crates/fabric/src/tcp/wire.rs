@@ -66,6 +66,20 @@ pub(crate) struct Response {
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 impl Request {
+    /// One on no window.
+    pub(crate) fn new(verb: Verb, len_bytes: u32) -> Self {
+        Self {
+            verb,
+            len_bytes,
+            window: 0,
+            immediate: None,
+            generation: 0,
+            offset: 0,
+            operand: 0,
+            swap: 0,
+        }
+    }
+
     /// Bytes that follow the header.
     pub(crate) fn payload_bytes(&self) -> u32 {
         match self.verb {

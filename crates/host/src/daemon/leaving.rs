@@ -1,12 +1,14 @@
 //! How a host leaves: drained, or with another process in its place that has its slabs.
 //!
-//! A handover is the ledger's book and the memfds of all lent slabs. Nothing is stopped for it:
-//! the process is replaced at once (exec) or ends, whatever was under way to it fails at its
+//! A handover is the ledger's book and the memfds of all lent slabs. Who holds some is told first,
+//! so that it waits for them and rebuilds nothing (decision 57). Nothing is stopped for it:
+//! then the process is replaced (exec) or ends, whatever was under way to it fails at its
 //! client as it would if the connection broke, and what was acknowledged is in the memory that
 //! is handed over. Mappings of clients stay as they are.
 //!
 //! Invariant: the windows of the next process have the names that those of this one had.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -47,6 +49,8 @@ pub struct Inheritance {
 pub(super) struct Leaving {
     /// Whether another process is wanted in its place.
     pub upgrade: Arc<AtomicBool>,
+    /// While clients are told of it.
+    farewell: Option<Farewell>,
     /// Whether to leave everything as it is when told to stop.
     pub keeps: bool,
     /// Whether to end once drained.
@@ -55,6 +59,20 @@ pub(super) struct Leaving {
     pub is_told: bool,
     drained_at: Option<Time>,
 }
+
+/// Clients are told that another process is about to take this one's place.
+struct Farewell {
+    until: Time,
+    /// Holders of slabs that have not said that they wait for it.
+    unanswered: BTreeSet<u128>,
+}
+
+/// How long clients have to say that they wait: those that do not lose a rebuild, no more.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long they are to wait. Replacing a process takes a fraction of a second; meanwhile they
+/// acknowledge no write of what it holds.
+const RETURN: Duration = Duration::from_secs(5);
 
 /// How long a drained host that is to stop waits until somebody has asked how it is.
 const TELL: Duration = Duration::from_secs(5);
@@ -120,6 +138,53 @@ impl Daemon {
             .get(&client)
             .and_then(|peer| self.sessions.get(peer));
         session.map_or(0, |session| session.version)
+    }
+
+    /// Tells who holds slabs that they will be here again soon, once; whether all know it, so that
+    /// the connections may end.
+    pub(super) fn has_bidden_farewell(&mut self) -> bool {
+        let now = (self.clock)();
+        if self.leaving.farewell.is_none() {
+            let hands_over = Reply::HandsOver {
+                back_within_ms: u32::try_from(RETURN.as_millis()).expect("a few seconds"),
+            };
+            let holders = self.ledger.clients().filter(|(_, lease)| lease.slabs > 0);
+            let holders = holders.map(|(id, _)| id);
+            let told: BTreeSet<u128> = holders
+                .filter(|&client| self.version(client) >= hands_over.since())
+                .collect();
+            for &client in &told {
+                self.send(client, &hands_over);
+            }
+            self.leaving.farewell = Some(Farewell {
+                until: now.after(FAREWELL),
+                unanswered: told,
+            });
+        }
+        let farewell = self.leaving.farewell.as_mut().expect("begun above");
+        farewell
+            .unanswered
+            .retain(|client| self.peers.contains_key(client));
+        let is_over = farewell.unanswered.is_empty() || now >= farewell.until;
+        if is_over {
+            self.leaving.farewell = None;
+        }
+        is_over
+    }
+
+    /// A client waits for the process after this one.
+    pub(super) fn on_awaited(&mut self, client: u128) {
+        if let Some(farewell) = &mut self.leaving.farewell {
+            farewell.unanswered.remove(&client);
+        }
+    }
+
+    /// When clients that have not answered are no longer waited for.
+    pub(super) fn farewell_until(&self) -> Option<Time> {
+        self.leaving
+            .farewell
+            .as_ref()
+            .map(|farewell| farewell.until)
     }
 
     /// Whether it is drained, was to end then, and has told so.

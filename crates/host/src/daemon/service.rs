@@ -274,6 +274,7 @@ impl Daemon {
                 let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);
                 self.send(client, &Reply::Held { skip, slabs });
             }
+            Request::Awaits => self.on_awaited(client),
             Request::Upgrade => {
                 self.leaving.upgrade.store(true, Ordering::Relaxed);
                 self.tell_status(client);

@@ -9,6 +9,7 @@ use cenote_pool::control::FillResult;
 
 use super::gather::{Gather, Progress, Run};
 use super::sources::{Sources, Unusable};
+use super::together::Reach;
 use super::{IDLE, Job};
 use crate::daemon::Outcome;
 
@@ -38,9 +39,14 @@ struct Current {
 
 impl Filler {
     /// Of the host `name`; reaches other hosts as `client`.
-    pub(crate) fn new(connector: Box<dyn Connector>, client: ClientId, name: &str) -> Self {
+    pub(crate) fn new(
+        connector: Box<dyn Connector>,
+        reach: Reach,
+        client: ClientId,
+        name: &str,
+    ) -> Self {
         Self {
-            sources: Sources::new(connector, client, name),
+            sources: Sources::new(connector, reach, client, name),
             gather: Gather::new(),
             current: None,
         }
@@ -80,11 +86,14 @@ impl Filler {
         if !self.gather.begin(&current.job.fill) {
             return Err(FillResult::Bad);
         }
-        for source in &current.job.fill.sources {
+        let sources = &current.job.fill.sources;
+        let addresses: Vec<&str> = sources.iter().map(|source| &*source.address).collect();
+        let opened = self.sources.open(&addresses, now);
+        for (source, host) in sources.iter().zip(opened) {
             let failed = |Unusable| FillResult::SourceFailed {
                 split: source.split,
             };
-            let host = self.sources.open(&source.address).map_err(failed)?;
+            let host = host.map_err(failed)?;
             let window = self.sources.host(host).window(source.window);
             current.attaching.push((host, window.map_err(failed)?));
         }
@@ -141,6 +150,8 @@ fn attach(current: &mut Current, hosts: &mut Sources, now: Time) -> Result<bool,
     if !current.sources.is_empty() {
         return Ok(true);
     }
+    let is_late = now >= current.attach_by;
+    let mut silent = None;
     for ((host, window), source) in current
         .attaching
         .iter_mut()
@@ -154,10 +165,16 @@ fn attach(current: &mut Current, hosts: &mut Sources, now: Time) -> Result<bool,
             .host(*host)
             .attached(source.window)
             .map_err(|Unusable| failed)?;
-        if window.is_none() && now >= current.attach_by {
-            tracing::warn!(address = source.address, "a source of a fill is silent");
-            return Err(failed);
+        if window.is_none() && is_late {
+            // All of them: the next fill does not wait for the others again.
+            if !hosts.is_silent(*host, now) {
+                hosts.give_up(*host, now);
+            }
+            silent.get_or_insert(failed);
         }
+    }
+    if let Some(failed) = silent {
+        return Err(failed);
     }
     let attached = |(host, window): &(usize, Option<RemoteWindow>)| Some((*host, window.clone()?));
     let Some(all) = current.attaching.iter().map(attached).collect() else {

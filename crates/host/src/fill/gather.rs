@@ -13,7 +13,7 @@ use super::Fill;
 use super::compared;
 use super::direct::{self, Failed};
 use super::landings::Landings;
-use super::sources::{Sources, Unusable};
+use super::sources::Sources;
 
 /// Bytes of one source that land in one slot. Eight of them and the result fit a second-level
 /// cache of 256 KiB.
@@ -101,7 +101,7 @@ impl Gather {
         if !run.compares() && direct::reaches(run.sources) {
             return Some(self.fill_directly(run, hosts, now));
         }
-        if let Err(end) = run.equip(hosts) {
+        if let Err(end) = run.equip(hosts, now) {
             return Some(end);
         }
         let slots = SLOTS * run.sources.len();
@@ -257,12 +257,12 @@ impl Run<'_> {
     }
 
     /// Opens the connections that its verbs go over.
-    fn equip(&self, hosts: &mut Sources) -> Result<(), FillResult> {
-        for (index, (host, _)) in self.sources.iter().enumerate() {
-            let equipped = hosts.host(*host).equip();
-            equipped.map_err(|Unusable| self.source_failed(index))?;
-        }
-        Ok(())
+    fn equip(&self, hosts: &mut Sources, now: Time) -> Result<(), FillResult> {
+        let all: Vec<usize> = self.sources.iter().map(|(host, _)| *host).collect();
+        hosts.equip(&all, now).map_err(|failed| {
+            let index = all.iter().position(|&host| host == failed);
+            self.source_failed(index.expect("one of them"))
+        })
     }
 
     fn source_failed(&self, index: usize) -> FillResult {

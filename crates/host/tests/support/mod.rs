@@ -69,6 +69,7 @@ impl Lab {
             lock_memory: LockMemory::Never,
             clients_max: 16,
             headroom: None,
+            page_traffic: cenote_fabric::WireProtection::default(),
         }
     }
 

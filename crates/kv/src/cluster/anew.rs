@@ -1,10 +1,14 @@
-//! Beginning lost partitions anew: a view that nobody of the group would ask for, since it takes a loss
-//! for granted. An operator does.
+//! Views that nobody of a group would ask for, since they take a loss for granted. An operator does.
+//!
+//! A process that is not registered may live, cut off from etcd: only whoever can see that it has ended may say
+//! that what it has is lost. Then what is lost begins anew, empty; all of the group, if nobody is left of it.
 
 use bytes::BytesMut;
 
 use super::config::{DocumentError, NodeState, Place, Registration};
-use super::etcd::{Etcd, Swap};
+use super::etcd::{Entry, Etcd, Swap};
+use super::seeding::raised;
+use super::store::Store;
 use crate::group::process::Process;
 use crate::group::view::View;
 use crate::group::wire::{decode_view, encode_view};
@@ -12,7 +16,7 @@ use crate::group::wire::{decode_view, encode_view};
 /// What came of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Anew {
-    /// The group has lost nothing, or has no view.
+    /// The group has lost nothing, or never began.
     Nothing,
     /// A node has this partition now, empty.
     Begun {
@@ -21,75 +25,245 @@ pub enum Anew {
         /// Who has it.
         process: Process,
     },
-    /// Every node that runs and is not drained has a place in the group already.
+    /// Nobody was left of the group: it has begun anew with these processes, data first.
+    AllBegun(Vec<Process>),
+    /// These processes count as ended: what only they had is lost.
+    GivenUp(Vec<Process>),
+    /// Etcd had lost the group's view: it has it again, by the word of those who are left.
+    Restored(u32),
+    /// This process is not registered, but others hear it.
+    Lives(Process),
+    /// Not enough nodes that run and are not drained, and have no place in the group already.
     NoNode,
     /// What is left of the group is on its way to other nodes, or still depends on what was lost.
     NotCalm,
 }
 
+/// What an operator's command knows besides what etcd has.
+pub struct Sight<'a> {
+    /// Nodes of the group's slots by the plan, data first.
+    pub homes: &'a [u32],
+    /// The latest view of the group that any node has.
+    pub latest: Option<View>,
+    /// A view of the group's shape in which nobody has anything.
+    pub nothing: View,
+    /// Whether any node hears a process.
+    pub is_heard: &'a dyn Fn(Process) -> bool,
+}
+
 impl Place {
-    /// Has a node begin the first lost partition of a group anew, empty: the one of the plan (`homes`, nodes of
-    /// the group's slots, data first) where it has no other place in the group.
+    /// Takes one step towards a group in which nothing is lost.
     ///
     /// # Errors
     /// See [`DocumentError`].
     pub fn begin_anew(
         &self,
-        etcd: &Etcd,
+        store: &impl Store,
         group: usize,
-        homes: &[u32],
+        sight: &Sight<'_>,
     ) -> Result<Anew, DocumentError> {
         let key = self.view(group);
-        let mut found = etcd.read(&key)?;
+        let mut found = store.read(&key)?;
         loop {
-            let Some(entry) = found else {
-                return Ok(Anew::Nothing);
+            let (revision, step) = match &found {
+                Some(entry) => (entry.mod_revision, self.step(store, entry, sight)?),
+                None => match &sight.latest {
+                    Some(view) => (0, restore(view)),
+                    // Its view was lost with etcd's data, and then all of its processes were.
+                    None if store.read(&self.seed())?.is_some() => {
+                        let spares = spares(&self.registered(store)?, None);
+                        (0, all_anew(&sight.nothing, &spares, sight.homes))
+                    }
+                    None => return Ok(Anew::Nothing),
+                },
             };
-            let malformed = |why: String| DocumentError::Malformed {
-                key: key.clone(),
-                why,
-            };
-            let view =
-                decode_view(entry.value.into()).map_err(|error| malformed(error.to_string()))?;
-            if view.lost() == 0 {
-                return Ok(Anew::Nothing);
-            }
-            let partition = view.lost().trailing_zeros() as usize;
-            let spares = self.spares(etcd, &view)?;
-            let of_plan = |process: &&Process| homes.get(partition) == Some(&process.node);
-            let spare = spares.iter().find(of_plan).or(spares.first()).copied();
-            let Some(process) = spare else {
-                return Ok(Anew::NoNode);
-            };
-            let Some(next) = view.with_anew(partition, process) else {
-                return Ok(Anew::NotCalm);
+            let (done, next) = match step {
+                Step::None(why) => return Ok(why),
+                Step::To(done, next) => (done, next),
             };
             let mut bytes = BytesMut::new();
             encode_view(&next, &mut bytes);
-            match etcd.swap(&key, entry.mod_revision, &bytes, None)? {
-                Swap::Done(_) => return Ok(Anew::Begun { partition, process }),
+            match store.swap(&key, revision, &bytes, None)? {
+                Swap::Done(_) => return Ok(done),
                 Swap::Changed(other) => found = other,
             }
         }
     }
 
-    /// Processes that may take a place in a group.
-    fn spares(&self, etcd: &Etcd, view: &View) -> Result<Vec<Process>, DocumentError> {
-        let inside = view.processes();
-        let mut spares = Vec::new();
-        for entry in etcd.list(&self.nodes())?.entries {
+    /// Processes that are registered, of nodes with these names.
+    ///
+    /// # Errors
+    /// See [`DocumentError`].
+    pub fn processes_of(&self, etcd: &Etcd, names: &[&str]) -> Result<Vec<Process>, DocumentError> {
+        let numbers = self.numbers(etcd)?;
+        let is_one = |process: &Process| {
+            let mut all = numbers.iter();
+            let name = all.find(|(node, _)| node.0 == process.node);
+            name.is_some_and(|(_, name)| names.contains(&name.as_str()))
+        };
+        let registered = self.registered(etcd)?.into_iter();
+        let processes = registered.map(|(process, _)| process);
+        Ok(processes.filter(is_one).collect())
+    }
+
+    /// Forgets the views of groups of which every process has ended, as whoever ended them knows: these groups
+    /// begin again when their nodes run.
+    ///
+    /// # Errors
+    /// See [`DocumentError`].
+    pub fn forget_ended(&self, etcd: &Etcd, ended: &[Process]) -> Result<(), DocumentError> {
+        let views = self.read_views(etcd)?;
+        let mut left = views.len();
+        for (group, view) in &views {
+            if view
+                .processes()
+                .iter()
+                .all(|process| ended.contains(process))
+            {
+                etcd.delete(&self.view(*group))?;
+                left -= 1;
+            }
+        }
+        if left == 0 && !views.is_empty() {
+            etcd.delete(&self.seed())?;
+        }
+        Ok(())
+    }
+
+    /// The view that is to follow the one of an entry.
+    fn step(
+        &self,
+        store: &impl Store,
+        entry: &Entry,
+        sight: &Sight<'_>,
+    ) -> Result<Step, DocumentError> {
+        let view =
+            decode_view(entry.value.clone().into()).map_err(|error| DocumentError::Malformed {
+                key: entry.key.clone(),
+                why: error.to_string(),
+            })?;
+        let registered = self.registered(store)?;
+        let is_there = |process: &Process| registered.iter().any(|(there, _)| there == process);
+        let (left, gone): (Vec<Process>, Vec<Process>) =
+            view.processes().into_iter().partition(is_there);
+        let after = view.without(|process| gone.contains(&process));
+        let is_losing = |after: &View| after.lost() != view.lost();
+        if let Some(next) = after.filter(is_losing) {
+            if let Some(process) = gone.iter().find(|process| (sight.is_heard)(**process)) {
+                return Ok(Step::None(Anew::Lives(*process)));
+            }
+            if !left.is_empty() {
+                return Ok(Step::To(Anew::GivenUp(gone), next));
+            }
+        }
+        if left.is_empty() {
+            return Ok(all_anew(&view, &spares(&registered, None), sight.homes));
+        }
+        if view.lost() == 0 {
+            return Ok(Step::None(Anew::Nothing));
+        }
+        let partition = view.lost().trailing_zeros() as usize;
+        let spares = spares(&registered, Some(&view));
+        let of_plan = |process: &&Process| sight.homes.get(partition) == Some(&process.node);
+        let Some(process) = spares.iter().find(of_plan).or(spares.first()).copied() else {
+            return Ok(Step::None(Anew::NoNode));
+        };
+        Ok(match view.with_anew(partition, process) {
+            Some(next) => Step::To(Anew::Begun { partition, process }, next),
+            None => Step::None(Anew::NotCalm),
+        })
+    }
+
+    /// Processes that run, and whether they take new roles.
+    fn registered(&self, store: &impl Store) -> Result<Vec<(Process, NodeState)>, DocumentError> {
+        let mut all = Vec::new();
+        for entry in store.list(&self.nodes())?.entries {
             let Some(node) = self.node_of(&entry.key) else {
                 continue;
             };
-            let registration = Registration::parse(&entry.key, &entry.value)?;
-            let is_inside = inside.iter().any(|process| process.node == node.0);
-            if registration.state == NodeState::Up && !is_inside {
-                spares.push(Process {
-                    node: node.0,
-                    incarnation: registration.incarnation,
-                });
-            }
+            let found = Registration::parse(&entry.key, &entry.value)?;
+            let process = Process {
+                node: node.0,
+                incarnation: found.incarnation,
+            };
+            all.push((process, found.state));
         }
-        Ok(spares)
+        Ok(all)
+    }
+}
+
+/// What is to be done.
+enum Step {
+    /// Nothing, and why.
+    None(Anew),
+    /// This view is to be agreed on.
+    To(Anew, View),
+}
+
+/// Processes that may take a place in a group and have none in its view.
+fn spares(registered: &[(Process, NodeState)], view: Option<&View>) -> Vec<Process> {
+    let inside = view.map(View::processes).unwrap_or_default();
+    let is_inside = |node: u32| inside.iter().any(|process| process.node == node);
+    registered
+        .iter()
+        .filter(|(process, state)| *state == NodeState::Up && !is_inside(process.node))
+        .map(|(process, _)| *process)
+        .collect()
+}
+
+/// All of a group anew: on the nodes of the plan that are there, and others in place of those that are not.
+fn all_anew(before: &View, spares: &[Process], homes: &[u32]) -> Step {
+    let mut others: Vec<Process> = spares.to_vec();
+    others.retain(|process| !homes.contains(&process.node));
+    let mut others = others.into_iter();
+    let count = before.partitions.len() + before.parities.len();
+    let slots = (0..count).map(|slot| {
+        let home = homes.get(slot);
+        let home = spares.iter().find(|process| Some(&process.node) == home);
+        home.copied().or_else(|| others.next())
+    });
+    let Some(players) = slots.collect::<Option<Vec<Process>>>() else {
+        return Step::None(Anew::NoNode);
+    };
+    let (data, parities) = players.split_at(before.partitions.len());
+    let next = View::beginning(before.number + 1, before.scheme, data, parities);
+    Step::To(Anew::AllBegun(players), next)
+}
+
+/// The view that those who are left of a group have.
+fn restore(latest: &View) -> Step {
+    let view = raised(latest);
+    Step::To(Anew::Restored(view.number), view)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::view::{Parity, Scheme};
+
+    fn process(node: u32, incarnation: u64) -> Process {
+        Process { node, incarnation }
+    }
+
+    #[test]
+    fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() {
+        let before = View::first(
+            Scheme::Coded,
+            &[process(0, 1), process(1, 1)],
+            &[process(2, 1)],
+        );
+        let spares = [process(1, 7), process(2, 8), process(5, 9)];
+        let Step::To(Anew::AllBegun(players), view) = all_anew(&before, &spares, &[0, 1, 2]) else {
+            panic!("there are enough");
+        };
+        assert_eq!(players, [process(5, 9), process(1, 7), process(2, 8)]);
+        assert_eq!((view.number, view.begun), (2, vec![2, 2]));
+        let full = Parity::Full {
+            process: process(2, 8),
+            since: 2,
+        };
+        assert_eq!(view.parities, [full]);
+        let few = all_anew(&before, &spares[..2], &[0, 1, 2]);
+        assert!(matches!(few, Step::None(Anew::NoNode)));
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cenote_fabric::ClusterKey;
+use cenote_fabric::{ClusterKey, WireProtection};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
@@ -29,7 +29,8 @@ pub fn report(
         node: OBSERVER,
         incarnation: 0,
         lane: 0,
-        sealed: false,
+        // As the node wants it.
+        protection: WireProtection::Plain,
     };
     let mut poll = Poll::new()?;
     let mut stream = TcpStream::connect(address)?;

@@ -11,15 +11,18 @@
 
 use std::net::SocketAddr;
 
+use cenote_fabric::{ClusterKey, WireProtection};
 use serde::{Deserialize, Serialize};
 
 use super::NodeId;
 use super::etcd::{Entry, Etcd, EtcdError, Swap};
 use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX, Seats};
+use super::store::Store;
 use crate::group::member::Service;
 use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX, View};
 use crate::group::wire::{NoMessage, decode_view};
 use crate::memory::footprint::{Footprint, Others, Roles};
+use crate::planted::{Planted, is_planted};
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
@@ -100,12 +103,44 @@ pub struct ClusterConfig {
     pub memory_bytes: u64,
     /// Connections between two nodes; partitions are spread over them.
     pub lanes: usize,
-    /// Whether links are encrypted after the proof of the key.
-    pub sealed: bool,
+    /// How links between nodes are protected after the proof of the key.
+    pub link_traffic: WireProtection,
+    /// That of the cluster's key: who holds another one is told at once.
+    pub key: KeyFingerprint,
     /// What is served while values are recovered.
     pub service: Service,
     /// The nodes of the plan: the group's slots are laid out over them, in this order.
     pub nodes: Vec<String>,
+}
+
+/// Tells keys of clusters apart, and nothing else of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KeyFingerprint(u64);
+
+impl KeyFingerprint {
+    /// Of a key that is not known yet.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// Of a cluster's key.
+    #[must_use]
+    pub fn of(key: &ClusterKey, cluster: &str) -> Self {
+        let secret = key.derive(&format!("fingerprint for cluster {cluster}"));
+        Self(u64::from_be_bytes(
+            *secret.first_chunk().expect("it is longer"),
+        ))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_right = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| is_right)?;
+        Some(Self(number))
+    }
+}
+
+impl std::fmt::Display for KeyFingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -118,7 +153,8 @@ struct ConfigDocument {
     region_bytes: u64,
     memory_bytes: u64,
     lanes: usize,
-    sealed: bool,
+    link_traffic: String,
+    key: String,
     #[serde(default, skip_serializing_if = "is_online")]
     service: Service,
     nodes: Vec<String>,
@@ -241,7 +277,8 @@ impl ClusterConfig {
             region_bytes: self.region_bytes,
             memory_bytes: self.memory_bytes,
             lanes: self.lanes,
-            sealed: self.sealed,
+            link_traffic: self.link_traffic.to_string(),
+            key: self.key.to_string(),
             service: self.service,
             nodes: self.nodes.clone(),
         };
@@ -266,7 +303,12 @@ impl ClusterConfig {
             region_bytes: document.region_bytes,
             memory_bytes: document.memory_bytes,
             lanes: document.lanes,
-            sealed: document.sealed,
+            link_traffic: document
+                .link_traffic
+                .parse()
+                .map_err(|error: cenote_fabric::Error| malformed(key, error.to_string()))?,
+            key: KeyFingerprint::parse(&document.key)
+                .ok_or_else(|| malformed(key, "key: no fingerprint".to_owned()))?,
             service: document.service,
             nodes: document.nodes,
         };
@@ -454,6 +496,77 @@ impl Place {
         (group < GROUPS_MAX).then_some(group)
     }
 
+    /// Key of the mark that this store was seeded again after it had lost its data: a random number.
+    #[must_use]
+    pub fn seed(&self) -> String {
+        self.prefix() + "seed"
+    }
+
+    /// Key of the name that a number was given to.
+    #[must_use]
+    pub fn id(&self, node: NodeId) -> String {
+        format!("{}{node:05}", self.ids())
+    }
+
+    fn incarnation(&self, node: NodeId) -> String {
+        format!("{}incarnation/{node:05}", self.prefix())
+    }
+
+    /// An incarnation for a process of a node that no other process has or had: greater than all before, and not less
+    /// than `floor`, a time, which tells processes of one cluster from those of an earlier one of its name. `mark` is
+    /// random.
+    ///
+    /// # Errors
+    /// See [`DocumentError`].
+    pub fn claim_incarnation(
+        &self,
+        store: &impl Store,
+        node: NodeId,
+        floor: u64,
+        mark: u64,
+    ) -> Result<u64, DocumentError> {
+        let key = self.incarnation(node);
+        let mut found = store.read(&key)?;
+        loop {
+            let (revision, last) = last_of(found)?;
+            if is_planted(Planted::BlindClaim) {
+                return Ok(floor.max(last + 1));
+            }
+            let next = floor.max(last + 1);
+            // With the mark it is nobody else's value, which the swap would take for its own.
+            match store.swap(&key, revision, format!("{next} {mark:x}").as_bytes(), None)? {
+                Swap::Done(_) => return Ok(next),
+                Swap::Changed(other) => found = other,
+            }
+        }
+    }
+
+    /// No process of a node gets this incarnation, or a smaller one, from now on.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub(super) fn raise_incarnation(
+        &self,
+        store: &impl Store,
+        node: NodeId,
+        least: u64,
+    ) -> Result<(), EtcdError> {
+        let key = self.incarnation(node);
+        let mut found = store.read(&key)?;
+        loop {
+            // What cannot be read is written anew.
+            let revision = found.as_ref().map_or(0, |entry| entry.mod_revision);
+            let last = last_of(found).map_or(0, |(_, last)| last);
+            if last >= least {
+                return Ok(());
+            }
+            match store.swap(&key, revision, format!("{least} 0").as_bytes(), None)? {
+                Swap::Done(_) => return Ok(()),
+                Swap::Changed(other) => found = other,
+            }
+        }
+    }
+
     fn ids(&self) -> String {
         self.prefix() + "id/"
     }
@@ -498,7 +611,7 @@ impl Place {
             if next as usize >= NODES_MAX {
                 return Err(DocumentError::Full);
             }
-            let key = format!("{}{next:05}", self.ids());
+            let key = self.id(NodeId(next));
             if let Swap::Done(_) = etcd.swap(&key, 0, name.as_bytes(), None)? {
                 return Ok(NodeId(next));
             }
@@ -530,6 +643,19 @@ fn number_after(key: &str, prefix: &str) -> Option<NodeId> {
     let plain = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
     let number = plain.then(|| digits.parse().ok()).flatten()?;
     ((number as usize) < NODES_MAX).then_some(NodeId(number))
+}
+
+/// The revision of a claim and the incarnation that it names; none: 0 and 0.
+fn last_of(found: Option<Entry>) -> Result<(i64, u64), DocumentError> {
+    let Some(entry) = found else {
+        return Ok((0, 0));
+    };
+    let text = std::str::from_utf8(&entry.value).ok();
+    let number = text.and_then(|text| text.split(' ').next()?.parse().ok());
+    // Later ones are to fit, too.
+    let number = number.filter(|number| *number < u64::MAX / 2);
+    let number = number.ok_or_else(|| malformed(&entry.key, "not an incarnation".into()))?;
+    Ok((entry.mod_revision, number))
 }
 
 /// Names become parts of keys, of file names and of lines on terminals.

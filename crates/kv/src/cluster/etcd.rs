@@ -4,13 +4,15 @@
 //! that answered last, and to the others in turn when that one is silent; answers and times are
 //! bounded. Every call may be repeated without harm, which is what happens when the connection
 //! breaks before the answer: see [`Etcd::swap`].
-//! Threads: [`Watch`] and [`Lease`] have one each.
+//! Threads: [`Watch`] has one.
 
 mod lease;
 mod message;
 mod server;
+mod tls;
 mod watch;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,8 +22,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use lease::Lease;
+use super::store::Store;
+pub use lease::LeaseId;
 pub use server::{EtcdServer, ServerError};
+pub use tls::Tls;
 pub use watch::{Change, Watch};
 
 /// How long an endpoint may take to accept a connection.
@@ -34,6 +38,8 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const UNAVAILABLE: [i64; 2] = [4, 14];
 /// The token is not known or no longer.
 const UNAUTHENTICATED: i64 = 16;
+/// So much of what is not etcd's is told.
+const SAID_CHARS_MAX: usize = 200;
 
 /// A key with its value, as etcd has it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,11 +50,15 @@ pub struct Entry {
     pub value: Vec<u8>,
     /// The store's revision of the last change of this key; what [`Etcd::swap`] compares.
     pub mod_revision: i64,
+    /// The lease that it goes with.
+    pub lease: Option<LeaseId>,
 }
 
 /// All keys under a prefix at one revision of the store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listing {
+    /// Which store it is of. One that is made anew has another number, as a rule.
+    pub cluster: u64,
     /// Revision of the whole store at which this was so.
     pub revision: i64,
     /// By key.
@@ -87,9 +97,28 @@ pub enum EtcdError {
     /// The answer is not one of etcd's.
     #[error("not an answer of etcd: {0}")]
     Malformed(String),
+    /// What answered speaks HTTP and not etcd's language: a proxy, or etcd before it knows what is asked.
+    #[error("HTTP status {status} in place of an answer of etcd: {said}")]
+    Http {
+        /// Number and name.
+        status: String,
+        /// The beginning of what it says.
+        said: String,
+    },
     /// No endpoint, or one that is no URL.
     #[error("{0:?} is no address of etcd; write http://HOST:PORT, several with commas")]
     Endpoint(String),
+    /// One of https, and nobody who vouches for its certificate.
+    #[error("{0} speaks TLS: name the authority of its certificate, --etcd-ca FILE")]
+    NoAuthority(String),
+    /// The authority, the certificate or its key.
+    #[error("{}: {why}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl EtcdError {
@@ -137,21 +166,43 @@ impl Etcd {
     /// # Errors
     /// `Endpoint`.
     pub fn new(endpoints: &str, credentials: Option<Credentials>) -> Result<Self, EtcdError> {
+        Self::with(endpoints, credentials, None)
+    }
+
+    /// The same, of a cluster that may speak TLS.
+    ///
+    /// # Errors
+    /// `Endpoint`, `NoAuthority`, `Certificate`.
+    pub fn with(
+        endpoints: &str,
+        credentials: Option<Credentials>,
+        tls: Option<&Tls>,
+    ) -> Result<Self, EtcdError> {
         let endpoints: Vec<String> = endpoints
             .split(',')
             .map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned())
             .collect();
         for endpoint in &endpoints {
-            let rest = endpoint.strip_prefix("http://");
+            let secure = endpoint.strip_prefix("https://");
+            let rest = secure.or_else(|| endpoint.strip_prefix("http://"));
             if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', '?', '#', ' '])) {
                 return Err(EtcdError::Endpoint(endpoint.clone()));
             }
+            if secure.is_some() && tls.is_none() {
+                return Err(EtcdError::NoAuthority(endpoint.clone()));
+            }
+            // Whoever asks for TLS is not to show a password, or take a view, without it.
+            if secure.is_none() && tls.is_some() {
+                return Err(EtcdError::Endpoint(format!("{endpoint} with --etcd-ca")));
+            }
         }
+        let tls = tls.map(Tls::load).transpose()?.unwrap_or_default();
         // The store is in the cluster's own network; a proxy for the world outside cannot reach it.
         let agent = ureq::Agent::config_builder()
             .timeout_connect(Some(CONNECT_LIMIT))
             .timeout_global(Some(CALL_LIMIT))
             .http_status_as_error(false)
+            .tls_config(tls)
             .proxy(None)
             .build()
             .into();
@@ -188,6 +239,7 @@ impl Etcd {
     pub fn list(&self, prefix: &str) -> Result<Listing, EtcdError> {
         let answer: message::Range = self.call("kv/range", &range_of(prefix))?;
         Ok(Listing {
+            cluster: answer.header.cluster_id,
             revision: answer.header.revision,
             entries: answer
                 .kvs
@@ -201,7 +253,7 @@ impl Etcd {
     ///
     /// # Errors
     /// See [`EtcdError`].
-    pub fn put(&self, key: &str, value: &[u8], lease: Option<&Lease>) -> Result<i64, EtcdError> {
+    pub fn put(&self, key: &str, value: &[u8], lease: Option<LeaseId>) -> Result<i64, EtcdError> {
         let answer: message::Headed = self.call("kv/put", &put_of(key, value, lease))?;
         Ok(answer.header.revision)
     }
@@ -229,7 +281,7 @@ impl Etcd {
         key: &str,
         expected: i64,
         value: &[u8],
-        lease: Option<&Lease>,
+        lease: Option<LeaseId>,
     ) -> Result<Swap, EtcdError> {
         self.swap_by(key, expected, value, &put_of(key, value, lease))
     }
@@ -272,6 +324,26 @@ impl Etcd {
             Some(entry) if entry.value == value => Swap::Done(entry.mod_revision),
             other => Swap::Changed(other),
         })
+    }
+
+    /// Has etcd ask for a name and a password from now on, and makes this the user that may do everything.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn enable_credentials(&self, credentials: &Credentials) -> Result<(), EtcdError> {
+        let Credentials { name, password } = credentials;
+        for (method, request) in [
+            (
+                "auth/user/add",
+                json!({ "name": name, "password": password }),
+            ),
+            ("auth/role/add", json!({ "name": "root" })),
+            ("auth/user/grant", json!({ "user": name, "role": "root" })),
+            ("auth/enable", json!({})),
+        ] {
+            self.call::<Value>(method, &request)?;
+        }
+        Ok(())
     }
 
     /// Forgets all but the last state of each key at `revision`; of use to administrators.
@@ -378,7 +450,10 @@ impl Etcd {
         match message::refusal(&bytes) {
             Some((code, message)) if UNAVAILABLE.contains(&code) => self.unreachable(message),
             Some((code, message)) => EtcdError::Refused { code, message },
-            None => EtcdError::Malformed(format!("HTTP status {status}")),
+            None => EtcdError::Http {
+                status: status.to_string(),
+                said: beginning(&bytes),
+            },
         }
     }
 
@@ -419,6 +494,38 @@ impl Etcd {
     }
 }
 
+impl Store for Etcd {
+    fn read(&self, key: &str) -> Result<Option<Entry>, EtcdError> {
+        Self::read(self, key)
+    }
+
+    fn swap(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        lease: Option<LeaseId>,
+    ) -> Result<Swap, EtcdError> {
+        Self::swap(self, key, expected, value, lease)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Listing, EtcdError> {
+        Self::list(self, prefix)
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, EtcdError> {
+        Self::grant(self, ttl)
+    }
+
+    fn renew(&self, lease: LeaseId) -> Result<bool, EtcdError> {
+        Self::renew(self, lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
+        Self::revoke(self, lease)
+    }
+}
+
 fn coded(text: &str) -> String {
     BASE64.encode(text)
 }
@@ -435,9 +542,17 @@ fn range_of(prefix: &str) -> Value {
     json!({ "key": coded(from), "range_end": BASE64.encode(end) })
 }
 
-fn put_of(key: &str, value: &[u8], lease: Option<&Lease>) -> Value {
-    let lease = lease.map_or(0, Lease::id);
+fn put_of(key: &str, value: &[u8], lease: Option<LeaseId>) -> Value {
+    let lease = lease.map_or(0, |lease| lease.0);
     json!({ "key": coded(key), "value": BASE64.encode(value), "lease": lease.to_string() })
+}
+
+/// The first words of a stranger, on one line.
+fn beginning(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let shown = |one: char| if one.is_control() { ' ' } else { one };
+    let text: String = text.trim().chars().map(shown).collect();
+    text.chars().take(SAID_CHARS_MAX).collect()
 }
 
 fn entry(pair: message::Pair) -> Result<Entry, EtcdError> {
@@ -452,6 +567,7 @@ fn entry(pair: message::Pair) -> Result<Entry, EtcdError> {
         key,
         value: decode(&pair.value)?,
         mod_revision: pair.mod_revision,
+        lease: (pair.lease != 0).then_some(LeaseId(pair.lease)),
     })
 }
 

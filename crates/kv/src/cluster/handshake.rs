@@ -2,13 +2,13 @@
 //! ways, then who is who.
 //!
 //! The caller sends its proof, the answerer its own, then each one hello, encrypted whatever follows
-//! is. A stranger that does not hold the key is told nothing. Frames are sealed if either end wants
-//! them to be: nobody in between can talk the two out of it, since hellos are sealed.
+//! is. A stranger that does not hold the key is told nothing. Frames are protected as the end wants that
+//! wants more: nobody in between can talk the two out of it, since hellos are encrypted.
 
 use bytes::{Buf, BytesMut};
 use cenote_fabric::{
-    ClusterKey, HANDSHAKE_BYTES, Initiator, Protocol, Refusal, Responder, TAG_BYTES, Transport,
-    Versions,
+    ClusterKey, HANDSHAKE_BYTES, Initiator, Protocol, RecordOpener, RecordSealer, Refusal,
+    Responder, TAG_BYTES, Transport, Versions, WireProtection,
 };
 
 use super::NodeId;
@@ -18,14 +18,17 @@ use super::config::NAME_BYTES_MAX;
 pub const PROTOCOL: Protocol = Protocol {
     magic: *b"cnkv",
     versions: Versions {
-        oldest: 1,
-        newest: 1,
+        oldest: 2,
+        newest: 2,
     },
 };
 /// In the place of a node's number: one that asks and is no node.
 pub const OBSERVER: NodeId = NodeId(u32::MAX);
 /// Length of an encrypted hello.
 pub const HELLO_BYTES: usize = HELLO_PLAIN_BYTES + TAG_BYTES;
+
+/// What records of a link are for: others of the connection have other keys.
+const PURPOSE: &str = "kv link";
 
 const HELLO_PLAIN_BYTES: usize = 16 + NAME_BYTES_MAX;
 
@@ -40,8 +43,8 @@ pub struct Hello {
     pub incarnation: u64,
     /// Which of the links between the two nodes this is.
     pub lane: u16,
-    /// Whether it wants frames encrypted.
-    pub sealed: bool,
+    /// How it wants frames to be protected, at least.
+    pub protection: WireProtection,
 }
 
 /// Why a handshake came to nothing.
@@ -85,8 +88,8 @@ enum Stage {
 pub struct Finished {
     /// Who the peer is.
     pub peer: Hello,
-    /// The encryption, where frames are to be sealed.
-    pub seal: Option<Transport>,
+    /// What makes and opens records of frames, unless these go as they are.
+    pub records: Option<(RecordSealer, RecordOpener)>,
 }
 
 impl Handshake {
@@ -161,13 +164,19 @@ impl Handshake {
                     if peer.cluster != self.hello.cluster {
                         return Err(HandshakeError::Cluster(peer.cluster));
                     }
-                    let sealed = peer.sealed || self.hello.sealed;
-                    let seal = sealed.then_some(transport);
-                    return Ok(Some(Finished { peer, seal }));
+                    let protection = peer.protection.max(self.hello.protection);
+                    let records = transport.records(PURPOSE, protection);
+                    return Ok(Some(Finished { peer, records }));
                 }
             };
             self.stage = Some(stage);
         }
+    }
+
+    /// Whether the peer's proof was taken and ours is said.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        matches!(self.stage, Some(Stage::Proven { .. }))
     }
 
     fn say_hello(&self, transport: &mut Transport, out: &mut BytesMut) {
@@ -195,7 +204,11 @@ fn encode_hello(hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
     let name = hello.cluster.as_bytes();
     bytes[..4].copy_from_slice(&hello.node.0.to_le_bytes());
     bytes[4..6].copy_from_slice(&hello.lane.to_le_bytes());
-    bytes[6] = u8::from(hello.sealed);
+    bytes[6] = match hello.protection {
+        WireProtection::Plain => 0,
+        WireProtection::Authenticated => 1,
+        WireProtection::Encrypted => 2,
+    };
     bytes[7] = u8::try_from(name.len()).expect("a cluster's name was checked");
     bytes[8..16].copy_from_slice(&hello.incarnation.to_le_bytes());
     bytes[16..16 + name.len()].copy_from_slice(name);
@@ -215,9 +228,10 @@ fn read_hello(
 
 fn decode_hello(bytes: &[u8]) -> Option<Hello> {
     let bytes: &[u8; HELLO_PLAIN_BYTES] = bytes.try_into().ok()?;
-    let sealed = match bytes[6] {
-        0 => false,
-        1 => true,
+    let protection = match bytes[6] {
+        0 => WireProtection::Plain,
+        1 => WireProtection::Authenticated,
+        2 => WireProtection::Encrypted,
         _ => return None,
     };
     let name = bytes[16..].get(..usize::from(bytes[7]))?;
@@ -230,23 +244,24 @@ fn decode_hello(bytes: &[u8]) -> Option<Hello> {
         node: NodeId(u32::from_le_bytes(bytes[..4].try_into().ok()?)),
         incarnation: u64::from_le_bytes(bytes[8..16].try_into().ok()?),
         lane: u16::from_le_bytes(bytes[4..6].try_into().ok()?),
-        sealed,
+        protection,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use cenote_fabric::RECORD_OVERHEAD_BYTES;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn hello(node: u32, sealed: bool) -> Hello {
+    fn hello(node: u32, protection: WireProtection) -> Hello {
         Hello {
             cluster: "well".to_owned(),
             node: NodeId(node),
             incarnation: 7,
             lane: 2,
-            sealed,
+            protection,
         }
     }
 
@@ -278,38 +293,51 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_learn_who_the_other_is_and_seal_if_either_wants_to() {
+    fn both_ends_learn_who_the_other_is_and_protect_frames_as_who_wants_more() {
         let key = ClusterKey::generate().unwrap();
-        for (caller_seals, answerer_seals) in
-            [(false, false), (true, false), (false, true), (true, true)]
+        let all = WireProtection::ALL;
+        for (ours_wants, theirs_wants) in all.into_iter().flat_map(|one| all.map(|two| (one, two)))
         {
-            let (caller, first) = Handshake::call(&key, hello(1, caller_seals));
-            let answerer = Handshake::wait(&key, hello(2, answerer_seals));
+            let (caller, first) = Handshake::call(&key, hello(1, ours_wants));
+            let answerer = Handshake::wait(&key, hello(2, theirs_wants));
             let (ours, theirs) = meet(caller, &first, answerer, 1);
             let (ours, theirs) = (ours.unwrap().unwrap(), theirs.unwrap().unwrap());
-            assert_eq!(ours.peer, hello(2, answerer_seals));
-            assert_eq!(theirs.peer, hello(1, caller_seals));
-            let sealed = caller_seals || answerer_seals;
-            assert_eq!(
-                (ours.seal.is_some(), theirs.seal.is_some()),
-                (sealed, sealed)
-            );
+            assert_eq!(ours.peer, hello(2, theirs_wants));
+            assert_eq!(theirs.peer, hello(1, ours_wants));
+            let is_plain = ours_wants.max(theirs_wants) == WireProtection::Plain;
+            let (Some((mut sealer, _)), Some((_, mut opener))) = (ours.records, theirs.records)
+            else {
+                assert!(is_plain);
+                continue;
+            };
+            assert!(!is_plain);
+            let mut record = vec![7; RECORD_OVERHEAD_BYTES + 3];
+            sealer.seal(&mut record);
+            assert_eq!(opener.open(&mut record).unwrap().len(), 3);
         }
     }
 
     #[test]
     fn strangers_and_members_of_other_clusters_are_refused() {
         let key = ClusterKey::generate().unwrap();
-        let (caller, first) = Handshake::call(&ClusterKey::generate().unwrap(), hello(1, false));
-        let (ours, theirs) = meet(caller, &first, Handshake::wait(&key, hello(2, false)), 99);
+        let (caller, first) = Handshake::call(
+            &ClusterKey::generate().unwrap(),
+            hello(1, WireProtection::Plain),
+        );
+        let (ours, theirs) = meet(
+            caller,
+            &first,
+            Handshake::wait(&key, hello(2, WireProtection::Plain)),
+            99,
+        );
         assert_eq!(theirs.err(), Some(HandshakeError::Stranger));
         assert!(ours.unwrap().is_none(), "it is told nothing");
 
         let other = Hello {
             cluster: "pond".to_owned(),
-            ..hello(2, false)
+            ..hello(2, WireProtection::Plain)
         };
-        let (caller, first) = Handshake::call(&key, hello(1, false));
+        let (caller, first) = Handshake::call(&key, hello(1, WireProtection::Plain));
         let (ours, theirs) = meet(caller, &first, Handshake::wait(&key, other), 99);
         assert_eq!(ours.err(), Some(HandshakeError::Cluster("pond".to_owned())));
         assert_eq!(
@@ -321,27 +349,27 @@ mod tests {
     #[test]
     fn a_recorded_call_is_refused() {
         let key = ClusterKey::generate().unwrap();
-        let (mut caller, first) = Handshake::call(&key, hello(1, false));
+        let (mut caller, first) = Handshake::call(&key, hello(1, WireProtection::Plain));
         let mut recorded = BytesMut::from(&first[..]);
         let mut out = BytesMut::new();
-        let mut answerer = Handshake::wait(&key, hello(2, false));
+        let mut answerer = Handshake::wait(&key, hello(2, WireProtection::Plain));
         let mut given = recorded.clone();
         assert!(answerer.take(&mut given, &mut out).unwrap().is_none());
         assert!(caller.take(&mut out, &mut recorded).unwrap().is_none());
         assert_eq!(recorded.len(), HANDSHAKE_BYTES + HELLO_BYTES);
-        let mut again = Handshake::wait(&key, hello(2, false));
+        let mut again = Handshake::wait(&key, hello(2, WireProtection::Plain));
         let refused = again.take(&mut recorded, &mut BytesMut::new());
         assert_eq!(refused.err(), Some(HandshakeError::Stranger));
     }
 
     #[test]
     fn a_hello_has_the_bytes_of_the_table() {
-        let bytes = encode_hello(&hello(0x0102, true));
+        let bytes = encode_hello(&hello(0x0102, WireProtection::Authenticated));
         assert_eq!(bytes[..8], [2, 1, 0, 0, 2, 0, 1, 4]);
         assert_eq!(bytes[8..16], [7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[16..20], *b"well");
         assert!(bytes[20..].iter().all(|&byte| byte == 0));
-        for (place, value) in [(6, 2), (7, 0), (7, 65), (16, b' '), (16, 0x1b), (16, 0xff)] {
+        for (place, value) in [(6, 3), (7, 0), (7, 65), (16, b' '), (16, 0x1b), (16, 0xff)] {
             let mut bad = bytes;
             bad[place] = value;
             assert_eq!(decode_hello(&bad), None, "byte {place} = {value}");
@@ -356,7 +384,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), HANDSHAKE_BYTES..300),
         ) {
             let key = ClusterKey::from_hex(&"5a".repeat(32)).unwrap();
-            let mut answerer = Handshake::wait(&key, hello(2, false));
+            let mut answerer = Handshake::wait(&key, hello(2, WireProtection::Plain));
             let mut out = BytesMut::new();
             let refused = answerer.take(&mut BytesMut::from(&bytes[..]), &mut out);
             prop_assert_eq!(refused.err(), Some(HandshakeError::Stranger));

@@ -25,14 +25,15 @@ use bytes::{Bytes, BytesMut};
 use mio::event::Event;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::NodeId;
 use super::config::{ClusterConfig, Scheme};
 use super::detector::{Action, Cause, Detector, State};
 use super::frame::{self, Frame, kind};
 use super::links::{LinkEvent, Links, TOKENS};
+use super::membership::{Membership, Refused};
 use super::node::{ChangeReport, Clock, GroupReport, Shared};
+use super::steering::Steering;
 use crate::group::Bound;
 use crate::group::member::{Member, Shape};
 use crate::group::owner::{Owner, Refusal};
@@ -40,14 +41,15 @@ use crate::group::process::Process;
 use crate::group::view;
 use crate::group::wire;
 use crate::memory::buffer;
+use crate::memory::key_hash::KeyHasher;
+pub(super) use crate::server::now_ns;
 use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
 use bounds::LinkBounds;
 use changing::Changing;
 use forwarding::Forwarding;
 use leaving::Goodbye;
-pub(super) use orders::{Order, Registered};
+pub(super) use orders::Order;
 use posting::{Outbox, Way};
-use steering::Steering;
 
 /// Longest time between two turns: leases are asked for, and what is stable is told.
 const TURN_MAX: Duration = Duration::from_millis(10);
@@ -62,6 +64,7 @@ struct Seat {
     group: usize,
     member: Member,
     steering: Steering,
+    refused: Refused,
 }
 
 /// See the [module](self).
@@ -71,16 +74,11 @@ pub(super) struct Lane {
     me: Process,
     links: Links,
     bounds: LinkBounds,
-    detector: Detector,
+    membership: Membership,
     events: Vec<LinkEvent>,
     seats: Vec<Seat>,
     /// In place of a partition that is not here.
     closed: Owner,
-    /// Processes at the other ends of open links.
-    linked: BTreeMap<NodeId, Process>,
-    registered: BTreeMap<NodeId, Registered>,
-    /// The incarnation of each node's last process that was registered and is no more.
-    ended: BTreeMap<NodeId, u64>,
     /// Messages that a link has no room for yet.
     outboxes: BTreeMap<NodeId, Outbox>,
     /// Where a message is encoded.
@@ -94,6 +92,8 @@ pub(super) struct Lane {
     seconds: u32,
     reported_at: u64,
     idle_at: u64,
+    /// When it last looked at what it refuses.
+    refused_at: u64,
     /// When something last happened that may have to be followed up.
     busy_at: u64,
 }
@@ -109,13 +109,8 @@ pub(super) struct Parts {
     pub(super) waker: UnixStream,
     /// Whether items make room for others.
     pub(super) evicts: bool,
-}
-
-/// Nanoseconds of a clock that goes on while the machine sleeps: leases run out then, too.
-pub(super) fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).expect("time since the start");
-    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).expect("a part of a second")
+    /// By which keys are ordered, on all nodes alike.
+    pub(super) hasher: KeyHasher,
 }
 
 impl Lane {
@@ -136,6 +131,7 @@ impl Lane {
                 footprint,
                 pending_bytes: usize::try_from(others.operations).unwrap_or(usize::MAX),
             },
+            hasher: parts.hasher,
         };
         let groups = (parts.index..config.groups).step_by(config.lanes);
         let bounds = LinkBounds::of(config);
@@ -145,6 +141,7 @@ impl Lane {
             group,
             member: Member::new(parts.me, shape.clone()),
             steering: Steering::default(),
+            refused: Refused::default(),
         };
         Self {
             seats: groups.map(seat).collect(),
@@ -152,12 +149,9 @@ impl Lane {
             me: parts.me,
             links,
             bounds,
-            detector: parts.detector,
+            membership: Membership::new(parts.me, parts.detector),
             events: Vec::new(),
-            closed: Owner::closed(),
-            linked: BTreeMap::new(),
-            registered: BTreeMap::new(),
-            ended: BTreeMap::new(),
+            closed: Owner::closed(parts.hasher),
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::new(bounds.window_bytes),
@@ -168,6 +162,7 @@ impl Lane {
             seconds: 0,
             reported_at: 0,
             idle_at: 0,
+            refused_at: 0,
             busy_at: 0,
             config: parts.config,
         }
@@ -180,10 +175,10 @@ impl Lane {
     }
 
     /// The index of the partition of a key with this hash, or the lane that has it.
-    fn index_of(&self, hash: u64) -> Result<usize, usize> {
+    fn index_of(&self, place: u32) -> Result<usize, usize> {
         let k = self.config.code.data();
         let partitions = (self.config.groups * k) as u64;
-        let number = ((hash & 0xffff_ffff) * partitions) >> 32;
+        let number = (u64::from(place) * partitions) >> 32;
         let number = usize::try_from(number).expect("is below their number");
         let (group, partition) = (number / k, number % k);
         match group % self.config.lanes {
@@ -215,11 +210,10 @@ impl Lane {
                     LinkEvent::Up { peer, incarnation } => self.link_up(peer, incarnation, now),
                     LinkEvent::Down { peer, error } => {
                         tracing::debug!(%peer, %error, lane = self.index, "link");
-                        self.detector.handle_disconnected(peer, now);
-                        self.link_down(peer, asks, answers);
+                        self.link_down(peer, now, asks, answers);
                     }
                     LinkEvent::Frame { peer, frame } => {
-                        self.detector.handle_heard(peer, now);
+                        self.membership.detector.handle_heard(peer, now);
                         if let Err(error) =
                             self.take_frame(peer, frame, asks, answers, (now, clock))
                         {
@@ -229,7 +223,9 @@ impl Lane {
                     }
                     LinkEvent::Asked { observer, frame } => {
                         if frame.kind == kind::QUESTION {
-                            let report = self.shared.report(&self.detector, &self.links, now);
+                            let report =
+                                self.shared
+                                    .report(&self.membership.detector, &self.links, now);
                             let report = Bytes::from(report.to_bytes());
                             self.links.answer(observer, kind::REPORT, &report);
                         }
@@ -240,15 +236,13 @@ impl Lane {
     }
 
     fn link_up(&mut self, peer: NodeId, incarnation: u64, now: Instant) {
-        self.detector.add(peer, now);
-        self.detector.handle_connected(peer, now);
         let process = Process {
             node: peer.0,
             incarnation,
         };
         // What was said to it before is lost: `connected` comes first on a connection.
         self.post(Way::Outbox);
-        self.linked.insert(peer, process);
+        self.membership.link_up(process, now);
         self.goodbyes.remove(&peer);
         self.outboxes.remove(&peer);
         self.forwarding.link_up(peer);
@@ -258,15 +252,11 @@ impl Lane {
         self.post(Way::Outbox);
     }
 
-    fn link_down(&mut self, peer: NodeId, asks: &mut Batch, answers: &mut Batch) {
-        self.linked.remove(&peer);
+    fn link_down(&mut self, peer: NodeId, now: Instant, asks: &mut Batch, answers: &mut Batch) {
+        self.membership.link_down(peer, now);
         self.goodbyes.remove(&peer);
         self.outboxes.remove(&peer);
         self.forwarding.link_down(peer, asks, answers);
-        if !self.registered.contains_key(&peer) {
-            let now = Instant::now();
-            self.links.set_peer(peer, None, now, &mut self.events);
-        }
     }
 
     fn take_frame(
@@ -285,7 +275,7 @@ impl Lane {
             }
             kind::PONG => {
                 let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
-                self.detector.handle_answer(peer, number, now);
+                self.membership.detector.handle_answer(peer, number, now);
             }
             kind::FORWARD => self.forwarding.take_ask(peer, &frame.payload, asks)?,
             kind::REPLY => self.forwarding.take_reply(peer, &frame.payload, answers)?,
@@ -299,7 +289,7 @@ impl Lane {
                 self.take_left(peer, number);
             }
             kind::GROUP => {
-                let from = *self.linked.get(&peer).ok_or("it is not linked")?;
+                let from = self.membership.linked(peer).ok_or("it is not linked")?;
                 let frame = wire::decode(frame.payload).map_err(|error| bad(&error))?;
                 let seat = self.seat_of(usize::from(frame.group));
                 let seat = seat.ok_or("a group of another lane")?;
@@ -318,7 +308,7 @@ impl Lane {
     }
 
     fn detect(&mut self, now: Instant) {
-        for action in self.detector.poll(now) {
+        for action in self.membership.detector.poll(now) {
             match action {
                 Action::Probe { peer, number } => {
                     self.put(peer, kind::PING, [frame::ping(number), Bytes::new()]);
@@ -339,11 +329,14 @@ impl Lane {
     }
 
     fn report(&mut self, now: u64) {
-        if now.saturating_sub(self.reported_at) < REPORT_EVERY_NS {
-            return;
+        if now.saturating_sub(self.reported_at) >= REPORT_EVERY_NS {
+            buffer::trim();
+            self.report_at_once(now);
         }
+    }
+
+    fn report_at_once(&mut self, now: u64) {
         self.reported_at = now;
-        buffer::trim();
         let clock = Clock::at(now);
         let reports = self.seats.iter().filter_map(|seat| {
             let view = seat.member.view()?.clone();
@@ -366,12 +359,15 @@ fn is_routine(event: &LinkEvent) -> bool {
 impl Backend for Lane {
     type Partition = Owner;
 
-    fn route(&self, hash: u64) -> Route {
-        let index = match self.index_of(hash) {
+    fn route(&self, place: u32) -> Route {
+        let index = match self.index_of(place) {
             Ok(index) => index,
             Err(lane) => return Route::Worker(lane),
         };
         let (seat, partition) = self.place(index);
+        if self.seats[seat].refused.of(partition).is_some() {
+            return Route::Here(index);
+        }
         let view = self.seats[seat].member.view();
         match view.and_then(|view| view.owner(partition)) {
             Some(owner) if owner.node != self.me.node => Route::Node(owner.node),
@@ -379,9 +375,9 @@ impl Backend for Lane {
         }
     }
 
-    fn is_in_order(&self, hash: u64) -> bool {
+    fn is_in_order(&self, place: u32) -> bool {
         let is = |index| self.changing.is_in_order(index, &self.forwarding);
-        self.index_of(hash).map_or(true, is)
+        self.index_of(place).map_or(true, is)
     }
 
     fn nodes(&self) -> Vec<u32> {
@@ -404,21 +400,27 @@ impl Backend for Lane {
 
     fn partition(&mut self, index: usize) -> &mut Owner {
         let (seat, partition) = self.place(index);
-        match self.seats[seat].member.owner(partition) {
-            Some(owner) => owner,
-            None => &mut self.closed,
+        let seat = &mut self.seats[seat];
+        match seat.member.owner(partition) {
+            Some(owner) if seat.refused.of(partition).is_none() => owner,
+            _ => &mut self.closed,
         }
     }
 
     fn may_serve(&mut self, index: usize) -> bool {
         let (seat, partition) = self.place(index);
         self.busy_at = now_ns();
-        self.seats[seat].member.may_read(partition, self.busy_at)
+        let seat = &self.seats[seat];
+        seat.refused.of(partition).is_none() && seat.member.may_read(partition, self.busy_at)
     }
 
     fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]> {
         let (seat, partition) = self.place(index);
-        let view = self.seats[seat].member.view()?;
+        let seat = &self.seats[seat];
+        if let Some(why) = seat.refused.of(partition) {
+            return Some(forwarding::refusal(why, text));
+        }
+        let view = seat.member.view()?;
         view.is_lost(partition).then(|| forwarding::loss(text))
     }
 
@@ -428,7 +430,12 @@ impl Backend for Lane {
 
     fn tenure(&self, index: usize) -> u32 {
         let (seat, partition) = self.place(index);
-        self.seats[seat].member.tenure(partition).unwrap_or(0)
+        let seat = &self.seats[seat];
+        // What is committed by a node that may have been counted out is not to be told.
+        match seat.refused.of(partition) {
+            Some(_) => 0,
+            None => seat.member.tenure(partition).unwrap_or(0),
+        }
     }
 
     fn on_refusal(&mut self, index: usize, refusal: Refusal) {
@@ -462,8 +469,8 @@ impl Backend for Lane {
         figures
     }
 
-    fn tick(&mut self, now: u64) {
-        self.seconds = u32::try_from(now).unwrap_or(u32::MAX);
+    fn tick(&mut self, said: u64) {
+        self.seconds = u32::try_from(said).unwrap_or(u32::MAX);
     }
 
     fn register(&mut self, registry: &Registry) -> std::io::Result<()> {
@@ -494,13 +501,15 @@ impl Backend for Lane {
         self.forwarding.asked_bytes()
     }
 
-    fn has_room_for_answers(&self, held_bytes: usize) -> bool {
-        held_bytes + self.forwarding.reply_bytes() < self.bounds.answer_bytes
+    fn has_room_for_answers(&self, node: u32, held_bytes: usize) -> bool {
+        held_bytes + self.forwarding.reply_bytes(NodeId(node)) < self.bounds.answer_bytes
     }
 
     fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
         let now = Instant::now();
+        self.shared.note_turn(self.index);
         self.take_orders(now);
+        self.refuse(now_ns());
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
         self.note_owners(asks, now);
@@ -519,7 +528,7 @@ impl Backend for Lane {
             self.steer(clock);
         }
         for seat in &mut self.seats {
-            seat.member.tick(self.seconds);
+            seat.member.tick(self.seconds, clock);
             seat.member.flush(clock, is_idle);
         }
         self.post(Way::Link);
@@ -531,7 +540,10 @@ impl Backend for Lane {
             // Links that broke just now.
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.links.next_deadline(now), self.detector.next_deadline()];
+        let deadlines = [
+            self.links.next_deadline(now),
+            self.membership.detector.next_deadline(),
+        ];
         let due = deadlines.into_iter().flatten().min();
         let is_busy = clock.saturating_sub(self.busy_at) < BUSY_NS;
         let turn_max = if is_busy { TURN_MAX } else { IDLE_TURN_MAX };

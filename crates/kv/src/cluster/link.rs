@@ -8,8 +8,12 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::Shutdown;
 
-use bytes::{Buf, Bytes, BytesMut};
-use cenote_fabric::{SEALED_BYTES_MAX, TAG_BYTES, Transport};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use cenote_fabric::strangers::Stage;
+use cenote_fabric::{
+    RECORD_BODY_BYTES_MAX, RECORD_LENGTH_BYTES, RECORD_OVERHEAD_BYTES, RecordError, RecordOpener,
+    RecordSealer,
+};
 use mio::net::TcpStream;
 
 use super::NodeId;
@@ -28,9 +32,6 @@ pub(super) const READ_BYTES: usize = 64 << 10;
 const TURN_BYTES_MAX: usize = 1 << 20;
 /// A frame of which so much is still to come is read to where it stays.
 const LONG_BYTES_MIN: usize = 32 << 10;
-/// Plain bytes in a sealed record.
-const RECORD_BYTES_MAX: usize = SEALED_BYTES_MAX - TAG_BYTES;
-
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -47,12 +48,15 @@ pub enum LinkError {
     /// What came is no frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A sealed record that does not open.
-    #[error("a sealed record was changed on its way")]
-    Forged,
+    /// What came is no record of this link.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// It took too long to be open, or to say anything.
     #[error("no sign within its time")]
     Late,
+    /// Others came, and it had not proven the key.
+    #[error("it made room for others before it proved the cluster's key")]
+    Displaced,
     /// It is not to be here.
     #[error(transparent)]
     Misplaced(#[from] Misplaced),
@@ -101,7 +105,7 @@ pub struct Full;
 #[derive(Debug)]
 pub enum Received {
     /// The handshake is done.
-    Open(Finished),
+    Open(Box<Finished>),
     /// A frame.
     Frame(Frame),
 }
@@ -117,8 +121,9 @@ pub struct Link {
     stream: TcpStream,
     /// Until it is open.
     handshake: Option<Handshake>,
-    seal: Option<Transport>,
-    /// Bytes that came and are not looked at yet: sealed ones, where frames are sealed.
+    /// Frames go in records, and come in such.
+    records: Option<(RecordSealer, RecordOpener)>,
+    /// Bytes that came and are not looked at yet: those of records, where there are such.
     input: BytesMut,
     /// A long frame that has come in part; what follows is its.
     long: Option<Long>,
@@ -153,7 +158,7 @@ impl Link {
         Self {
             stream,
             handshake: Some(handshake),
-            seal: None,
+            records: None,
             input: BytesMut::new(),
             long: None,
             plain: BytesMut::new(),
@@ -175,6 +180,16 @@ impl Link {
         self.handshake.is_none()
     }
 
+    /// How far a connection has come that somebody made to us.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match &self.handshake {
+            Some(handshake) if !handshake.has_answered() && self.input.is_empty() => Stage::Silent,
+            Some(handshake) if !handshake.has_answered() => Stage::Speaking,
+            _ => Stage::Answered,
+        }
+    }
+
     /// Takes a frame to be written by the next [`Link::flush`]: a payload of `head`, and `parts` behind it.
     ///
     /// # Errors
@@ -193,8 +208,8 @@ impl Link {
             .extend_from_slice(&frame::header(kind, length));
         self.gathered.extend_from_slice(head);
         for part in parts {
-            // Sealing copies anyway.
-            if part.len() < GATHERED_BYTES_MAX || self.seal.is_some() {
+            // Records copy anyway.
+            if part.len() < GATHERED_BYTES_MAX || self.records.is_some() {
                 self.gathered.extend_from_slice(part);
             } else {
                 self.end_gathering();
@@ -221,17 +236,18 @@ impl Link {
     /// # Errors
     /// The connection is broken.
     pub fn flush(&mut self) -> Result<(), LinkError> {
-        match &mut self.seal {
-            // A hello that still waits was not to be sealed as a frame.
-            Some(seal) if self.handshake.is_none() => {
+        match &mut self.records {
+            // A hello that still waits does not go in a record.
+            Some((sealer, _)) if self.handshake.is_none() => {
                 while !self.gathered.is_empty() {
-                    let length = self.gathered.len().min(RECORD_BYTES_MAX);
-                    let mut record = BytesMut::zeroed(2 + length + TAG_BYTES);
-                    let sealed = u16::try_from(length + TAG_BYTES).expect("at most the maximum");
-                    record[..2].copy_from_slice(&sealed.to_le_bytes());
-                    seal.seal(&self.gathered[..length], &mut record[2..]);
+                    let length = self.gathered.len().min(RECORD_BODY_BYTES_MAX);
+                    let mut record = BytesMut::with_capacity(RECORD_OVERHEAD_BYTES + length);
+                    record.put_bytes(0, RECORD_LENGTH_BYTES);
+                    record.extend_from_slice(&self.gathered[..length]);
+                    record.resize(RECORD_OVERHEAD_BYTES + length, 0);
+                    sealer.seal(&mut record);
                     self.gathered.advance(length);
-                    self.out_bytes += 2 + TAG_BYTES;
+                    self.out_bytes += RECORD_OVERHEAD_BYTES;
                     self.out.push_back(record.freeze());
                 }
             }
@@ -327,11 +343,11 @@ impl Link {
             match taken {
                 Ok(None) => return Ok(()),
                 Ok(Some(mut finished)) => {
-                    // Hellos go as they are, also where frames are sealed.
+                    // Hellos go as they are, also where frames go in records.
                     self.end_gathering();
-                    self.seal = finished.seal.take();
+                    self.records = finished.records.take();
                     self.handshake = None;
-                    each(Received::Open(finished));
+                    each(Received::Open(Box::new(finished)));
                 }
                 Err(error) => {
                     // The peer may learn from our last words what is wrong.
@@ -340,7 +356,7 @@ impl Link {
                 }
             }
         }
-        if self.seal.is_none() {
+        if self.records.is_none() {
             while let Some(frame) = frame::split(&mut self.input)? {
                 each(Received::Frame(frame));
             }
@@ -373,22 +389,17 @@ impl Link {
         Ok(())
     }
 
-    /// Opens the first sealed record, if it is whole; whether it was.
+    /// Opens the first record, if it is whole; whether it was.
     fn open_record(&mut self) -> Result<bool, LinkError> {
-        let Some(&length) = self.input.first_chunk::<2>() else {
+        let Some(length) = RecordOpener::record_bytes(&self.input)? else {
             return Ok(false);
         };
-        let length = usize::from(u16::from_le_bytes(length));
-        if self.input.len() < 2 + length {
+        if self.input.len() < length {
             return Ok(false);
         }
-        let from = self.plain.len();
-        self.plain.resize(from + length, 0);
-        let seal = self.seal.as_mut().expect("frames are sealed");
-        let opened = seal.open(&self.input[2..2 + length], &mut self.plain[from..]);
-        let opened = opened.ok_or(LinkError::Forged)?;
-        self.plain.truncate(from + opened);
-        self.input.advance(2 + length);
+        let (_, opener) = self.records.as_mut().expect("frames come in records");
+        let mut record = self.input.split_to(length);
+        self.plain.extend_from_slice(opener.open(&mut record)?);
         Ok(true)
     }
 

@@ -6,7 +6,8 @@
 //! [`LinkEvent::Down`]; what was on its way then is the caller's to send again.
 //! Observers connect as nodes do and may only ask.
 //!
-//! Bounds: [`STRANGERS_MAX`] connections that have not proven the key, [`OBSERVERS_MAX`] observers.
+//! Bounds: [`STRANGERS`] are the connections that have not proven the key, which push each other out;
+//! [`OBSERVERS_MAX`] observers.
 
 mod sending;
 
@@ -16,17 +17,25 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::ClusterKey;
+use cenote_fabric::strangers::{Counts, Limits, Parting, Source, Strangers};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
 use super::NodeId;
 use super::frame::Frame;
-use super::handshake::{Finished, Handshake, Hello, OBSERVER};
+use super::handshake::{Finished, Handshake, HandshakeError, Hello, OBSERVER};
 use super::link::{Full, Link, LinkError, Misplaced, OUT_BYTES_MAX, READ_BYTES, Received};
 
-/// Connections of whom nothing is known yet.
-pub const STRANGERS_MAX: usize = 64;
+/// Connections of whom nothing is known yet. A quarter for one source: more than the nodes that one
+/// machine has.
+pub const STRANGERS: Limits = Limits {
+    places: 128,
+    places_of_source: 32,
+    patience: OPEN_LIMIT,
+};
+/// Connections taken in at a time, so that peers are heard in between.
+const ACCEPTS_PER_TURN: usize = 64;
 /// Observers at one time.
 pub const OBSERVERS_MAX: usize = 16;
 /// Tokens that a lane may use, from the one that it is given.
@@ -99,7 +108,10 @@ pub struct Links {
     next_token: usize,
     connections: BTreeMap<usize, Connection>,
     peers: BTreeMap<NodeId, Peer>,
-    /// Connections that have something to read which the socket will not say again.
+    /// Those with [`Role::Stranger`].
+    strangers: Strangers,
+    /// Connections that have something to read which the socket will not say again; [`LISTENER`]:
+    /// somebody waits to be accepted.
     unread: VecDeque<usize>,
     /// What may wait to be written on each.
     out_bytes_max: usize,
@@ -161,6 +173,7 @@ impl Links {
             next_token: 1,
             connections: BTreeMap::new(),
             peers: BTreeMap::new(),
+            strangers: Strangers::new(STRANGERS),
             unread: VecDeque::new(),
             out_bytes_max: OUT_BYTES_MAX,
             scratch: vec![0; READ_BYTES],
@@ -232,8 +245,8 @@ impl Links {
     /// Takes an event of one of our sockets.
     pub fn handle(&mut self, event: &Event, now: Instant, events: &mut Vec<LinkEvent>) {
         let token = event.token().0 - self.first_token;
-        if token == 0 {
-            self.accept(now);
+        if token == LISTENER {
+            self.accept(now, events);
             return;
         }
         let Some(connection) = self.connections.get(&token) else {
@@ -260,8 +273,10 @@ impl Links {
     /// Goes on with what was left unread, connects where it is time, and closes what is late.
     pub fn tick(&mut self, now: Instant, events: &mut Vec<LinkEvent>) {
         for _ in 0..self.unread.len() {
-            if let Some(token) = self.unread.pop_front() {
-                self.receive(token, true, now, events);
+            match self.unread.pop_front() {
+                Some(LISTENER) => self.accept(now, events),
+                Some(token) => self.receive(token, true, now, events),
+                None => break,
             }
         }
         let late: Vec<usize> = self
@@ -276,6 +291,18 @@ impl Links {
             self.close(token, LinkError::Late, now, events);
         }
         self.connect_due(now);
+        if let Some(report) = self.strangers.report(now) {
+            tracing::warn!(
+                wrong_key = report.wrong_key, late = report.late, displaced = report.displaced,
+                last_from = %report.last, "connections that did not prove the cluster's key"
+            );
+        }
+    }
+
+    /// What has become of connections that had not proven the key.
+    #[must_use]
+    pub fn strangers(&self) -> Counts {
+        self.strangers.counts()
     }
 
     /// Writes what was sent in this turn.
@@ -305,24 +332,44 @@ impl Links {
             .min()
     }
 
-    fn accept(&mut self, now: Instant) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+    fn accept(&mut self, now: Instant, events: &mut Vec<LinkEvent>) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let (stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Of one connection, or no descriptors left: the next one says so again.
                 Err(error) => return tracing::warn!(%error, "accept a peer"),
             };
-            let strangers = self.connections.values();
-            let strangers = strangers.filter(|connection| connection.role == Role::Stranger);
-            if strangers.count() >= STRANGERS_MAX {
-                // Dropped: nobody who holds the key is kept waiting behind those who do not.
-                continue;
-            }
+            let source = from.ip().into();
+            self.make_room(source, now, events);
             let handshake = Handshake::wait(&self.key, self.hello.clone());
-            if let Err(error) = self.add(stream, handshake, &[], Role::Stranger, now) {
-                tracing::warn!(%error, "take a peer's connection");
+            match self.add(stream, handshake, &[], Role::Stranger, now) {
+                Ok(token) => {
+                    self.strangers.admit(token as u64, source, now);
+                    // Who calls speaks at once: what it said is often here.
+                    self.receive(token, false, now, events);
+                }
+                Err(error) => tracing::warn!(%error, "take a peer's connection"),
+            }
+        }
+        // The socket does not say again that there are more.
+        self.unread.push_back(LISTENER);
+    }
+
+    /// Has strangers go until there is a place for one from `source`.
+    fn make_room(&mut self, source: Source, now: Instant, events: &mut Vec<LinkEvent>) {
+        while let Some(id) = self.strangers.displaced_by(source) {
+            let token = usize::try_from(id).expect("a token of ours");
+            let stage = |links: &Self| {
+                let connection = links.connections.get(&token);
+                connection.map(|connection| connection.link.stage())
+            };
+            let before = stage(self);
+            // It may have spoken since we looked.
+            self.receive(token, false, now, events);
+            if self.strangers.contains(id) && stage(self) == before {
+                self.close(token, LinkError::Displaced, now, events);
             }
         }
     }
@@ -428,7 +475,10 @@ impl Links {
                 events.push(LinkEvent::Down { peer: node, error });
             }
             Role::Calling(node) => self.failed(node, &error, now),
-            Role::Stranger => tracing::info!(%error, "refuse a connection"),
+            Role::Stranger => {
+                tracing::debug!(%error, "refuse a connection");
+                self.strangers.part(token as u64, parting(&error));
+            }
             Role::Observer => {}
         }
     }
@@ -481,6 +531,12 @@ impl Links {
             Ok(false) => {}
             Err(error) => return self.close(token, error, now, events),
         }
+        if let Some(connection) = self.connections.get(&token)
+            && connection.role == Role::Stranger
+        {
+            let stage = connection.link.stage();
+            self.strangers.advance(token as u64, stage);
+        }
         // A handshake has something to say without anybody sending.
         if self
             .connections
@@ -500,6 +556,7 @@ impl Links {
         events: &mut Vec<LinkEvent>,
     ) -> Result<(), LinkError> {
         let said = &finished.peer;
+        self.strangers.part(token as u64, Parting::Proven);
         let role = self.connections.get(&token).map(|c| c.role);
         if said.node == OBSERVER && role == Some(Role::Stranger) {
             let observers = self.connections.values();
@@ -565,6 +622,20 @@ impl Links {
         Ok(())
     }
 }
+
+/// What a stranger's end says of it.
+fn parting(error: &LinkError) -> Parting {
+    match error {
+        LinkError::Handshake(HandshakeError::Version(_)) => Parting::WrongVersion,
+        LinkError::Handshake(HandshakeError::Stranger) => Parting::WrongKey,
+        LinkError::Late => Parting::Late,
+        LinkError::Displaced => Parting::Displaced,
+        _ => Parting::HungUp,
+    }
+}
+
+/// The listener's place among the tokens.
+const LISTENER: usize = 0;
 
 #[cfg(test)]
 mod tests;

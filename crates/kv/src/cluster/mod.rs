@@ -16,7 +16,14 @@ mod lane;
 pub mod layout;
 pub mod link;
 pub mod links;
+pub mod membership;
 pub mod node;
+pub mod registrar;
+pub mod seeding;
+pub mod standing;
+pub mod steering;
+pub mod steward;
+pub mod store;
 
 /// Number of a node, given once and never to another node of the cluster.
 #[derive(

@@ -3,13 +3,11 @@
 //! The thread that runs it talks to etcd and tells the lanes what was agreed on. Each lane is a worker
 //! of the server: its links, its groups and some of the clients.
 
-mod registrar;
+mod keeper;
 mod report;
 mod shared;
 mod times;
-mod views;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,33 +18,41 @@ use std::time::{Duration, Instant, SystemTime};
 use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
-use registrar::Registrar;
+pub(super) use super::steward::Wish;
+use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
     PlaceReport,
 };
-pub(super) use shared::{Parting, Shared, Wish};
+pub(super) use shared::{Parting, Shared};
 pub(super) use times::Clock;
 pub use times::{AgreedReport, TakeoverReport};
 
 use super::NodeId;
+use super::ask;
 use super::config::{
-    ClusterConfig, DocumentError, NodeState, Place, Registration, Scheme, VERSION,
+    ClusterConfig, DocumentError, KeyFingerprint, NodeState, Place, Registration, VERSION,
 };
 use super::detector::{Detector, Settings, State};
-use super::etcd::{Change, Credentials, Entry, Etcd, EtcdError, Watch};
+use super::etcd::{Credentials, Etcd, EtcdError, LeaseId, Tls, Watch};
 use super::handshake::Hello;
-use super::lane::{Lane, Order, Parts, Registered};
+use super::lane::{Lane, Order, Parts, now_ns};
 use super::links::Links;
+use super::membership::Registered;
+use super::registrar::RegistrarError;
+use super::seeding::Testimony;
+use super::steward::{Notice, Steward};
 use crate::group::process::Process;
-use crate::group::view;
+use crate::memory::key_hash::KeyHasher;
 use crate::server::{self, BindError, FIRST_TOKEN, Server};
-use views::{Outcome, Views};
+use crate::threads;
 
 /// Longest wait, should a wake-up be lost.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// Between two looks whether all has been given up.
-const LEAVING_TURN: Duration = Duration::from_millis(5);
+/// The same where something is to be tried again, or looked at, soon.
+const BUSY_TURN: Duration = Duration::from_millis(5);
+/// How long another node may take to say what it has.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a node is told.
 #[derive(Clone, Debug)]
@@ -59,6 +65,8 @@ pub struct NodeConfig {
     pub etcd: String,
     /// User at etcd, where it asks for one.
     pub credentials: Option<Credentials>,
+    /// Where it speaks TLS.
+    pub tls: Option<Tls>,
     /// The cluster's key.
     pub key: ClusterKey,
     /// Address of this machine at which peers connect, each lane at a port of its own.
@@ -92,9 +100,24 @@ pub enum NodeError {
     /// What it was told by its group cannot be; its place is taken by others.
     #[error("{0}")]
     Failed(String),
+    /// The cluster was made with another key.
+    #[error(
+        "this is not the key of cluster {0}: copy the file cluster.key from where the cluster was made"
+    )]
+    Key(String),
     /// Another process runs under this name.
     #[error("another process has taken the place of node {0}")]
     Replaced(String),
+}
+
+impl From<RegistrarError> for NodeError {
+    fn from(error: RegistrarError) -> Self {
+        match error {
+            RegistrarError::Store(error) => error.into(),
+            RegistrarError::Document(error) => error.into(),
+            RegistrarError::Replaced(name) => Self::Replaced(name),
+        }
+    }
 }
 
 impl From<EtcdError> for NodeError {
@@ -185,10 +208,7 @@ pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Resu
         server: handle.clone(),
         groups: Groups(Arc::clone(&node.shared)),
     });
-    let serving = std::thread::Builder::new()
-        .name("front".to_owned())
-        .spawn(move || server.serve())
-        .map_err(os("start a thread"))?;
+    let serving = threads::spawn("front", move || server.serve()).map_err(os("start a thread"))?;
     let ended = node.steer(stop, &handle, || serving.is_finished());
     handle.stop();
     let served = serving.join().expect("a worker does not panic");
@@ -197,16 +217,15 @@ pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Resu
 
 struct Node {
     id: NodeId,
+    name: String,
     etcd: Etcd,
+    key: ClusterKey,
     config: Arc<ClusterConfig>,
     place: Place,
-    /// By group: the nodes of the plan, data first.
-    plan: Vec<Vec<NodeId>>,
     registration: Registration,
-    registrar: Registrar,
+    keeper: Keeper,
     watch: Watch,
-    registered: BTreeMap<NodeId, Registration>,
-    views: Views,
+    steward: Steward,
     shared: Arc<Shared>,
     drain_limit: Duration,
     /// It gives its places up, to end.
@@ -233,13 +252,23 @@ impl Bound {
 
 impl Node {
     fn start(config: &NodeConfig) -> Result<(Self, Bound), NodeError> {
-        let etcd = Etcd::new(&config.etcd, config.credentials.clone())?;
+        let etcd = Etcd::with(
+            &config.etcd,
+            config.credentials.clone(),
+            config.tls.as_ref(),
+        )?;
         let place = Place::of(&config.cluster)?;
         let cluster = Arc::new(place.read_config(&etcd)?);
+        if KeyFingerprint::of(&config.key, &config.cluster) != cluster.key {
+            return Err(NodeError::Key(config.cluster.clone()));
+        }
         let id = place.claim_number(&etcd, &config.name)?;
-        let plan = plan(&etcd, &place, &cluster)?;
-        // Registering changes the store, so the next start of this node sees a later revision.
-        let incarnation = etcd.list(&place.nodes())?.revision.unsigned_abs();
+        let names = place.numbers(&etcd)?;
+        let plan = plan(&names, &place, &cluster)?;
+        let [mark, seed] = [random()?, random()?];
+        let floor = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let floor = floor.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        let incarnation = place.claim_incarnation(&etcd, id, floor, mark)?;
         let server = Server::bind(server::Settings {
             workers: cluster.lanes,
             memory_bytes: cluster.memory_bytes,
@@ -281,6 +310,7 @@ impl Node {
         ));
         shared.take_charge();
         let registries = server.registries().map_err(os("watch sockets"))?;
+        let hasher = KeyHasher::of_cluster(&config.key, &config.cluster);
         let mut lanes = Vec::new();
         for (index, (listener, waker)) in listeners.into_iter().zip(wakers).enumerate() {
             let hello = Hello {
@@ -288,7 +318,7 @@ impl Node {
                 node: id,
                 incarnation,
                 lane: u16::try_from(index).expect("lanes are few"),
-                sealed: cluster.sealed,
+                protection: cluster.link_traffic,
             };
             let (key, registry) = (config.key.clone(), &registries[index]);
             let links = Links::new(hello, key, listener, registry, FIRST_TOKEN.0);
@@ -304,21 +334,26 @@ impl Node {
                 shared: Arc::clone(&shared),
                 waker,
                 evicts: config.serving.evicts,
+                hasher,
             }));
         }
         let waking = Arc::clone(&shared);
         let watch = Watch::start(&etcd, &place.prefix(), None, move || waking.wake());
+        let me = Process {
+            node: id.0,
+            incarnation,
+        };
         let node = Self {
             id,
-            registrar: Registrar::start(&etcd, &place, id, &registration)?,
+            name: config.name.clone(),
+            keeper: Keeper::start(&etcd, &place, id, &registration, &shared)?,
+            steward: Steward::new(me, place.clone(), Arc::clone(&cluster), &names, plan, seed),
             etcd,
+            key: config.key.clone(),
             config: cluster,
             place,
-            plan,
             registration,
             watch,
-            registered: BTreeMap::new(),
-            views: Views::default(),
             shared,
             drain_limit: config.drain_limit,
             is_leaving: false,
@@ -338,19 +373,29 @@ impl Node {
                 break;
             }
             while let Some(change) = self.watch.poll() {
-                self.take_change(change)?;
+                self.steward.take(change);
             }
-            self.begin_groups(stop);
             for wish in self.shared.take_wishes() {
-                self.grant(&wish, stop);
+                self.steward.wish(wish);
+            }
+            let (key, cluster) = (&self.key, self.place.cluster());
+            let ask = |steward: &Steward, process| testimony(steward, process, key, cluster);
+            let is_puzzled = self.steward.turn(&self.etcd, &ask, now_ns());
+            if is_puzzled || self.keeper.take_written_anew() {
+                self.watch.restart();
+            }
+            for notice in self.steward.take_notices() {
+                self.tell(notice)?;
             }
             if let Some(failure) = self.shared.failure() {
                 return Err(NodeError::Failed(failure));
             }
-            let turn_max = if self.is_leaving {
-                LEAVING_TURN
-            } else {
-                TURN_MAX
+            if self.keeper.is_replaced() {
+                return Err(NodeError::Replaced(self.name.clone()));
+            }
+            let turn_max = match self.is_leaving || self.steward.is_busy() {
+                true => BUSY_TURN,
+                false => TURN_MAX,
             };
             std::thread::park_timeout(turn_max);
         }
@@ -379,151 +424,97 @@ impl Node {
         server.is_drained() && parting == Parting::Done
     }
 
-    fn take_change(&mut self, change: Change) -> Result<(), NodeError> {
-        match change {
-            Change::Reset(listing) => {
-                let is_there = |node: &NodeId| {
-                    let mut entries = listing.entries.iter();
-                    entries.any(|entry| self.place.node_of(&entry.key) == Some(*node))
-                };
-                let gone: Vec<NodeId> = self
-                    .registered
-                    .keys()
-                    .copied()
-                    .filter(|node| !is_there(node))
-                    .collect();
-                gone.into_iter().for_each(|node| self.gone(node));
-                for entry in listing.entries {
-                    self.take_entry(&entry)?;
+    /// Tells the lanes.
+    fn tell(&mut self, notice: Notice) -> Result<(), NodeError> {
+        match notice {
+            Notice::View {
+                group,
+                view,
+                is_ours,
+            } => {
+                if is_ours {
+                    self.shared.note_agreed(group, view.number);
+                }
+                let lane = group % self.config.lanes;
+                self.shared.set_view(group, Arc::clone(&view));
+                self.shared.order(lane, Order::View { group, view });
+            }
+            Notice::Refused { group, number } => {
+                let lane = group % self.config.lanes;
+                self.shared.order(lane, Order::Refused { group, number });
+            }
+            Notice::Node { node, found } => self.tell_of_node(node, found),
+            Notice::Seeded(seed) => {
+                for lane in 0..self.shared.lanes() {
+                    self.shared.order(lane, Order::Seeded(seed));
                 }
             }
-            Change::Put(entry) => self.take_entry(&entry)?,
-            Change::Deleted { key, .. } => {
-                if let Some(node) = self.place.node_of(&key) {
-                    self.gone(node);
-                }
-            }
+            Notice::Replaced => return Err(NodeError::Replaced(self.name.clone())),
         }
         Ok(())
     }
 
-    fn take_entry(&mut self, entry: &Entry) -> Result<(), NodeError> {
-        if let Some(node) = self.place.node_of(&entry.key) {
-            return self.registered(node, entry);
-        }
-        let group = self.place.group_of(&entry.key);
-        if let Some(group) = group.filter(|group| *group < self.config.groups)
-            && let Some(view) = self.views.take(group, entry)
-        {
-            self.tell(group, view);
-        }
-        Ok(())
-    }
-
-    fn registered(&mut self, node: NodeId, entry: &Entry) -> Result<(), NodeError> {
-        let found = match Registration::parse(&entry.key, &entry.value) {
-            Ok(found) => found,
-            // One node's bad document is no reason for another to end.
-            Err(error) => {
-                tracing::warn!(%error, "a registration");
-                return Ok(());
-            }
-        };
-        if node == self.id {
-            if found.incarnation > self.registration.incarnation {
-                return Err(NodeError::Replaced(self.registration.name.clone()));
-            }
-            if found.incarnation < self.registration.incarnation {
-                return Ok(());
-            }
+    fn tell_of_node(&mut self, node: NodeId, found: Option<(Registration, Option<LeaseId>)>) {
+        if let Some((found, _)) = &found {
             // An operator may have it drained.
-            if self.registration.state != found.state {
+            if node == self.id && self.registration.state != found.state {
                 self.registration.state = found.state;
-                self.registrar.change(&self.registration);
+                self.keeper.change(&self.registration);
                 self.shared.set_registration(&self.registration);
             }
+            self.shared.set_name(node, found.name.clone());
         }
-        self.shared.set_name(node, found.name.clone());
-        self.shared.set_clients(node, found.reachable());
+        let address = found.as_ref().and_then(|(found, _)| found.reachable());
+        self.shared.set_clients(node, address);
         for lane in 0..self.shared.lanes() {
-            let registered = Registered {
+            let registered = found.as_ref().map(|(found, lease)| Registered {
                 incarnation: found.incarnation,
                 address: found.peers.get(lane).copied(),
                 state: found.state,
-            };
-            let registered = Some(registered);
+                lease: *lease,
+            });
             self.shared.order(lane, Order::Node { node, registered });
-        }
-        self.registered.insert(node, found);
-        Ok(())
-    }
-
-    /// A node is registered no more.
-    fn gone(&mut self, node: NodeId) {
-        self.registered.remove(&node);
-        self.shared.set_clients(node, None);
-        for lane in 0..self.shared.lanes() {
-            let registered = None;
-            self.shared.order(lane, Order::Node { node, registered });
-        }
-    }
-
-    fn tell(&self, group: usize, view: Arc<view::View>) {
-        let lane = group % self.config.lanes;
-        self.shared.set_view(group, Arc::clone(&view));
-        self.shared.order(lane, Order::View { group, view });
-    }
-
-    /// Has groups begin whose first node this is.
-    fn begin_groups(&mut self, stop: &Stop) {
-        let scheme = match self.config.scheme {
-            Scheme::Coded => view::Scheme::Coded,
-            Scheme::Replicated => view::Scheme::Replicated,
-        };
-        let k = self.config.code.data();
-        for group in 0..self.config.groups {
-            let plan = &self.plan[group];
-            if plan.first() != Some(&self.id) {
-                continue;
-            }
-            let view = self.views.anew(group, scheme, k, plan, &self.registered);
-            if let Some(view) = view {
-                self.grant(&Wish { group, view }, stop);
-            }
-        }
-    }
-
-    fn grant(&mut self, wish: &Wish, stop: &Stop) {
-        let group = wish.group;
-        // Nobody may act on an outcome that is not known, so it ends then.
-        let gives_up = || stop.is_over(self.drain_limit);
-        let outcome = self.views.agree(&self.etcd, &self.place, wish, gives_up);
-        match outcome {
-            Outcome::Agreed(view) => {
-                tracing::info!(group, view = view.number, "agreed");
-                self.shared.note_agreed(group, view.number);
-                self.tell(group, view);
-            }
-            Outcome::Refused(found) => {
-                if let Some(view) = found {
-                    self.tell(group, view);
-                }
-                let lane = group % self.config.lanes;
-                let number = wish.view.number;
-                self.shared.order(lane, Order::Refused { group, number });
-            }
         }
     }
 }
 
+/// Asks another process what it has.
+fn testimony(
+    steward: &Steward,
+    process: Process,
+    key: &ClusterKey,
+    cluster: &str,
+) -> Option<Testimony> {
+    let address = steward.registration(NodeId(process.node))?.peers.first()?;
+    let report = ask::report(*address, key, cluster, ASK_LIMIT)
+        .inspect_err(|error| tracing::warn!(%process, %error, "ask for its views"))
+        .ok()?;
+    let report = NodeReport::parse(&report).ok()?;
+    let views = report.groups.iter();
+    (report.incarnation == process.incarnation).then(|| Testimony {
+        seed: report.seed,
+        views: views.map(|group| (group.group, group.view)).collect(),
+    })
+}
+
+fn random() -> Result<u64, NodeError> {
+    getrandom::u64().map_err(|error| NodeError::Os {
+        what: "get random bytes",
+        source: io::Error::other(error.to_string()),
+    })
+}
+
 /// By group: the nodes of the plan, data first.
-fn plan(etcd: &Etcd, place: &Place, config: &ClusterConfig) -> Result<Vec<Vec<NodeId>>, NodeError> {
-    let numbers = place.numbers(etcd)?;
+fn plan(
+    numbers: &[(NodeId, String)],
+    place: &Place,
+    config: &ClusterConfig,
+) -> Result<Vec<Vec<NodeId>>, NodeError> {
     let malformed = || DocumentError::Malformed {
         key: place.config(),
         why: "a node of the plan has no number".to_owned(),
     };
-    let seats = config.plan(&numbers).ok_or_else(malformed)?;
+    let seats = config.plan(numbers).ok_or_else(malformed)?;
     let group = |group| seats.group(group).iter().flatten().copied().collect();
     Ok((0..config.groups).map(group).collect())
 }

@@ -78,8 +78,6 @@ pub struct Ask<'a> {
     pub request: &'a Request<'a>,
     /// The key's bytes.
     pub key: &'a [u8],
-    /// The key's hash.
-    pub hash: u64,
     /// What it sees, if it only reads.
     pub sight: Sight,
 }
@@ -125,41 +123,38 @@ impl Engine {
         ask: &Ask<'_>,
         out: &mut R,
     ) -> Outcome {
-        self.work(partition, ask.hash, ask.key, out, |work| {
-            match ask.request {
-                Request::Get(get) => work.get(get, ask.sight),
-                Request::Store(store) => work.store(store),
-                Request::Delete { noreply, .. } => work.delete(*noreply),
-                Request::Arithmetic {
-                    direction,
-                    delta,
-                    noreply,
-                    ..
-                } => work.arithmetic(*direction, *delta, *noreply),
-                Request::Touch {
-                    exptime, noreply, ..
-                } => work.touch(*exptime, *noreply),
-                Request::MetaGet(get) => work.meta_get(get, ask.sight),
-                Request::MetaSet(set) => work.meta_set(set),
-                Request::MetaDelete(delete) => work.meta_delete(delete),
-                Request::MetaArithmetic(request) => work.meta_arithmetic(request),
-                Request::MetaDebug(_) => work.meta_debug(ask.sight),
-                request => panic!("{request:?} is about no item"),
-            }
+        self.work(partition, ask.key, out, |work| match ask.request {
+            Request::Get(get) => work.get(get, ask.sight),
+            Request::Store(store) => work.store(store),
+            Request::Delete { noreply, .. } => work.delete(*noreply),
+            Request::Arithmetic {
+                direction,
+                delta,
+                noreply,
+                ..
+            } => work.arithmetic(*direction, *delta, *noreply),
+            Request::Touch {
+                exptime, noreply, ..
+            } => work.touch(*exptime, *noreply),
+            Request::MetaGet(get) => work.meta_get(get, ask.sight),
+            Request::MetaSet(set) => work.meta_set(set),
+            Request::MetaDelete(delete) => work.meta_delete(delete),
+            Request::MetaArithmetic(request) => work.meta_arithmetic(request),
+            Request::MetaDebug(_) => work.meta_debug(ask.sight),
+            request => panic!("{request:?} is about no item"),
         })
     }
 
     fn work<P: Partition, R: Reply>(
         &mut self,
         partition: &mut P,
-        hash: u64,
         key: &[u8],
         out: &mut R,
         serve: impl FnOnce(&mut Work<'_, P, R>) -> Result<(), Refusal>,
     ) -> Outcome {
         let mut work = Work {
+            hash: partition.hash_of(key),
             partition,
-            hash,
             key,
             out,
             limits: &self.limits,

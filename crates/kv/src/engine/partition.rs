@@ -49,6 +49,8 @@ pub trait Partition {
     /// [`Change::Alter`] excepted.
     type Found: Copy;
 
+    /// The hash of a key, which all else is asked with.
+    fn hash_of(&self, key: &[u8]) -> u64;
     /// The state of what was looked up.
     fn item(found: &Self::Found) -> Item;
     /// The newest state of a key, operations that are not committed included.
@@ -115,6 +117,10 @@ fn item_of(entry: &Entry) -> Item {
 
 impl Partition for Owner {
     type Found = owner::Found;
+
+    fn hash_of(&self, key: &[u8]) -> u64 {
+        Self::hash_of(self, key)
+    }
 
     fn item(found: &owner::Found) -> Item {
         item_of(&found.entry)

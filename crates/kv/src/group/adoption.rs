@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::arrival::Arrival;
 use super::backup::Backup;
-use super::member::{Member, Owned};
+use super::member::{Member, Owned, Shape};
 use super::message::{Lacks, Message};
 use super::owner::Owner;
 use super::parity::Parity;
@@ -123,7 +123,7 @@ impl Member {
             slot,
             self.shape.scheme,
             Arc::clone(&self.code),
-            self.shape.region_bytes,
+            (self.shape.hasher, self.shape.region_bytes),
             view,
             is_joining,
         ));
@@ -132,7 +132,7 @@ impl Member {
     fn adopt_partitions(&mut self, view: &View) {
         for index in 0..view.partitions.len() {
             if self.arriving.is_none() {
-                self.arriving = Arrival::begin(view, index, self.me, self.shape.region_bytes);
+                self.arriving = Arrival::begin(view, index, self.me, &self.shape);
             }
             if view.owner(index) != Some(self.me) {
                 continue;
@@ -164,13 +164,20 @@ impl Member {
 
     /// Begins to own a partition.
     fn begin(&mut self, view: &View, index: usize) -> Option<Owned> {
-        let region_bytes = self.shape.region_bytes;
+        let Shape {
+            region_bytes,
+            hasher,
+            ..
+        } = self.shape;
         let (owner, settling) = match view.partitions[index] {
             Partition::Home(_) => {
                 let arrival = self.arriving.take_if(|arrival| arrival.partition == index);
                 let (replica, region) = match arrival {
                     Some(arrival) => self.take_over(arrival)?,
-                    None => (Replica::new(region_bytes), Region::new(region_bytes)),
+                    None => (
+                        Replica::new(hasher, region_bytes),
+                        Region::new(region_bytes),
+                    ),
                 };
                 (Owner::new(index, replica, Arc::new(region), None), None)
             }
@@ -179,7 +186,7 @@ impl Member {
                 let present = parity.hold(index);
                 let region = Arc::clone(parity.region(index));
                 // The replica stays in its stream until all agree on what was acknowledged.
-                let replica = Replica::new(0);
+                let replica = Replica::new(hasher, 0);
                 let owner = Owner::new(index, replica, region, present);
                 self.takeovers.begin(index, view.number);
                 (owner, Some(Settling::new(view, index)))

@@ -1,7 +1,7 @@
 //! A partition that is on its way to a new owner: its keys and, where the present one has all of its
 //! values and leaves, those as well.
 
-use super::member::Member;
+use super::member::{Member, Shape};
 use super::message::Run;
 use super::operation::Effect;
 use super::parity::Stream;
@@ -23,12 +23,7 @@ pub(super) struct Arrival {
 
 impl Arrival {
     /// Begins what a view says of a process and a partition.
-    pub(super) fn begin(
-        view: &View,
-        partition: usize,
-        me: Process,
-        region_bytes: u64,
-    ) -> Option<Self> {
+    pub(super) fn begin(view: &View, partition: usize, me: Process, shape: &Shape) -> Option<Self> {
         let (since, with_values) = match (view.partitions[partition], view.heir) {
             (Partition::Arriving { process, since, .. }, _) if process == me => (since, false),
             (_, Some(heir)) if heir.process == me && heir.place == Place::Data(partition) => {
@@ -39,8 +34,13 @@ impl Arrival {
         Some(Self {
             partition,
             since,
-            stream: Stream::joining(region_bytes, view.begun[partition], with_values),
-            region: with_values.then(|| Region::new(region_bytes)),
+            stream: Stream::joining(
+                shape.hasher,
+                shape.region_bytes,
+                view.begun[partition],
+                with_values,
+            ),
+            region: with_values.then(|| Region::new(shape.region_bytes)),
         })
     }
 

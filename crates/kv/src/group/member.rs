@@ -24,6 +24,7 @@ use super::room::Bound;
 use super::settling::Settling;
 use super::takeover::Takeovers;
 use super::view::{self, Scheme, View};
+use crate::memory::key_hash::KeyHasher;
 use crate::planted::{Planted, is_planted};
 
 /// What a group is made of. The same at every member.
@@ -43,6 +44,8 @@ pub struct Shape {
     pub service: Service,
     /// What each partition may take.
     pub bound: Bound,
+    /// By which keys are ordered.
+    pub hasher: KeyHasher,
 }
 
 /// What is served while lost values are recovered.

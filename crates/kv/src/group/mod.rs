@@ -21,6 +21,7 @@ pub mod member;
 pub mod message;
 pub mod operation;
 pub mod owner;
+pub(crate) mod pace;
 mod parity;
 pub mod process;
 pub mod progress;

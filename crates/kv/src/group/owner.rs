@@ -19,9 +19,11 @@ use super::backup::Backup;
 use super::marks::Marks;
 use super::message::Run;
 use super::operation::{Effect, Operation};
+use super::pace::Pace;
 use super::replica::{Diverged, Replica, Xid, space_of};
 use super::room::{Bound, Counts, Room, Sweep};
 use super::units::Units;
+use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::Region;
 use crate::memory::table::{Entry, Slot};
 use crate::planted::{Planted, is_planted};
@@ -152,14 +154,15 @@ pub struct Owner {
     /// Bytes that operations under way free to make room.
     pub(super) freeing_bytes: u64,
     pub(super) sweep: Sweep,
+    pace: Pace,
     /// When somebody last asked for leave to read, in nanoseconds.
     pub(super) wanted_at: Cell<Option<u64>>,
 }
 
 impl Owner {
     /// A partition that nobody else has: what is proposed is committed at once.
-    pub fn alone(region_bytes: u64, bound: Bound) -> Self {
-        let replica = Replica::new(region_bytes);
+    pub fn alone(hasher: KeyHasher, region_bytes: u64, bound: Bound) -> Self {
+        let replica = Replica::new(hasher, region_bytes);
         let region = Arc::new(Region::new(region_bytes));
         let mut owner = Self::new(0, replica, region, None);
         owner.room = Room::alone(bound);
@@ -193,6 +196,7 @@ impl Owner {
             room: Room::default(),
             freeing_bytes: 0,
             sweep: Sweep::default(),
+            pace: Pace::default(),
             wanted_at: Cell::new(None),
         }
     }
@@ -231,6 +235,11 @@ impl Owner {
     /// The cas number that the next operation gives.
     pub fn next_cas(&self) -> u64 {
         cas_of(self.view, self.last_xid() + 1)
+    }
+
+    /// The hash of a key, which all else here is asked with.
+    pub fn hash_of(&self, key: &[u8]) -> u64 {
+        self.replica.table().hash_of(key)
     }
 
     /// Units of the partition that are still to be recovered or moved.
@@ -375,6 +384,15 @@ impl Owner {
                 }
                 Ok(xid)
             }
+        }
+    }
+
+    /// Moves the partition's time on as far as a clock that never jumps allows, towards what the system says:
+    /// `said` are seconds since 1970, `now_ns` nanoseconds of the former. To be called often.
+    pub fn follow(&mut self, said: u32, now_ns: u64) {
+        if self.check_open().is_ok() {
+            let next = self.pace.next(self.proposed_now(), said, now_ns);
+            self.tick(next);
         }
     }
 

@@ -18,6 +18,7 @@ use super::replica::{Basis, Diverged, Replica, Xid};
 use super::units::Units;
 use super::view::{Scheme, View};
 use crate::memory::buffer::Buffer;
+use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::{Region, is_zero};
 use crate::memory::table::Entry;
 use crate::planted::{Planted, is_planted};
@@ -64,6 +65,7 @@ pub(super) struct Parity {
     /// One parity, or a copy of each partition.
     pub(super) regions: Vec<Arc<Region>>,
     pub(super) streams: Vec<Stream>,
+    hasher: KeyHasher,
     /// The partition whose data are here in place of parity, and where.
     held: Option<(usize, Units)>,
     /// Partitions that nobody has any more, bit per partition.
@@ -77,10 +79,10 @@ pub(super) struct Parity {
 }
 
 impl Stream {
-    pub(super) fn new(region_bytes: u64, begun: u32) -> Self {
+    pub(super) fn new(hasher: KeyHasher, region_bytes: u64, begun: u32) -> Self {
         Self {
             begun,
-            replica: Some(Replica::new(region_bytes)),
+            replica: Some(Replica::new(hasher, region_bytes)),
             buffer: VecDeque::new(),
             latest: 0,
             units_from: None,
@@ -88,19 +90,29 @@ impl Stream {
     }
 
     /// That of a partition as a view begins it: of a lost one there is nothing to be told.
-    fn of(view: &View, partition: usize, region_bytes: u64, is_joining: bool) -> Self {
+    fn of(
+        view: &View,
+        partition: usize,
+        (hasher, region_bytes): (KeyHasher, u64),
+        is_joining: bool,
+    ) -> Self {
         let begun = view.begun[partition];
         match is_joining && !view.is_lost(partition) {
-            true => Self::joining(region_bytes, begun, true),
-            false => Self::new(region_bytes, begun),
+            true => Self::joining(hasher, region_bytes, begun, true),
+            false => Self::new(hasher, region_bytes, begun),
         }
     }
 
-    pub(super) fn joining(region_bytes: u64, begun: u32, with_units: bool) -> Self {
+    pub(super) fn joining(
+        hasher: KeyHasher,
+        region_bytes: u64,
+        begun: u32,
+        with_units: bool,
+    ) -> Self {
         Self {
-            replica: Some(Replica::joining(region_bytes)),
+            replica: Some(Replica::joining(hasher, region_bytes)),
             units_from: with_units.then_some(0),
-            ..Self::new(region_bytes, begun)
+            ..Self::new(hasher, region_bytes, begun)
         }
     }
 
@@ -189,7 +201,7 @@ impl Parity {
         slot: usize,
         scheme: Scheme,
         code: Arc<Code>,
-        region_bytes: u64,
+        (hasher, region_bytes): (KeyHasher, u64),
         view: &View,
         is_joining: bool,
     ) -> Self {
@@ -198,7 +210,7 @@ impl Parity {
             Scheme::Coded => 1,
             Scheme::Replicated => partitions,
         };
-        let stream = |partition| Stream::of(view, partition, region_bytes, is_joining);
+        let stream = |partition| Stream::of(view, partition, (hasher, region_bytes), is_joining);
         Self {
             slot,
             scheme,
@@ -207,6 +219,7 @@ impl Parity {
                 .map(|_| Arc::new(Region::new(region_bytes)))
                 .collect(),
             streams: (0..partitions).map(stream).collect(),
+            hasher,
             held: None,
             lost: 0,
             is_spoilt: false,
@@ -257,7 +270,8 @@ impl Parity {
                 continue;
             }
             let region_bytes = self.region(partition).bytes();
-            self.streams[partition] = Stream::of(view, partition, region_bytes, is_joining);
+            let begins = (self.hasher, region_bytes);
+            self.streams[partition] = Stream::of(view, partition, begins, is_joining);
             if self.scheme == Scheme::Replicated {
                 self.region(partition).clear();
             }

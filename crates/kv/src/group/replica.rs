@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use super::operation::{Effect, Operation};
 use crate::memory::allocator::{Allocator, RangeError, piece_bytes};
-use crate::memory::table::{Entry, Slot, Table, key_hash};
+use crate::memory::key_hash::KeyHasher;
+use crate::memory::table::{Entry, Slot, Table};
 use crate::planted::{Planted, is_planted};
 
 /// Number of an operation in its partition: 1, 2, 3 ...
@@ -83,9 +84,9 @@ pub enum Diverged {
 
 impl Replica {
     /// A partition without items.
-    pub fn new(region_bytes: u64) -> Self {
+    pub fn new(hasher: KeyHasher, region_bytes: u64) -> Self {
         Self {
-            table: Table::new(),
+            table: Table::new(hasher),
             allocator: Allocator::new(region_bytes),
             applied: 0,
             now: 0,
@@ -96,10 +97,10 @@ impl Replica {
     }
 
     /// One that has nothing, and is told what there is.
-    pub fn joining(region_bytes: u64) -> Self {
+    pub fn joining(hasher: KeyHasher, region_bytes: u64) -> Self {
         Self {
             cursor: Some(0),
-            ..Self::new(region_bytes)
+            ..Self::new(hasher, region_bytes)
         }
     }
 
@@ -167,7 +168,7 @@ impl Replica {
             return Err(Diverged::Gap { xid, applied });
         }
         self.applied = xid;
-        let hash = key_hash(op.key());
+        let hash = self.table.hash_of(op.key());
         let is_here = self.cursor.is_none_or(|cursor| hash < cursor);
         match op.effect() {
             Effect::Tick { now, cas } => {
@@ -211,7 +212,7 @@ impl Replica {
         op: &Operation,
         old: Option<Entry>,
     ) -> Result<(), Diverged> {
-        let hash = key_hash(op.key());
+        let hash = self.table.hash_of(op.key());
         let found = self.table.find(hash, op.key());
         let found = found.map(|slot| self.table.entry(slot));
         self.apply(xid, op, true)?;
@@ -289,7 +290,7 @@ impl Replica {
         self.flush_at = Some(basis.flush_at).filter(|at| *at != 0);
         self.flushed_below = self.flushed_below.max(basis.flushed_below);
         for (key, entry) in entries {
-            self.put(at, key_hash(key), key, *entry, false)?;
+            self.put(at, self.table.hash_of(key), key, *entry, false)?;
         }
         self.cursor = end;
         Ok(())

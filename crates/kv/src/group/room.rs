@@ -12,7 +12,7 @@ use super::owner::{Owner, Refusal};
 use super::replica::space_of;
 use crate::memory::footprint::Footprint;
 use crate::memory::region::CHUNK_BYTES;
-use crate::memory::table::{Entry, key_hash};
+use crate::memory::table::Entry;
 
 /// Room that is kept at most, so that a request seldom waits for items to go.
 const RESERVE_BYTES_MAX: u64 = 4 << 20;
@@ -182,6 +182,10 @@ impl Owner {
     /// Takes space whose units are all here, for the value of a key.
     pub(super) fn place(&mut self, hash: u64, key: &[u8], bytes: u64) -> Result<u64, Refusal> {
         if bytes > self.region_bytes_max() {
+            return Err(Refusal::NoSpace);
+        }
+        let table = self.replica.table();
+        if table.is_crowded(hash) && table.find(hash, key).is_none() {
             return Err(Refusal::NoSpace);
         }
         let grows = |owner: &Self| {
@@ -385,7 +389,7 @@ impl Owner {
             };
             let entry = self.replica.table().entry(slot);
             let key = self.replica.table().key(slot).to_vec();
-            let hash = key_hash(&key);
+            let hash = self.replica.table().hash_of(&key);
             if self.pending_on(hash, &key).is_some() {
                 // It has just been written.
                 self.replica.table_mut().keep(slot);

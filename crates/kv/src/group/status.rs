@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::member::Member;
 use super::owner::Owner;
 use super::replica::Replica;
+use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::Region;
 
 /// Bytes of a member, by what they are for.
@@ -20,8 +21,8 @@ pub struct Memory {
 
 impl Owner {
     /// A partition that is not here: it has nothing and takes nothing.
-    pub fn closed() -> Self {
-        Self::new(0, Replica::new(0), Arc::new(Region::new(0)), None)
+    pub fn closed(hasher: KeyHasher) -> Self {
+        Self::new(0, Replica::new(hasher, 0), Arc::new(Region::new(0)), None)
     }
 }
 
@@ -37,10 +38,11 @@ impl Member {
         Some(self.owners.get(&partition)?.owner.tenure())
     }
 
-    /// The time, seconds since 1970: partitions that it owns move on with it.
-    pub fn tick(&mut self, seconds: u32) {
+    /// What the system says the time is, seconds since 1970, at a moment of a clock that never jumps:
+    /// partitions that it owns [follow](Owner::follow).
+    pub fn tick(&mut self, said: u32, now_ns: u64) {
         for owned in self.owners.values_mut() {
-            owned.owner.tick(seconds);
+            owned.owner.follow(said, now_ns);
         }
     }
 

@@ -133,15 +133,33 @@ impl Parity {
 impl View {
     /// The first view of a group, with everybody at home.
     pub fn first(scheme: Scheme, data: &[Process], parities: &[Process]) -> Self {
+        Self::beginning(1, scheme, data, parities)
+    }
+
+    /// A view, before all others, of a group of which nobody has anything.
+    pub fn nothing(scheme: Scheme, k: usize, m: usize) -> Self {
+        Self {
+            number: 0,
+            scheme,
+            partitions: vec![Partition::Lost; k],
+            begun: vec![0; k],
+            parities: vec![Parity::Vacant; m],
+            heir: None,
+            let_go: 0,
+        }
+    }
+
+    /// A view of this number in which all partitions begin, empty, with everybody at home.
+    pub fn beginning(number: u32, scheme: Scheme, data: &[Process], parities: &[Process]) -> Self {
         let full = |process: &Process| Parity::Full {
             process: *process,
-            since: 1,
+            since: number,
         };
         Self {
-            number: 1,
+            number,
             scheme,
             partitions: data.iter().copied().map(Partition::Home).collect(),
-            begun: vec![1; data.len()],
+            begun: vec![number; data.len()],
             parities: parities.iter().map(full).collect(),
             heir: None,
             let_go: 0,

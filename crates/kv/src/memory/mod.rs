@@ -3,5 +3,6 @@
 pub mod allocator;
 pub mod buffer;
 pub mod footprint;
+pub mod key_hash;
 pub mod region;
 pub mod table;

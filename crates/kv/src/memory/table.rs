@@ -14,6 +14,8 @@ mod queues;
 mod record;
 mod slabs;
 
+use super::key_hash::KeyHasher;
+
 use self::{
     index::Index,
     queues::Queues,
@@ -22,13 +24,16 @@ use self::{
 
 pub use self::slabs::Slot;
 
-/// Hash of a key: XXH3-64. Its high bits are the table's, its low ones choose the partition.
-pub fn key_hash(key: &[u8]) -> u64 {
-    cenote_codec::xxh3(key)
-}
-
 /// Most bytes of a key here; memcached takes 250.
 pub const KEY_BYTES_MAX: usize = 255;
+
+/// Most keys that an owner has in one segment of the index: many times what chance brings together, and few
+/// enough that whoever looks at all of them is soon done.
+const SEGMENT_KEYS_MAX: usize = 2048;
+
+/// Bytes of keys and entries that are shown at once: all of a usual segment, and far less than a message
+/// between nodes may have.
+pub const STRETCH_BYTES: usize = 192 << 10;
 
 /// What belongs to a key.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -64,12 +69,12 @@ impl Entry {
 
 /// Keys -> entries.
 ///
-/// Every hash that is passed is the [`key_hash`] of the key that it is passed with.
+/// Every hash that is passed is [`Table::hash_of`] the key that it is passed with.
 pub struct Table {
     index: Index,
     records: Records,
     queues: Queues,
-    hash_of: fn(&[u8]) -> u64,
+    hasher: KeyHasher,
 }
 
 /// One stretch of a walk over all keys.
@@ -80,26 +85,26 @@ pub struct Stretch<'a> {
     pub next: Option<u64>,
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Table {
-    /// A table without keys.
-    pub fn new() -> Self {
-        Self::with_hash(key_hash)
-    }
-
-    /// As [`new`](Self::new), with another hash: for tests of keys that fall together.
-    fn with_hash(hash_of: fn(&[u8]) -> u64) -> Self {
+    /// A table without keys, which are in the order of their hashes by `hasher`.
+    pub fn new(hasher: KeyHasher) -> Self {
         Self {
             index: Index::new(),
             records: Records::new(),
             queues: Queues::new(),
-            hash_of,
+            hasher,
         }
+    }
+
+    /// The hash of a key.
+    pub fn hash_of(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// Whether as many keys as may be are near this hash: one more is not to be put. No more than chance
+    /// ever brings together.
+    pub fn is_crowded(&self, hash: u64) -> bool {
+        self.index.segment_len(hash) >= SEGMENT_KEYS_MAX
     }
 
     /// Keys.
@@ -170,7 +175,7 @@ impl Table {
         let slot = self.records.add(key, entry);
         let hashes = Hashes {
             records: &self.records,
-            hash_of: self.hash_of,
+            hasher: self.hasher,
         };
         self.index.insert(hash, slot, &hashes);
         let came_back = self.index.take_eviction(hash);
@@ -192,7 +197,7 @@ impl Table {
     pub fn remove(&mut self, hash: u64, key: &[u8]) -> Option<Entry> {
         let hashes = Hashes {
             records: &self.records,
-            hash_of: self.hash_of,
+            hasher: self.hasher,
         };
         let is_it = |slot| self.records.key(slot) == key;
         let slot = self.index.remove(hash, is_it, &hashes)?;
@@ -204,7 +209,7 @@ impl Table {
 
     /// Takes all keys out, and gives all memory back: as slow as that is.
     pub fn clear(&mut self) {
-        *self = Self::with_hash(self.hash_of);
+        *self = Self::new(self.hasher);
     }
 
     /// A read found the entry, at second `now`.
@@ -218,7 +223,7 @@ impl Table {
     pub fn choose_coldest(&mut self) -> Option<Slot> {
         let (slot, place) = self.queues.choose(&mut self.records)?;
         if place == Place::Small {
-            let hash = (self.hash_of)(self.records.key(slot));
+            let hash = self.hash_of(self.records.key(slot));
             self.index.note_eviction(hash);
         }
         Some(slot)
@@ -231,7 +236,8 @@ impl Table {
         }
     }
 
-    /// The keys with hashes from `from` on, as far as one segment of the index goes.
+    /// The keys with hashes from `from` on, as far as one segment of the index goes, and some
+    /// [`STRETCH_BYTES`] of them at the most. Keys of one hash are not parted.
     ///
     /// A walk begins at 0 and goes on at `next`. Every key with a hash below that has been shown, or came
     /// later: whatever is put, removed and moved between the calls.
@@ -239,10 +245,20 @@ impl Table {
         let (slots, next) = self.index.segment(from);
         let items = slots.map(|slot| {
             let key = self.records.key(slot);
-            ((self.hash_of)(key), key, self.records.entry(slot))
+            (self.hash_of(key), key, self.records.entry(slot))
         });
         let mut items: Vec<_> = items.filter(|(hash, ..)| *hash >= from).collect();
         items.sort_unstable_by(|one, other| (one.0, one.1).cmp(&(other.0, other.1)));
+        let mut bytes = 0;
+        let mut last = None;
+        let end = items.iter().position(|(hash, key, _)| {
+            let is_end = bytes > STRETCH_BYTES && last != Some(*hash);
+            bytes += key.len() + size_of::<Entry>();
+            last = Some(*hash);
+            is_end
+        });
+        let next = end.map_or(next, |end| Some(items[end].0));
+        items.truncate(end.unwrap_or(items.len()));
         Stretch { items, next }
     }
 

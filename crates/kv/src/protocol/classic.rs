@@ -9,7 +9,7 @@ use super::key::{KEY_BYTES_MAX, MetaKey};
 use super::limits::Limits;
 use super::meta::{self, MetaSet};
 use super::numbers::{signed, unsigned, unsigned_low};
-use super::parse::Refusal;
+use super::parse::{CloseReason, Refusal};
 use super::request::{Direction, Request, Retrieval, Store, StoreMode};
 use super::words::{Line, Words};
 
@@ -24,6 +24,8 @@ pub(super) enum Outcome<'a> {
     Value(Pending<'a>, usize),
     /// An error.
     Refused(Refusal<'a>),
+    /// Nothing that the connection could go on after.
+    Close(CloseReason),
 }
 
 /// A request that lacks its value.
@@ -83,8 +85,19 @@ pub(super) fn command<'a>(text: &'a [u8], limits: &Limits) -> Outcome<'a> {
         b"ma" => meta::arithmetic(&line, limits.dialect).into(),
         b"me" => meta::debug(&line).into(),
         b"mn" => Outcome::Whole(Request::MetaNoop),
+        // With another number of words.
+        b"delete" | b"incr" | b"decr" | b"touch" | b"flush_all" | b"verbosity" => {
+            Outcome::refused(Error::Unknown, false)
+        }
+        _ if is_http(&line) => Outcome::Close(CloseReason::Http),
         _ => Outcome::refused(Error::Unknown, false),
     }
+}
+
+/// Whether the last word is a version of HTTP, by which memcached knows it.
+fn is_http(line: &Line<'_>) -> bool {
+    let last = line.count().saturating_sub(1);
+    line.word(last).starts_with(b"HTTP/")
 }
 
 fn retrieval<'a>(line: &Line<'a>, with_cas: bool, touches: bool) -> Outcome<'a> {

@@ -23,12 +23,12 @@ pub enum Dialect {
 pub struct Limits {
     /// Largest item, memcached's overhead of 59 bytes included, as its option `-I` counts.
     pub item_bytes_max: u64,
-    /// Longest command line without its end, other than `get` and `gets`. memcached takes such a
-    /// line up to the size of its read buffer, when it comes in one piece. At least 110, which tell
-    /// what command it is.
+    /// Longest command line without its end, other than a retrieval's. memcached closes a connection
+    /// that has sent more without a line end; a longer line that comes in one piece it takes, up to the
+    /// size of its read buffer. At least 110, which tell what command it is.
     pub line_bytes_max: usize,
-    /// Longest line of a `get` or `gets`. memcached has no limit for them; 1 MiB is 4000 keys of the
-    /// longest kind.
+    /// Longest line of a `get`, `gets`, `gat` or `gats`. memcached has no limit for the first two, and
+    /// takes the others where they come in one piece; 1 MiB is 4000 keys of the longest kind.
     pub multiget_bytes_max: usize,
     /// Whose meta commands are spoken.
     pub dialect: Dialect,
@@ -38,7 +38,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             item_bytes_max: 1 << 20,
-            line_bytes_max: 16 << 10,
+            line_bytes_max: 2 << 10,
             multiget_bytes_max: 1 << 20,
             dialect: Dialect::default(),
         }

@@ -25,6 +25,9 @@ mod request;
 pub mod udp;
 mod words;
 
+/// How a connection begins that speaks memcached's binary protocol, which is not spoken here.
+pub const BINARY_REQUEST: u8 = 0x80;
+
 pub use error::Error;
 pub use exptime::Exptime;
 pub use key::{KEY_BYTES_MAX, KeyScratch, MetaKey, encode_base64};

@@ -13,7 +13,7 @@ use super::key::MetaKey;
 use super::limits::Limits;
 use super::request::Request;
 
-/// Spaces that may stand before `get` in a line longer than others may be.
+/// Spaces that may stand before a retrieval in a line longer than others may be.
 const LEADING_SPACES_MAX: usize = 100;
 
 /// What the front of a buffer is.
@@ -77,6 +77,8 @@ impl Refusal<'_> {
 pub enum CloseReason {
     /// No end of a line in as many bytes as a line may have. memcached answers nothing, either.
     LineTooLong,
+    /// A request of HTTP: a browser was made to send it, and what follows may look like commands.
+    Http,
 }
 
 /// The parser of one connection.
@@ -149,8 +151,9 @@ impl Parser {
     fn line_bytes_max(&self, buffer: &[u8]) -> usize {
         let spaces = buffer.iter().take_while(|byte| **byte == b' ').count();
         let text = &buffer[spaces..];
-        if spaces <= LEADING_SPACES_MAX && (text.starts_with(b"get ") || text.starts_with(b"gets "))
-        {
+        let retrievals: [&[u8]; 4] = [b"get ", b"gets ", b"gat ", b"gats "];
+        let is_retrieval = retrievals.iter().any(|word| text.starts_with(word));
+        if spaces <= LEADING_SPACES_MAX && is_retrieval {
             self.limits
                 .multiget_bytes_max
                 .max(self.limits.line_bytes_max)
@@ -175,6 +178,7 @@ fn finish<'a>(outcome: Outcome<'a>, buffer: &'a [u8], start: usize) -> Step<'a> 
                 taken: start,
             };
         }
+        Outcome::Close(reason) => return Step::Close(reason),
         Outcome::Value(pending, length) => (pending, length),
     };
     let taken = start + length + 2;

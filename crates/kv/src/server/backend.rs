@@ -10,10 +10,14 @@ use mio::event::Event;
 use mio::{Registry, Token};
 
 use super::batch::{Batch, Ticket};
+use super::shared::now_ns;
 use crate::engine::Partition;
 use crate::group::owner::{Owner, Refusal};
 use crate::group::{Bound, Counts};
 use crate::memory::footprint::{Footprint, Others, Roles};
+use crate::memory::key_hash::KeyHasher;
+#[cfg(doc)]
+use crate::memory::key_hash::place_hash;
 
 /// Where a key is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,8 +51,8 @@ pub trait Backend: Send + 'static {
     /// A partition that is served here.
     type Partition: Partition;
 
-    /// Where the key with this hash is served.
-    fn route(&self, hash: u64) -> Route;
+    /// Where the key with this [hash](place_hash) is served.
+    fn route(&self, place: u32) -> Route;
     /// Other nodes that have partitions of this worker's: what `flush_all` reaches, beside all workers.
     fn nodes(&self) -> Vec<u32> {
         Vec::new()
@@ -63,7 +67,7 @@ pub trait Backend: Send + 'static {
     }
     /// Whether a client of this node may ask for the key with this hash, now that its owner may be another:
     /// what was sent to the former one has been answered.
-    fn is_in_order(&self, _hash: u64) -> bool {
+    fn is_in_order(&self, _place: u32) -> bool {
         true
     }
     /// What is answered to a request for a partition that is gone for good; `None` for one that is not.
@@ -88,8 +92,9 @@ pub trait Backend: Send + 'static {
     }
     /// How full they are.
     fn figures(&self) -> Figures;
-    /// It is `now`, seconds since 1970; called when that changes, and at the start.
-    fn tick(&mut self, now: u64);
+    /// The system says that it is `said`, seconds since 1970; called when that changes, and at the start.
+    /// It may jump.
+    fn tick(&mut self, said: u64);
 
     /// Registers what it waits for, with tokens from [`FIRST_TOKEN`].
     ///
@@ -109,8 +114,8 @@ pub trait Backend: Send + 'static {
     fn asked_bytes(&self) -> usize {
         0
     }
-    /// Whether other nodes may be answered more, where so many bytes of answers to them are held already.
-    fn has_room_for_answers(&self, _held_bytes: usize) -> bool {
+    /// Whether another node may be answered more, where so many bytes of answers to it are held already.
+    fn has_room_for_answers(&self, _node: u32, _held_bytes: usize) -> bool {
         true
     }
     /// Sends an answer to the node that has asked.
@@ -139,7 +144,13 @@ pub struct Alone {
 
 impl Alone {
     /// The backend of one of some workers, which share a process's memory equally.
-    pub fn new(worker: usize, workers: usize, memory_bytes: u64, evicts: bool) -> Self {
+    pub fn new(
+        worker: usize,
+        workers: usize,
+        memory_bytes: u64,
+        evicts: bool,
+        hasher: KeyHasher,
+    ) -> Self {
         let workers = workers as u64;
         let others = Others::new(memory_bytes, Roles::ALONE);
         let share = (memory_bytes - others.all) / workers;
@@ -149,7 +160,7 @@ impl Alone {
             footprint,
             ..Bound::NONE
         };
-        let mut partition = Owner::alone(region_bytes, bound);
+        let mut partition = Owner::alone(hasher, region_bytes, bound);
         partition.set_eviction(evicts);
         Self {
             partition,
@@ -163,8 +174,8 @@ impl Alone {
 impl Backend for Alone {
     type Partition = Owner;
 
-    fn route(&self, hash: u64) -> Route {
-        let worker = ((hash & 0xffff_ffff) * self.workers) >> 32;
+    fn route(&self, place: u32) -> Route {
+        let worker = (u64::from(place) * self.workers) >> 32;
         match usize::try_from(worker).expect("is below their number") {
             worker if worker == self.worker => Route::Here(0),
             worker => Route::Worker(worker),
@@ -198,7 +209,8 @@ impl Backend for Alone {
         None
     }
 
-    fn tick(&mut self, now: u64) {
-        self.partition.tick(u32::try_from(now).unwrap_or(u32::MAX));
+    fn tick(&mut self, said: u64) {
+        let said = u32::try_from(said).unwrap_or(u32::MAX);
+        self.partition.follow(said, now_ns());
     }
 }

@@ -1,7 +1,8 @@
 //! One client on a stream: its bytes in, its replies out.
 //!
 //! Bytes are parsed where they were read. A client has a buffer while something of it is not
-//! parsed yet, and none otherwise. It is not read from while it does not read itself.
+//! parsed yet, and none otherwise. It is not read from while it does not read itself, nor while others have
+//! the memory that its request needs.
 
 use std::io::{ErrorKind, IoSlice};
 use std::mem;
@@ -9,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::Backend;
+use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part};
 use super::core::Core;
 use super::session::{Direct, Session};
 use super::shared::{ConnectionFacts, locked};
 use super::transport::Transport;
 use crate::protocol::authentication::{Credentials, GateStep, gate};
 use crate::protocol::reply::{self, Answer};
-use crate::protocol::{Parser, Step};
+use crate::protocol::{BINARY_REQUEST, Parser, Step};
 
 /// Bytes that are read at once at first.
 const READ_BYTES: usize = 16 << 10;
@@ -27,6 +29,8 @@ pub(super) struct Client {
     pub(super) session: Session,
     /// What has been read and not parsed.
     input: Vec<u8>,
+    /// Nothing of it has been parsed.
+    is_new: bool,
     /// With fewer bytes there is nothing to parse.
     needed: usize,
     parser: Parser,
@@ -43,12 +47,13 @@ pub(super) struct Client {
     pub(super) is_queued: bool,
     /// It waits for memory.
     pub(super) is_waiting: bool,
+    place: usize,
     /// Memory that is counted for it.
-    pub(super) counted: usize,
-    /// Room for all of the request that is being read is counted.
-    is_admitted: bool,
-    /// When its peer last took or gave something, seconds since 1970.
-    moved: u64,
+    pub(super) held: Held,
+    /// Bytes that its peer has given and taken since they were last looked at.
+    moved: usize,
+    /// Seconds in a row in which that was too little.
+    slow_seconds: u32,
 }
 
 /// What a turn came to.
@@ -56,8 +61,8 @@ pub(super) struct Client {
 pub(super) enum Turn {
     /// There is more to do.
     Again,
-    /// It waits for so many bytes of memory.
-    WaitsForRoom(usize),
+    /// It waits for memory: to hold so many bytes of a part.
+    WaitsForRoom(Part, usize),
     /// It waits for its peer, or for an answer.
     Waits,
 }
@@ -67,14 +72,18 @@ impl Client {
         transport: Transport,
         facts: Arc<ConnectionFacts>,
         session: Session,
+        place: usize,
         core: &Core<B>,
     ) -> Self {
         let settings = &core.shared.settings;
+        // Who has accepted it knows the system's time alone.
+        facts.last_request.store(core.now, Ordering::Relaxed);
         Self {
             transport,
             facts,
             session,
             input: Vec::new(),
+            is_new: true,
             needed: 1,
             parser: Parser::new(settings.limits),
             gate: locked(&core.shared.credentials).clone(),
@@ -85,9 +94,10 @@ impl Client {
             is_broken: false,
             is_queued: false,
             is_waiting: false,
-            counted: 0,
-            is_admitted: false,
-            moved: core.now,
+            place,
+            held: Held::default(),
+            moved: 0,
+            slow_seconds: 0,
         }
     }
 
@@ -125,7 +135,7 @@ impl Client {
         let mut input = mem::take(&mut self.input);
         let mut start = 0;
         let mut left = core.shared.settings.requests_per_turn;
-        self.session.replies.is_short = core.clients.is_scarce();
+        self.session.replies.is_short = core.clients.is_scarce(Part::Answers);
         let turn = loop {
             if self.is_broken || self.session.has_quit {
                 start = input.len();
@@ -141,83 +151,137 @@ impl Client {
                 core.traffic().conn_yields.count();
                 break Turn::Again;
             }
-            if let Some(wanted) = self.lacking(core) {
-                break Turn::WaitsForRoom(wanted);
+            let has_request = self.session.has_more() || input.len() - start >= self.needed;
+            if has_request && !core.may_answer(self.held.of(Part::Answers), READ_BYTES) {
+                break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
             }
             if self.session.has_more() {
                 left -= 1;
                 self.session.go_on(core);
-            } else if input.len() - start >= self.needed {
+            } else if has_request {
                 start += self.step(core, &input[start..], &mut left);
-            } else if !self.read(core, &mut input, &mut start) {
+            } else if !self.is_readable || self.has_ended {
                 break Turn::Waits;
+            } else {
+                input.drain(..mem::take(&mut start));
+                if let Some((part, wanted)) = self.make_room(core, &mut input) {
+                    break Turn::WaitsForRoom(part, wanted);
+                }
+                if !self.read(core, &mut input) {
+                    break Turn::Waits;
+                }
             }
         };
-        if start == input.len() {
-            core.give_buffer(input, READ_BYTES);
-        } else {
-            input.drain(..start);
-            self.input = input;
-        }
+        input.drain(..start);
+        self.input = input;
+        self.settle_input(core);
         turn
     }
 
-    /// What it has to wait for, where others have the memory.
-    fn lacking<B: Backend>(&mut self, core: &mut Core<B>) -> Option<usize> {
-        let is_large = self.needed > READ_BYTES && !self.is_admitted;
-        let wanted = if is_large { self.needed } else { READ_BYTES };
-        if !core.has_room(self.counted, wanted) {
-            return Some(wanted);
+    /// Gives back what is not needed of the buffer.
+    fn settle_input<B: Backend>(&mut self, core: &mut Core<B>) {
+        if self.input.is_empty() {
+            core.give_buffer(mem::take(&mut self.input), READ_BYTES);
+        } else if self.input.len() <= FREE_BYTES && self.input.capacity() > FREE_BYTES {
+            let mut short = Vec::with_capacity(FREE_BYTES);
+            short.extend_from_slice(&self.input);
+            core.give_buffer(mem::replace(&mut self.input, short), READ_BYTES);
         }
-        if is_large {
-            self.is_admitted = true;
-            self.count_bytes(core);
-        }
-        None
+        self.count_input(core, self.input.capacity());
     }
 
-    /// Counts the memory that it has now.
-    pub(super) fn count_bytes<B: Backend>(&mut self, core: &mut Core<B>) {
-        let needed = if self.is_admitted { self.needed } else { 0 };
-        let now = self.input.capacity().max(needed) + self.session.bytes();
-        core.clients.change(self.counted, now);
-        self.counted = now;
-    }
-
-    /// Whether it holds memory and waits for its peer since `second`.
-    pub(super) fn is_stuck_since(&self, second: u64) -> bool {
-        let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
-        let does_not_go_on =
-            !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
-        let is_its_turn = does_not_read || (does_not_go_on && !self.is_waiting);
-        self.counted > 0 && self.moved < second && is_its_turn
-    }
-
-    /// Reads more behind what there is; says whether something came.
-    fn read<B: Backend>(
+    /// Makes room behind what has been read, as far as there is memory: a large value's as it comes, not as it
+    /// is announced. What to wait for otherwise.
+    fn make_room<B: Backend>(
         &mut self,
         core: &mut Core<B>,
         input: &mut Vec<u8>,
-        start: &mut usize,
-    ) -> bool {
-        if !self.is_readable || self.has_ended {
-            return false;
+    ) -> Option<(Part, usize)> {
+        let received = input.len();
+        let wanted = self.needed.min(2 * received).max(READ_BYTES);
+        // Enough for some more turns, if not for all of it.
+        if input.capacity() >= wanted || received > FREE_BYTES && input.capacity() > received {
+            return None;
         }
-        input.drain(..mem::take(start));
+        let part = core.clients.part_of(self.needed.max(received));
+        let own = self.held.of(part);
+        let is_line = self.needed <= FREE_BYTES && received < FREE_BYTES;
+        if is_line && core.clients.is_scarce(part) {
+            input.reserve_exact(FREE_BYTES - received);
+            return None;
+        }
+        let wanted = wanted.max(received + 1);
+        if !core.clients.may_receive(part, self.place, own, wanted) {
+            if is_line {
+                input.reserve_exact(FREE_BYTES - received);
+                return None;
+            }
+            return Some((part, wanted));
+        }
         if input.capacity() == 0 {
             *input = core.take_buffer(READ_BYTES);
         }
-        // A large value's room is made as it comes, not as it is announced.
-        let wanted = self.needed.min((2 * input.len()).max(READ_BYTES));
-        if input.capacity() < wanted.max(input.len() + 1) {
-            input.reserve_exact(wanted.max(input.len() + READ_BYTES) - input.len());
+        if input.capacity() < wanted {
+            input.reserve_exact(wanted - received);
         }
+        self.count_input(core, input.capacity());
+        None
+    }
+
+    /// Counts the buffer of its request.
+    fn count_input<B: Backend>(&mut self, core: &mut Core<B>, capacity: usize) {
+        let part = core.clients.part_of(self.needed.max(self.input.len()));
+        let bytes = if capacity > FREE_BYTES { capacity } else { 0 };
+        for one in [Part::Small, Part::Large] {
+            self.count(core, one, if one == part { bytes } else { 0 });
+        }
+    }
+
+    /// Counts what it has to read.
+    pub(super) fn count_answers<B: Backend>(&mut self, core: &mut Core<B>) {
+        self.count(core, Part::Answers, self.session.bytes());
+    }
+
+    fn count<B: Backend>(&mut self, core: &mut Core<B>, part: Part, bytes: usize) {
+        core.clients.change(part, self.held.of(part), bytes);
+        self.held.set(part, bytes);
+    }
+
+    /// It is gone: what it held is free.
+    pub(super) fn release<B: Backend>(&mut self, core: &mut Core<B>) {
+        for part in Part::ALL {
+            self.count(core, part, 0);
+        }
+        core.clients.leave(self.place);
+    }
+
+    /// Once a second: whether it holds what others wait for, and was too slow for longer than `patience`.
+    pub(super) fn is_too_slow(&mut self, buffers: &Buffers, patience: u32) -> bool {
+        let keeps = |part| self.held.of(part) > 0 && buffers.is_waited_for(part);
+        let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
+        let does_not_go_on =
+            !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
+        let keeps_request = keeps(Part::Small) || keeps(Part::Large);
+        let is_its_turn = does_not_read && keeps(Part::Answers)
+            || does_not_go_on && !self.is_waiting && keeps_request;
+        let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
+        self.slow_seconds = match is_slow && is_its_turn {
+            true => self.slow_seconds + 1,
+            false => 0,
+        };
+        let is_ender = |part| buffers.is_ender(part, self.place);
+        let is_privileged = is_ender(Part::Small) || is_ender(Part::Large);
+        self.slow_seconds > if is_privileged { 0 } else { patience }
+    }
+
+    /// Reads more behind what there is; says whether something came.
+    fn read<B: Backend>(&mut self, core: &Core<B>, input: &mut Vec<u8>) -> bool {
         let room = input.capacity() - input.len();
         match self.transport.read(input) {
             Ok(0) => self.has_ended = true,
             Ok(length) => {
                 core.traffic().bytes_read.add(length as u64);
-                self.moved = core.now;
+                self.moved += length;
                 let is_all = length < room && self.transport.is_plain() && !self.is_half_closed;
                 self.is_readable = !is_all;
                 return true;
@@ -232,7 +296,10 @@ impl Client {
     /// Takes one request, or what stands in its place, and returns its bytes.
     fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
         self.needed = 1;
-        self.is_admitted = false;
+        if mem::take(&mut self.is_new) && bytes.first() == Some(&BINARY_REQUEST) {
+            self.session.has_quit = true;
+            return bytes.len();
+        }
         if let Some(credentials) = &self.gate {
             let step = gate(bytes, &Arc::clone(credentials));
             *left -= 1;
@@ -268,6 +335,7 @@ impl Client {
                 return bytes.len();
             }
         };
+        core.clients.end(self.place);
         *left -= 1;
         self.facts.last_request.store(core.now, Ordering::Relaxed);
         core.shared.log(2, || {
@@ -319,7 +387,7 @@ impl Client {
             match result {
                 Ok(length) => {
                     core.traffic().bytes_written.add(length as u64);
-                    self.moved = core.now;
+                    self.moved += length;
                     self.session.replies.note_sent(length);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,

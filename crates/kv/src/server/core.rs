@@ -21,8 +21,9 @@ use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
+use crate::group::pace::Pace;
 use crate::group::replica::Xid;
-use crate::memory::table::key_hash;
+use crate::memory::key_hash::place_hash;
 use crate::protocol::reply;
 use crate::protocol::{Error, KEY_BYTES_MAX, Parser, Request, Step};
 
@@ -81,14 +82,14 @@ struct Spread {
 struct Held {
     /// Of clients of this process, whether they are still there or have gone.
     clients: usize,
-    nodes: usize,
+    nodes: HashMap<u32, usize>,
 }
 
 impl Held {
     fn of(&mut self, ticket: &Ticket) -> &mut usize {
         match ticket.asker {
             Asker::Worker(_) => &mut self.clients,
-            Asker::Node(_) => &mut self.nodes,
+            Asker::Node(node) => self.nodes.entry(node).or_default(),
         }
     }
 }
@@ -107,8 +108,11 @@ pub(super) struct Core<B: Backend> {
     pub(super) engine: Engine,
     pub(super) shared: Arc<Shared>,
     pub(super) clients: Buffers,
-    /// Seconds since 1970.
+    /// Seconds since 1970, which do not jump.
     pub(super) now: u64,
+    /// What the system said last.
+    said: u64,
+    pace: Pace,
     outgoing: Vec<Outgoing>,
     waiting: Vec<BinaryHeap<Reverse<Waiting>>>,
     /// Of the partitions when their answers were last looked at.
@@ -143,6 +147,8 @@ impl<B: Backend> Core<B> {
             shared,
             clients: Buffers::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             now: 0,
+            said: 0,
+            pace: Pace::default(),
             order: 0,
             spreads: HashMap::new(),
             parked: Parking::default(),
@@ -159,11 +165,14 @@ impl<B: Backend> Core<B> {
         &self.shared.workers[self.index].traffic
     }
 
-    /// It is `now`.
-    pub(super) fn tick(&mut self, now: u64) {
-        if now != self.now {
-            self.now = now;
-            self.backend.tick(now);
+    /// The system says that it is `said`, seconds since 1970.
+    pub(super) fn tick(&mut self, said: u64, now_ns: u64) {
+        let known = u32::try_from(self.now).unwrap_or(u32::MAX);
+        let heard = u32::try_from(said).unwrap_or(u32::MAX);
+        self.now = self.pace.next(known, heard, now_ns).into();
+        if self.said != said {
+            self.said = said;
+            self.backend.tick(said);
         }
     }
 
@@ -175,16 +184,17 @@ impl<B: Backend> Core<B> {
 
     /// Takes a buffer back; one that has grown is not kept.
     pub(super) fn give_buffer(&mut self, mut buffer: Vec<u8>, room: usize) {
-        if buffer.capacity() <= room * 2 && self.buffers.len() < POOLED_BUFFERS_MAX {
+        if (room..=room * 2).contains(&buffer.capacity()) && self.buffers.len() < POOLED_BUFFERS_MAX
+        {
             buffer.clear();
             self.buffers.push(buffer);
         }
     }
 
-    /// Whether there is memory for a client's next request: see [`Buffers::has_room`].
-    pub(super) fn has_room(&mut self, own: usize, wanted: usize) -> bool {
+    /// Whether there is memory for what a client's next request is answered: see [`Buffers::may_answer`].
+    pub(super) fn may_answer(&mut self, own: usize, wanted: usize) -> bool {
         self.set_elsewhere();
-        self.clients.has_room(own, wanted)
+        self.clients.may_answer(own, wanted)
     }
 
     /// Looks at what is under way at other workers, as all share their memory; once a turn.
@@ -245,9 +255,9 @@ impl<B: Backend> Core<B> {
     }
 
     /// Whether a request of this client's cannot be asked yet, as others of its before it.
-    pub(super) fn is_to_wait(&self, client: u32, generation: u32, hash: u64) -> bool {
+    pub(super) fn is_to_wait(&self, client: u32, generation: u32, place: u32) -> bool {
         let who = (Asker::Worker(self.index), client, generation);
-        self.parked.has(who) || !self.backend.is_in_order(hash)
+        self.parked.has(who) || !self.backend.is_in_order(place)
     }
 
     /// Keeps a request until it can be served.
@@ -266,8 +276,11 @@ impl<B: Backend> Core<B> {
     /// Serves a request, unless that is not possible now.
     fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
         let is_of_node = matches!(ticket.asker, Asker::Node(_));
-        if is_of_node && !self.backend.has_room_for_answers(self.held.nodes) {
-            return false;
+        if let Asker::Node(node) = ticket.asker {
+            let held = self.held.nodes.get(&node).copied().unwrap_or(0);
+            if !self.backend.has_room_for_answers(node, held) {
+                return false;
+            }
         }
         let mut parser = Parser::new(*self.engine.limits());
         let Step::Request { request, .. } = parser.parse(text) else {
@@ -307,11 +320,11 @@ impl<B: Backend> Core<B> {
             Request::Get(get) => { get.keys }.next().unwrap_or_default(),
             request => key_of(request, &mut decoded).unwrap_or_default(),
         };
-        let hash = key_hash(key);
-        if !is_of_node && !self.backend.is_in_order(hash) {
+        let place = place_hash(key);
+        if !is_of_node && !self.backend.is_in_order(place) {
             return false;
         }
-        let partition = match self.backend.route(hash) {
+        let partition = match self.backend.route(place) {
             Route::Here(partition) => partition,
             route => {
                 self.send(route, ticket, text);
@@ -321,7 +334,6 @@ impl<B: Backend> Core<B> {
         let ask = Ask {
             request: &request,
             key,
-            hash,
             sight: Sight::Newest,
         };
         self.scratch.clear();

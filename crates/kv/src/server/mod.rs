@@ -44,6 +44,7 @@ pub use backend::{Alone, Backend, FIRST_TOKEN, Figures, Route};
 pub use batch::{Asker, Batch, Ticket};
 pub use listen::BindError;
 pub use settings::{Settings, TcpAddress, WhenFull};
+pub(crate) use shared::now_ns;
 
 use crate::protocol::authentication::Credentials;
 use listen::{Bound, Front};
@@ -198,7 +199,7 @@ impl Server {
                 result
             };
             let name = format!("kv-worker-{index}");
-            threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+            threads.push(crate::threads::spawn(&name, run)?);
         }
         let result = self.front.run();
         let gracefully = shared.stops_gracefully.load(Ordering::SeqCst);

@@ -13,7 +13,7 @@ use super::replies::Replies;
 use super::stats;
 use super::transport::Transport;
 use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
-use crate::memory::table::key_hash;
+use crate::memory::key_hash::place_hash;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, Exptime, KEY_BYTES_MAX, MetaKey, Refusal, Request, Retrieval, Words};
 
@@ -356,12 +356,12 @@ impl Session {
         direct: Option<&mut Direct<'_>>,
         tail: &'static [u8],
     ) -> bool {
-        let hash = key_hash(key);
-        if core.is_to_wait(self.client, self.generation, hash) {
+        let place = place_hash(key);
+        if core.is_to_wait(self.client, self.generation, place) {
             self.park(core, &text.bytes());
             return false;
         }
-        let partition = match core.backend.route(hash) {
+        let partition = match core.backend.route(place) {
             Route::Here(partition) => partition,
             route => {
                 let text = text.bytes();
@@ -388,7 +388,6 @@ impl Session {
         let ask = Ask {
             request,
             key,
-            hash,
             sight,
         };
         if !core.backend.may_serve(partition) {

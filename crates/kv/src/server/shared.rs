@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::backend::Figures;
 use super::batch::Batch;
@@ -266,7 +267,16 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Seconds since 1970.
+/// Nanoseconds of a clock that never jumps, and goes on while the machine sleeps: leases run out then, too.
+pub(crate) fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).expect("time since the start");
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).expect("a part of a second")
+}
+
+/// Seconds since 1970, as the system says. It may jump: what depends on it follows at a [`Pace`].
+///
+/// [`Pace`]: crate::group::pace::Pace
 pub(super) fn clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())

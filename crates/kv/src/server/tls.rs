@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
+};
 use rustls::server::WebPkiClientVerifier;
 
 /// Whose certificate a client has to show, as `ssl_verify_mode`.
@@ -54,8 +57,8 @@ pub fn configuration(
     verify: Verify,
 ) -> Result<rustls::ServerConfig, TlsError> {
     let chain = certificates(chain)?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| faulty(key, error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let key = private_key(key, &provider)?;
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?;
     let builder = if verify == Verify::None {
@@ -73,6 +76,25 @@ pub fn configuration(
         builder.with_client_cert_verifier(verifier.build()?)
     };
     Ok(builder.with_single_cert(chain, key)?)
+}
+
+/// A key as its bytes have it, whatever its label says: OpenSSL looks at the bytes, so that files whose
+/// PKCS#8 key is labelled `RSA PRIVATE KEY` work with memcached.
+fn private_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let labelled = PrivateKeyDer::from_pem_file(path).map_err(|error| faulty(path, error))?;
+    let der = labelled.secret_der().to_vec();
+    let others = [
+        PrivatePkcs8KeyDer::from(der.clone()).into(),
+        PrivatePkcs1KeyDer::from(der.clone()).into(),
+        PrivateSec1KeyDer::from(der).into(),
+    ];
+    let is_taken = |key: &PrivateKeyDer<'static>| {
+        let loaded = provider.key_provider.load_private_key(key.clone_key());
+        loaded.is_ok()
+    };
+    // One that is none is refused in the words of its label.
+    let taken = std::iter::once(labelled.clone_key()).chain(others);
+    Ok(taken.into_iter().find(is_taken).unwrap_or(labelled))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

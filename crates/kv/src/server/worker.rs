@@ -11,11 +11,11 @@ use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token};
 
 use super::backend::{Backend, FIRST_TOKEN};
-use super::buffers::PATIENCE_SECONDS;
+use super::buffers::{PATIENCE_SECONDS, Part};
 use super::client::{Client, Turn};
 use super::core::Core;
 use super::session::Session;
-use super::shared::{Message, NewClient, Shared, clock};
+use super::shared::{Message, NewClient, Shared, clock, now_ns};
 use super::udp::{Exchange, Sockets};
 
 /// The token of what wakes a worker.
@@ -97,7 +97,7 @@ pub(super) struct Worker<B: Backend> {
     /// Second since which clients are let go.
     drains_since: Option<u64>,
     /// Seconds that the latter are given.
-    patience: u64,
+    patience: u32,
 }
 
 impl<B: Backend> Worker<B> {
@@ -135,7 +135,7 @@ impl<B: Backend> Worker<B> {
         let mut wait = Some(Duration::ZERO);
         loop {
             self.poll(&mut events, wait)?;
-            self.core.tick(clock());
+            self.core.tick(clock(), now_ns());
             for event in &events {
                 self.note(event);
             }
@@ -233,7 +233,7 @@ impl<B: Backend> Worker<B> {
             return self.shared.note_end(&facts);
         }
         let session = Session::new(number(place), generation);
-        let client = Client::new(transport, facts, session, &self.core);
+        let client = Client::new(transport, facts, session, place, &self.core);
         self.places.occupants[place] = Some(Occupant::Client(Box::new(client)));
         self.enqueue(place);
     }
@@ -244,7 +244,8 @@ impl<B: Backend> Worker<B> {
             return;
         }
         for mut arrival in self.sockets.receive(&self.core) {
-            while self.places.exchanges < EXCHANGES_MAX && self.core.has_room(0, arrival.bytes()) {
+            while self.places.exchanges < EXCHANGES_MAX && self.core.may_answer(0, arrival.bytes())
+            {
                 let (place, generation) = self.places.next();
                 let session = || Session::new(number(place), generation);
                 let Some(exchange) = arrival.next(&mut self.core, session) else {
@@ -265,7 +266,7 @@ impl<B: Backend> Worker<B> {
         let is_over = exchange.is_over(&mut self.core);
         let now = if is_over { 0 } else { exchange.session.bytes() };
         let counted = std::mem::replace(&mut exchange.counted, now);
-        self.core.clients.change(counted, now);
+        self.core.clients.change(Part::Answers, counted, now);
         if is_over {
             if !exchange.is_too_long() {
                 self.sockets.send(&self.core, exchange);
@@ -284,13 +285,13 @@ impl<B: Backend> Worker<B> {
             };
             client.is_queued = false;
             let turn = client.turn(&mut self.core);
-            client.count_bytes(&mut self.core);
+            client.count_answers(&mut self.core);
             self.written.push(place);
             match turn {
                 Turn::Again => self.enqueue(place),
-                Turn::WaitsForRoom(wanted) => {
+                Turn::WaitsForRoom(part, wanted) => {
                     client.is_waiting = true;
-                    self.core.clients.wait(place, wanted);
+                    self.core.clients.wait(part, place, wanted);
                 }
                 Turn::Waits => {}
             }
@@ -337,7 +338,7 @@ impl<B: Backend> Worker<B> {
                 continue;
             };
             client.write(&self.core);
-            client.count_bytes(&mut self.core);
+            client.count_answers(&mut self.core);
             if client.is_over() {
                 self.drop_client(place);
             } else if !client.session.is_held_up() && client.session.has_more() {
@@ -352,7 +353,7 @@ impl<B: Backend> Worker<B> {
             return;
         };
         client.transport.say_goodbye();
-        self.core.clients.change(client.counted, 0);
+        client.release(&mut self.core);
         // Closing takes it from the poll in any case.
         client.transport.deregister(self.poll.registry()).ok();
         let number = client.facts.number;
@@ -384,10 +385,16 @@ impl<B: Backend> Worker<B> {
     fn give_room(&mut self) {
         self.core.count_elsewhere();
         let places = &mut self.places;
-        let mut own = |place| places.client(place).map_or(0, |client| client.counted);
         let mut given = Vec::new();
-        while let Some(place) = self.core.clients.next(&mut own) {
-            given.push(place);
+        for part in Part::ALL {
+            let mut own = |place| {
+                places
+                    .client(place)
+                    .map_or(0, |client| client.held.of(part))
+            };
+            while let Some(place) = self.core.clients.next(part, &mut own) {
+                given.push(place);
+            }
         }
         for place in given {
             if let Some(client) = self.places.client(place) {
@@ -411,16 +418,22 @@ impl<B: Backend> Worker<B> {
             self.core.traffic().idle_kicks.add(idle.len() as u64);
             self.drop_clients(idle);
         }
-        if self.core.clients.is_waited_for() {
-            let since = self.core.now.saturating_sub(self.patience);
-            let stuck = self.those(|client| client.is_stuck_since(since));
-            if !stuck.is_empty() {
-                self.patience = (self.patience / 2).max(1);
-            }
-            self.drop_clients(stuck);
-        } else {
-            self.patience = PATIENCE_SECONDS;
-        }
+        let buffers = &self.core.clients;
+        let mut parts = Part::ALL.into_iter();
+        let is_waited_for = parts.any(|part| buffers.is_waited_for(part));
+        let places = 0..self.places.occupants.len();
+        let slow: Vec<usize> = places
+            .filter(|place| {
+                let client = self.places.client(*place);
+                client.is_some_and(|client| client.is_too_slow(buffers, self.patience))
+            })
+            .collect();
+        self.patience = match (is_waited_for, slow.is_empty()) {
+            (false, _) => PATIENCE_SECONDS,
+            (true, true) => self.patience,
+            (true, false) => (self.patience / 2).max(1),
+        };
+        self.drop_clients(slow);
     }
 
     /// Places of some clients.

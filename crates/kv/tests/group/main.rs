@@ -3,11 +3,13 @@
 //! Two partitions and two parities: processes 0 and 1 have the data, 2 and 3 the parities.
 //! Paper: \[cocytus16\] sections 3.4, 4.1 and 4.2.
 
+mod chosen;
 mod loss;
 mod memory;
 
 use std::collections::BTreeMap;
 
+use cenote_kv::cluster::frame::PAYLOAD_BYTES_MAX;
 use cenote_kv::group::Bound;
 use cenote_kv::group::Takeover;
 use cenote_kv::group::audit::audit;
@@ -18,7 +20,8 @@ use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::{Parity, Partition, Place, Scheme, View};
-use cenote_kv::memory::table::key_hash;
+use cenote_kv::group::wire::encode;
+use cenote_kv::memory::key_hash::{KeyHasher, place_hash};
 
 const SHAPE: Shape = Shape {
     scheme: Scheme::Coded,
@@ -28,6 +31,7 @@ const SHAPE: Shape = Shape {
     evicts: true,
     service: Service::Online,
     bound: Bound::NONE,
+    hasher: KeyHasher::new([7; 16]),
 };
 /// Longer than a lease, in nanoseconds.
 const LEASE_IS_OVER_NS: u64 = 150_000_000;
@@ -105,6 +109,8 @@ impl Group {
                 break;
             }
             for (from, outgoing) in said {
+                let bytes = encode(0, outgoing.view, &outgoing.message).bytes();
+                assert!(bytes <= PAYLOAD_BYTES_MAX, "no link takes {bytes} bytes");
                 let is_units = matches!(outgoing.message, Message::Units { .. });
                 if let Some(held) = self.held.as_mut().filter(|_| is_units) {
                     held.push((from, outgoing));
@@ -134,7 +140,7 @@ impl Group {
             value: &[value],
         };
         let owner = self.member(node).owner(partition).expect("it is the owner");
-        let proposed = owner.propose(key_hash(key), key, change);
+        let proposed = owner.propose(owner.hash_of(key), key, change);
         proposed.expect("there is room")
     }
 
@@ -160,7 +166,7 @@ impl Group {
         let now = self.now;
         assert!(self.member(node).may_read(partition, now));
         let owner = self.member(node).owner(partition).expect("it is the owner");
-        let found = owner.committed(key_hash(key), key)?;
+        let found = owner.committed(owner.hash_of(key), key)?;
         Some(
             owner
                 .value(&found, |parts| parts.concat())
@@ -260,7 +266,7 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
     let now = group.now;
     assert!(!group.member(2).may_read(0, now));
     let owner = group.member(2).owner(0).expect("it took over");
-    let refused = owner.propose(key_hash(key), key, Change::Remove);
+    let refused = owner.propose(owner.hash_of(key), key, Change::Remove);
     assert_eq!(refused, Err(Refusal::Closed));
     group.wait(LEASE_IS_OVER_NS);
     let owner = group.member(2).owner(0).expect("it took over");
@@ -342,7 +348,7 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
     assert_eq!(group.parting(0, None), None, "operations are under way");
     let key = b"late";
     let owner = group.member(0).owner(0).expect("it is the owner");
-    let refused = owner.propose(key_hash(key), key, Change::Remove);
+    let refused = owner.propose(owner.hash_of(key), key, Change::Remove);
     assert_eq!(refused, Err(Refusal::Closed), "it takes no more");
     group.settle();
     let view = group.parting(0, None).expect("all is committed");
@@ -469,7 +475,7 @@ fn commits_around_a_recovery(service: Service) -> [u64; 2] {
     assert_eq!(group.read(1, 1, b"k"), Some(vec![2; 900]), "reads go on");
     let while_missing = group.committed(1, 1);
     let owner = group.member(2).owner(0).expect("it took over");
-    let changed = owner.propose(key_hash(b"k"), b"k", Change::Remove);
+    let changed = owner.propose(owner.hash_of(b"k"), b"k", Change::Remove);
     match service {
         Service::Online => assert!(changed.is_ok()),
         Service::Blocked => assert_eq!(changed, Err(Refusal::Closed)),

@@ -38,7 +38,7 @@ impl Group {
 
     /// Puts an item, as often as it takes; says whether there was room in the end.
     fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
-        let partition = usize::from(key_hash(key) % 2 == 1);
+        let partition = usize::from(place_hash(key) % 2 == 1);
         loop {
             let change = Change::Put {
                 client_flags: 0,
@@ -48,7 +48,7 @@ impl Group {
             };
             let owner = self.member(partition as u32).owner(partition);
             let owner = owner.expect("it is the owner");
-            match owner.propose(key_hash(key), key, change) {
+            match owner.propose(owner.hash_of(key), key, change) {
                 Ok(_) => return true,
                 Err(Refusal::Busy) => self.settle(),
                 Err(Refusal::NoSpace) => return false,
@@ -107,12 +107,12 @@ fn without_eviction_what_does_not_fit_is_refused_and_nothing_goes() {
     // What goes makes room again.
     for number in 0..count {
         let key = format!("s{number:08}");
-        let hash = key_hash(key.as_bytes());
-        let partition = usize::from(hash % 2 == 1);
+        let partition = usize::from(place_hash(key.as_bytes()) % 2 == 1);
         let owner = group
             .member(partition as u32)
             .owner(partition)
             .expect("the owner");
+        let hash = owner.hash_of(key.as_bytes());
         if owner.committed(hash, key.as_bytes()).is_some() {
             let removed = owner.propose(hash, key.as_bytes(), Change::Remove);
             removed.expect("there is nothing to be had");

@@ -89,6 +89,10 @@ impl Partition for Items {
         found.item
     }
 
+    fn hash_of(&self, _key: &[u8]) -> u64 {
+        0
+    }
+
     fn newest(&self, hash: u64, key: &[u8]) -> Newest<Found> {
         Newest {
             found: self.committed(hash, key),

@@ -100,9 +100,13 @@ fn read_until(stream: &mut UnixStream, end: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     let mut piece = [0; 65536];
     while !said.ends_with(end) {
-        let length = stream.read(&mut piece).unwrap_or_else(|error| {
-            panic!("after {:?}: {error}", String::from_utf8_lossy(&said));
-        });
+        let length = match stream.read(&mut piece) {
+            // A read with a time limit is not begun again by the system.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            length => length.unwrap_or_else(|error| {
+                panic!("after {:?}: {error}", String::from_utf8_lossy(&said));
+            }),
+        };
         assert!(
             length > 0,
             "closed after {:?}",

@@ -66,7 +66,7 @@ impl Server {
                     }
                     taken
                 }
-                Step::Close(CloseReason::LineTooLong) => {
+                Step::Close(CloseReason::LineTooLong | CloseReason::Http) => {
                     self.is_closed = true;
                     return;
                 }
@@ -122,7 +122,6 @@ impl Server {
         let ask = Ask {
             request,
             key,
-            hash: 0,
             sight: Sight::Newest,
         };
         let outcome = self.engine.serve(&mut self.items, &ask, &mut self.out);

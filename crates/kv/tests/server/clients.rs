@@ -205,4 +205,12 @@ fn tls_shows_its_certificate_and_asks_for_the_clients() {
     };
     assert!(passed && said == "passed\n", "{said}");
     assert_eq!(server.stop(), Some(0));
+
+    // OpenSSL goes by a key's bytes and not by its label, and so do files that were made with it.
+    let written = std::fs::read_to_string(&key).unwrap();
+    let relabelled = written.replace(" PRIVATE KEY", " RSA PRIVATE KEY");
+    assert_ne!(written, relabelled);
+    std::fs::write(&key, relabelled).unwrap();
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Z", "-o", &files, "-t", "1"]);
+    assert_eq!(server.stop(), Some(0));
 }

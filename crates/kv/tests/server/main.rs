@@ -4,6 +4,7 @@ mod clients;
 mod counting;
 mod memory;
 mod process;
+mod stalled;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -396,6 +397,8 @@ fn options_are_refused_as_memcached_refuses_them() {
         assert_eq!(ended, Some(status), "{arguments:?}: {said}");
         assert!(said.contains(text), "{arguments:?}: {said}");
     }
+    let (_, help) = run(&["-h"]);
+    assert!(help.starts_with("memcached 1.6.18"), "{help}");
     let server = Server::start(&[
         "-p",
         "-1",
@@ -407,19 +410,57 @@ fn options_are_refused_as_memcached_refuses_them() {
         "1.1",
         "-C",
         "-o",
-        "modern,hashpower=20",
+        "modern,hashpower=20,relaxed_privileges",
         "-v",
     ]);
     assert_eq!(ask(&mut server.connect(), "mn\r\n"), "MN\r\n");
     server.signal("TERM");
     let (status, log) = server.wait();
     assert_eq!(status, Some(0));
-    for option in ["-f", "-C", "-o modern", "-o hashpower"] {
+    for option in [
+        "-f",
+        "-C",
+        "-o modern",
+        "-o hashpower",
+        "-o relaxed_privileges",
+    ] {
         assert!(
             log.contains(&format!("{option} is accepted and changes nothing")),
             "{log}"
         );
     }
+}
+
+#[test]
+fn what_is_no_request_of_this_protocol_closes_the_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "ada:secret\n").unwrap();
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let asking = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]);
+    let answer = |server: &Server, said: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(said).unwrap();
+        let mut answer = String::new();
+        // What was not read of it may be told as a reset.
+        stream.read_to_string(&mut answer).ok();
+        answer
+    };
+    let long = [&b"set "[..], &[b'k'; 2100]].concat();
+    // Commands behind the head of a request of HTTP are not done.
+    let http = b"POST / HTTP/1.1\r\nHost: a\r\n\r\nset a 0 0 1\r\nx\r\n";
+    assert_eq!(answer(&server, http), "");
+    assert_eq!(answer(&server, b"mn\r\nGET / HTTP/1.1\r\n"), "MN\r\n");
+    assert_eq!(answer(&server, &long), "");
+    // A request of the binary protocol, and its first byte alone.
+    assert_eq!(answer(&server, b"\x80\x0b\0\0\0\0\0\0"), "");
+    assert_eq!(answer(&server, b"\x80"), "");
+    assert_eq!(answer(&asking, b"\x80"), "");
+    let mut stream = server.connect();
+    assert_eq!(ask(&mut stream, "get a\r\nmn\r\n"), "END\r\nMN\r\n");
+    // Later it is a word like others.
+    stream.write_all(b"\x80\r\n").unwrap();
+    assert_eq!(process::read_to(&mut stream, "\r\n"), "ERROR\r\n");
 }
 
 #[test]
@@ -443,4 +484,18 @@ fn requests_of_one_connection_do_not_hold_up_another() {
     });
     let stats = process::stats(&mut server.connect());
     assert!(stats["conn_yields"] > 1000);
+}
+
+#[test]
+fn a_udp_port_alone_is_the_tcp_port_as_well() {
+    // A port that was free a moment ago: another program may take it, then one more is tried.
+    let server = (0..50).find_map(|_| {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let server = Server::try_start(&["-U", &port.to_string(), "-l", "127.0.0.1"])?;
+        Some((server, port))
+    });
+    let (server, port) = server.expect("some port is free for both");
+    assert_eq!((server.udp_port(), server.tcp_port()), (port, port));
 }

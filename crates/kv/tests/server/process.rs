@@ -56,6 +56,11 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 impl Server {
     /// Starts it, and waits until it has its sockets.
     pub fn start(arguments: &[&str]) -> Self {
+        Self::try_start(arguments).expect("it listens")
+    }
+
+    /// The same; `None` if it ends, as it does where a port is somebody's.
+    pub fn try_start(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let log = fs::File::create(folder.path().join("log")).expect("a file");
         let child = command(arguments)
@@ -64,14 +69,18 @@ impl Server {
             .stderr(log)
             .spawn()
             .expect("it is built");
-        let server = Self {
+        let mut server = Self {
             child: Some(child),
             folder,
         };
+        let ports = server.folder.path().join("ports");
+        let mut has_ended = false;
         until("its ports are known", || {
-            server.folder.path().join("ports").exists()
+            let child = server.child.as_mut().expect("it was started");
+            has_ended = child.try_wait().expect("it is ours").is_some();
+            has_ended || ports.exists()
         });
-        server
+        (!has_ended).then_some(server)
     }
 
     fn port(&self, kind: &str) -> u16 {

@@ -34,6 +34,7 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 
 use super::Row;
 use crate::swapping::interrupt::Interrupt;
+use crate::swapping::oom::OomKills;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 use crate::swapping::{Folder, area, is_installed, is_root};
 pub use app::App;
@@ -213,7 +214,9 @@ impl Bench<'_> {
                 slot: Some(slot),
                 limit: *limit,
             };
-            if let Err(error) = self.measure(place, round, &on, program) {
+            let kills = OomKills::of(group);
+            let measured = self.measure(place, round, &on, program);
+            if let Err(error) = kills.explain(measured) {
                 self.interrupt.check()?;
                 // As a result, not as the end of the run: another slot may do better.
                 eprintln!(

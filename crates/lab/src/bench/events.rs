@@ -24,6 +24,7 @@ use super::apps::memcached_load::MemcachedLoad;
 use super::apps::mix::Mix;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
+use crate::swapping::oom::OomKills;
 use crate::swapping::random::Random;
 use crate::swapping::squeeze::UNLIMITED_BYTES;
 use crate::swapping::{Folder, area, is_installed, is_root};
@@ -151,7 +152,8 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
                     group: &group,
                     limit: peak / 100 * u64::from(options.limit),
                 };
-                let timeline = scene.play(kind, *trouble, &mut load, chance)?;
+                let kills = OomKills::of(&group);
+                let timeline = kills.explain(scene.play(kind, *trouble, &mut load, chance))?;
                 eprintln!(
                     "{}, {}, round {round}: {timeline}",
                     trouble.label(),

@@ -5,7 +5,8 @@
 //! Peers: on `shm` the same bytes copied from and to the same kind of memory without us
 //! (one 4 KiB copy, three, eight or ten of 512 B); everywhere `rs:8+2` beside `plain`
 //! (read) and `mirror:3` (write); checksums and seals beside the same scheme without (what they add
-//! is `protected`). Below 1 is better for latency, CPU and system calls.
+//! is `protected`); volumes that outlive their owner beside those that do not. Below 1 is better for
+//! latency, CPU and system calls.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,13 +45,15 @@ impl Default for Options {
 }
 
 const WARM_MIB: u64 = 1;
-/// Schemes; and after a space what protects the pages.
-const SCHEMES: [&str; 5] = [
+/// Schemes; and after a space what protects the pages, or that the volume outlives its owner.
+const SCHEMES: [&str; 7] = [
     "plain",
     "mirror:3",
     "rs:8+2",
     "rs:8+2 checksum",
     "rs:8+2 sealed",
+    "plain kept",
+    "rs:8+2 kept",
 ];
 const HOSTS: usize = 12;
 
@@ -95,8 +98,8 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
 
 fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>> {
     let size_bytes = options.cold_mib << 20;
-    // All volumes fit: 1 + 3 + 3 x 1.25 times the size, and room for uneven placement.
-    let memory_mib = (options.cold_mib * 9)
+    // All volumes fit: 2 + 3 + 4 x 1.25 times the size, and room for uneven placement.
+    let memory_mib = (options.cold_mib * 11)
         .div_ceil(HOSTS as u64)
         .next_multiple_of(64)
         + 128;
@@ -104,9 +107,7 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
     let cluster = LocalCluster::start(HOSTS, memory_mib, transport)?;
     let mut volumes = Vec::new();
     for name in SCHEMES {
-        let (scheme, protection) = protection_of(name);
-        let scheme = scheme.parse().expect("listed schemes are valid");
-        let volume = cluster.protected_volume(scheme, protection, size_bytes)?;
+        let volume = open(&cluster, name, size_bytes)?;
         fill(&volume)?;
         volumes.push(volume);
     }
@@ -145,6 +146,16 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
         }
     }
     Ok(report(transport, &cases))
+}
+
+/// A volume of [`SCHEMES`].
+fn open(cluster: &LocalCluster, name: &str, size_bytes: u64) -> anyhow::Result<Arc<Volume>> {
+    let parse = |scheme: &str| scheme.parse().expect("listed schemes are valid");
+    if let Some(scheme) = name.strip_suffix(" kept") {
+        return cluster.kept_volume(parse(scheme), size_bytes);
+    }
+    let (scheme, protection) = protection_of(name);
+    cluster.protected_volume(parse(scheme), protection, size_bytes)
 }
 
 fn cases() -> Vec<Case> {
@@ -356,6 +367,7 @@ fn report(transport: &str, cases: &[Case]) -> Vec<Row> {
             if case.threads == 1 { "" } else { "s" },
         );
         let beside = match case.verb {
+            _ if case.scheme == "plain kept" => "plain",
             _ if case.scheme.contains(' ') => "rs:8+2",
             Verb::Read => "plain",
             Verb::Write if transport == "shm" => "mirror:3",

@@ -170,9 +170,24 @@ impl fmt::Display for Report {
                 out,
                 "remote memory / swap file, operations per second: {ratio:.2}"
             )?;
+            let disk_us = self.disk.read_us_p50;
+            writeln!(out, "  {}", meaning(ratio, disk_us))?;
         }
         write!(out, "took {:.0} s", self.took_s)
     }
+}
+
+/// What a ratio says: it is as much the disk's as ours.
+fn meaning(ratio: f64, disk_us: f64) -> String {
+    let faster = if ratio < 1.0 {
+        "below 1 the swap file was faster"
+    } else {
+        "above 1 remote memory was faster"
+    };
+    format!(
+        "{faster}: this disk answers a 4 KiB read in {disk_us:.0} us.\n  \
+         The ratio grows with that time: a slower disk makes the swap file slower, not us."
+    )
 }
 
 fn period_line(out: &mut fmt::Formatter<'_>, name: &str, period: Option<&Period>) -> fmt::Result {

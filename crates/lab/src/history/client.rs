@@ -25,6 +25,8 @@ pub(super) struct Client<'a> {
     uniques: Vec<Option<u64>>,
     /// Writes so far.
     written: u64,
+    /// Requests so far.
+    asked: usize,
 }
 
 /// What came back of one request.
@@ -54,6 +56,7 @@ impl<'a> Client<'a> {
             stream: None,
             uniques: vec![None; options.keys],
             written: 0,
+            asked: 0,
         }
     }
 
@@ -67,12 +70,16 @@ impl<'a> Client<'a> {
                 break;
             }
             operations.extend(self.ask()?);
+            self.asked += 1;
         }
         Ok(operations)
     }
 
     fn is_over(&self) -> bool {
-        self.began.elapsed() >= self.options.time && self.is_led.load(Ordering::SeqCst)
+        let share = self.options.at_least.div_ceil(self.options.clients);
+        self.asked >= share
+            && self.began.elapsed() >= self.options.time
+            && self.is_led.load(Ordering::SeqCst)
     }
 
     /// Whether a node was found before it was over.

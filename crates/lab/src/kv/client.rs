@@ -6,7 +6,6 @@ use cenote_kv::group::marks::Marks;
 use cenote_kv::group::member::Member;
 use cenote_kv::group::owner::{Change, Found, Refusal};
 use cenote_kv::group::process::Process;
-use cenote_kv::memory::table::key_hash;
 use cenote_kv::planted::{Planted, is_planted};
 
 use super::linear::{Call, Kind, Value};
@@ -243,13 +242,13 @@ impl Client {
         world: &mut World,
     ) -> Result<Outcome, String> {
         let key = key_of(open.key);
-        let hash = key_hash(&key);
         let now = world.now;
         let Some(member) = world.members.get_mut(&process) else {
             return Ok(Outcome::Again);
         };
         let may_read = member.may_read(partition, now);
         let owner = member.owner(partition).expect("it claims the partition");
+        let hash = owner.hash_of(&key);
         let newest = owner.newest(hash, &key);
         let mut found = newest.found;
         let mut pending = newest.pending.unwrap_or(0);

@@ -1,7 +1,6 @@
 //! What must hold when everything has become still.
 
 use cenote_kv::group::view::Partition;
-use cenote_kv::memory::table::key_hash;
 
 use super::client::{key_of, partition_of};
 use super::linear::{Call, Kind, Value, is_linearizable};
@@ -45,7 +44,7 @@ fn read_all(world: &mut World) {
         let Some(owner) = owner else {
             return world.violate(format!("{process} does not own partition {partition}"));
         };
-        let found = owner.committed(key_hash(&name), &name);
+        let found = owner.committed(owner.hash_of(&name), &name);
         let seen = found.map(|found| Value {
             number: found.entry.client_flags,
             expiry: found.entry.expiry,

@@ -10,6 +10,7 @@
 //! as before. \[cocytus16\] C1 to C5.
 
 mod client;
+pub mod cluster;
 mod disaster;
 mod judge;
 pub mod linear;

@@ -8,6 +8,7 @@ use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
+use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_kv::planted::{Planted, is_planted};
 
 use super::client::Client;
@@ -113,6 +114,7 @@ impl World {
             evicts: self.mood.evicts,
             service: self.options.service,
             bound: Bound::NONE,
+            hasher: KeyHasher::new(u128::from(self.options.seed).to_le_bytes()),
         };
         self.members.insert(process, Member::new(process, shape));
     }

@@ -1,11 +1,12 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
 mod buffers;
+mod losses;
 mod observed;
 mod owning;
 mod rot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ use super::estate::Estate;
 use super::model::{Excuse, Model, SECTOR_BYTES};
 use super::random::Random;
 use buffers::Buffers;
+use losses::LastWhole;
+use owning::Redo;
+
+pub use losses::Loss;
 
 /// What a client is made of, and how it works.
 #[derive(Clone, Debug)]
@@ -76,8 +81,17 @@ pub struct Client {
     missing_epoch: u64,
     /// The directory when it was looked for extents with few slabs.
     few_epoch: u64,
+    /// Pages that are errors until they are written whole, when they were looked at last.
+    torn: Option<BTreeSet<usize>>,
+    /// Extents that were whole, and when the directory was looked at for them.
+    whole: BTreeMap<usize, LastWhole>,
+    whole_epoch: u64,
+    /// Its pages were cut anew, or are to be.
+    has_recut: bool,
     buffers: Buffers,
-    /// Pages that the last owner was writing, to be mended before anything else.
+    /// Writes that the last owner did not end, to be redone before anything else, ...
+    redoing: Vec<Redo>,
+    /// ... and then pages of which it is not known what it was writing, to be mended.
     mending: Vec<u64>,
     /// Not taken over yet; tried again at this time, when it cannot be.
     is_opening: bool,
@@ -121,6 +135,8 @@ pub enum Trouble {
     Wrong(String),
     /// A request failed.
     Failed(IoError, String),
+    /// A page was lost.
+    Lost(Loss),
     /// A volume that its last owner left could not be taken over, for want of hosts.
     Unreachable(String),
 }
@@ -153,7 +169,12 @@ impl Client {
             missing: BTreeMap::new(),
             missing_epoch: 0,
             few_epoch: 0,
+            torn: None,
+            whole: BTreeMap::new(),
+            whole_epoch: 0,
+            has_recut: false,
             buffers: Buffers::default(),
+            redoing: Vec::new(),
             mending: Vec::new(),
             is_opening: false,
             reopen_at: None,
@@ -176,9 +197,10 @@ impl Client {
         self.workers.iter().map(|lane| lane.running.len()).sum()
     }
 
-    /// Whether all hosts are connected and every extent is whole, or lost for good.
+    /// Whether all hosts are connected and every extent is whole: one that was lost has been mapped anew, or
+    /// is as it was before it was first written.
     pub fn is_settled(&mut self) -> bool {
-        if self.is_opening || self.reopen_at.is_some() || !self.mending.is_empty() {
+        if self.is_opening || self.reopen_at.is_some() || self.is_mending() {
             return false;
         }
         let Some(volume) = &mut self.volume else {
@@ -189,12 +211,7 @@ impl Client {
             && status
                 .extents
                 .iter()
-                .all(|extent| matches!(extent.health, Health::Healthy | Health::Lost))
-    }
-
-    pub fn has_lost(&mut self) -> bool {
-        let volume = self.volume.as_mut();
-        volume.is_some_and(|volume| volume.status().health == Health::Lost)
+                .all(|extent| extent.health == Health::Healthy)
     }
 
     /// Whether pages are errors until they are written whole.
@@ -203,13 +220,13 @@ impl Client {
         volume.is_some_and(|volume| volume.status().torn_pages > 0)
     }
 
-    /// Whether its volume's pages are on their way to another cut, and will get there.
+    /// Whether its volume's pages are on their way to another cut.
     pub fn is_changing(&mut self) -> bool {
         self.volume.as_mut().is_some_and(|volume| {
             let status = volume.status();
             let k = |scheme: &str| scheme.parse::<Scheme>().map(Scheme::k).ok();
             let is_cut_anew = |change: &ChangeStatus| k(&change.from) != k(&change.to);
-            status.change.as_ref().is_some_and(is_cut_anew) && status.health != Health::Lost
+            status.change.as_ref().is_some_and(is_cut_anew)
         })
     }
 
@@ -243,11 +260,14 @@ impl Client {
                 tags: 0,
             });
         }
+        // A slab that was rebuilt and a write that waited for the journal may be through at once.
+        self.note_missing(*steps);
         self.note_few();
+        self.note_losses(*steps, trouble);
         trouble.extend(self.buffers.check(now).map(Trouble::Wrong));
         for index in 0..self.workers.len() {
             self.reap(index, steps, trouble);
-            self.submit(index, now, steps);
+            self.submit(index, now, steps, trouble);
             // What completed or was refused at once.
             self.reap(index, steps, trouble);
         }
@@ -256,6 +276,7 @@ impl Client {
             volume.turn();
         }
         self.note_few();
+        self.note_losses(*steps, trouble);
         self.note_missing(*steps);
     }
 
@@ -278,7 +299,7 @@ impl Client {
                 due = due.min(now.after(patience));
             }
             let has_time = lane.running.len() < self.plan.depth;
-            if !self.mending.is_empty() {
+            if self.is_mending() {
                 due = due.min(now.after(MENDING));
             } else if !self.is_resting && has_time {
                 due = due.min(lane.next_at);
@@ -287,6 +308,11 @@ impl Client {
         due.min(self.dialing.due(now).unwrap_or(due))
             .min(self.disk.due())
             .max(Time(now.0 + 1))
+    }
+
+    /// Whether something that the last owner left is to be made whole before all else.
+    fn is_mending(&self) -> bool {
+        !(self.redoing.is_empty() && self.mending.is_empty())
     }
 
     /// Reads everything, piece by piece, in turns of its own; call until it says true.
@@ -382,7 +408,10 @@ impl Client {
     }
 
     /// Starts what the worker has time for.
-    fn submit(&mut self, index: usize, now: Time, steps: &mut u64) {
+    fn submit(&mut self, index: usize, now: Time, steps: &mut u64, trouble: &mut Vec<Trouble>) {
+        if !self.redoing.is_empty() {
+            return self.redo(trouble);
+        }
         if !self.mending.is_empty() {
             return self.mend(steps);
         }

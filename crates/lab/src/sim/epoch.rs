@@ -45,10 +45,9 @@ pub fn epoch(world: &mut World, options: &Options) {
     lose_and_read_back(world, options);
     world.excuse_errors();
     if !world.is_gentle {
-        // What was lost for good stays lost: its owner starts again.
+        // What was lost for good stays an error: its owner starts again.
         for client in 0..world.clients.len() {
-            // Pages that were lost on the way to another cut are errors in extents that are whole.
-            if world.clients[client].has_lost() || world.clients[client].has_torn() {
+            if world.clients[client].has_torn() {
                 world.replace_client(client, true);
             }
         }
@@ -118,7 +117,7 @@ fn read_back(world: &mut World) {
 /// fewer where splits rot and tags tell, with one split more than k: then nothing is to be an error.
 fn lose_and_read_back(world: &mut World, options: &Options) {
     let was_gentle = world.is_gentle;
-    let has_lost = |client: &mut Client| client.has_lost() || !was_gentle && client.has_torn();
+    let has_lost = |client: &mut Client| !was_gentle && client.has_torn();
     if !world.violations.is_empty() || world.clients.iter_mut().any(has_lost) {
         return;
     }

@@ -13,6 +13,7 @@ use super::random::Random;
 pub struct Estate {
     disk: Arc<Mutex<Disk>>,
     marks: File,
+    images: File,
     tags: File,
     sides: File,
 }
@@ -38,6 +39,7 @@ impl Estate {
         Self {
             disk: Arc::default(),
             marks: tempfile::tempfile().expect("a file for the marks of a simulated volume"),
+            images: tempfile::tempfile().expect("a file for the images of a simulated volume"),
             tags: tempfile::tempfile().expect("a file for the tags of a simulated volume"),
             sides: tempfile::tempfile().expect("a file for the sides of a simulated volume"),
         }
@@ -50,7 +52,8 @@ impl Estate {
         disk.is_dead = false;
         disk.fuse = random.percent(40).then(|| 1 + random.below(4));
         disk.refusals = if random.percent(50) {
-            1 + random.below(20_000)
+            // A few seconds: a journal that is refused is tried again four times a second.
+            1 + random.below(40)
         } else {
             0
         };
@@ -60,6 +63,7 @@ impl Estate {
         Kept {
             journal: Box::new(OnDisk(Arc::clone(&self.disk))),
             marks: self.marks.try_clone().expect("another descriptor"),
+            images: self.images.try_clone().expect("another descriptor"),
             tags: Some(self.tags.try_clone().expect("another descriptor")),
             sides: Some(self.sides.try_clone().expect("another descriptor")),
         }

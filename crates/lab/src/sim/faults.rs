@@ -75,6 +75,10 @@ enum End {
 /// clients believe that they are whole. A ping and its patience, and some.
 const NOTICED: Duration = Duration::from_secs(2);
 
+/// And this long after its end a fault may still have effects: word of a closed connection comes late, and
+/// so does a write.
+const FELT: Duration = Duration::from_secs(5);
+
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
@@ -113,9 +117,25 @@ impl Faults {
             self.next_at = Time(now.0 + 1 + world.random.below(2 * self.pause_ns));
             self.inject(world, now);
         }
+        self.note_troubles(world, now);
         let may = self.may_impair(world, now);
         if let Some(ambush) = &mut world.ambush {
             ambush.hosts = may;
+        }
+    }
+
+    /// Notes who may lose something now, or may have a moment ago.
+    fn note_troubles(&self, world: &mut World, now: Time) {
+        let until = now.after(FELT);
+        for host in 0..world.hosts.len() {
+            if self.is_busy(host) || self.impaired.contains(&host) || !world.hosts[host].is_up() {
+                world.troubles.note_host(host, until);
+            }
+        }
+        for client in 0..world.clients.len() {
+            if world.is_paused(Actor::Client(client)) {
+                world.troubles.note_client(client, until);
+            }
         }
     }
 

@@ -24,7 +24,9 @@ struct Version {
     /// `u64::MAX` while it runs.
     end: u64,
     is_acknowledged: bool,
-    /// It failed, or its client ended meanwhile: any of its bytes may be there.
+    /// Its client ended meanwhile: each page of it is there, or is not.
+    is_cut: bool,
+    /// It failed, or its client ended and the next one could not redo it: any of its bytes may be there.
     may_be_torn: bool,
 }
 
@@ -52,11 +54,11 @@ struct Risk {
 /// Why a page may be an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cause {
-    /// Its last write was acknowledged by a client that ended before all of it had landed.
-    Unfinished,
     /// A split of it rotted.
     Rot,
-    /// So did one, and no more than k splits of it were there for a while.
+    /// More hosts were lost than its extent survives.
+    Lost,
+    /// A split rotted, and no more than k splits of it were there for a while.
     RotAmongFew,
 }
 
@@ -88,6 +90,7 @@ impl Model {
             start: 0,
             end: 0,
             is_acknowledged: true,
+            is_cut: false,
             may_be_torn: false,
         };
         Self {
@@ -122,6 +125,7 @@ impl Model {
                 start: step,
                 end: u64::MAX,
                 is_acknowledged: false,
+                is_cut: false,
                 may_be_torn: false,
             });
         }
@@ -161,14 +165,23 @@ impl Model {
         }
     }
 
-    /// The client ends: what it was writing may be there, in whole or in part.
+    /// The client ends: what it was writing may be there or not, page by page.
     pub fn end_all(&mut self, step: u64) {
         self.reading.clear();
         for version in self.sectors.iter_mut().flatten() {
             if version.end == u64::MAX {
                 version.end = step;
-                version.may_be_torn = true;
+                version.is_cut = true;
             }
+        }
+    }
+
+    /// What a client was writing to this page when it ended is not known to the next one: it may be there in
+    /// part, or the page be an error.
+    pub fn leave_unfinished(&mut self, page: usize) {
+        let versions = self.sectors[page * PAGE..][..PAGE].iter_mut().flatten();
+        for version in versions.filter(|version| version.is_cut) {
+            version.may_be_torn = true;
         }
     }
 
@@ -195,6 +208,12 @@ impl Model {
     pub fn is_at_risk(&self, page: usize) -> bool {
         let risk = self.at_risk.get(&page);
         risk.is_some_and(|risk| risk.until == u64::MAX)
+    }
+
+    /// Whether somebody writes to these sectors.
+    pub fn is_being_written(&self, first: usize, count: usize) -> bool {
+        let mut versions = self.sectors[first..first + count].iter().flatten();
+        versions.any(|version| version.end == u64::MAX)
     }
 
     /// Whether a request of these sectors may fail although hosts are there: some page of them was
@@ -377,6 +396,16 @@ mod tests {
         assert!(!model.may_fail(0, 8, 4, Excuse::Any));
         model.end_all(5);
         model.begin_read(6);
+        assert!(model.end_read(3, &mixed, 6).is_err(), "it is redone");
+        assert!(!model.may_fail(0, 8, 6, Excuse::Any));
+        for content in [old, torn] {
+            model.begin_read(6);
+            assert!(model.end_read(3, &sector(&model, content), 6).is_ok());
+        }
+        model.leave_unfinished(1);
+        assert!(!model.may_fail(0, 8, 6, Excuse::Any), "another page");
+        model.leave_unfinished(0);
+        model.begin_read(6);
         assert!(model.end_read(3, &mixed, 6).is_ok());
         assert!(model.may_fail(0, 1, 6, Excuse::AllButRot), "on its page");
         assert!(!model.may_fail(8, 8, 6, Excuse::Any), "on the next");
@@ -389,12 +418,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_finished_may_be_an_error_and_nothing_else_until_it_is_written_whole() {
+    fn what_is_at_risk_may_be_an_error_and_nothing_else_until_it_is_written_whole() {
         let mut model = Model::new(7, 16 * SECTOR_BYTES as u64);
         let old = model.fresh_content();
         model.begin_write(old, 0, 8, 1);
         model.end_write(old, (0, 8), 1, 2, true);
-        model.risk(0, Cause::Unfinished, 2);
+        model.risk(0, Cause::Rot, 2);
         let may_fail = |model: &Model, first, start| model.may_fail(first, 1, start, Excuse::Any);
         assert!(may_fail(&model, 3, 3) && !may_fail(&model, 8, 3));
         model.begin_read(3);

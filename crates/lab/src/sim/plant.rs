@@ -92,7 +92,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             ..tiny
         },
         // Clients end in the middle of writing, on links that are slow now and then.
-        "forget-listed" | "mend-by-parity" | "no-renew" => {
+        "forget-listed" | "skip-redo" | "stale-image" | "no-renew" => {
             Options {
                 workers: 3,
                 // Each new volume in place of one that is left takes its memory beside that one's.
@@ -109,6 +109,21 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..tiny
             }
         }
+        // Writes fail where more is lost than a stripe survives, and what is left comes back.
+        "mend-by-parity" => Options {
+            workers: 3,
+            slabs_per_host: Some(24),
+            rate: 2000,
+            gentle_percent: 0,
+            weights: Weights {
+                lose: 6,
+                cut: 3,
+                delay: 3,
+                replace_client: 1,
+                ..Weights::default()
+            },
+            ..tiny
+        },
         // Many write the pages that others read, over links that are slow now and then.
         "late-split-lands" => Options {
             workers: 3,
@@ -183,6 +198,29 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..Weights::default()
             },
             ..tiny
+        },
+        // Hosts go, more of them at a time than volumes survive, and come back empty.
+        "leave-lost" => Options {
+            scheme: "rs:2+1".parse().expect("a scheme"),
+            gentle_percent: 0,
+            weights: Weights {
+                crash: 4,
+                drain: 2,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Hosts go one after the other, now and then.
+        "despair-early" => Options {
+            scheme: "rs:2+1".parse().expect("a scheme"),
+            gentle_percent: 0,
+            fault_pause: Duration::from_secs(4),
+            epoch: Duration::from_secs(20),
+            weights: Weights {
+                crash: 1,
+                ..Weights::default()
+            },
+            ..small
         },
         // Splits rot where they lie, while slabs are moved.
         "skip-compare" | "heal-wrong" => Options {

@@ -10,10 +10,11 @@ use cenote_fabric::sim::{Net, NodeId, SimConnector};
 use cenote_volume::{HostConfig, IoError, Placement, Relocation, Resilience, Seat};
 
 use super::ambush::{ARROWS, Ambush};
-use super::client::{Client, Plan, Trouble};
+use super::client::{Client, Loss, Plan, Trouble};
 use super::host::{Host, address_of};
 use super::model::mix;
 use super::random::Random;
+use super::troubles::Troubles;
 use super::watched::Sightings;
 use super::{Options, Violation};
 
@@ -45,6 +46,8 @@ pub struct World {
     pub rotten_splits: u64,
     /// No request may fail: no stripe has lost more than r.
     pub is_gentle: bool,
+    /// Who may have lost what.
+    pub troubles: Troubles,
     pub violations: Vec<Violation>,
     pub failed_requests: u64,
     seen: Sightings,
@@ -126,6 +129,7 @@ impl World {
             recuts: 0,
             rotten_splits: 0,
             is_gentle: true,
+            troubles: Troubles::new(options.hosts, options.clients),
             violations: Vec::new(),
             failed_requests: 0,
             seen,
@@ -222,7 +226,7 @@ impl World {
                 client.turn(&mut self.steps, &mut trouble);
                 let due = client.due();
                 for trouble in trouble {
-                    self.judge(trouble);
+                    self.judge(index, trouble);
                 }
                 if self.clients[index].has_ended() {
                     self.note(format!("c{index} ends in its journal"));
@@ -241,8 +245,20 @@ impl World {
         }
     }
 
-    fn judge(&mut self, trouble: Trouble) {
+    fn judge(&mut self, client: usize, trouble: Trouble) {
         match trouble {
+            Trouble::Lost(loss) => {
+                let place = format!(
+                    "c{client}: page {} of extent {} is lost",
+                    loss.page, loss.extent
+                );
+                if let Err(why) = self.explain(client, &loss) {
+                    let state = self.clients[client].state();
+                    return self.violate(format!("{place}, {why}: {state}"));
+                }
+                self.note(place);
+                self.clients[client].excuse_lost(loss.page, self.steps);
+            }
             Trouble::Wrong(what) => self.violate(what),
             Trouble::Unreachable(what) => {
                 self.note(format!("not taken over: {what}"));
@@ -266,6 +282,27 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Whether a page may be lost: more hosts of its extent were in trouble since it was whole than it survives.
+    fn explain(&self, client: usize, loss: &Loss) -> Result<(), String> {
+        if self.is_gentle {
+            return Err("though no stripe has lost more than it survives".to_owned());
+        }
+        let Some(whole) = &loss.whole else {
+            return Ok(());
+        };
+        let was_ill = |host: &&usize| {
+            self.troubles.has_host(**host, whole.since) || !self.hosts[**host].is_up()
+        };
+        let ill = whole.hosts.iter().filter(was_ill).count();
+        if ill > whole.spare || self.troubles.has_client(client, whole.since) {
+            return Ok(());
+        }
+        let (hosts, spare) = (whole.hosts.len(), whole.spare);
+        Err(format!(
+            "though of its {hosts} hosts {ill} were in trouble since it was whole, and it survives {spare}"
+        ))
     }
 
     /// What the network saw go wrong.

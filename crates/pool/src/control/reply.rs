@@ -94,6 +94,13 @@ pub enum Reply {
         /// As much more may be in use on the machine.
         bytes: u64,
     },
+    /// Another process is about to take the host's place, with all that is lent: connections end,
+    /// and slabs are here again soon, as they were. No answer to a request; answered by
+    /// [`Request::Awaits`]. Since version 5.
+    HandsOver {
+        /// Who waits longer than this from the connection's end on waits in vain.
+        back_within_ms: u32,
+    },
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -151,6 +158,7 @@ impl Reply {
     #[must_use]
     pub fn since(&self) -> u8 {
         match self {
+            Self::HandsOver { .. } => 5,
             Self::Reclaim { .. } => 4,
             Self::CheckActivity { .. } => 3,
             Self::Evict { .. } | Self::Held { .. } | Self::Owned { .. } => 2,
@@ -257,6 +265,10 @@ impl Reply {
                 out.u8(12);
                 out.u64(*bytes);
             }
+            Self::HandsOver { back_within_ms } => {
+                out.u8(13);
+                out.u32(*back_within_ms);
+            }
         }
     }
 
@@ -325,6 +337,9 @@ impl Reply {
             },
             12 => Self::Reclaim {
                 bytes: input.u64()?,
+            },
+            13 => Self::HandsOver {
+                back_within_ms: input.u32()?,
             },
             _ => return Err(Malformed("unknown reply")),
         };

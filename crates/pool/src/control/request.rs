@@ -141,6 +141,10 @@ pub enum Request {
         /// What it could bring home. Of a client that brings nothing home: 0.
         away_bytes: u64,
     },
+    /// The client knows that another process is about to take the host's place, and keeps what it
+    /// holds here for its return. Answers [`Reply::HandsOver`](super::Reply::HandsOver). Since
+    /// version 5.
+    Awaits,
 }
 
 /// Whether a host gives its slabs back. The numbers are those on the wire.
@@ -169,6 +173,7 @@ impl Request {
             | Self::Leave { .. } => 2,
             Self::Activity { .. } => 3,
             Self::Here { .. } => 4,
+            Self::Awaits => 5,
             Self::Fill { k, sources, .. } if sources.len() > usize::from(*k) => 4,
             _ => 1,
         }
@@ -303,6 +308,7 @@ impl Request {
                 out.u128(*machine);
                 out.u64(*away_bytes);
             }
+            Self::Awaits => out.u8(16),
         }
     }
 
@@ -372,6 +378,7 @@ impl Request {
                 machine: input.u128()?,
                 away_bytes: input.u64()?,
             },
+            16 => Self::Awaits,
             _ => return Err(Malformed("unknown request")),
         };
         if request.since() > version {

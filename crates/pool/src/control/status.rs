@@ -41,6 +41,29 @@ pub struct HostStatus {
     pub program: String,
     /// What it makes of the memory around it. Versions 1 and 2 do not say: zeros.
     pub pressure: PressureStatus,
+    /// Connections that had not proven the key. Versions before 5 say nothing of them: zeros.
+    pub strangers: StrangerCounts,
+}
+
+/// What became of connections to a host before they proved the cluster's key, since it began to serve.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct StrangerCounts {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// That proved the key.
+    pub proven: u64,
+    /// What they said does not open under the key: another one, or another protocol.
+    pub wrong_key: u64,
+    /// That speak no version that the host speaks.
+    pub wrong_version: u64,
+    /// That hung up.
+    pub hung_up: u64,
+    /// That had not proven it in time.
+    pub late: u64,
+    /// That had to go for others, as too many came.
+    pub displaced: u64,
+    /// That have not ended yet.
+    pub waiting: u64,
 }
 
 /// What a host leaves to the rest of its machine, and what that costs its clients.
@@ -239,6 +262,9 @@ impl HostStatus {
         if version >= 3 {
             self.pressure.write(version, out);
         }
+        if version >= 5 {
+            self.strangers.write(out);
+        }
     }
 
     pub(super) fn read(version: u8, input: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -265,6 +291,7 @@ impl HostStatus {
             draining: false,
             program: String::new(),
             pressure: PressureStatus::default(),
+            strangers: StrangerCounts::default(),
         };
         let slabs = status.slabs;
         let all = [
@@ -304,7 +331,40 @@ impl HostStatus {
         if version >= 3 {
             status.pressure = PressureStatus::read(version, input)?;
         }
+        if version >= 5 {
+            status.strangers = StrangerCounts::read(input)?;
+        }
         Ok(status)
+    }
+}
+
+impl StrangerCounts {
+    fn write(&self, out: &mut Writer<'_>) {
+        for value in [
+            self.accepted,
+            self.proven,
+            self.wrong_key,
+            self.wrong_version,
+            self.hung_up,
+            self.late,
+            self.displaced,
+            self.waiting,
+        ] {
+            out.u64(value);
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            accepted: input.u64()?,
+            proven: input.u64()?,
+            wrong_key: input.u64()?,
+            wrong_version: input.u64()?,
+            hung_up: input.u64()?,
+            late: input.u64()?,
+            displaced: input.u64()?,
+            waiting: input.u64()?,
+        })
     }
 }
 

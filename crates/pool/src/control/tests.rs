@@ -73,6 +73,7 @@ fn request() -> impl Strategy<Value = Request> {
             machine,
             away_bytes
         }),
+        Just(Request::Awaits),
         fill.prop_map(
             |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
                 request,
@@ -143,6 +144,16 @@ fn status() -> impl Strategy<Value = HostStatus> {
             away_bytes: n[9],
             reclaims: n[10],
         });
+    let strangers = any::<[u64; 8]>().prop_map(|s| StrangerCounts {
+        accepted: s[0],
+        proven: s[1],
+        wrong_key: s[2],
+        wrong_version: s[3],
+        hung_up: s[4],
+        late: s[5],
+        displaced: s[6],
+        waiting: s[7],
+    });
     let names = (text(NAME_BYTES_MAX), text(NAME_BYTES_MAX));
     (
         names,
@@ -150,7 +161,7 @@ fn status() -> impl Strategy<Value = HostStatus> {
         slabs,
         counters,
         vec(client, 0..=STATUS_CLIENTS_MAX),
-        pressure,
+        (pressure, strangers),
     )
         .prop_map(
             |(
@@ -159,10 +170,11 @@ fn status() -> impl Strategy<Value = HostStatus> {
                 slabs,
                 counters,
                 clients,
-                pressure,
+                (pressure, strangers),
             )| {
                 HostStatus {
                     pressure,
+                    strangers,
                     draining,
                     program: domain.clone(),
                     name,
@@ -233,6 +245,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         (any::<u64>(), vec(window(), 1..=EVICT_WINDOWS_MAX))
             .prop_map(|(request, windows)| Reply::CheckActivity { request, windows }),
         any::<u64>().prop_map(|bytes| Reply::Reclaim { bytes }),
+        any::<u32>().prop_map(|back_within_ms| Reply::HandsOver { back_within_ms }),
     ]
 }
 
@@ -359,7 +372,7 @@ fn the_bytes_are_those_of_the_document() {
         member: 5,
     }
     .encode(&mut bytes);
-    let mut expected = vec![4, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![5, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
     expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([4, 0, 0, 0, 5]);
     assert_eq!(bytes, expected);
@@ -369,10 +382,10 @@ fn the_bytes_are_those_of_the_document() {
         result: FillResult::SourceFailed { split: 9 },
     }
     .encode(&mut bytes);
-    assert_eq!(bytes, [4, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    assert_eq!(bytes, [5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
     bytes.clear();
     Request::Drain(Drain::Stop).encode(&mut bytes);
-    assert_eq!(bytes, [4, 7, 2]);
+    assert_eq!(bytes, [5, 7, 2]);
     bytes.clear();
     let window = Window {
         id: 1,
@@ -382,7 +395,7 @@ fn the_bytes_are_those_of_the_document() {
     };
     let windows = vec![window];
     Reply::Evict { windows }.encode(&mut bytes);
-    assert_eq!(bytes[..8], [4, 8, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[..8], [5, 8, 1, 0, 1, 0, 0, 0]);
     assert_eq!(bytes.len(), 4 + 21);
     bytes.clear();
     Reply::CheckActivity {
@@ -390,7 +403,7 @@ fn the_bytes_are_those_of_the_document() {
         windows: vec![window],
     }
     .encode(&mut bytes);
-    let mut expected = vec![4, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![5, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     let window_bytes = [
         1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4,
     ];
@@ -402,7 +415,7 @@ fn the_bytes_are_those_of_the_document() {
         milli: 0x0102,
     }];
     Request::Activity { request: 5, slabs }.encode(&mut bytes);
-    let mut expected = vec![4, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![5, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     expected.extend(window_bytes);
     expected.extend([2, 1, 0, 0]);
     assert_eq!(bytes, expected);
@@ -412,15 +425,22 @@ fn the_bytes_are_those_of_the_document() {
         away_bytes: 0x0100,
     };
     here.encode(&mut bytes);
-    let mut expected = vec![4, 15, 2, 3];
+    let mut expected = vec![5, 15, 2, 3];
     expected.extend([0; 14]);
     expected.extend([0, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes, expected);
     bytes.clear();
     Reply::Reclaim { bytes: 0x0201 }.encode(&mut bytes);
-    assert_eq!(bytes, [4, 12, 1, 2, 0, 0, 0, 0, 0, 0]);
-    let refused = Err(Malformed("another version than 1 to 4"));
-    assert_eq!(Request::decode(&[5, 1]), refused);
+    assert_eq!(bytes, [5, 12, 1, 2, 0, 0, 0, 0, 0, 0]);
+    bytes.clear();
+    let back_within_ms = 0x0201;
+    Reply::HandsOver { back_within_ms }.encode(&mut bytes);
+    assert_eq!(bytes, [5, 13, 1, 2, 0, 0]);
+    bytes.clear();
+    Request::Awaits.encode(&mut bytes);
+    assert_eq!(bytes, [5, 16]);
+    let refused = Err(Malformed("another version than 1 to 5"));
+    assert_eq!(Request::decode(&[6, 1]), refused);
     assert_eq!(Request::decode(&[0, 1]), refused);
     assert_eq!(
         Request::decode(&[1, 1, 0]),
@@ -491,6 +511,8 @@ fn the_versions_before_are_read_and_written_as_they_were() {
     assert_eq!(written(3).len() - written(2).len(), 2 + 8 * 8 + 2 * 4);
     // And version 3 none of memory to spare.
     assert_eq!(written(4).len() - written(3).len(), 3 * 8);
+    // Nor version 4 of strangers.
+    assert_eq!(written(5).len() - written(4).len(), 8 * 8);
     match Reply::decode(&written(2)) {
         Ok(Reply::Status(read)) => assert_eq!(*read, status),
         other => panic!("{other:?}"),
@@ -544,6 +566,17 @@ fn the_versions_before_are_read_and_written_as_they_were() {
     assert_eq!(
         Reply::decode(&bytes),
         Err(Malformed("unknown reply of its version"))
+    );
+    bytes.clear();
+    Reply::HandsOver { back_within_ms: 1 }.encode(&mut bytes);
+    bytes[0] = 4;
+    assert_eq!(
+        Reply::decode(&bytes),
+        Err(Malformed("unknown reply of its version"))
+    );
+    assert_eq!(
+        Request::decode(&[4, 16]),
+        Err(Malformed("unknown request of its version"))
     );
     bytes.clear();
     Reply::Held {

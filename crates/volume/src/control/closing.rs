@@ -27,7 +27,14 @@ impl Control {
     pub(super) fn begin_closing(&mut self) {
         // Gives back what workers had dropped.
         self.take_failures();
-        self.record_end();
+        if !self.record_end() {
+            // Its slabs are those of the next owner.
+            self.closing = Some(Closing {
+                owed: Owed::default(),
+                give_up_at: self.now(),
+            });
+            return;
+        }
         let snapshot = self.core.directory.snapshot();
         let mapped = snapshot
             .extents

@@ -64,6 +64,10 @@ impl Control {
                 return self.mend(at, start, until);
             }
         } else if count == 1 {
+            // First: a write that went through has made the page whole, and one that comes now waits.
+            if !self.repairs[at].gate.close() {
+                return self.end_chunk(at, end);
+            }
             let page = self.core.pages(extent).start + u64::from(start);
             if self.core.tear(extent, page) {
                 tracing::warn!(
@@ -72,7 +76,7 @@ impl Control {
                     "splits of a page disagree: it is an error until it is written whole"
                 );
             }
-            // Else they are compared once more.
+            // Else somebody is at the page: its splits are compared once more.
         }
         self.repairs[at].pages_max = (count / 2).max(1);
         self.fill(at, start, end, now);

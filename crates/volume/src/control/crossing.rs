@@ -34,6 +34,9 @@ pub(super) struct Crossing {
     stage: Stage,
     /// First page of the unit.
     unit: u64,
+    /// When a change is tried again that could not begin.
+    begin_at: Time,
+    /// When the one that is under way goes on.
     retry_at: Time,
     /// Whether the mover is at a chunk, or about to be.
     is_out: bool,
@@ -81,7 +84,7 @@ impl Control {
                 sides.turn(now.other());
                 self.crossing.begin_again();
             } else {
-                // Two are there: it begins when that is over.
+                // Two are there, and nobody was to ask for a third: it begins when that is over.
                 return;
             }
         }
@@ -150,8 +153,8 @@ impl Control {
         if self.is_opening() {
             return;
         }
-        if self.is_to_cross() && now >= self.crossing.retry_at {
-            self.crossing.retry_at = now.after(PAUSE);
+        if self.is_to_cross() && now >= self.crossing.begin_at {
+            self.crossing.begin_at = now.after(PAUSE);
             self.begin_crossing(self.core.resilience().scheme());
         }
         if !self.is_crossing() {

@@ -10,6 +10,7 @@ use cenote_fabric::Time;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
+use super::filling::PAUSE;
 use super::repair::{Repair, Stage};
 use crate::directory::MemberState;
 use crate::fence::Fence;
@@ -67,8 +68,12 @@ impl Control {
             return self.abandon(at);
         };
         if !is_recorded {
-            // Every write reaches it meanwhile: it is whole, and stays so.
-            return self.pause(at, start, now);
+            // Every write reaches it meanwhile: it is whole, and stays so until the journal names it.
+            self.repairs[at].stage = Stage::Pausing {
+                until: now.after(PAUSE),
+                start,
+            };
+            return;
         }
         if let Some(stage) = waits {
             self.repairs[at].stage = stage;

@@ -312,7 +312,7 @@ impl Control {
         // Several fills of a chunk may fail for one source.
         if repair.shunned & bit == 0 {
             repair.shunned |= bit;
-            self.suspect(extent, split);
+            self.ask_after(extent, split);
         }
         true
     }

@@ -8,6 +8,7 @@ use cenote_fabric::{Address, Endpoint, FAILURE_TIMEOUT, Incoming, Opener, Result
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::{Candidate, Site};
 
+use super::books::Listing;
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
 use super::owning::Ownership;
@@ -41,10 +42,12 @@ pub(super) struct Host {
     pub is_unread: bool,
     pub slabs_free: u32,
     pub slabs_total: u32,
-    // Slabs this client no longer uses that the host has not been told about.
-    abandoned: Vec<Window>,
+    /// What it says that this client holds there.
+    pub listing: Listing,
     ping_sent: Option<Time>,
     pub ownership: Ownership,
+    /// It has said that another process takes its place, with all its slabs, before this.
+    pub returns_until: Time,
     /// Until then it is given no slab to rebuild: it could not reach the sources.
     pub no_repairs_until: Time,
     sequence: u64,
@@ -78,8 +81,11 @@ pub(super) enum Arrival {
 /// Pause between attempts to reach a host that is down.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Slabs to give back that are remembered per host; the host's own long timeout frees the rest.
-const ABANDONED_MAX: usize = 65_536;
+/// The same of a host that is being replaced: its stripes take no writes meanwhile.
+pub(super) const RECONNECT_RETURNING: Duration = Duration::from_millis(25);
+
+/// Longest that a host that says so is waited for, whatever it says.
+const RETURN_MAX: Duration = Duration::from_secs(10);
 
 impl Host {
     pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {
@@ -94,9 +100,10 @@ impl Host {
                 is_unread: false,
                 slabs_free: 0,
                 slabs_total: 0,
-                abandoned: Vec::new(),
+                listing: Listing::default(),
                 ping_sent: None,
                 ownership: Ownership::Unknown { ask_at: Time(0) },
+                returns_until: Time(0),
                 no_repairs_until: Time(0),
                 sequence: 0,
                 complaint: String::new(),
@@ -200,6 +207,11 @@ impl Host {
         self.ownership == Ownership::Asked { request }
     }
 
+    /// Whether the process that takes its place is waited for, or still to come.
+    pub fn is_being_replaced(&self, now: Time) -> bool {
+        now < self.returns_until
+    }
+
     pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up { .. })
     }
@@ -262,15 +274,9 @@ impl Control {
             connection: link.session,
         };
         host.set_free(link.slabs_free, Some(link.slabs_total));
+        host.returns_until = Time(0);
         host.ping_sent = None;
         host.complaint.clear();
-        // These slabs missed writes, or are not needed: they are only good to be freed.
-        while let Some(&window) = host.abandoned.last() {
-            if !host.send(&Request::Unmap { window }) {
-                return self.lose(index);
-            }
-            host.abandoned.pop();
-        }
         for (worker, endpoint) in endpoints {
             if self.workers.contains(&worker) {
                 self.core.deliver(worker, session, endpoint);
@@ -287,15 +293,34 @@ impl Control {
             return;
         };
         self.core.directory.fail_session(session);
-        let retry_at = self.now().after(RECONNECT);
+        self.core.directory.set_returning(session, false);
+        self.tell_loss(index);
+        let retry_at = self.retry_at(index);
         let host = &mut self.hosts[index];
         host.state = State::Down { retry_at };
         host.slabs_free = 0;
         host.ping_sent = None;
+        host.listing.forget();
         self.wanted.forget_host(index);
         self.lose_openings(session);
         self.lose_acquires(session);
         self.lose_repairs(session);
+    }
+
+    /// Says how much cannot be read, if that is anything, after a host is gone.
+    fn tell_loss(&self, index: HostIndex) {
+        if self.core.backing.is_some() || self.is_opening() {
+            return;
+        }
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.numbered();
+        let lost = mapped.filter(|(_, stripe)| stripe.as_deref().is_some_and(|s| !s.is_there()));
+        let pages: u64 = lost.map(|(extent, _)| self.core.held_count(extent)).sum();
+        if pages > 0 {
+            let bytes = pages * crate::PAGE_BYTES as u64;
+            tracing::error!(host = %self.hosts[index].config.name, lost_bytes = bytes,
+                "more hosts are gone than the volume's scheme bears: what they held is lost unless they come back with it");
+        }
     }
 
     /// Acts on failures that workers marked in the directory.
@@ -313,17 +338,15 @@ impl Control {
         }
     }
 
-    /// Tells a host that a slab is no longer used, now or when it is back. The session may be
-    /// another by now: a host knows its slabs by themselves.
+    /// Tells a host that a slab is no longer used. The session may be another by now: a host knows its
+    /// slabs by themselves. One that is not told finds out when the books are compared (`books`).
     pub(super) fn give_back(&mut self, session: Session, window: Window) {
-        self.give_back_to(session.host, window);
-    }
-
-    /// As [`Control::give_back`].
-    pub(super) fn give_back_to(&mut self, host: HostIndex, window: Window) {
-        let told = self.hosts[host].is_up() && self.send(host, &Request::Unmap { window });
-        if !told && self.hosts[host].abandoned.len() < ABANDONED_MAX {
-            self.hosts[host].abandoned.push(window);
+        let host = session.host;
+        if self.is_record_unknown() {
+            // The next owner may come to look for it.
+            self.hosts[host].listing.request();
+        } else if self.hosts[host].is_up() {
+            self.send(host, &Request::Unmap { window });
         }
     }
 
@@ -390,8 +413,53 @@ impl Control {
         }
     }
 
+    /// When to try to reach a host next.
+    fn retry_at(&self, index: HostIndex) -> Time {
+        let now = self.now();
+        now.after(match self.hosts[index].is_being_replaced(now) {
+            true => RECONNECT_RETURNING,
+            false => RECONNECT,
+        })
+    }
+
+    /// A host is about to be replaced by another process: what it holds is waited for.
+    pub(super) fn on_hands_over(&mut self, index: HostIndex, back_within: Duration) {
+        let now = self.now();
+        let host = &mut self.hosts[index];
+        let Some(session) = host.session() else {
+            return;
+        };
+        tracing::info!(host = %host.config.name, "another process takes the host's place");
+        host.returns_until = now.after(back_within.min(RETURN_MAX));
+        self.core.directory.set_returning(session, true);
+        self.send(index, &Request::Awaits);
+    }
+
+    /// Tries to reach hosts that are being replaced, more often than others; one that was to be
+    /// replaced and is still there has stayed as it was.
+    pub(super) fn tend_returning(&mut self, now: Time) {
+        for index in 0..self.hosts.len() {
+            let host = &self.hosts[index];
+            match host.session() {
+                _ if host.returns_until == Time(0) => {}
+                None if host.is_being_replaced(now) => self.tend_host(index, now, false),
+                Some(session) if !host.is_being_replaced(now) => {
+                    self.core.directory.set_returning(session, false);
+                    self.hosts[index].returns_until = Time(0);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a host that is being replaced is to be tried soon.
+    pub(super) fn is_awaiting_return(&self, now: Time) -> bool {
+        let awaited = |host: &Host| !host.is_up() && host.is_being_replaced(now);
+        self.hosts.iter().any(awaited)
+    }
+
     fn cannot_connect(&mut self, index: HostIndex, complaint: String) {
-        let retry_at = self.now().after(RECONNECT);
+        let retry_at = self.retry_at(index);
         let host = &mut self.hosts[index];
         host.state = State::Down { retry_at };
         if complaint != host.complaint {

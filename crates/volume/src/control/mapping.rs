@@ -291,7 +291,11 @@ impl Control {
                 self.hosts[host].slabs_free = 0;
                 self.acquire_failed(&acquire);
             }
-            Purpose::Return { birth } => self.return_refused(&acquire, birth),
+            Purpose::Return { birth } if reason == Refusal::NotHeld => {
+                self.return_refused(&acquire, birth);
+            }
+            // It may still be there.
+            Purpose::Return { .. } => self.return_failed(&acquire),
         }
     }
 
@@ -310,9 +314,6 @@ impl Control {
             Some((request, granted))
         };
         let Some((request, granted)) = self.acquires.iter().find_map(attaching) else {
-            if window.is_err() {
-                self.on_unknown(host, descriptor);
-            }
             return;
         };
         let acquire = self.acquires.remove(&request).expect("just found");

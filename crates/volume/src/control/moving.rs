@@ -80,6 +80,7 @@ impl Control {
             });
             (asked.at, asked.declined) = (at, false);
         }
+        self.look_for_strange(host, windows);
         // It says the same in its next answer to a ping; nothing is to be asked of it until then.
         self.hosts[host].slabs_free = 0;
         self.repair_retry = Time(0);

@@ -1,8 +1,8 @@
 //! Owning a volume that outlives its owners, and taking back slabs that missed nothing.
 //!
 //! A slab is **stranded** when it holds current data and cannot be reached: its connection went
-//! when no more than k of its stripe were left, or it is named in the journal that an earlier
-//! owner left. Its host is asked for it by its birth on the next connection (`RETAKE`); a host
+//! when no more than k of its stripe were left, or after its host had said that another process
+//! takes its place (decision 57), or it is named in the journal that an earlier owner left. Its host is asked for it by its birth on the next connection (`RETAKE`); a host
 //! that has been started anew knows nothing of it. While a slab of a stripe is stranded no write
 //! is acknowledged there. Once at least k are back, the others are waited for a while and then
 //! given up.
@@ -101,7 +101,6 @@ impl Control {
                 stripe.stranded[usize::from(split)] = Some(Stranded {
                     host,
                     birth: held.birth,
-                    window: None,
                 });
             }
         }
@@ -150,6 +149,7 @@ impl Control {
         } else {
             self.hosts[host].ownership = Ownership::Owned;
             self.retake(host);
+            self.compare_books(host);
         }
     }
 
@@ -180,6 +180,7 @@ impl Control {
         let volume = self.volume;
         // After the last of what was asked for, on one connection.
         self.send(host, &Request::Leave { volume });
+        self.compare_books(host);
         self.repair_retry = Time(0);
     }
 
@@ -274,7 +275,7 @@ impl Control {
         self.hosts[acquire.session.host].ownership = Ownership::Unknown { ask_at };
     }
 
-    /// A host that answered does not have a stranded slab any more.
+    /// A host that answered does not have a stranded slab any more: it was started anew, or has freed it.
     pub(super) fn return_refused(&mut self, acquire: &Acquire, birth: u64) {
         let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
         self.core.directory.publish(|next| {
@@ -291,6 +292,8 @@ impl Control {
             }
             is_awaited
         });
+        // The extent may have been lost by this.
+        self.repair_retry = Time(0);
     }
 
     /// Asks hosts again, and decides on stripes whose other slabs do not come back.
@@ -314,6 +317,11 @@ impl Control {
         let mut unreachable = Vec::new();
         for &extent in &waiting {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
+            if stripe.is_past_hope() {
+                // Nothing is to be gained by those that may come back.
+                self.give_up_stranded(extent);
+                continue;
+            }
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
             let patience = if is_present { PRESENT_MAX } else { ABSENT_MAX };
@@ -323,7 +331,11 @@ impl Control {
                 None if is_readable => *self.waits.entry(extent).or_insert(now),
                 None => continue, // Until enough hosts are back.
             };
-            if now.since(since) < patience {
+            // Those that said so are waited for as long as they said.
+            let returns = hosts
+                .clone()
+                .any(|host| self.hosts[host].is_being_replaced(now));
+            if now.since(since) < patience || returns {
                 continue;
             }
             if is_readable {
@@ -379,7 +391,7 @@ impl Control {
     }
 
     /// Writes go on without what is stranded.
-    fn give_up_stranded(&mut self, extent: usize) {
+    pub(super) fn give_up_stranded(&mut self, extent: usize) {
         let mut gone = Vec::new();
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
@@ -396,10 +408,9 @@ impl Control {
             slabs = gone.iter().flatten().count(),
             "slabs did not come back; the extent goes on without them"
         );
+        // What their hosts still have of them is known to them alone.
         for slab in gone.into_iter().flatten() {
-            if let Some(window) = slab.window {
-                self.give_back_to(slab.host, pool_window(&window));
-            }
+            self.compare_books(slab.host);
         }
         self.repair_retry = Time(0);
     }
@@ -414,6 +425,9 @@ impl Control {
             return;
         };
         if result.is_ok() {
+            if let Some(tags) = &self.core.integrity.tags {
+                tags.enter_owner();
+            }
             self.condemn_all();
             // What was not taken back is known to be lost now.
             self.record();

@@ -1,4 +1,4 @@
-//! Giving back the slabs of extents in which no page holds data any more.
+//! Giving back the slabs of extents in which no page holds data any more, or can be read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
+use crate::directory::Stripe;
 use crate::extents::Side;
 use crate::fence::Fence;
 
@@ -40,8 +41,16 @@ impl Control {
 
     /// The extent is drained: unmaps it unless a write came first.
     pub(super) fn reclaim(&mut self, at: usize) {
-        let extent = self.repairs.swap_remove(at).extent;
-        let is_empty = !self.core.holds(extent);
+        let extent = self.repairs[at].extent;
+        let snapshot = self.core.directory.snapshot();
+        let is_lost = snapshot.extents[extent]
+            .as_deref()
+            .is_some_and(Stripe::is_past_hope);
+        if is_lost && !self.lose_pages(extent) {
+            return;
+        }
+        self.repairs.swap_remove(at);
+        let is_empty = is_lost || !self.core.holds(extent);
         let mut freed = Vec::new();
         self.core.directory.publish(|next| {
             match &mut next.extents[extent] {
@@ -59,6 +68,9 @@ impl Control {
             self.clear_bits(extent);
         }
         self.core.mapping_ended(extent, Mapping::Idle);
+        if is_lost {
+            self.note_reclaimed(extent);
+        }
         // Before their hosts free them.
         self.record();
         for member in freed.into_iter().flatten() {

@@ -212,8 +212,10 @@ impl Control {
         self.give_up_surplus();
         if now >= self.repair_retry && !self.is_opening() {
             self.repair_retry = now.after(PAUSE);
-            if self.core.backing.is_some() {
-                self.drop_the_lost();
+            match self.core.backing {
+                Some(_) => self.drop_the_lost(),
+                None if is_planted(Planted::LeaveLost) => {}
+                None => self.reclaim_the_lost(),
             }
             self.reshape(now);
             self.start_repairs(now);
@@ -376,13 +378,24 @@ impl Control {
     pub(super) fn abandon(&mut self, at: usize) {
         let repair = self.repairs.swap_remove(at);
         let mut dropped = None;
-        self.core.directory.publish_stripe(repair.extent, |stripe| {
+        // The journal may name it after all, by an attempt that failed: no write counts without it
+        // before that is known.
+        let is_named = self.is_record_unknown();
+        self.core.directory.publish(|next| {
+            let epoch = next.epoch;
+            let Some(stripe) = &mut next.extents[repair.extent] else {
+                return false;
+            };
+            let stripe = Arc::make_mut(stripe);
             stripe.fence = Fence::default();
             let filling = |member: &Member| member.state != MemberState::Live;
             if let Some(slot) = stripe.members.get_mut(repair.slot)
                 && slot.as_ref().is_some_and(filling)
             {
                 dropped = slot.take();
+                if is_named {
+                    stripe.changed_in = epoch;
+                }
             }
             if repair.moves() && stripe.moved.take().is_some() {
                 stripe.members.truncate(repair.slot);

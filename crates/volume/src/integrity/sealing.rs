@@ -9,6 +9,7 @@
 //! Concurrency: any thread; workers take numbers in blocks.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -34,12 +35,20 @@ pub const NUMBER_BLOCK: u64 = 4096;
 /// Length of a tag in bytes.
 const TAG_BYTES: usize = 16;
 
-/// Keys of a volume's owners so far, and the numbers of this one.
+/// Keys of the owners whose pages a volume may hold, and the numbers of this one.
 pub struct Sealer {
-    keys: Vec<LessSafeKey>,
+    key: SealKey,
+    owners: Vec<Option<Owner>>,
     owner: usize,
+    own_key: LessSafeKey,
     next: AtomicU64,
     volume: u128,
+}
+
+/// One that sealed pages before: its key is derived when the first of them is read. Most have none left.
+struct Owner {
+    salt: OwnerSalt,
+    key: OnceLock<Option<LessSafeKey>>,
 }
 
 /// Says how long a derived key is.
@@ -52,18 +61,40 @@ impl KeyType for Bytes {
 }
 
 impl Sealer {
-    /// For the last of `owners`, which has sealed nothing yet.
+    /// For a new owner, which has this salt and gets the `owner`-th place among those whose pages the
+    /// volume may hold.
     ///
     /// # Errors
     /// The cipher refuses.
-    pub fn new(key: &SealKey, volume: u128, owners: &[OwnerSalt]) -> io::Result<Self> {
-        let keys = owners.iter().map(|salt| owner_key(key, volume, salt));
+    pub fn new(
+        key: &SealKey,
+        volume: u128,
+        owners: impl IntoIterator<Item = Option<OwnerSalt>>,
+        (owner, salt): (usize, OwnerSalt),
+    ) -> io::Result<Self> {
+        let earlier = |salt| Owner {
+            salt,
+            key: OnceLock::new(),
+        };
+        let owners = owners.into_iter().map(|salt| salt.map(earlier));
         Ok(Self {
-            keys: keys.collect::<io::Result<_>>()?,
-            owner: owners.len() - 1,
+            key: key.clone(),
+            owners: owners.collect(),
+            owner,
+            own_key: owner_key(key, volume, &salt)?,
             next: AtomicU64::new(0),
             volume,
         })
+    }
+
+    /// The key of an owner, if the volume may hold pages of it.
+    fn key_of(&self, owner: usize) -> Option<&LessSafeKey> {
+        if owner == self.owner {
+            return Some(&self.own_key);
+        }
+        let earlier = self.owners.get(owner)?.as_ref()?;
+        let derive = || owner_key(&self.key, self.volume, &earlier.salt).ok();
+        earlier.key.get_or_init(derive).as_ref()
     }
 
     /// First of [`NUMBER_BLOCK`] numbers that nobody else gets.
@@ -81,7 +112,9 @@ impl Sealer {
         let name = (self.owner as u64) << NUMBER_BITS | number;
         sealed.copy_from_slice(plain);
         let aad = Aad::from(self.place(page));
-        let tag = self.keys[self.owner].seal_in_place_separate_tag(nonce(number), aad, sealed);
+        let tag = self
+            .own_key
+            .seal_in_place_separate_tag(nonce(number), aad, sealed);
         let tag = tag.expect("a page is far below the cipher's limit");
         let (low, high) = tag.as_ref().split_at(8);
         let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("8 bytes"));
@@ -92,8 +125,7 @@ impl Sealer {
     /// nothing of the page.
     #[must_use]
     pub fn open(&self, page: u64, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> bool {
-        let owner = usize::try_from(seal[0] >> NUMBER_BITS).expect("16 bits");
-        let Some(key) = self.keys.get(owner) else {
+        let Some(key) = self.key_of(owner_of(seal)) else {
             return false;
         };
         let number = seal[0] & ((1 << NUMBER_BITS) - 1);
@@ -113,6 +145,11 @@ impl Sealer {
         place[16..].copy_from_slice(&page.to_le_bytes());
         place
     }
+}
+
+/// Which owner made a seal.
+pub fn owner_of(seal: &Seal) -> usize {
+    usize::try_from(seal[0] >> NUMBER_BITS).expect("16 bits")
 }
 
 /// A number that only the key's holder can make: tells whether it is a volume's key.
@@ -161,8 +198,12 @@ mod tests {
 
     const PAGE: usize = 4096;
 
+    /// Of the last of these owners.
     fn sealer(owners: &[OwnerSalt]) -> Sealer {
-        Sealer::new(&SealKey::new([7; 32]), 9, owners).unwrap()
+        let (salt, earlier) = owners.split_last().unwrap();
+        let earlier = earlier.iter().copied().map(Some);
+        let owner = (owners.len() - 1, *salt);
+        Sealer::new(&SealKey::new([7; 32]), 9, earlier, owner).unwrap()
     }
 
     #[test]

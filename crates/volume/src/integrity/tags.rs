@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_codec::{crc64, xxh3};
+use cenote_durable::allocate;
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::protection::Protection;
-use super::sealing::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint};
-use crate::marks::{IN_FLIGHT_MAX, Marks, Soundness, Words, allocate};
+use super::sealing::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint, owner_of};
+use crate::marks::{IN_FLIGHT_MAX, Marks, PageCount, Soundness, Words};
 
 /// A tag: a checksum in the first word, or a seal.
 pub type Tag = [u64; 3];
@@ -47,8 +48,21 @@ pub struct Tags {
     sum: Sum,
     /// What encrypts pages, where tags are seals.
     pub sealer: Option<Sealer>,
+    /// Salts of the owners whose pages may be there.
+    owners: Owners,
+    /// This owner's place among them, and its salt, where tags are seals.
+    owner: Option<(usize, OwnerSalt)>,
     file: Option<File>,
 }
+
+/// The salts of a volume's owners, by their places. One whose pages are all gone has none any more.
+struct Owners {
+    header: Words,
+    salts: Words,
+}
+
+/// Salt of an owner that is no more.
+const NO_SALT: OwnerSalt = [0, 0];
 
 /// Why tags cannot be taken over.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +83,9 @@ pub enum TagsError {
     #[error("this is not the key that the volume's pages are sealed with")]
     Key,
     /// Pages of too many owners are in it.
-    #[error("{OWNERS_MAX} owners have sealed pages of the volume: copy them to another one")]
+    #[error(
+        "pages of {OWNERS_MAX} owners are in the volume, each sealed by a key of its own: write some anew"
+    )]
     Owners,
 }
 
@@ -79,6 +95,8 @@ const HEADER_WORDS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"cenoteT1");
 /// Of checksums that are XXH3.
 const MAGIC_XXH3: u64 = u64::from_le_bytes(*b"cenoteT2");
+/// Words of a seal.
+const SEAL_WORDS: usize = 3;
 /// Words of a staged or pending tag: its page's number and 1, then the tag.
 const SLOT_WORDS: usize = 4;
 const OWNER_WORDS: usize = 2 * OWNERS_MAX;
@@ -101,9 +119,9 @@ impl Tags {
         }
         let len = len_bytes(width, page_count)?;
         let map = Arc::new(MmapOptions::new().len(len).map_anon()?.into());
-        Ok(Some(Self::begin(
-            &map, None, protection, volume, page_count,
-        )?))
+        let tags = Self::begin(&map, None, protection, volume, page_count)?;
+        tags.enter_owner();
+        Ok(Some(tags))
     }
 
     /// Tags in a file: fresh ones, or those that an earlier owner left of pages that `marks` says
@@ -115,9 +133,11 @@ impl Tags {
         file: &File,
         protection: &Protection,
         volume: u128,
-        page_count: u64,
+        pages: impl Into<PageCount>,
         marks: &Marks,
     ) -> Result<Option<Self>, TagsError> {
+        let pages = pages.into();
+        let page_count = pages.max;
         let width = protection.tag_words();
         let has_pages = marks.written.next(0, page_count, true).is_some();
         let other = TagsError::Other {
@@ -138,11 +158,17 @@ impl Tags {
         } else if left < (FRONT_WORDS * 8) as u64 {
             return Err(other);
         }
+        allocate(file, len_bytes(width, pages.now)? as u64).inspect_err(|_| {
+            if !has_pages {
+                // The first error is the one to tell; what is there is of no use to anybody.
+                drop(file.set_len(0));
+            }
+        })?;
         file.set_len((len as u64).max(file.metadata()?.len()))?;
-        allocate(file, FRONT_WORDS * 8)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         if has_pages {
             check(&map, protection, volume)?;
+            Owners::new(&map).make_room(|| used_owners(&map, marks, page_count));
         }
         let file = Some(file.try_clone()?);
         let tags = Self::begin(&map, file, protection, volume, page_count)?;
@@ -161,7 +187,7 @@ impl Tags {
         }
     }
 
-    /// Notes a new owner, and what the file is if it is new.
+    /// What the file is if it is new, and who the new owner is to be.
     fn begin(
         map: &Arc<MmapRaw>,
         file: Option<File>,
@@ -172,27 +198,17 @@ impl Tags {
         let width = protection.tag_words();
         let header = Words::new(map, 0, HEADER_WORDS);
         let word = |at: usize| &header.as_slice()[at];
-        let salts = Words::new(map, HEADER_WORDS, OWNER_WORDS);
         word(1).store(volume as u64, Ordering::Relaxed);
         word(2).store((volume >> 64) as u64, Ordering::Relaxed);
         word(3).store(width as u64, Ordering::Relaxed);
-        let mut sealer = None;
+        let owners = Owners::new(map);
+        let (mut sealer, mut owner) = (None, None);
         if let Protection::Sealed(key) = protection {
-            let count = usize::try_from(word(5).load(Ordering::Acquire)).unwrap_or(OWNERS_MAX);
-            if count >= OWNERS_MAX {
-                return Err(TagsError::Owners);
-            }
-            let fresh = random_salt()?;
-            for (at, value) in fresh.into_iter().enumerate() {
-                salts.as_slice()[2 * count + at].store(value, Ordering::Relaxed);
-            }
+            let place = owners.free_place().ok_or(TagsError::Owners)?;
+            let salt = random_salt()?;
             word(4).store(fingerprint(key, volume)?, Ordering::Relaxed);
-            word(5).store(count as u64 + 1, Ordering::Release);
-            let of = |owner: usize| -> OwnerSalt {
-                [0, 1].map(|at| salts.as_slice()[2 * owner + at].load(Ordering::Relaxed))
-            };
-            let owners: Vec<OwnerSalt> = (0..=count).map(of).collect();
-            sealer = Some(Sealer::new(key, volume, &owners)?);
+            owner = Some((place, salt));
+            sealer = Some(Sealer::new(key, volume, owners.all(), (place, salt))?);
         }
         let is_left = [MAGIC, MAGIC_XXH3].contains(&word(0).load(Ordering::Acquire));
         if !is_left {
@@ -213,8 +229,17 @@ impl Tags {
             width,
             sum,
             sealer,
+            owners,
+            owner,
             file,
         })
+    }
+
+    /// The volume is this owner's: it may seal pages, and the next one will find by what key.
+    pub fn enter_owner(&self) {
+        if let Some((place, salt)) = self.owner {
+            self.owners.set(place, salt);
+        }
     }
 
     /// What an earlier owner had staged is pending, of pages that may be old or new.
@@ -225,7 +250,10 @@ impl Tags {
             .store(count.count() as u64, Ordering::Release);
         for slot in 0..IN_FLIGHT_MAX {
             let (page, tag) = load_slot(&self.staged, slot);
-            let Some(page) = page else { continue };
+            // What is redone is what it was to be, under the tag that it was to have.
+            let Some(page) = page.filter(|_| !marks.is_unfinished(slot)) else {
+                continue;
+            };
             if marks.soundness(page) == Soundness::Doubtful && !self.add_pending(page, &tag) {
                 marks.tear(page);
             }
@@ -239,7 +267,7 @@ impl Tags {
     /// The disk is full.
     pub fn reserve(&self, page_count: u64) -> io::Result<()> {
         match &self.file {
-            Some(file) => allocate(file, len_bytes(self.width, page_count)?),
+            Some(file) => allocate(file, len_bytes(self.width, page_count)? as u64),
             None => Ok(()),
         }
     }
@@ -282,6 +310,12 @@ impl Tags {
     #[inline]
     pub fn stage(&self, slot: usize, page: u64, tag: &Tag) {
         store_slot(&self.staged, slot, page, tag);
+    }
+
+    /// The tag that the write in this slot gives its page, unless it was stored already.
+    pub fn staged(&self, slot: usize, page: u64) -> Option<Tag> {
+        let (of, tag) = load_slot(&self.staged, slot);
+        (of == Some(page)).then_some(tag)
     }
 
     /// The page is what the write in this slot made it. Under its claim.
@@ -355,6 +389,86 @@ impl Tags {
     pub fn bytes_per_page(&self) -> usize {
         self.width * 8
     }
+}
+
+impl Owners {
+    fn new(map: &Arc<MmapRaw>) -> Self {
+        Self {
+            header: Words::new(map, 0, HEADER_WORDS),
+            salts: Words::new(map, HEADER_WORDS, OWNER_WORDS),
+        }
+    }
+
+    /// Places that were ever taken.
+    fn count(&self) -> &AtomicU64 {
+        &self.header.as_slice()[5]
+    }
+
+    fn places(&self) -> usize {
+        let count = usize::try_from(self.count().load(Ordering::Acquire));
+        count.unwrap_or(OWNERS_MAX).min(OWNERS_MAX)
+    }
+
+    /// Salts by place.
+    fn all(&self) -> impl Iterator<Item = Option<OwnerSalt>> {
+        let salts = self.salts.as_slice().chunks(2).take(self.places());
+        salts.map(|salt| {
+            let salt = [0, 1].map(|at: usize| salt[at].load(Ordering::Relaxed));
+            (salt != NO_SALT).then_some(salt)
+        })
+    }
+
+    /// A place that nobody has.
+    fn free_place(&self) -> Option<usize> {
+        let left = self.all().position(|salt| salt.is_none());
+        left.or_else(|| Some(self.places()).filter(|&place| place < OWNERS_MAX))
+    }
+
+    fn set(&self, place: usize, salt: OwnerSalt) {
+        for (word, value) in self.salts.as_slice()[2 * place..].iter().zip(salt) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.count().fetch_max(place as u64 + 1, Ordering::Release);
+    }
+
+    /// When all places are taken, frees those of owners that are not `used`, by place. That looks at
+    /// all tags, so it is done once in some thousand owners.
+    fn make_room(&self, used: impl FnOnce() -> Vec<bool>) {
+        if self.free_place().is_some() {
+            return;
+        }
+        for (place, is_used) in used().into_iter().enumerate() {
+            if !is_used {
+                self.set(place, NO_SALT);
+            }
+        }
+    }
+}
+
+/// By its place, whether an owner has sealed a page that may be read yet.
+fn used_owners(map: &Arc<MmapRaw>, marks: &Marks, page_count: u64) -> Vec<bool> {
+    let mut used = vec![false; OWNERS_MAX];
+    let mut note = |word: u64| {
+        if let Some(used) = used.get_mut(owner_of(&[word, 0, 0])) {
+            *used = true;
+        }
+    };
+    let slots = Words::new(map, HEADER_WORDS + OWNER_WORDS, 2 * STAGED_WORDS);
+    for slot in slots.as_slice().chunks(SLOT_WORDS) {
+        if slot[0].load(Ordering::Acquire) != 0 {
+            note(slot[1].load(Ordering::Relaxed));
+        }
+    }
+    let width = SEAL_WORDS;
+    // Of a volume that is to grow there may be fewer tags than pages.
+    let entries = (map.len() / 8 - FRONT_WORDS) / width;
+    let tags = Words::new(map, FRONT_WORDS, entries * width);
+    let known = page_count.min(entries as u64);
+    for page in marks.written.range(0..known) {
+        let at = usize::try_from(page).expect("inside the map") * width;
+        note(tags.as_slice()[at].load(Ordering::Relaxed));
+    }
+    used
 }
 
 /// Whether the file is of this volume, this protection and this key.

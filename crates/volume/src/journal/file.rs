@@ -1,9 +1,7 @@
 //! A journal in a file.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::Log;
@@ -24,12 +22,6 @@ impl JournalFile {
             path: path.to_owned(),
             file: None,
         }
-    }
-
-    fn beside(&self) -> PathBuf {
-        let mut name = OsString::from(self.path.as_os_str());
-        name.push(".new");
-        name.into()
     }
 }
 
@@ -55,22 +47,7 @@ impl Log for JournalFile {
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let beside = self.beside();
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
         self.file = None;
-        std::fs::rename(&beside, &self.path)?;
-        // The name is on the disk once its folder is.
-        let folder = self
-            .path
-            .parent()
-            .filter(|path| !path.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        cenote_durable::replace(&self.path, bytes, 0o600)
     }
 }

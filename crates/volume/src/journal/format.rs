@@ -117,29 +117,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
     let mut at = MAGIC.len();
     let mut image: Option<Image> = None;
     while at < bytes.len() {
-        let rest = &bytes[at..];
-        let Some((frame, rest)) = rest.split_first_chunk::<FRAME_BYTES>() else {
-            break; // Cut off.
-        };
-        let mut frame = Input(frame);
-        let mut field = || frame.u32().expect("a frame has three fields");
-        let (len, len_sum, sum) = (field(), field(), field());
-        if cenote_codec::crc32c(&len.to_le_bytes()) != len_sum {
-            if bytes[at..].iter().all(|&byte| byte == 0) {
-                break; // Cut off: the file grew before its bytes arrived.
+        let Some(body) = body_of(&bytes[at..]) else {
+            // Nothing is appended behind a batch that is not on the disk: this one never was, and what
+            // is there of it may be any part of it.
+            if (at + 1..bytes.len()).any(|later| body_of(&bytes[later..]).is_some()) {
+                return damaged(at, "a checksum is wrong, and batches follow");
             }
-            return damaged(at, "the checksum of its length is wrong");
-        }
-        let len = len as usize;
-        let Some(body) = rest.get(..len) else {
-            break; // Cut off.
+            break;
         };
-        if cenote_codec::crc32c(body) != sum {
-            if len < rest.len() {
-                return damaged(at, "its checksum is wrong");
-            }
-            break; // Cut off, with the file's length on the disk before its bytes.
-        }
         let mut input = Input(body);
         while !input.0.is_empty() {
             let Some(record) = input.record() else {
@@ -159,12 +144,24 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
                 (record, Some(image)) => record.apply(image),
             }
         }
-        at += FRAME_BYTES + len;
+        at += FRAME_BYTES + body.len();
     }
     if image.is_none() {
         return damaged(MAGIC.len(), "its beginning is missing");
     }
     Ok(image)
+}
+
+/// The records of the batch that `bytes` begins with, if all of it is there.
+fn body_of(bytes: &[u8]) -> Option<&[u8]> {
+    let (frame, rest) = bytes.split_first_chunk::<FRAME_BYTES>()?;
+    let mut frame = Input(frame);
+    let (len, len_sum, sum) = (frame.u32()?, frame.u32()?, frame.u32()?);
+    if cenote_codec::crc32c(&len.to_le_bytes()) != len_sum {
+        return None;
+    }
+    let body = rest.get(..len as usize)?;
+    (cenote_codec::crc32c(body) == sum).then_some(body)
 }
 
 /// Takes fields off the front; `None` past the end.

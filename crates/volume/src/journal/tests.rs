@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use proptest::collection::vec;
@@ -5,39 +6,115 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A log in memory that fails when it is told to, having written what it likes.
+/// A disk with one log, which fails as it is told to and works again after that.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<(Vec<u8>, Option<usize>)>>);
+struct Disk(Arc<Mutex<State>>);
 
-impl Memory {
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    /// Writes from here on that fail, oldest first; `None` works.
+    faults: VecDeque<Option<Fault>>,
+    /// Length of the last write in bytes.
+    last_bytes: usize,
+}
+
+/// What a write that failed left.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// So many of its bytes; of one that replaces all, none or all.
+    Torn(usize),
+    /// So many, and zeros where the others were to be.
+    Zeros(usize),
+    /// All of it, with an error all the same, as when a sync fails.
+    Unsynced,
+}
+
+impl Disk {
     fn bytes(&self) -> Vec<u8> {
-        self.0.lock().unwrap().0.clone()
+        self.0.lock().unwrap().bytes.clone()
     }
 
-    fn fail_after(&self, bytes: usize) {
-        self.0.lock().unwrap().1 = Some(bytes);
+    fn says(&self) -> Image {
+        load(&self.bytes()).unwrap().unwrap()
+    }
+
+    fn fail(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+        self.0.lock().unwrap().faults = faults.into_iter().collect();
+    }
+
+    fn last_bytes(&self) -> usize {
+        self.0.lock().unwrap().last_bytes
+    }
+
+    fn refused() -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
     }
 }
 
-impl Log for Memory {
+impl Log for Disk {
     fn read(&mut self) -> io::Result<Vec<u8>> {
         Ok(self.bytes())
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (kept, fails) = &mut *self.0.lock().unwrap();
-        if let Some(after) = fails.take() {
-            kept.extend(&bytes[..after.min(bytes.len())]);
-            return Err(io::ErrorKind::StorageFull.into());
+        let state = &mut *self.0.lock().unwrap();
+        state.last_bytes = bytes.len();
+        let fault = state.faults.pop_front().flatten();
+        let written = match fault {
+            Some(Fault::Torn(len) | Fault::Zeros(len)) => len.min(bytes.len()),
+            Some(Fault::Unsynced) | None => bytes.len(),
+        };
+        state.bytes.extend(&bytes[..written]);
+        if matches!(fault, Some(Fault::Zeros(_))) {
+            state.bytes.extend(vec![0; bytes.len() - written]);
         }
-        kept.extend(bytes);
-        Ok(())
+        fault.map_or(Ok(()), |_| Self::refused())
     }
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.lock().unwrap().0 = bytes.to_vec();
-        Ok(())
+        let state = &mut *self.0.lock().unwrap();
+        state.last_bytes = bytes.len();
+        let fault = state.faults.pop_front().flatten();
+        if matches!(fault, None | Some(Fault::Unsynced)) {
+            state.bytes = bytes.to_vec();
+        }
+        fault.map_or(Ok(()), |_| Self::refused())
     }
+}
+
+/// Has a journal say what changed.
+fn note(journal: &mut Journal, changes: impl IntoIterator<Item = Change>) -> io::Result<()> {
+    for change in changes {
+        match change {
+            Change::Hold(at, held) => journal.set(at, Some(held)),
+            Change::Drop(at) => journal.set(at, None),
+            Change::Side(side, shape) => journal.set_side(side, shape),
+        }
+    }
+    journal.write()
+}
+
+fn hold(extent: u32, member: u8, birth: u64) -> Change {
+    let host = format!("h{}", birth % 7);
+    Change::Hold((extent, member), Held { host, birth })
+}
+
+/// The life of a small volume, batch by batch.
+fn life() -> Vec<Vec<Change>> {
+    let other = Some(Shape { k: 4, r: 1 });
+    let on_other = 1 << 31;
+    vec![
+        vec![hold(0, 0, 1), hold(0, 1, 2)],
+        vec![hold(1, 0, 3)],
+        vec![Change::Drop((0, 1))],
+        vec![hold(0, 1, 4), Change::Drop((1, 0))],
+        vec![Change::Side(1, other)],
+        vec![hold(on_other, 0, 5), hold(on_other, 1, 6)],
+        vec![Change::Drop((0, 0)), Change::Drop((0, 1))],
+        vec![Change::Side(0, None)],
+        vec![hold(on_other, 2, 7)],
+    ]
 }
 
 fn image() -> Image {
@@ -74,18 +151,18 @@ proptest! {
     fn a_journal_says_what_was_noted_wherever_its_last_batch_is_cut(
         batches in vec(vec(change(), 1..5), 1..12), cut in any::<prop::sample::Index>()
     ) {
-        let log = Memory::default();
+        let log = Disk::default();
         let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
-        let mut before = (log.bytes().len(), journal.image().clone());
+        let mut before = (log.bytes().len(), journal.wanted().clone());
         for batch in batches {
-            before = (log.bytes().len(), journal.image().clone());
-            journal.note(batch).unwrap();
+            before = (log.bytes().len(), journal.wanted().clone());
+            note(&mut journal, batch).unwrap();
         }
         let bytes = log.bytes();
         let read = load(&bytes).unwrap();
-        prop_assert_eq!(read.as_ref(), Some(journal.image()));
+        prop_assert_eq!(read.as_ref(), Some(journal.wanted()));
         let cut = before.0 + cut.index(bytes.len() - before.0 + 1);
-        let expected = if cut == bytes.len() { journal.image() } else { &before.1 };
+        let expected = if cut == bytes.len() { journal.wanted() } else { &before.1 };
         let cut_off = load(&bytes[..cut]).unwrap();
         prop_assert_eq!(cut_off.as_ref(), Some(expected));
     }
@@ -94,14 +171,14 @@ proptest! {
     fn a_damaged_byte_is_an_error_or_the_end(
         batches in vec(vec(change(), 1..5), 2..6), at in any::<prop::sample::Index>(), bit in 0_u32..8
     ) {
-        let log = Memory::default();
+        let log = Disk::default();
         let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
-        let mut images = vec![journal.image().clone()];
+        let mut images = vec![journal.wanted().clone()];
         for batch in batches {
             let before = log.bytes().len();
-            journal.note(batch).unwrap();
+            note(&mut journal, batch).unwrap();
             if log.bytes().len() > before {
-                images.push(journal.image().clone());
+                images.push(journal.wanted().clone());
             }
         }
         prop_assume!(images.len() > 1);
@@ -129,57 +206,123 @@ proptest! {
     }
 }
 
+/// Lives through `life` on a disk whose writes from the `at`-th on fail so, and looks at the disk after
+/// every write, as the next owner would after a crash right there.
+fn live(at: usize, faults: &[Option<Fault>]) {
+    let disk = Disk::default();
+    let mut journal = Journal::begin(Box::new(disk.clone()), image()).unwrap();
+    // What the disk may say: what was last written, and what failed attempts since wanted.
+    let mut possible = vec![journal.wanted().clone()];
+    for (number, batch) in life().into_iter().enumerate() {
+        if number == at {
+            disk.fail(faults.iter().copied());
+        }
+        let outcome = note(&mut journal, batch);
+        let said = disk.says();
+        let told = format!("write {number}, {faults:?} from {at} on: {outcome:?}");
+        if outcome.is_ok() {
+            possible = vec![journal.wanted().clone()];
+        } else {
+            possible.push(journal.wanted().clone());
+            assert!(!journal.is_known(), "{told}");
+        }
+        assert!(possible.contains(&said), "{told}: {said:?}");
+    }
+    assert!(journal.is_known());
+    // And the next owner begins with it.
+    let said = disk.says();
+    assert_eq!(&said, journal.wanted());
+    Journal::begin(Box::new(disk.clone()), said).unwrap();
+}
+
 #[test]
-fn a_failed_append_is_made_good_by_the_next() {
-    let log = Memory::default();
-    let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
-    let hold = |extent, birth| {
-        let host = "h".to_owned();
-        Change::Hold((extent, 0), Held { host, birth })
-    };
-    journal.note(vec![hold(0, 1)]).unwrap();
-    log.fail_after(5);
-    assert!(journal.note(vec![hold(1, 2)]).is_err());
-    journal.note(vec![hold(1, 2)]).unwrap();
-    journal.note(vec![Change::Drop((0, 0))]).unwrap();
-    let read = load(&log.bytes()).unwrap().unwrap();
-    assert_eq!(&read, journal.image());
-    assert_eq!(read.held.len(), 1);
+fn a_write_may_fail_anywhere_and_a_crash_may_follow() {
+    let kinds = |cut: usize| [Fault::Torn(cut), Fault::Zeros(cut), Fault::Unsynced];
+    // The last write works: only then is anything promised.
+    for at in 0..life().len() - 1 {
+        let len = {
+            let disk = Disk::default();
+            let mut journal = Journal::begin(Box::new(disk.clone()), image()).unwrap();
+            for batch in life().into_iter().take(at + 1) {
+                note(&mut journal, batch).unwrap();
+            }
+            disk.last_bytes()
+        };
+        for cut in 0..=len {
+            for first in kinds(cut) {
+                live(at, &[Some(first)]);
+                if at + 2 < life().len() {
+                    for second in kinds(0) {
+                        live(at, &[Some(first), Some(second)]);
+                    }
+                }
+                if at + 3 < life().len() {
+                    live(at, &[Some(first), None, Some(first)]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_failed_attempt_wanted_is_not_written_later() {
+    let disk = Disk::default();
+    let mut journal = Journal::begin(Box::new(disk.clone()), image()).unwrap();
+    note(&mut journal, [hold(0, 0, 1)]).unwrap();
+    disk.fail([Some(Fault::Torn(5))]);
+    assert!(note(&mut journal, [hold(1, 0, 2)]).is_err());
+    // It came to nothing meanwhile.
+    note(&mut journal, [Change::Drop((1, 0)), hold(2, 0, 3)]).unwrap();
+    let held: Vec<At> = disk.says().held.into_keys().collect();
+    assert_eq!(held, [(0, 0), (2, 0)]);
+}
+
+#[test]
+fn what_is_said_already_is_not_written_again() {
+    let disk = Disk::default();
+    let mut journal = Journal::begin(Box::new(disk.clone()), image()).unwrap();
+    note(&mut journal, [hold(0, 0, 1)]).unwrap();
+    let before = disk.bytes();
+    note(&mut journal, [hold(0, 0, 1), Change::Drop((4, 4))]).unwrap();
+    note(&mut journal, [hold(3, 0, 1), Change::Drop((3, 0))]).unwrap();
+    assert_eq!(disk.bytes(), before);
 }
 
 /// Earlier versions read the journal of a volume whose k never changed.
 #[test]
 fn a_side_is_named_only_where_it_is_not_the_usual() {
-    let log = Memory::default();
+    let log = Disk::default();
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     let before = log.bytes();
     let usual = Shape { k: 8, r: 2 };
-    journal
-        .note(vec![Change::Side(0, Some(usual)), Change::Side(1, None)])
-        .unwrap();
+    note(
+        &mut journal,
+        [Change::Side(0, Some(usual)), Change::Side(1, None)],
+    )
+    .unwrap();
     assert_eq!(log.bytes(), before);
     let other = Shape { k: 4, r: 1 };
-    journal.note(vec![Change::Side(1, Some(other))]).unwrap();
-    journal.note(vec![Change::Side(0, None)]).unwrap();
+    note(&mut journal, [Change::Side(1, Some(other))]).unwrap();
+    note(&mut journal, [Change::Side(0, None)]).unwrap();
     let read = load(&log.bytes()).unwrap().unwrap();
     assert_eq!(read.sides, [None, Some(other)]);
     let next = Journal::begin(Box::new(log.clone()), read).unwrap();
     let read = load(&log.bytes()).unwrap();
     assert_eq!(
         read.as_ref(),
-        Some(next.image()),
+        Some(next.wanted()),
         "written anew it says the same"
     );
 }
 
 #[test]
 fn a_long_journal_is_written_anew() {
-    let log = Memory::default();
+    let log = Disk::default();
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     for birth in 0..10_000 {
         let host = "a-host".to_owned();
         let held = Held { host, birth };
-        journal.note(vec![Change::Hold((0, 0), held)]).unwrap();
+        note(&mut journal, [Change::Hold((0, 0), held)]).unwrap();
     }
     assert!(log.bytes().len() < 2 * COMPACT_BYTES as usize);
     assert_eq!(
@@ -199,10 +342,11 @@ fn a_file_keeps_what_is_noted() {
         host: "h".into(),
         birth: 9,
     };
-    journal.note(vec![Change::Hold((1, 2), held)]).unwrap();
+    note(&mut journal, [Change::Hold((1, 2), held)]).unwrap();
     let read = Journal::load(&mut JournalFile::new(&path)).unwrap();
-    assert_eq!(read.as_ref(), Some(journal.image()));
-    journal.clear().unwrap();
+    assert_eq!(read.as_ref(), Some(journal.wanted()));
+    journal.clear();
+    journal.write().unwrap();
     let read = Journal::load(&mut JournalFile::new(&path))
         .unwrap()
         .unwrap();

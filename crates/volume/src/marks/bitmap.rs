@@ -1,6 +1,7 @@
 //! One bit per page, in words that three bitmaps share block by block, so that all grow at the end.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Words;
@@ -17,18 +18,47 @@ pub(super) fn words(page_count: u64) -> usize {
     usize::try_from(blocks * BLOCK_WORDS * KINDS).expect("volume sizes fit the address space")
 }
 
+/// How many pages there is room for, of all bitmaps that share words. Behind that nothing is looked
+/// at: all bits are clear.
+#[derive(Clone)]
+pub struct Room(Arc<AtomicU64>);
+
+impl Room {
+    /// For so many pages, in whole blocks.
+    pub fn new(page_count: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(in_blocks(page_count))))
+    }
+}
+
+fn in_blocks(page_count: u64) -> u64 {
+    page_count.div_ceil(BLOCK_PAGES).saturating_mul(BLOCK_PAGES)
+}
+
 /// One bit per page of the volume.
 pub struct Bitmap {
     words: Words,
     offset: u64,
+    room: Room,
 }
 
 impl Bitmap {
-    pub(super) fn new(words: Words, kind: u64) -> Self {
+    pub(super) fn new(words: Words, kind: u64, room: Room) -> Self {
         Self {
             words,
             offset: kind * BLOCK_WORDS,
+            room,
         }
+    }
+
+    /// Pages that there is room for.
+    pub fn room(&self) -> u64 {
+        self.room.0.load(Ordering::Acquire)
+    }
+
+    /// There is room for so many pages, here and in those that share the words; for how many now.
+    pub(super) fn grow(&self, page_count: u64) -> u64 {
+        let room = in_blocks(page_count);
+        self.room.0.fetch_max(room, Ordering::AcqRel).max(room)
     }
 
     #[inline]
@@ -67,8 +97,9 @@ impl Bitmap {
 
     /// The first page at or after `from` and before `end` whose bit is `set`.
     pub fn next(&self, from: u64, end: u64, set: bool) -> Option<u64> {
+        let room = self.room();
         let mut page = from;
-        while page < end {
+        while page < end.min(room) {
             let value = self.place(page).0.load(Ordering::Acquire);
             let wanted = if set { value } else { !value } & (u64::MAX << (page % 64));
             if wanted != 0 {
@@ -77,7 +108,7 @@ impl Bitmap {
             }
             page = (page / 64 + 1) * 64;
         }
-        None
+        (!set && page < end).then_some(page)
     }
 
     /// Every page below `end` with its bit set.
@@ -97,6 +128,7 @@ impl Bitmap {
 
     /// Pages with their bit set in `from..end`.
     pub fn count(&self, from: u64, end: u64) -> u64 {
+        let end = end.min(self.room());
         let mut total = 0;
         let mut page = from;
         while page < end {

@@ -1,4 +1,7 @@
+use std::os::unix::fs::{FileExt, MetadataExt};
+
 use super::*;
+use crate::PAGE_BYTES;
 
 #[test]
 fn next_and_count_match_a_plain_array() {
@@ -59,23 +62,74 @@ fn a_doubtful_page_is_torn_once_condemned_and_sound_once_written() {
     assert_eq!(marks.troubled.load(Ordering::Relaxed), 0);
 }
 
+/// What stands behind marks.
+struct Files {
+    pages: File,
+    images: File,
+}
+
+impl Files {
+    fn new() -> Self {
+        let [pages, images] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+        Self { pages, images }
+    }
+
+    fn all(&self) -> MarksFiles<'_> {
+        MarksFiles {
+            pages: &self.pages,
+            images: &self.images,
+        }
+    }
+
+    /// Marks that have room for the images of every slot.
+    fn create(&self) -> Marks {
+        let marks = Marks::create(self.all(), 42, 1000).unwrap();
+        marks.reserve_slots(0..IN_FLIGHT_MAX).unwrap();
+        marks
+    }
+
+    fn take_over(&self) -> Marks {
+        Marks::take_over(self.all(), 42, 1000).unwrap()
+    }
+}
+
+fn page_of(byte: u8) -> [u8; PAGE_BYTES] {
+    [byte; PAGE_BYTES]
+}
+
+/// Slots and pages of the writes that are to be redone, and the byte that each makes of its page.
+fn unfinished(marks: &Marks) -> Vec<(usize, u64, u8)> {
+    let bytes_of = |write: Unfinished| {
+        let mut image = page_of(0xee);
+        marks.image(write, &mut image);
+        assert!(image.iter().all(|&byte| byte == image[0]), "{write:?}");
+        image[0]
+    };
+    let all = marks.unfinished().into_iter();
+    all.map(|write| (write.slot, write.page, bytes_of(write)))
+        .collect()
+}
+
 #[test]
 fn the_next_owner_finds_what_is_written_in_flight_and_torn() {
-    let file = tempfile::tempfile().unwrap();
-    let marks = Marks::create(&file, 42, 1000).unwrap();
+    let files = Files::new();
+    let marks = files.create();
     for page in [3, 4, 999] {
         marks.written.insert(page);
     }
-    assert!(!marks.begin_write(0, 3));
-    assert!(!marks.begin_write(IN_FLIGHT_MAX - 1, 999));
-    assert!(!marks.begin_write(17, 4));
+    assert!(!marks.begin_write(0, 3, &page_of(30)));
+    assert!(!marks.begin_write(IN_FLIGHT_MAX - 1, 999, &page_of(99)));
+    assert!(!marks.begin_write(17, 4, &page_of(40)));
     marks.end_write(17, 4);
-    assert!(marks.begin_write(18, 6), "a page that held no data ...");
+    assert!(
+        marks.begin_write(18, 6, &page_of(60)),
+        "a page that held no data ..."
+    );
     marks.doubt(5);
     marks.condemn(5, 6);
     drop(marks);
     // It may have grown meanwhile.
-    let marks = Marks::take_over(&file, 42, 100_000).unwrap();
+    let marks = Marks::take_over(files.all(), 42, 100_000).unwrap();
     assert_eq!(marks.written.count(0, 100_000), 3);
     assert_eq!(
         marks.doubtful_pages(0, 100_000).collect::<Vec<_>>(),
@@ -84,34 +138,109 @@ fn the_next_owner_finds_what_is_written_in_flight_and_torn() {
     assert!(!marks.written.contains(6), "... holds none again");
     assert_eq!(marks.soundness(4), Soundness::Sound);
     assert_eq!(marks.soundness(5), Soundness::Torn);
-    // An owner that ends before it healed them leaves them as doubtful.
+    let last = IN_FLIGHT_MAX - 1;
+    assert_eq!(unfinished(&marks), [(0, 3, 30), (last, 999, 99)]);
+    // An owner that ends before it has redone them leaves them as they are.
+    marks.end_write(0, 3);
     drop(marks);
-    let marks = Marks::take_over(&file, 42, 1000).unwrap();
-    assert_eq!(marks.doubtful_pages(0, 1000).count(), 2);
-    marks.heal(3);
+    let marks = files.take_over();
+    assert_eq!(unfinished(&marks), [(last, 999, 99)]);
+    assert_eq!(marks.doubtful_pages(0, 1000).collect::<Vec<_>>(), [999]);
+    // And one that cannot redo them leaves a page whose write ended unknown.
+    marks.fail_write(last);
+    drop(marks);
+    let marks = files.take_over();
+    assert_eq!(unfinished(&marks), []);
+    assert_eq!(marks.soundness(999), Soundness::Doubtful);
     marks.heal(999);
     marks.heal(5);
     assert_eq!(marks.troubled.load(Ordering::Relaxed), 0);
 }
 
 #[test]
+fn what_was_acknowledged_is_redone_though_its_page_held_nothing_before() {
+    let files = Files::new();
+    let marks = files.create();
+    assert!(marks.begin_write(7, 6, &page_of(60)));
+    marks.commit(7);
+    drop(marks);
+    let marks = files.take_over();
+    assert!(marks.written.contains(6));
+    assert_eq!(marks.soundness(6), Soundness::Torn, "until it is redone");
+    assert_eq!(unfinished(&marks), [(7, 6, 60)]);
+    marks.end_write(7, 6);
+    assert_eq!(marks.soundness(6), Soundness::Sound);
+}
+
+#[test]
+fn images_have_room_on_the_disk_before_they_are_used() {
+    let files = Files::new();
+    let marks = Marks::create(files.all(), 42, 1000).unwrap();
+    let on_disk = || files.images.metadata().unwrap().blocks() * 512;
+    let before = on_disk();
+    let slots = 256..512;
+    marks.reserve_slots(slots.clone()).unwrap();
+    assert!(on_disk() >= before + (slots.len() * PAGE_BYTES) as u64);
+    assert!(Marks::anonymous(1000).unwrap().reserve_slots(slots).is_ok());
+}
+
+/// The process may be killed at any store. What a slot names is what its image was when it was named.
+#[test]
+fn a_slot_names_a_page_only_while_its_image_is_whole() {
+    let files = Files::new();
+    let marks = files.create();
+    marks.written.insert(3);
+    marks.begin_write(5, 3, &page_of(1));
+    marks.end_write(5, 3);
+    // Killed in the middle of the next image: the slot names nothing.
+    let torn = [&page_of(2)[..100], &page_of(1)[100..]].concat();
+    files
+        .images
+        .write_all_at(&torn, ((1 + 5) * PAGE_BYTES) as u64)
+        .unwrap();
+    drop(marks);
+    let marks = files.take_over();
+    assert_eq!(unfinished(&marks), []);
+    assert_eq!(marks.soundness(3), Soundness::Sound);
+}
+
+#[test]
+fn images_of_nobody_of_another_volume_and_of_another_boot_are_not_redone() {
+    // A word of the images' header that is changed; `None`: the whole file is gone.
+    for word in [Some(0), Some(1), Some(2), Some(3), Some(4), None] {
+        let files = Files::new();
+        let marks = files.create();
+        marks.written.insert(3);
+        marks.begin_write(5, 3, &page_of(1));
+        drop(marks);
+        match word {
+            Some(word) => files.images.write_all_at(&[0xa5; 8], word * 8).unwrap(),
+            None => files.images.set_len(0).unwrap(),
+        }
+        let marks = files.take_over();
+        assert_eq!(unfinished(&marks), [], "{word:?}");
+        assert_eq!(marks.soundness(3), Soundness::Doubtful, "{word:?}");
+    }
+}
+
+#[test]
 fn marks_of_another_volume_or_another_boot_are_refused() {
-    let file = tempfile::tempfile().unwrap();
+    let files = Files::new();
     assert!(matches!(
-        Marks::take_over(&file, 42, 1000),
+        Marks::take_over(files.all(), 42, 1000),
         Err(MarksError::Foreign)
     ));
-    let marks = Marks::create(&file, 42, 1000).unwrap();
+    let marks = files.create();
     assert!(matches!(
-        Marks::take_over(&file, 43, 1000),
+        Marks::take_over(files.all(), 43, 1000),
         Err(MarksError::Foreign)
     ));
     // Word 3 begins the boot's number.
-    let map = Arc::new(MmapRaw::map_raw(&file).unwrap());
+    let map = Arc::new(MmapRaw::map_raw(&files.pages).unwrap());
     Words::new(&map, 0, HEADER_WORDS).as_slice()[3].fetch_add(1, Ordering::Relaxed);
     drop(marks);
     assert!(matches!(
-        Marks::take_over(&file, 42, 1000),
+        Marks::take_over(files.all(), 42, 1000),
         Err(MarksError::Restarted)
     ));
 }
@@ -132,14 +261,14 @@ fn a_page_healed_while_it_is_condemned_is_sound_and_counted_once() {
 
 #[test]
 fn marks_without_slabs_keep_what_is_lost() {
-    let file = tempfile::tempfile().unwrap();
-    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    let files = Files::new();
+    let marks = Marks::without_slabs(files.all(), 42, 1000).unwrap();
     marks.written.insert(7);
     drop(marks);
-    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    let marks = Marks::without_slabs(files.all(), 42, 1000).unwrap();
     assert!(marks.written.contains(7), "lost, and no zeros");
     marks.disown();
     drop(marks);
-    let marks = Marks::without_slabs(&file, 42, 1000).unwrap();
+    let marks = Marks::without_slabs(files.all(), 42, 1000).unwrap();
     assert_eq!(marks.written.count(0, 1000), 0);
 }

@@ -8,10 +8,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_durable::allocate;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::extents::Side;
-use crate::marks::{Bitmap, MarksError, Words, allocate, begin_file, description};
+use crate::marks::{Bitmap, MarksError, Words, begin_file, description};
 
 /// The side of each page: a bit, set for the second.
 pub struct Bits {
@@ -28,9 +29,11 @@ impl Bits {
         let words = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
         let len = (HEADER_WORDS + words) * 8;
         file.set_len(0)?;
-        file.set_len(len as u64)?;
         // A store to a page that the disk has no room for ends the process.
-        allocate(file, len)?;
+        allocate(file, len as u64).inspect_err(|_| {
+            // The first error is the one to tell.
+            drop(file.set_len(0));
+        })?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         begin_file(header.as_slice(), MAGIC, volume)?;
@@ -48,8 +51,7 @@ impl Bits {
         let words = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
         let len = (HEADER_WORDS + words) * 8;
         // The volume may grow further than before.
-        file.set_len(has.max(len as u64))?;
-        allocate(file, len)?;
+        allocate(file, has.max(len as u64))?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);

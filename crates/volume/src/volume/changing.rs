@@ -1,11 +1,11 @@
 //! What an owner expects of hosts anew, of a volume that is in use.
 
 use std::collections::BTreeSet;
-use std::sync::{MutexGuard, PoisonError};
 
 use super::Volume;
 use crate::control::{Command, HostConfig};
-use crate::extents::{EXTENTS_MAX, Side};
+use crate::extents::EXTENTS_MAX;
+use crate::recuts::Orders;
 use crate::scheme::Cut;
 use crate::{Resilience, Scheme, VolumeError};
 
@@ -22,12 +22,12 @@ impl Volume {
     /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
     /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        self.check(resilience, *self.asked())
+        self.check(resilience, &self.core.recuts.lock())
     }
 
-    fn check(&self, resilience: Resilience, asked: Cut) -> Result<(), VolumeError> {
+    fn check(&self, resilience: Resilience, orders: &Orders) -> Result<(), VolumeError> {
         let (from, to) = (self.scheme(), resilience.scheme());
-        if asked != Cut::of(to) && !self.is_cut_to(to, asked) {
+        if orders.is_new(Cut::of(to)) && !self.is_cut_to(to, orders) {
             return Err(VolumeError::Cut { from, to });
         }
         let (needed, domains) = (to.members(), self.domain_count);
@@ -41,26 +41,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether pages can be cut so while the volume is in use. While they are on their way from one k to
-    /// another, or about to be, these two are all there are.
-    fn is_cut_to(&self, to: Scheme, asked: Cut) -> bool {
+    /// Whether pages can be cut so while the volume is in use.
+    fn is_cut_to(&self, to: Scheme, orders: &Orders) -> bool {
         let (sides, cut) = (&self.core.sides, Cut::of(to));
-        if !sides.fits(cut) {
+        if !self.may_recut || !sides.fits(cut) {
             return false;
         }
         let extents = sides.layout_with(cut).extents_of(sides.page_count());
-        let now = sides.layout(sides.target()).cut();
-        let is_possible = if sides.is_mixed() {
-            let cuts = Side::BOTH.map(|side| sides.layout(side).cut());
-            cuts.contains(&cut)
-        } else {
-            asked == now || [asked, now].contains(&cut)
-        };
-        self.may_recut && extents <= EXTENTS_MAX && is_possible
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Cut> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        extents <= EXTENTS_MAX && orders.admit(cut, sides.at_rest())
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
@@ -70,15 +58,15 @@ impl Volume {
     /// # Errors
     /// As [`Volume::check_resilience`], and `Closed`.
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        // Until the control thread has the order: two that come together are in one order.
-        let mut asked = self.asked();
-        self.check(resilience, *asked)?;
+        // Until the order is sent: two that come together are in one order.
+        let mut orders = self.core.recuts.lock();
+        self.check(resilience, &orders)?;
         let cut = Cut::of(resilience.scheme());
-        if cut != *asked {
+        if orders.is_new(cut) {
             self.start_mover()?;
         }
         self.command(Command::Reshape(resilience))?;
-        *asked = cut;
+        orders.note_sent(cut, self.core.sides.at_rest());
         Ok(())
     }
 }

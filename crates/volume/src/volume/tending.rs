@@ -88,6 +88,12 @@ impl Volume {
         self.core.pace.yields.store(yields, Ordering::Relaxed);
     }
 
+    /// Whether a disk stands behind the hosts, so that a page may be on it alone until it is read.
+    #[must_use]
+    pub fn is_backed(&self) -> bool {
+        self.core.backing.is_some()
+    }
+
     /// Memory that this machine has to spare now, as a host on it says; 0: none, or no host says
     /// so. Pages may come home to as much.
     #[must_use]

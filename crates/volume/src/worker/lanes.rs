@@ -74,6 +74,13 @@ impl Lanes {
         })
     }
 
+    /// Drops every endpoint: nothing of theirs lands any more.
+    pub fn close(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| *lane = None);
+        self.retired.clear();
+        self.dirty.clear();
+    }
+
     /// Readable when some endpoint would make progress.
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()

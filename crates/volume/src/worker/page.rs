@@ -5,12 +5,14 @@
 //! nothing of the others lands any more by then, and its place is free when they have ended (`late`).
 //!
 //! States: `Parked -> Reading [-> Healing] -> (done)` for a read; for a write
-//! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`. What has not
+//! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`; one that an earlier owner
+//! did not end goes the same way (`redone`). What has not
 //! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
 //! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`backed`).
 //!
 //! Invariants:
 //! - A write holds the page's claim from its first read or post to its end.
+//! - Nothing is posted of a page that is not listed, with all that it is to be (`marks::List`).
 //! - A write is acknowledged when every member of the newest stripe that must have it has
 //!   acknowledged, and every epoch in which a skipped slab was live has settled (H3).
 //! - A read returns k splits of one snapshot, with no writer in between; of a page in flight, those
@@ -29,6 +31,7 @@ mod landed;
 mod late;
 mod moved;
 mod reading;
+mod redone;
 mod tagged;
 mod verbs;
 mod writing;
@@ -40,12 +43,15 @@ use cenote_fabric::Time;
 use super::Worker;
 use super::requests::{Chunk, Kind};
 use crate::backing::Token;
+use crate::directory::Session;
 use crate::extents::Side;
 use crate::integrity::Tag;
 use crate::scheme::Cut;
 use crate::{IoError, Mode};
+use epoch::stripe_of;
 use landed::Landed;
 pub(in crate::worker) use tagged::Guard;
+use verbs::bits;
 
 /// A page operation; unused while its state is `Free`.
 #[derive(Clone, Copy, Default)]
@@ -83,7 +89,9 @@ pub(super) struct PageOp {
     // Which block of the worker's scratch it has.
     block: u16,
     claimed: bool,
-    // Listed as in flight.
+    // Its place in the list of pages in flight: its own, or that of the write that it redoes.
+    slot: u32,
+    // Listed there.
     listed: bool,
     // The page's claim version when the read began.
     version: u64,
@@ -160,6 +168,7 @@ impl Worker {
         slot.started_bytes += chunk.len_bytes as u64;
         slot.pending += 1;
         let kind = slot.kind;
+        let list_slot = slot.redoes.unwrap_or(self.own_slot(op));
         self.ops[usize::from(op)] = PageOp {
             state: State::Parked,
             is_scrub: kind == Kind::Scrub,
@@ -169,6 +178,7 @@ impl Worker {
             start: chunk.start,
             len_bytes: chunk.len_bytes,
             buffer_offset: chunk.buffer_offset,
+            slot: list_slot,
             ..PageOp::on_block(self.ops[usize::from(op)].block)
         };
         // Which finds out where the page is.
@@ -193,11 +203,40 @@ impl Worker {
         self.parked.retain(has_begun);
     }
 
-    /// Gives back the pages of operations that will not go on: those that changed nothing where the page is,
-    /// those that every member has acknowledged, and those that are in the order of a disk queue.
+    /// Gives up hosts that have not answered the writes of operations that will not go on: what may still land
+    /// of these is in slabs that nobody reads, and their pages can be given back.
+    pub(super) fn fail_unanswered(&mut self) {
+        for op in 0..self.ops.len() {
+            let state = &self.ops[op];
+            let writes = matches!(
+                state.state,
+                State::Writing | State::Healing | State::Promoting
+            );
+            if !writes {
+                continue;
+            }
+            let stripe = stripe_of(&self.views, state);
+            let members = bits(state.pending & !ENCODING)
+                .filter_map(|member| stripe?.members.get(member)?.as_ref());
+            let sessions: Vec<Session> = members.map(|member| member.session).collect();
+            for session in sessions {
+                self.fail_session(session);
+            }
+        }
+    }
+
+    /// Gives back the pages of operations that will not go on, or nobody would write them again. Nothing lands
+    /// of them any more, and what they may have left is known to the marks.
     pub(super) fn unclaim_all(&mut self) {
-        for op in &mut self.ops {
-            let is_whole = matches!(
+        self.unclaim_if(|_| true);
+    }
+
+    /// Of operations of a process that has ended as if it were killed, gives back what a test that goes on has to
+    /// find free: pages of those that changed nothing where the page is, those that every member has
+    /// acknowledged, and those that are in the order of a disk queue.
+    pub(super) fn unclaim_whole(&mut self) {
+        self.unclaim_if(|op| {
+            matches!(
                 op.state,
                 State::Merging
                     | State::Healing
@@ -205,8 +244,13 @@ impl Worker {
                     | State::Fetching
                     | State::Promoting
                     | State::Storing
-            ) || (op.is_move && op.state == State::Writing);
-            if is_whole && std::mem::take(&mut op.claimed) {
+            ) || (op.is_move && op.state == State::Writing)
+        });
+    }
+
+    fn unclaim_if(&mut self, is_free: impl Fn(&PageOp) -> bool) {
+        for op in &mut self.ops {
+            if is_free(op) && std::mem::take(&mut op.claimed) {
                 if op.is_told {
                     self.core.flights.withdraw(op.page);
                 }
@@ -224,6 +268,7 @@ impl Worker {
             Kind::Read | Kind::Scrub => self.begin_read(op),
             Kind::Write | Kind::Discard => self.begin_write(op),
             Kind::Move => self.begin_move(op),
+            Kind::Redo => self.begin_redo(op),
         }
     }
 
@@ -260,9 +305,7 @@ impl Worker {
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
         // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
-        if std::mem::take(&mut self.ops[at].listed) {
-            self.unlist(op, result.is_ok());
-        }
+        self.end_listing(op, result.is_ok());
         self.release_entry(op);
         // Nobody uses what is only looked at, or moved.
         if !self.is_scrub(op) && !self.ops[at].is_move {
@@ -294,7 +337,7 @@ impl Worker {
             Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
             Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
             // Nobody asked for it.
-            Kind::Move => 0,
+            Kind::Move | Kind::Redo => 0,
         };
         if self.starting.front() != Some(&u16::try_from(request).expect("REQUESTS_MAX fits")) {
             self.finish_if_over(request);
@@ -317,3 +360,6 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,8 @@
 //! `scrub` run one with a borrowed buffer to its end on the calling thread. Either way a request
 //! waits its turn for free page operations, oldest first, and is over when its last page is.
 //!
-//! Whole pages that are discarded take no operation: their bit goes under the page's claim.
+//! Whole pages that are discarded take no operation: their bit goes under the page's claim. A discard
+//! that meets a claim of another, or has dropped many pages, lets other requests go first.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use cenote_fabric::Time;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::Worker;
+use crate::marks::Unfinished;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 
 /// A request in flight.
@@ -29,6 +31,8 @@ pub(super) struct Slot {
     pub(super) started_bytes: u64,
     // Page operations in flight.
     pub(super) pending: u32,
+    // The place in the list of pages in flight of the write that it redoes.
+    pub(super) redoes: Option<u32>,
     // When it began, if it is timed.
     pub(super) timed: Option<Time>,
     pub(super) result: Result<(), IoError>,
@@ -43,7 +47,23 @@ pub(super) enum Kind {
     Scrub,
     /// Brings pages to the volume's other side.
     Move,
+    /// Writes a page that the last owner was writing.
+    Redo,
 }
+
+/// How far a request's pages got in one turn.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Progress {
+    /// All are started.
+    AllStarted,
+    /// Operations ran out: whoever comes next needs them as well.
+    NoOperations,
+    /// It waits for something of its own: others go on.
+    Deferred,
+}
+
+/// Pages that one discard drops in a turn; about a millisecond's work.
+const DROPPED_AT_ONCE: u32 = 16 << 10;
 
 impl Worker {
     /// Starts a request; its end comes out of [`Worker::poll`].
@@ -132,6 +152,48 @@ impl Worker {
         self.end_of(request)
     }
 
+    /// Does again what the last owner did not end. Before anything else of the volume is written.
+    ///
+    /// # Errors
+    /// As [`Worker::write`]; `Corrupt`: what the page was to be is not what its tag says. The page is then as
+    /// any whose write ended unknown.
+    pub(crate) fn redo(&mut self, unfinished: Unfinished) -> Result<(), IoError> {
+        let result = self.run(Slot::redoing(unfinished));
+        self.settle_redo(unfinished, result)
+    }
+
+    /// Begins to redo a write; [`Worker::redone`] tells its end, by whoever polls.
+    ///
+    /// # Panics
+    /// If [`super::REQUESTS_MAX`] are in flight.
+    pub fn submit_redo(&mut self, unfinished: Unfinished) -> u16 {
+        let index = self.free_requests.pop().expect("nothing else is under way");
+        self.start(index, Slot::redoing(unfinished));
+        index
+    }
+
+    /// How a write that is redone ended, once it has.
+    pub fn redone(&mut self, request: u16, unfinished: Unfinished) -> Option<Result<(), IoError>> {
+        let result = self.end_of(request)?;
+        Some(self.settle_redo(unfinished, result))
+    }
+
+    /// What cannot be redone is marked, so that its place is free; unless the volume has ended, and the next
+    /// owner tries.
+    fn settle_redo(
+        &mut self,
+        unfinished: Unfinished,
+        result: Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        if let Err(error) = result
+            && error != IoError::Closed
+        {
+            tracing::warn!(page = unfinished.page, %error, "a write that the last owner did not end cannot be redone");
+            self.give_up(unfinished);
+        }
+        result
+    }
+
     /// Brings pages to the side where they are to be.
     ///
     /// # Errors
@@ -203,7 +265,10 @@ impl Worker {
                     Duration::ZERO
                 }
                 (0, _) => Duration::from_millis(1),
-                _ if self.parked.is_empty() && self.starting.is_empty() => {
+                _ if self.parked.is_empty()
+                    && self.starting.is_empty()
+                    && self.deferred.is_empty() =>
+                {
                     Duration::from_millis(100)
                 }
                 _ => Duration::from_millis(1),
@@ -246,40 +311,52 @@ impl Worker {
     pub(super) fn start_pages(&mut self) {
         while let Some(&request) = self.starting.front() {
             let at = usize::from(request);
-            let all_started = match self.requests[at].kind {
+            let progress = match self.requests[at].kind {
                 Kind::Discard => self.discard_pages(request),
-                Kind::Read | Kind::Write | Kind::Scrub | Kind::Move => self.start_chunks(request),
+                _ => self.start_chunks(request),
             };
-            if !all_started {
-                break;
+            match progress {
+                Progress::NoOperations => break,
+                Progress::AllStarted => {
+                    self.starting.pop_front();
+                    self.finish_if_over(at);
+                }
+                Progress::Deferred => {
+                    self.starting.pop_front();
+                    self.deferred.push_back(request);
+                }
             }
-            self.starting.pop_front();
-            self.finish_if_over(at);
         }
     }
 
-    /// Starts the request's remaining pages; false when operations ran out.
-    fn start_chunks(&mut self, request: u16) -> bool {
+    /// Has requests that waited for something of their own try again, behind those that came meanwhile.
+    pub(super) fn start_deferred(&mut self) {
+        self.starting.append(&mut self.deferred);
+    }
+
+    /// Starts the request's remaining pages.
+    fn start_chunks(&mut self, request: u16) -> Progress {
         let at = usize::from(request);
         while self.requests[at].started_bytes < self.requests[at].len_bytes {
             let chunk = self.requests[at].next_chunk();
             if !self.start_op(request, chunk) {
-                return false;
+                return Progress::NoOperations;
             }
         }
-        true
+        Progress::AllStarted
     }
 
-    /// Drops whole pages and starts writes of zeros at the edges; false when it has to wait.
-    fn discard_pages(&mut self, request: u16) -> bool {
+    /// Drops whole pages and starts writes of zeros at the edges.
+    fn discard_pages(&mut self, request: u16) -> Progress {
         let at = usize::from(request);
         const PAGE: u64 = PAGE_BYTES as u64;
+        let mut dropped = 0;
         while self.requests[at].started_bytes < self.requests[at].len_bytes {
             let slot = &self.requests[at];
             let chunk = slot.next_chunk();
             if chunk.len_bytes < PAGE_BYTES {
                 if !self.start_op(request, chunk) {
-                    return false;
+                    return Progress::NoOperations;
                 }
                 continue;
             }
@@ -288,9 +365,11 @@ impl Worker {
                 self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
                 continue;
             };
-            if !self.core.claims.try_claim(page) {
-                return false;
+            // A writer may have the claim for as long as it takes to give a silent host up.
+            if dropped == DROPPED_AT_ONCE || !self.core.claims.try_claim(page) {
+                return Progress::Deferred;
             }
+            dropped += 1;
             if !is_planted(Planted::LateBit) {
                 self.core.marks.written.remove(page);
                 self.core.marks.heal(page);
@@ -303,7 +382,7 @@ impl Worker {
             self.core.discarded.store(true, Ordering::Release);
             self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;
         }
-        true
+        Progress::AllStarted
     }
 
     /// Ends the request when its last page operation has ended.
@@ -316,7 +395,7 @@ impl Worker {
             self.note_time(at);
         }
         let slot = &mut self.requests[at];
-        if slot.result.is_err() && slot.kind != Kind::Move {
+        if slot.result.is_err() && !matches!(slot.kind, Kind::Move | Kind::Redo) {
             self.core
                 .counters
                 .requests_failed
@@ -365,6 +444,15 @@ impl Slot {
         )
     }
 
+    fn redoing(unfinished: Unfinished) -> Self {
+        let offset = unfinished.page * PAGE_BYTES as u64;
+        let slot = u32::try_from(unfinished.slot).expect("IN_FLIGHT_MAX fits");
+        Self {
+            redoes: Some(slot),
+            ..Self::new(Kind::Redo, std::ptr::null_mut(), offset, PAGE_BYTES as u64)
+        }
+    }
+
     fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
         Self {
             tag: 0,
@@ -375,6 +463,7 @@ impl Slot {
             len_bytes,
             started_bytes: 0,
             pending: 0,
+            redoes: None,
             timed: None,
             result: Ok(()),
         }

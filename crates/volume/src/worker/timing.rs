@@ -30,7 +30,7 @@ impl Worker {
         match slot.kind {
             Kind::Read => self.core.timings.read.note(took),
             Kind::Write => self.core.timings.write.note(took),
-            Kind::Discard | Kind::Scrub | Kind::Move => {}
+            Kind::Discard | Kind::Scrub | Kind::Move | Kind::Redo => {}
         }
     }
 }

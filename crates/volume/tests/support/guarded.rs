@@ -5,11 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, Connector, Endpoint, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
+    Address, Connector, Endpoint, Error, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
 };
 
 /// What a test does to sessions; by default nothing.
 pub trait Guard: Clone + Send + Sync + 'static {
+    /// Before a session is opened.
+    fn connect(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether the session breaks in front of something that arrived.
+    fn breaks(&self, _incoming: &Incoming) -> bool {
+        false
+    }
+
     /// Before a data connection is opened, on the thread that opens it.
     fn open(&self) -> Result<()> {
         Ok(())
@@ -22,6 +32,11 @@ pub trait Guard: Clone + Send + Sync + 'static {
 
     /// Sees a message that is sent.
     fn sending(&self, _message: &[u8]) {}
+
+    /// Whether a message is lost instead of sent.
+    fn swallows(&self, _message: &[u8]) -> bool {
+        false
+    }
 
     /// Whether a window is asked for; one that is not stays unanswered.
     fn attaches(&self) -> bool {
@@ -58,11 +73,12 @@ impl<G: Guard> Connector for Guarded<G> {
         hello: &Hello,
         timeout: Duration,
     ) -> Result<Box<dyn Session>> {
-        let inner = self.inner.connect(address, hello, timeout)?;
         if !self.addresses.contains(address) {
-            return Ok(inner);
+            return self.inner.connect(address, hello, timeout);
         }
         let guard = self.guard.clone();
+        guard.connect()?;
+        let inner = self.inner.connect(address, hello, timeout)?;
         Ok(Box::new(GuardedSession { inner, guard }))
     }
 }
@@ -70,6 +86,9 @@ impl<G: Guard> Connector for Guarded<G> {
 impl<G: Guard> Session for GuardedSession<G> {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         self.guard.sending(message);
+        if self.guard.swallows(message) {
+            return Ok(());
+        }
         self.inner.send(message)
     }
 
@@ -86,6 +105,9 @@ impl<G: Guard> Session for GuardedSession<G> {
             return Ok(None);
         }
         let received = self.inner.receive()?;
+        if received.as_ref().is_some_and(|it| self.guard.breaks(it)) {
+            return Err(Error::Closed);
+        }
         Ok(received.map(|incoming| self.guard.receiving(incoming)))
     }
 

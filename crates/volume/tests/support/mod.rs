@@ -86,6 +86,7 @@ impl Cluster {
             lock_memory: LockMemory::Never,
             clients_max: 64,
             headroom: None,
+            page_traffic: cenote_fabric::WireProtection::default(),
         };
         let stop = Arc::new(AtomicBool::new(false));
         let mut daemon = Daemon::start(config).unwrap();
@@ -202,7 +203,7 @@ impl Cluster {
     /// What survives the volume's owner.
     pub fn kept(&self) -> Kept {
         let path = |kind| self.folder.path().join(format!("volume.{kind}"));
-        Kept::in_files(&path("journal"), &path("pages")).unwrap()
+        Kept::in_files(&path("journal"), &path("pages"), &path("images")).unwrap()
     }
 
     /// A volume that outlives its owner, from what the last one left.

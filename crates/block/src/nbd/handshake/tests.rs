@@ -48,9 +48,13 @@ fn go(export: &[u8], kinds: &[u16]) -> Vec<u8> {
 
 /// Feeds all of `input` and returns the replies as (option, type, body), and the last step.
 fn talk(input: &[u8]) -> (Vec<(u32, u32, Vec<u8>)>, Step) {
+    talk_with(Security::None, input)
+}
+
+fn talk_with(security: Security, input: &[u8]) -> (Vec<(u32, u32, Vec<u8>)>, Step) {
     let exports = exports();
     let mut out = Vec::new();
-    let mut handshake = Handshake::start(&mut out);
+    let mut handshake = Handshake::start(security, &mut out);
     assert_eq!(out, b"NBDMAGICIHAVEOPT\0\x03");
     out.clear();
     let mut all = 3u32.to_be_bytes().to_vec();
@@ -78,6 +82,48 @@ fn kinds(input: &[u8]) -> Vec<u32> {
 }
 
 const INVALID: u32 = 0x8000_0003;
+const TLS_REQUIRED: u32 = 0x8000_0005;
+
+#[test]
+fn nothing_is_said_before_tls_where_it_is_required() {
+    for (input, expected) in [
+        (message(3, b""), vec![TLS_REQUIRED]),
+        (message(7, &go(b"first", &[])), vec![TLS_REQUIRED]),
+        (message(8, b""), vec![TLS_REQUIRED]),
+        (message(5, b"x"), vec![INVALID]),
+        (message(2, b""), vec![1]),
+    ] {
+        let (replies, step) = talk_with(Security::Required, &input);
+        let kinds: Vec<_> = replies.iter().map(|reply| reply.1).collect();
+        assert_eq!(kinds, expected);
+        assert!(
+            !matches!(step, Step::Transmit(_) | Step::StartTls),
+            "{step:?}"
+        );
+    }
+    let (replies, step) = talk_with(Security::Required, &message(1, b"first"));
+    assert_eq!((replies.len(), step), (0, Step::Close));
+    assert_eq!(kinds(&message(5, b"")), [0x8000_0001], "there is no TLS");
+}
+
+#[test]
+fn what_was_agreed_on_before_tls_is_forgotten_with_it() {
+    let mut out = Vec::new();
+    let mut handshake = Handshake::start(Security::Offered, &mut out);
+    let exports = exports();
+    let mut feed = |input: &[u8]| handshake.advance(input, &exports, &mut out).1;
+    assert_eq!(feed(&3u32.to_be_bytes()), Step::Replied);
+    assert_eq!(feed(&message(8, b"")), Step::Replied);
+    let choice = context(b"first", &[b"base:allocation"]);
+    assert_eq!(feed(&message(10, &choice)), Step::Replied);
+    assert_eq!(feed(&message(5, b"")), Step::StartTls);
+    assert_eq!(feed(&message(5, b"")), Step::Replied, "once is enough");
+    let Step::Transmit(agreed) = feed(&message(7, &go(b"first", &[]))) else {
+        panic!("GO ends the handshake");
+    };
+    assert_eq!(agreed.framing, Framing::Simple);
+    assert!(!agreed.block_status);
+}
 
 #[test]
 fn go_names_size_flags_and_what_was_asked_for() {
@@ -86,18 +132,18 @@ fn go_names_size_flags_and_what_was_asked_for() {
         .iter()
         .map(|(_, kind, body)| (*kind, &body[..]))
         .collect();
-    let flags = 0b1001_0110_1101u16.to_be_bytes();
+    let flags = 0b1101_0110_1101u16.to_be_bytes();
     let export = [&[0, 0, 0, 0, 0, 0, 0, 0x30, 0, 0], &flags[..]].concat();
     assert_eq!(bodies[0], (3, &export[..]));
     assert_eq!(bodies[1], (3, &b"\0\x01second"[..]));
-    let sizes: &[u8] = &[0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 2, 0, 0, 0];
+    let sizes: &[u8] = &[0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 4, 0, 0, 0];
     assert_eq!(bodies[2], (3, sizes));
     assert_eq!(bodies[3], (1, &b""[..]));
     let Step::Transmit(agreed) = step else {
         panic!("GO ends the handshake, not {step:?}");
     };
     assert_eq!((agreed.export, agreed.size_bytes), (1, 3 << 20));
-    assert!(!agreed.structured && !agreed.block_status);
+    assert!(agreed.framing == Framing::Simple && !agreed.block_status);
 }
 
 #[test]
@@ -111,7 +157,7 @@ fn export_name_has_no_reply_header_and_closes_on_an_unknown_name() {
     assert_eq!(talk(&message(1, b"third")).1, Step::Close);
     let exports = exports();
     let mut out = Vec::new();
-    let mut handshake = Handshake::start(&mut out);
+    let mut handshake = Handshake::start(Security::Offered, &mut out);
     out.clear();
     // Fixed newstyle, without the flag that saves the zeros.
     handshake.advance(&1u32.to_be_bytes(), &exports, &mut out);
@@ -207,7 +253,7 @@ fn wrong_magic_unknown_client_flags_and_endless_options_close() {
     let mut wrong = message(3, b"");
     wrong[0] = b'X';
     assert_eq!(talk(&wrong).1, Step::Close);
-    let mut handshake = Handshake::start(&mut Vec::new());
+    let mut handshake = Handshake::start(Security::None, &mut Vec::new());
     let (_, step) = handshake.advance(&8u32.to_be_bytes(), &exports(), &mut Vec::new());
     assert_eq!(step, Step::Close);
     let (replies, step) = talk(&message(99, b"").repeat(2000));
@@ -236,7 +282,7 @@ proptest! {
         let exports = exports();
         let feed = |piece_bytes: usize| {
             let mut out = Vec::new();
-            let mut handshake = Handshake::start(&mut out);
+            let mut handshake = Handshake::start(Security::Offered, &mut out);
             let (mut at, mut given) = (0, 0);
             loop {
                 let (used, step) = handshake.advance(&input[at..given], &exports, &mut out);

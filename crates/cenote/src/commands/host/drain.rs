@@ -21,7 +21,7 @@ use crate::{progress, signals};
 #[command(after_help = "Examples:
   cenote host drain h03 --cluster /etc/cenote/cluster.toml --stop
   cenote host drain tcp:10.0.0.7:7000 --key /etc/cenote/cluster.key --json
-  cenote host drain h03 --dir /tmp/well --cancel
+  cenote host drain h03 --dir ~/.cenote/well --cancel
 
 Exit code 0: no client holds memory of the host, and it lends none until --cancel or a restart.
 Exit code 1: it still has slabs that cannot go elsewhere, or not in time; it lends again.")]

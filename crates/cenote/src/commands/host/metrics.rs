@@ -75,6 +75,11 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
             status.uptime_s,
         ),
         slabs(
+            "cenote_host_strangers_waiting",
+            "Connections that have not proven the cluster's key yet",
+            u32::try_from(status.strangers.waiting).unwrap_or(u32::MAX),
+        ),
+        slabs(
             "cenote_host_slabs_free",
             "Slabs without memory behind them",
             status.slabs.free,
@@ -118,7 +123,7 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
 }
 
 fn counters(status: &HostStatus) -> Vec<Metric> {
-    let counters = &status.counters;
+    let (counters, strangers) = (&status.counters, &status.strangers);
     let events = |name, help, count: u64| (name, help, None, count);
     vec![
         events("cenote_host_maps", "Slabs granted", counters.maps),
@@ -152,6 +157,31 @@ fn counters(status: &HostStatus) -> Vec<Metric> {
             "cenote_host_connections",
             "Control connections accepted",
             counters.connections,
+        ),
+        events(
+            "cenote_host_strangers_accepted",
+            "Connections accepted, before they proved the cluster's key",
+            strangers.accepted,
+        ),
+        events(
+            "cenote_host_strangers_wrong_key",
+            "Connections of clients with another key, or of another protocol",
+            strangers.wrong_key,
+        ),
+        events(
+            "cenote_host_strangers_wrong_version",
+            "Connections of clients with the key and no version in common",
+            strangers.wrong_version,
+        ),
+        events(
+            "cenote_host_strangers_late",
+            "Connections that did not prove the key in time",
+            strangers.late,
+        ),
+        events(
+            "cenote_host_strangers_displaced",
+            "Connections that had to go before they proved the key, as too many came",
+            strangers.displaced,
         ),
         events(
             "cenote_host_malformed",

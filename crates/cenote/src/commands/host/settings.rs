@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use cenote_fabric::{Address, ClusterKey};
+use cenote_fabric::{Address, ClusterKey, WireProtection};
 use cenote_host::{Config, LockMemory, slab_bytes_default};
 use serde::{Deserialize, Deserializer};
 
@@ -50,6 +50,10 @@ pub struct Given {
     /// Whether lent memory is locked into RAM [default: auto]
     #[arg(long, value_enum)]
     lock: Option<Lock>,
+    /// The least that pages over tcp are protected, encrypted, authenticated or plain: clients that
+    /// want less are turned away, and what is read from other hosts is protected so [default: encrypted]
+    #[arg(long, value_name = "HOW")]
+    page_traffic: Option<WireProtection>,
     /// On SIGTERM leave lent memory with systemd, for the next start of the service
     #[arg(long)]
     keep_slabs: bool,
@@ -90,6 +94,8 @@ struct FileSettings {
     allow_remote: Option<bool>,
     clients_max: Option<u32>,
     lock: Option<Lock>,
+    #[serde(default, deserialize_with = "parsed")]
+    page_traffic: Option<WireProtection>,
     keep_slabs: Option<bool>,
     profile: Option<room::Profile>,
     #[serde(default, deserialize_with = "parsed")]
@@ -115,6 +121,7 @@ pub struct Settings {
     pub allow_remote: bool,
     clients_max: u32,
     lock: Lock,
+    page_traffic: WireProtection,
     /// Whether lent memory outlives the process, in systemd's hands.
     pub keep_slabs: bool,
     room: room::Lending,
@@ -176,6 +183,7 @@ impl Given {
                 .or(file.clients_max)
                 .unwrap_or(CLIENTS_MAX_DEFAULT),
             lock: self.lock.or(file.lock).unwrap_or_default(),
+            page_traffic: self.page_traffic.or(file.page_traffic).unwrap_or_default(),
             keep_slabs: self.keep_slabs || file.keep_slabs.unwrap_or(false),
             room: self.room.clone().or(room::Lending {
                 profile: file.profile,
@@ -238,6 +246,7 @@ impl Settings {
             },
             clients_max: self.clients_max,
             headroom: self.room.headroom(self.meminfo.clone())?,
+            page_traffic: self.page_traffic,
         })
     }
 }
@@ -282,6 +291,7 @@ mod tests {
         metrics = "127.0.0.1:9100"
         clients_max = 9
         lock = "always"
+        page_traffic = "authenticated"
         keep_slabs = true
         headroom = "25%"
         evict_extra = 3
@@ -306,6 +316,7 @@ mod tests {
             (config.lock_memory, config.clients_max),
             (LockMemory::Always, 9)
         );
+        assert_eq!(config.page_traffic, WireProtection::Authenticated);
         assert_eq!(settings.key, folder.path().join("cluster.key"));
         assert!(settings.keep_slabs && !settings.allow_remote);
         let headroom = config.headroom.unwrap();
@@ -339,6 +350,11 @@ mod tests {
         let wrong = said("listen = [\"pigeon:7\"]\n");
         assert!(
             wrong.contains("line 1") && wrong.contains("pigeon:7"),
+            "{wrong}"
+        );
+        let wrong = said("page_traffic = \"none\"\n");
+        assert!(
+            wrong.contains("write encrypted, authenticated or plain"),
             "{wrong}"
         );
         assert!(said("name = \"h\"").contains("without listen"));

@@ -6,8 +6,7 @@ use anyhow::{Result, bail};
 use cenote_fabric::ClusterKey;
 use cenote_pool::HostEntry;
 
-use crate::failure::Failure;
-use crate::place::Which;
+use crate::place::{Which, load_key};
 
 /// A host, and the cluster's file or the key alone.
 #[derive(clap::Args, Debug)]
@@ -38,14 +37,10 @@ impl Named {
     /// No such host is in the file, or a file is missing.
     pub fn target(&self) -> Result<Target> {
         if let Some(path) = &self.key {
-            let Ok(key) = ClusterKey::load(path) else {
-                let what = format!("{} holds no key that only you can read", path.display());
-                return Err(Failure::new(what, format!("chmod 600 {}", path.display())).into());
-            };
             return Ok(Target {
                 name: self.host.clone(),
                 address: self.host.clone(),
-                key,
+                key: load_key(path)?,
                 others: None,
             });
         }

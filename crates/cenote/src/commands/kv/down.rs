@@ -4,18 +4,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_kv::cluster::config::Place;
+use cenote_kv::cluster::etcd::Etcd;
 
-use super::place::KvDir;
+use super::place::{AtEtcd, KvDir};
 use crate::commands::down::end;
 use crate::failure::DONE;
+use crate::folder::Folder;
 use crate::process::{Identity, Process};
 
 /// `kv down` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  cenote kv down --dir /tmp/well
+  cenote kv down --dir ~/.cenote/well
 
-What the nodes hold in memory is gone afterwards. The key and the logs stay in the folder.")]
+What the nodes hold in memory is gone afterwards. The key and the logs stay in the folder. Groups of
+which all nodes were ended by this begin again, empty, when nodes run for them.")]
 pub struct Args {
     /// Folder of the nodes
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
@@ -23,31 +27,38 @@ pub struct Args {
     /// How long processes have to end by themselves before they are killed
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     limit: u64,
+    #[command(flatten)]
+    at_etcd: AtEtcd,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     let dir = KvDir::open(&args.dir)?;
     let _lock = dir.lock()?;
-    let names = dir.node_names()?;
+    let folders = dir.nodes()?;
     let limit = Duration::from_secs(args.limit);
     let mut nodes: Vec<(&str, Process)> = Vec::new();
-    for name in &names {
-        if let Some(process) = running(&dir.node(name))? {
+    for (name, folder) in &folders {
+        if let Some(process) = running(folder)? {
             nodes.push((name, process));
         }
     }
+    let ending = Ending::of(&dir, &args.at_etcd, &nodes);
     // All of them end: nobody is there to take over what they have.
     let mut killed = end(&nodes, libc::SIGINT, limit)?;
+    if let Err(error) = ending.and_then(|ending| ending.map_or(Ok(()), Ending::forget)) {
+        eprintln!("groups keep their views in etcd: {error:#}");
+        eprintln!("try: cenote kv reset-lost, once nodes run for them");
+    }
     // Last, so that nodes could say goodbye to it.
-    let etcd = running(&dir.etcd())?;
+    let etcd_folder = dir.etcd()?;
+    let etcd = etcd_folder.as_ref().map(running).transpose()?.flatten();
     let ended = nodes.len();
     if let Some(etcd) = etcd {
         killed += end(&[("etcd", etcd)], libc::SIGTERM, limit)?;
     }
-    for name in &names {
-        Identity::forget(&dir.node(name))?;
+    for folder in folders.iter().map(|(_, folder)| folder).chain(&etcd_folder) {
+        Identity::forget(folder)?;
     }
-    Identity::forget(&dir.etcd())?;
     let was_up = dir.known()?.is_some();
     dir.forget_known()?;
     match (was_up || ended > 0, killed) {
@@ -58,7 +69,40 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
-fn running(folder: &std::path::Path) -> Result<Option<Process>> {
+/// Processes that are ended, in a cluster whose etcd stays.
+struct Ending {
+    place: Place,
+    etcd: Etcd,
+    processes: Vec<cenote_kv::group::process::Process>,
+}
+
+impl Ending {
+    /// Which they are; none: the etcd goes as well, or nothing runs.
+    fn of(dir: &KvDir, at_etcd: &AtEtcd, nodes: &[(&str, Process)]) -> Result<Option<Self>> {
+        let Some(known) = dir.known()?.filter(|_| !nodes.is_empty()) else {
+            return Ok(None);
+        };
+        if dir.has_password()? {
+            return Ok(None);
+        }
+        let place = Place::of(&known.cluster)?;
+        let etcd = at_etcd.connect(&known.etcd)?;
+        let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
+        let processes = place.processes_of(&etcd, &names)?;
+        Ok(Some(Self {
+            place,
+            etcd,
+            processes,
+        }))
+    }
+
+    /// They have ended: what etcd has of groups of theirs alone is of no use.
+    fn forget(self) -> Result<()> {
+        Ok(self.place.forget_ended(&self.etcd, &self.processes)?)
+    }
+}
+
+fn running(folder: &Folder) -> Result<Option<Process>> {
     match Identity::load(folder)? {
         Some(identity) => identity.open(),
         None => Ok(None),

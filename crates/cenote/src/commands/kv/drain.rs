@@ -13,7 +13,7 @@ use crate::failure::{DONE, Failure, NOT_WHOLE};
 /// `kv drain` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  cenote kv drain n03 --wait --dir /tmp/well
+  cenote kv drain n03 --wait --dir ~/.cenote/well
 
 The node gives each of its places to a node that has none in the group and is not drained, while it is
 served. Where there is no such node, and nothing else is missing in the group, it gives the place up:

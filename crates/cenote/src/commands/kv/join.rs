@@ -1,25 +1,39 @@
 //! `cenote kv join`: one more node on this machine, in the background.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use super::place::{KvDir, Which};
 use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use crate::failure::{DONE, Failure};
+use crate::folder::Folder;
 use crate::process::Identity;
 use crate::signals;
+
+/// How long the node before may take to end. One that was killed needs a moment to give its memory
+/// back, one that was told to end hands over what it has.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// How long its address may be in use after it: a connection of somebody else's may have got the
+/// port meanwhile.
+const ADDRESS_LIMIT: Duration = Duration::from_secs(15);
+/// Between two looks.
+const STEP: Duration = Duration::from_millis(50);
 
 /// `kv join` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote kv join --name n05 --dir /tmp/well
+  cenote kv join --name n05 --dir ~/.cenote/well
   cenote kv join --name n07 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7 \\
       --clients 10.0.0.7:11211 --dir /var/lib/cenote-kv
 
 The first joins a cluster of this machine; the second one on several, whose etcd and key are named.
-A node that ended comes back by the same command, where it was.")]
+A node that ended comes back by the same command, where it was; one that is about to end is waited
+for.")]
 pub struct Args {
     /// Name of the node, its own for ever
     #[arg(long, value_name = "NAME")]
@@ -44,26 +58,21 @@ pub fn run(args: &Args) -> Result<u8> {
     let number = found.place.claim_number(&found.etcd, &args.name)?;
     let dir = KvDir::create(args.which.dir()?)?;
     let _lock = dir.lock()?;
-    if let Some(identity) = Identity::load(&dir.node(&args.name))?
-        && identity.open()?.is_some()
-    {
-        let what = format!("node {} runs here", args.name);
-        return Err(Failure::new(what, "another --name").into());
-    }
+    let folder = dir.make_node(&args.name)?;
+    wait_for_the_end(&args.name, &folder, &stop)?;
     if dir.known()?.is_none() {
         dir.set_known(&found.known)?;
     }
     let key = found.key_file.canonicalize()?;
     let mut starting = Starting::default();
-    let last = Addresses::load(&dir.node(&args.name))?;
+    let last = Addresses::load(&folder)?;
     let last = last.unwrap_or_else(|| Addresses::local(0));
     let at = Addresses {
         listen: args.listen.unwrap_or(last.listen),
         clients: args.clients.unwrap_or(last.clients),
     };
-    let flags = args
-        .serving
-        .flags(&dir.node(&args.name), &args.which.at_etcd)?;
+    wait_for_address(at.clients, &stop)?;
+    let flags = args.serving.flags(folder.path(), &found.at_etcd)?;
     starting.start(&dir, &args.name, &found.known, &key, at, &flags)?;
     let mut clients = String::new();
     starting.ready_when(&stop, |said| {
@@ -75,4 +84,46 @@ pub fn run(args: &Args) -> Result<u8> {
         args.name, found.known.cluster
     );
     Ok(DONE)
+}
+
+/// Waits until no process of the node is left that could hold its addresses or answer in its name.
+fn wait_for_the_end(name: &str, folder: &Folder, stop: &AtomicBool) -> Result<()> {
+    let Some(identity) = Identity::load(folder)? else {
+        return Ok(());
+    };
+    let Some(process) = identity.open()? else {
+        return Ok(());
+    };
+    let pid = identity.pid;
+    eprintln!("node {name} still runs here, pid {pid}: waiting for its end");
+    let deadline = Instant::now() + END_LIMIT;
+    while !process.wait(deadline.min(Instant::now() + STEP))? {
+        if stop.load(Ordering::SeqCst) {
+            bail!("interrupted; nothing was started");
+        }
+        if Instant::now() >= deadline {
+            let what = format!("node {name} runs here, pid {pid}");
+            return Err(Failure::new(what, format!("another --name, or kill {pid} first")).into());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the address for clients can be listened on.
+fn wait_for_address(address: SocketAddr, stop: &AtomicBool) -> Result<()> {
+    let deadline = Instant::now() + ADDRESS_LIMIT;
+    loop {
+        match TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                return Err(error).with_context(|| format!("listen on {address}"));
+            }
+            Err(_) if stop.load(Ordering::SeqCst) => bail!("interrupted; nothing was started"),
+            Err(_) if Instant::now() >= deadline => {
+                let what = format!("{address} is in use, by another program");
+                return Err(Failure::new(what, "--clients IP:0 finds another port").into());
+            }
+            Err(_) => std::thread::sleep(STEP),
+        }
+    }
 }

@@ -15,9 +15,10 @@ use cenote_kv::server::Handle;
 use prometheus_client::registry::Registry;
 
 use super::metrics::KvMetrics;
-use super::place::{AtEtcd, NAME, load_key};
+use super::place::{AtEtcd, NAME};
 use super::serving::Serving;
 use crate::failure::DONE;
+use crate::place::load_key;
 use crate::{metrics, signals};
 
 /// `kv node` and what follows it.
@@ -81,6 +82,7 @@ pub fn run(args: &Args) -> Result<u8> {
         name: args.name.clone(),
         etcd: args.etcd.clone(),
         credentials: args.at_etcd.credentials()?,
+        tls: args.at_etcd.tls(),
         key: load_key(&args.key)?,
         listen: args.listen,
         serving,
@@ -92,7 +94,12 @@ pub fn run(args: &Args) -> Result<u8> {
         server.get_or_init(|| ready.server.clone());
         started = serve_metrics(args, ready);
         match started {
-            Ok(()) => announce(&args.name, ready),
+            Ok(()) => {
+                if let Some(warning) = args.serving.warning() {
+                    tracing::warn!("{warning}");
+                }
+                announce(&args.name, ready);
+            }
             Err(_) => stop.stop(),
         }
     })?;

@@ -6,27 +6,37 @@
 //! DIR/lock                      held by `up`, `join` and `down` while they work
 //! DIR/etcd/{pid,started}        which process our etcd is
 //! DIR/etcd/{data,log}           what it keeps, what it says
+//! DIR/etcd/password             of the user that it asks for, mode 0600
 //! DIR/nodes/NAME/{pid,started}  which process the node is
 //! DIR/nodes/NAME/addresses      where it was to be found
 //! DIR/nodes/NAME/log            what it says
 //! ```
 
+use std::ffi::OsString;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cenote_fabric::ClusterKey;
 use cenote_kv::cluster::config::Place;
-use cenote_kv::cluster::etcd::{Credentials, Etcd};
+use cenote_kv::cluster::etcd::{Credentials, Etcd, Tls};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::place::{ClusterDir, KEY_FILE};
-use crate::process;
+use crate::folder::Folder;
+use crate::place::{ClusterDir, KEY_FILE, load_key};
 
 /// Name of the cluster where none is given.
 pub const NAME: &str = "kv";
+
+/// Names in the folder.
+const KNOWN: &str = "kv.json";
+const ETCD: &str = "etcd";
+const NODES: &str = "nodes";
+/// In the folder of an etcd of our own.
+pub const PASSWORD: &str = "password";
 
 /// What `DIR/kv.json` says.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -45,12 +55,15 @@ pub struct KvDir {
 
 impl KvDir {
     pub fn open(path: &Path) -> Result<Self> {
-        let root = path.canonicalize().map_err(|error| {
-            let what = format!("folder {}: {error}", path.display());
-            Failure::new(what, format!("cenote kv up --dir {}", path.display()))
-        })?;
-        let inner = ClusterDir::open(&root)?;
-        Ok(Self { inner })
+        match Folder::open(path) {
+            Err(error) if error.is_missing() => {
+                let remedy = format!("cenote kv up --dir {}", path.display());
+                Err(Failure::new(format!("folder {error}"), remedy).into())
+            }
+            _ => Ok(Self {
+                inner: ClusterDir::open(path)?,
+            }),
+        }
     }
 
     /// Makes the folder where there is none, for this user alone.
@@ -71,87 +84,172 @@ impl KvDir {
         self.root().join(KEY_FILE)
     }
 
-    pub fn etcd(&self) -> PathBuf {
-        self.root().join("etcd")
+    /// The folder of our etcd; `None`: there is none.
+    pub fn etcd(&self) -> Result<Option<Folder>> {
+        Ok(self.inner.folder().sub(ETCD)?)
     }
 
-    pub fn node(&self, name: &str) -> PathBuf {
-        self.root().join("nodes").join(name)
+    /// The same, made where there is none.
+    pub fn make_etcd(&self) -> Result<Folder> {
+        Ok(self.inner.folder().make(ETCD)?)
+    }
+
+    /// Whether there is an etcd of our own that asks for a password.
+    pub fn has_password(&self) -> Result<bool> {
+        match self.etcd()? {
+            Some(folder) => Ok(folder.has(PASSWORD)?),
+            None => Ok(false),
+        }
+    }
+
+    /// The etcd is another one than ours.
+    pub fn forget_password(&self) -> Result<()> {
+        if let Some(folder) = self.etcd()? {
+            folder.remove(PASSWORD)?;
+        }
+        Ok(())
+    }
+
+    /// The folder of a node, made where there is none.
+    pub fn make_node(&self, name: &str) -> Result<Folder> {
+        Ok(self.inner.folder().make(NODES)?.make(name)?)
     }
 
     /// The nodes that have a folder, by name.
-    pub fn node_names(&self) -> Result<Vec<String>> {
-        let path = self.root().join("nodes");
-        let entries = match fs::read_dir(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.with_context(|| path.display().to_string())?,
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            if let Ok(name) = entry?.file_name().into_string() {
-                names.push(name);
-            }
-        }
-        names.sort();
-        Ok(names)
-    }
-
-    fn known_file(&self) -> PathBuf {
-        self.root().join("kv.json")
+    pub fn nodes(&self) -> Result<Vec<(String, Folder)>> {
+        Ok(self.inner.folder().subs(NODES)?)
     }
 
     /// The cluster of this folder; `None`: none is up.
     pub fn known(&self) -> Result<Option<Known>> {
-        let path = self.known_file();
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(|| path.display().to_string())?,
-        };
-        let known = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        Ok(Some(known))
+        let folder = self.inner.folder();
+        let text = folder.read(KNOWN)?;
+        let known = text.map(|text| serde_json::from_str(&text)).transpose();
+        known.with_context(|| folder.join(KNOWN).display().to_string())
     }
 
     pub fn set_known(&self, known: &Known) -> Result<()> {
-        let path = self.known_file();
-        let beside = path.with_extension("new");
-        fs::write(&beside, serde_json::to_string(known)? + "\n")
-            .with_context(|| beside.display().to_string())?;
-        fs::rename(&beside, &path).with_context(|| path.display().to_string())
+        let text = serde_json::to_string(known)? + "\n";
+        Ok(self.inner.folder().write(KNOWN, &text)?)
     }
 
     pub fn forget_known(&self) -> Result<()> {
-        process::remove_if_there(&self.known_file())
+        Ok(self.inner.folder().remove(KNOWN)?)
     }
 }
 
-/// Who we are at etcd, where it asks.
-#[derive(Clone, Debug, clap::Args)]
+/// The user of an etcd that `kv up` started: the one that etcd wants before it asks anybody.
+const OWN_USER: &str = "root";
+
+/// Who we are at etcd, where it asks, and who it is.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "etcd")]
 pub struct AtEtcd {
-    /// User at etcd; the password is in the variable CENOTE_ETCD_PASSWORD
+    /// User at etcd; the password is in the variable CENOTE_ETCD_PASSWORD, unless a file is named
     #[arg(long, value_name = "NAME")]
     etcd_user: Option<String>,
+    /// File with that user's password, which nobody else may read
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+    /// Authorities that may have signed etcd's certificate; its addresses are https:// then
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// Certificate to show to etcd
+    #[arg(long, value_name = "FILE", requires = "etcd_ca")]
+    etcd_cert: Option<PathBuf>,
+    /// Key of the certificate [default: in the same file]
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
 }
 
 impl AtEtcd {
+    /// The user of a folder's own etcd.
+    pub fn own(dir: &KvDir) -> Self {
+        Self {
+            etcd_user: Some(OWN_USER.to_owned()),
+            etcd_password_file: Some(dir.root().join(ETCD).join(PASSWORD)),
+            ..Self::default()
+        }
+    }
+
+    /// The client of an etcd.
+    pub fn connect(&self, endpoints: &str) -> Result<Etcd> {
+        Ok(Etcd::with(
+            endpoints,
+            self.credentials()?,
+            self.tls().as_ref(),
+        )?)
+    }
+
+    pub fn tls(&self) -> Option<Tls> {
+        let own = self.etcd_cert.clone().map(|chain| {
+            let key = self.etcd_key.clone();
+            let key = key.unwrap_or_else(|| chain.clone());
+            (chain, key)
+        });
+        let authority = self.etcd_ca.clone()?;
+        Some(Tls { authority, own })
+    }
+
     pub fn credentials(&self) -> Result<Option<Credentials>> {
         let Some(name) = self.etcd_user.clone() else {
             return Ok(None);
         };
-        let password = std::env::var("CENOTE_ETCD_PASSWORD").map_err(|_| {
-            Failure::usage(
-                format!("no password for the user {name} at etcd"),
-                "set CENOTE_ETCD_PASSWORD",
-            )
-        })?;
+        let password = match &self.etcd_password_file {
+            Some(path) => read_secret(path)?,
+            None => std::env::var("CENOTE_ETCD_PASSWORD").map_err(|_| {
+                Failure::usage(
+                    format!("no password for the user {name} at etcd"),
+                    "set CENOTE_ETCD_PASSWORD, or --etcd-password-file FILE",
+                )
+            })?,
+        };
         Ok(Some(Credentials { name, password }))
     }
 
-    /// What the process of a node is told.
-    pub fn flags(&self) -> Vec<String> {
-        let user = self.etcd_user.iter();
-        user.flat_map(|name| ["--etcd-user".to_owned(), name.clone()])
-            .collect()
+    /// What the process of a node is told, which runs in another folder.
+    pub fn flags(&self) -> Result<Vec<OsString>> {
+        let mut flags: Vec<OsString> = Vec::new();
+        if let Some(name) = &self.etcd_user {
+            flags.extend(["--etcd-user".into(), name.into()]);
+        }
+        for (flag, file) in [
+            ("--etcd-password-file", &self.etcd_password_file),
+            ("--etcd-ca", &self.etcd_ca),
+            ("--etcd-cert", &self.etcd_cert),
+            ("--etcd-key", &self.etcd_key),
+        ] {
+            if let Some(path) = file {
+                let path = path.canonicalize();
+                let path = path.with_context(|| format!("{flag} {}", path_of(file)))?;
+                flags.extend([flag.into(), path.into()]);
+            }
+        }
+        Ok(flags)
     }
+}
+
+fn path_of(file: &Option<PathBuf>) -> String {
+    file.as_ref()
+        .map_or_else(String::new, |path| path.display().to_string())
+}
+
+/// The first line of a file that nobody but its owner may read.
+fn read_secret(path: &Path) -> Result<String> {
+    let shown = path.display();
+    let mut file = fs::File::open(path).with_context(|| shown.to_string())?;
+    let mode = file.metadata().with_context(|| shown.to_string())?.mode();
+    if mode & 0o077 != 0 {
+        let what = format!("{shown}: others may read it (mode {:o})", mode & 0o777);
+        return Err(Failure::new(what, format!("chmod 600 {shown}")).into());
+    }
+    let mut text = String::new();
+    // Nobody's password is longer.
+    (&mut file)
+        .take(4096)
+        .read_to_string(&mut text)
+        .with_context(|| shown.to_string())?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// Which cluster: that of a folder, or that of an etcd.
@@ -170,12 +268,13 @@ pub struct Which {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     #[command(flatten)]
-    pub at_etcd: AtEtcd,
+    at_etcd: AtEtcd,
 }
 
 /// A cluster that a command works with.
 pub struct Found {
     pub known: Known,
+    pub at_etcd: AtEtcd,
     pub place: Place,
     pub etcd: Etcd,
     pub key: ClusterKey,
@@ -189,6 +288,18 @@ impl Which {
         let folder = there.map(KvDir::open).transpose()?;
         let known = folder.as_ref().map(KvDir::known).transpose()?.flatten();
         let etcd = self.etcd.clone();
+        let is_own = known.as_ref().is_some_and(|known| {
+            let is_named = self.etcd.as_ref().is_none_or(|named| *named == known.etcd);
+            is_named && self.at_etcd.etcd_user.is_none()
+        });
+        let is_own = match &folder {
+            Some(dir) if is_own => dir.has_password()?,
+            _ => false,
+        };
+        let at_etcd = match &folder {
+            Some(dir) if is_own => AtEtcd::own(dir),
+            _ => self.at_etcd.clone(),
+        };
         let Some(etcd) = etcd.or_else(|| known.as_ref().map(|known| known.etcd.clone())) else {
             return Err(match dir {
                 Some(dir) => Failure::new(
@@ -212,7 +323,8 @@ impl Which {
         })?;
         Ok(Found {
             place: Place::of(&cluster)?,
-            etcd: Etcd::new(&etcd, self.at_etcd.credentials()?)?,
+            etcd: at_etcd.connect(&etcd)?,
+            at_etcd,
             key: load_key(&key_file)?,
             key_file,
             known: Known { cluster, etcd },
@@ -225,15 +337,4 @@ impl Which {
             Failure::usage("no folder is named", "--dir DIR, or set CENOTE_DIR").into()
         })
     }
-}
-
-/// Reads a key, and says how to make it one's own.
-pub fn load_key(path: &Path) -> Result<ClusterKey> {
-    ClusterKey::load(path).map_err(|error| {
-        let remedy = format!(
-            "chmod 600 {0}, or cenote key new --out {0} for a new cluster",
-            path.display()
-        );
-        Failure::new(format!("{}: {error}", path.display()), remedy).into()
-    })
 }

@@ -1,24 +1,29 @@
-//! `cenote kv reset-lost`: has partitions that are gone for good begin anew, empty.
+//! `cenote kv reset-lost`: has partitions that are gone for good begin anew, empty; by the operator's word alone.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::anew::Anew;
+use cenote_kv::cluster::anew::{Anew, Sight};
+use cenote_kv::cluster::config::Scheme;
+use cenote_kv::group::process::Process;
+use cenote_kv::group::view::{self, View};
 
 use super::place::{Found, Which};
+use super::status::{self, Report};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 
 /// `kv reset-lost` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  cenote kv reset-lost --dir /tmp/well
+  cenote kv reset-lost --dir ~/.cenote/well
 
-A partition is lost where more nodes of its group are gone for good than the code bears (cenote kv
-status says so): its items cannot come back, gets find nothing and changes are refused. This gives
-each such partition to a node that has no place in its group, without items. Start nodes for it
-first: cenote kv join. And see that the lost nodes have ended: a part of the cluster that was only
-cut off would still serve what it has, and drops what it took since when it is back.
+When more nodes of a group are away than the code bears, its partitions are refused until they are
+back: nodes that do not answer may live, and have what was stored. This command says that they have
+ended. What only nodes had that are not registered any more is lost then, and begins anew, empty, on
+nodes that have no place in the group; all of the group, if none of its nodes is left. Start nodes
+for it first: cenote kv join. See that the lost nodes have ended: what they took since would be
+dropped when they are back. A node that others still hear is not taken for lost.
 
 Exit code: 0: nothing is lost any more; 3: a node is missing, or the rest of the group is not ready.")]
 pub struct Args {
@@ -35,6 +40,8 @@ pub struct Args {
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(50);
+/// How long nodes may take to say what they see.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
@@ -43,6 +50,11 @@ pub fn run(args: &Args) -> Result<u8> {
         let what = format!("no group {group} in cluster {}", found.known.cluster);
         return Err(Failure::new(what, format!("0 to {}", config.groups - 1)).into());
     }
+    let scheme = match config.scheme {
+        Scheme::Coded => view::Scheme::Coded,
+        Scheme::Replicated => view::Scheme::Replicated,
+    };
+    let nothing = View::nothing(scheme, config.code.data(), config.code.parities());
     let names = found.place.numbers(&found.etcd)?;
     let plan = config.plan(&names);
     let homes = |group: usize| -> Vec<u32> {
@@ -57,8 +69,9 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut left: Vec<usize> = groups.collect();
     loop {
         let mut reasons = Vec::new();
+        let report = status::report(&found, ASK_LIMIT)?;
         for group in std::mem::take(&mut left) {
-            if let Some(why) = reset(&found, group, &homes(group), &names)? {
+            if let Some(why) = reset(&found, group, &homes(group), &names, &nothing, &report)? {
                 left.push(group);
                 reasons.push(format!("group {group}: {why}"));
             }
@@ -80,18 +93,50 @@ fn reset(
     group: usize,
     homes: &[u32],
     names: &[(NodeId, String)],
-) -> Result<Option<&'static str>> {
+    nothing: &View,
+    report: &Report,
+) -> Result<Option<String>> {
+    let name = |process: &Process| {
+        let name = names.iter().find(|(node, _)| node.0 == process.node);
+        name.map_or_else(|| process.to_string(), |(_, name)| name.clone())
+    };
+    let all = |processes: &[Process]| processes.iter().map(name).collect::<Vec<_>>().join(", ");
+    let sight = Sight {
+        homes,
+        latest: report.latest_view(group),
+        nothing: nothing.clone(),
+        is_heard: &|process| report.is_heard(process),
+    };
     loop {
-        return Ok(match found.place.begin_anew(&found.etcd, group, homes)? {
+        return Ok(match found.place.begin_anew(&found.etcd, group, &sight)? {
             Anew::Nothing => None,
             Anew::Begun { partition, process } => {
-                let name = names.iter().find(|(node, _)| node.0 == process.node);
-                let name = name.map_or("a node", |(_, name)| name.as_str());
-                println!("{group}.{partition} begins anew on {name}, empty");
+                println!(
+                    "{group}.{partition} begins anew on {}, empty",
+                    name(&process)
+                );
                 continue;
             }
-            Anew::NoNode => Some("no node without a place in it; try: cenote kv join"),
-            Anew::NotCalm => Some("what is left of it is not whole; try: cenote kv status"),
+            Anew::AllBegun(processes) => {
+                println!("group {group} begins anew on {}, empty", all(&processes));
+                continue;
+            }
+            Anew::GivenUp(gone) => {
+                println!("group {group}: what only {} had is lost", all(&gone));
+                continue;
+            }
+            Anew::Restored(view) => {
+                println!("group {group}: its view is in etcd again, as {view}");
+                continue;
+            }
+            Anew::Lives(process) => Some(format!(
+                "{} is not registered, but other nodes hear it: see why it does not reach etcd",
+                name(&process)
+            )),
+            Anew::NoNode => Some("no node without a place in it; try: cenote kv join".to_owned()),
+            Anew::NotCalm => {
+                Some("what is left of it is not whole; try: cenote kv status".to_owned())
+            }
         });
     }
 }

@@ -74,6 +74,23 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// What is to be said where clients are not asked who they are.
+    pub fn warning(&self) -> Option<&'static str> {
+        // Certificates of clients are asked for by TLS alone.
+        match (
+            self.users.is_some() || self.tls_required,
+            self.tls_cert.is_some(),
+        ) {
+            (true, true) => None,
+            (true, false) => {
+                Some("Passwords and items of clients travel unencrypted: see --tls-cert.")
+            }
+            (false, _) => Some(
+                "Whoever reaches the ports for clients may read and change every item: see --users and --tls-required.",
+            ),
+        }
+    }
+
     /// What a server at this address is to be, and the files that may be read again.
     pub fn settings(&self, clients: SocketAddr) -> Result<(Settings, Files)> {
         if self.udp && clients.port() == 0 {
@@ -127,8 +144,7 @@ impl Serving {
 
     /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
     pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
-        let at_etcd = at_etcd.flags().into_iter();
-        let mut flags: Vec<std::ffi::OsString> = at_etcd.map(Into::into).collect();
+        let mut flags = at_etcd.flags()?;
         let files = [
             ("--tls-cert", &self.tls_cert),
             ("--tls-key", &self.tls_key),

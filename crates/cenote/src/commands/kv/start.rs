@@ -1,10 +1,9 @@
 //! Starting the process of a node, and waiting until it says that others can find it.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,11 +12,13 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::place::{Known, KvDir};
-use crate::place::create_private;
+use crate::folder::Folder;
 use crate::process::{self, Identity};
 
 /// How long a node may take to register.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// What a node says, in its folder.
+const LOG: &str = "log";
 /// Where a node was to be found, for the next one of its name.
 const ADDRESSES_FILE: &str = "addresses";
 
@@ -42,20 +43,15 @@ impl Addresses {
     }
 
     /// Those of the node that last had a folder; `None`: there was none.
-    pub fn load(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join(ADDRESSES_FILE);
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            other => other.with_context(|| path.display().to_string())?,
-        };
-        let found = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        Ok(Some(found))
+    pub fn load(folder: &Folder) -> Result<Option<Self>> {
+        let text = folder.read(ADDRESSES_FILE)?;
+        let found = text.map(|text| serde_json::from_str(&text)).transpose();
+        found.with_context(|| folder.join(ADDRESSES_FILE).display().to_string())
     }
 
-    fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(ADDRESSES_FILE);
-        fs::write(&path, serde_json::to_string(self)? + "\n")
-            .with_context(|| path.display().to_string())
+    fn save(&self, folder: &Folder) -> Result<()> {
+        let text = serde_json::to_string(self)? + "\n";
+        Ok(folder.write(ADDRESSES_FILE, &text)?)
     }
 }
 
@@ -69,7 +65,8 @@ struct StartingNode {
     name: String,
     child: Child,
     announcement: BufReader<ChildStdout>,
-    folder: PathBuf,
+    folder: Folder,
+    at: Addresses,
 }
 
 impl Starting {
@@ -83,11 +80,9 @@ impl Starting {
         at: Addresses,
         flags: &[OsString],
     ) -> Result<()> {
-        let folder = dir.node(name);
-        create_private(&folder)?;
+        let folder = dir.make_node(name)?;
         at.save(&folder)?;
-        let log = folder.join("log");
-        let log_file = File::create(&log).with_context(|| log.display().to_string())?;
+        let log = folder.empty_file(LOG)?;
         let program = std::env::current_exe().context("find this program's file")?;
         let mut command = Command::new(program);
         command
@@ -102,7 +97,7 @@ impl Starting {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log_file);
+            .stderr(log);
         let mut child = process::detach(&mut command)
             .spawn()
             .with_context(|| format!("start node {name}"))?;
@@ -113,6 +108,7 @@ impl Starting {
             child,
             announcement,
             folder: folder.clone(),
+            at,
         });
         identity?.save(&folder)
     }
@@ -136,8 +132,7 @@ impl StartingNode {
     /// Where it is found by clients, once it has said so.
     fn announced(&mut self, stop: &AtomicBool) -> Result<String> {
         let deadline = Instant::now() + START_LIMIT;
-        let log = self.folder.join("log");
-        let see = format!("see {}", log.display());
+        let see = format!("see {}", self.folder.join(LOG).display());
         loop {
             if stop.load(Ordering::SeqCst) {
                 bail!("interrupted; what was started is stopped");
@@ -159,9 +154,15 @@ impl StartingNode {
         if line.starts_with(&format!("ready {} at ", self.name))
             && let Some((_, clients)) = line.trim_end().split_once(" for clients at ")
         {
+            // The port that was found is the node's from now on, also when it comes back.
+            let first = clients.split([',', ' ']).next().unwrap_or(clients);
+            if let Ok(clients) = first.parse() {
+                let listen = self.at.listen;
+                Addresses { listen, clients }.save(&self.folder)?;
+            }
             return Ok(clients.to_owned());
         }
-        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let said = self.folder.read(LOG)?.unwrap_or_default();
         bail!(
             "node {} did not start; {see}:\n{}",
             self.name,

@@ -11,7 +11,9 @@ use anyhow::Result;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::ask;
 use cenote_kv::cluster::config::{NodeState, Registration};
-use cenote_kv::cluster::node::{NodeReport, PeerReport, PeerState};
+use cenote_kv::cluster::node::{GroupReport, NodeReport, PeerReport, PeerState};
+use cenote_kv::group::process::Process;
+use cenote_kv::group::view::View;
 use serde::Serialize;
 
 use super::place::{Found, Which};
@@ -22,7 +24,7 @@ pub use text::print;
 /// `kv status` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote kv status --dir /tmp/well
+  cenote kv status --dir ~/.cenote/well
   cenote kv status --etcd http://10.0.0.1:2379 --key cluster.key --json | jq .nodes_up
 
 Exit code 3: some place of a group is not as it should be: a partition home at a node that answers,
@@ -157,7 +159,10 @@ pub fn report(found: &Found, limit: Duration) -> Result<Report> {
             scope.spawn(|| ask_one(node, found, limit));
         }
     });
-    let up = |node: &&NodeStatus| node.state == State::Up && config.nodes.contains(&node.name);
+    let up = |node: &&NodeStatus| {
+        let answers = matches!(node.state, State::Up | State::Draining);
+        answers && config.nodes.contains(&node.name)
+    };
     let groups = groups::of(&nodes, config.groups);
     let memories = nodes.iter().filter_map(|node| node.memory);
     Ok(Report {
@@ -200,6 +205,27 @@ fn ask_one(node: &mut NodeStatus, found: &Found, limit: Duration) {
 
 fn address(registration: &Registration) -> SocketAddr {
     registration.peers[0]
+}
+
+impl Report {
+    /// The latest view of a group that any node has.
+    pub fn latest_view(&self, group: usize) -> Option<View> {
+        let reports = self.nodes.iter().filter_map(|node| node.report.as_ref());
+        let groups = reports.flat_map(|report| &report.groups);
+        let of_group = groups.filter(|found| found.group == group);
+        of_group
+            .max_by_key(|found| found.view)
+            .and_then(GroupReport::whole_view)
+    }
+
+    /// Whether any node hears a process that is not registered.
+    pub fn is_heard(&self, process: Process) -> bool {
+        let id = NodeId(process.node);
+        let is_registered = |node: &NodeStatus| node.node == id && node.registration.is_some();
+        let reports = self.nodes.iter().filter_map(|node| node.report.as_ref());
+        let mut peers = reports.flat_map(|report| &report.peers);
+        !self.nodes.iter().any(is_registered) && peers.any(|peer| peer.node == id && is_alive(peer))
+    }
 }
 
 /// Whether a node sees this peer.

@@ -9,16 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cenote_kv::cluster::config::{ClusterConfig, Place, REGION_BYTES, Scheme};
+use cenote_fabric::WireProtection;
+use cenote_kv::cluster::config::{ClusterConfig, KeyFingerprint, Place, REGION_BYTES, Scheme};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 use cenote_kv::group::member::Service;
 
-use super::place::{AtEtcd, Found, Known, KvDir, NAME, load_key};
+use super::place::{AtEtcd, Found, Known, KvDir, NAME, PASSWORD};
 use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
 use crate::failure::{DONE, Failure};
+use crate::folder::Folder;
+use crate::place::load_key;
 use crate::process::{self, Identity};
 use crate::signals;
 use crate::size::Size;
@@ -31,14 +34,15 @@ const STEP: Duration = Duration::from_millis(50);
 /// `kv up` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote kv up --nodes 5 --groups 5 --code 3+2 --memory 1G --dir /tmp/well
-  cenote kv up --nodes 5 --port 11211 --lanes 2 --dir /tmp/well
-  cenote kv up --nodes 3 --groups 3 --code 1+2 --replicated --dir /tmp/well
-  cenote kv up --nodes 7 --groups 14 --code 3+2 --seal --dir /tmp/well
+  cenote kv up --nodes 5 --groups 5 --code 3+2 --memory 1G --dir ~/.cenote/well
+  cenote kv up --nodes 5 --port 11211 --lanes 2 --dir ~/.cenote/well
+  cenote kv up --nodes 3 --groups 3 --code 1+2 --replicated --dir ~/.cenote/well
+  cenote kv up --nodes 7 --groups 14 --code 3+2 --lanes 2 --dir ~/.cenote/well
 
 A group has K slots for data and M for parity, written K+M, each on a node of its own: any M nodes
 may be lost. Groups a multiple of nodes give all nodes the same work. etcd comes with the Debian
-package etcd-server.")]
+package etcd-server; the one that is started asks for a password, which is in DIR/etcd/password. If
+it has died while nodes run, the same command brings it back with its data.")]
 pub struct Args {
     /// How many nodes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -64,9 +68,10 @@ pub struct Args {
     /// For comparison: with `blocked` changes wait while anything of their group is recovered
     #[arg(long, value_name = "online|blocked", default_value = "online", value_parser = service, hide = true)]
     recovery: Service,
-    /// Encrypt what nodes say to each other
-    #[arg(long)]
-    seal: bool,
+    /// How what nodes say to each other is protected: `encrypted`, `authenticated` (nobody can change it,
+    /// others may read it) or `plain`, for networks that nobody else is on
+    #[arg(long, value_name = "HOW", default_value_t)]
+    link_traffic: WireProtection,
     /// Name of the cluster
     #[arg(long, value_name = "NAME", default_value = NAME)]
     cluster: String,
@@ -75,6 +80,9 @@ pub struct Args {
     etcd: Option<String>,
     #[command(flatten)]
     at_etcd: AtEtcd,
+    /// Make the cluster's plan in that etcd, and its key, and start nothing: its nodes run elsewhere
+    #[arg(long, requires = "etcd")]
+    plan_only: bool,
     /// Folder for the cluster's files; made where there is none
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
@@ -84,19 +92,31 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
-    let config = config(args)?;
+    let mut config = config(args)?;
     let place = Place::of(&args.cluster)?;
     let dir = KvDir::create(&args.dir)?;
     let _lock = dir.lock()?;
+    if let Some(known) = dir.known()?
+        && OwnEtcd::is_to_revive(&dir)?
+    {
+        return revive(&dir, &known);
+    }
     refuse_running(&dir)?;
+    if !args.plan_only {
+        check_memory(args)?;
+    }
     let key_file = dir.key_file();
     if !key_file.exists() {
         super::super::key::make(&key_file)?;
     }
     let key = load_key(&key_file)?;
+    config.key = KeyFingerprint::of(&key, &args.cluster);
 
     let server = match &args.etcd {
-        Some(_) => None,
+        Some(_) => {
+            dir.forget_password()?;
+            None
+        }
         None => Some(OwnEtcd::start(&dir)?),
     };
     let url = args.etcd.clone().or(server.as_ref().map(OwnEtcd::url));
@@ -104,20 +124,37 @@ pub fn run(args: &Args) -> Result<u8> {
         cluster: args.cluster.clone(),
         etcd: url.expect("one of the two is there"),
     };
-    let etcd = Etcd::new(&known.etcd, args.at_etcd.credentials()?)?;
+    let at_etcd = match &server {
+        Some(_) => AtEtcd::own(&dir),
+        None => args.at_etcd.clone(),
+    };
+    let etcd = at_etcd.connect(&known.etcd)?;
     place.found(&etcd, &config)?;
     // Numbers in the order of the names, so that the plan reads as it is drawn.
     for name in &config.nodes {
         place.claim_number(&etcd, name)?;
     }
+    if args.plan_only {
+        println!(
+            "planned: {} nodes, {} groups of {}, in etcd at {}; their key is {}",
+            config.nodes.len(),
+            config.groups,
+            config.code,
+            known.etcd,
+            key_file.display()
+        );
+        return Ok(DONE);
+    }
     let mut starting = Starting::default();
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
-        let flags = args.serving.flags(&dir.node(name), &args.at_etcd)?;
+        let folder = dir.make_node(name)?;
+        let flags = args.serving.flags(folder.path(), &at_etcd)?;
         starting.start(&dir, name, &known, &key_file, at, &flags)?;
     }
     let found = Found {
         known: known.clone(),
+        at_etcd,
         place,
         etcd,
         key,
@@ -141,9 +178,12 @@ pub fn run(args: &Args) -> Result<u8> {
     );
     println!("Clients of memcached may use any of");
     for (name, address) in config.nodes.iter().zip(&clients) {
-        let identity = Identity::load(&dir.node(name))?;
+        let identity = Identity::load(&dir.make_node(name)?)?;
         let pid = identity.map_or(String::new(), |identity| format!("  pid {}", identity.pid));
         println!("  {name}  {address}{pid}");
+    }
+    if let Some(warning) = args.serving.warning() {
+        println!("{warning}");
     }
     let dir = dir.root().display();
     println!(
@@ -183,7 +223,8 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         region_bytes: *REGION_BYTES.start(),
         memory_bytes: args.memory.bytes(),
         lanes: args.lanes,
-        sealed: args.seal,
+        link_traffic: args.link_traffic,
+        key: KeyFingerprint::UNKNOWN,
         service: args.recovery,
         nodes: (0..nodes).map(|index| format!("n{index:02}")).collect(),
     };
@@ -195,14 +236,35 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         .map_err(|error| Failure::usage(error.to_string(), "cenote kv up --help").into())
 }
 
+/// All nodes run on this machine.
+fn check_memory(args: &Args) -> Result<()> {
+    let nodes = u64::from(args.nodes);
+    let Some(free) = cenote_host::memory_left_bytes() else {
+        tracing::warn!("the kernel does not say how much memory is free; going on");
+        return Ok(());
+    };
+    let wanted = args.memory.bytes().checked_mul(nodes);
+    if wanted.is_some_and(|wanted| wanted <= free) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!(
+            "{nodes} nodes with {} each do not fit: {} are free on this machine",
+            args.memory,
+            Size(free).rounded()
+        ),
+        format!(
+            "--memory {} or fewer --nodes; for nodes on other machines --etcd and --plan-only",
+            Size((free / nodes) >> 20 << 20)
+        ),
+    )
+    .into())
+}
+
 /// Traces of a cluster that no longer runs are cleared; one that runs is let be.
 fn refuse_running(dir: &KvDir) -> Result<()> {
-    let mut folders: Vec<PathBuf> = dir
-        .node_names()?
-        .iter()
-        .map(|name| dir.node(name))
-        .collect();
-    folders.push(dir.etcd());
+    let nodes = dir.nodes()?.into_iter().map(|(_, folder)| folder);
+    let folders: Vec<Folder> = nodes.chain(dir.etcd()?).collect();
     let mut alive = 0;
     for folder in &folders {
         if let Some(identity) = Identity::load(folder)? {
@@ -241,15 +303,36 @@ fn all_serve(found: &Found, config: &ClusterConfig, stop: &AtomicBool) -> Result
     }
 }
 
+/// Brings the etcd of a cluster that runs back.
+fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
+    let server = OwnEtcd::start_again(dir, &known.etcd)?;
+    AtEtcd::own(dir).connect(&known.etcd)?.read("/cenote")?;
+    server.keep();
+    println!(
+        "up: the cluster runs, and its etcd at {} runs again with what it kept",
+        known.etcd
+    );
+    println!("try: cenote kv status --dir {}", dir.root().display());
+    Ok(DONE)
+}
+
+/// Makes a password that nobody else may read.
+fn write_password(folder: &Folder) -> Result<()> {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("get random bytes: {error}"))?;
+    let password: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(folder.write(PASSWORD, &(password + "\n"))?)
+}
+
 /// An etcd of ours; stopped again unless it is kept.
 struct OwnEtcd {
     server: Option<EtcdServer>,
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl OwnEtcd {
     fn start(dir: &KvDir) -> Result<Self> {
-        let folder = dir.etcd();
+        let folder = dir.make_etcd()?;
         // What it kept of an earlier cluster is of no use: the values were in its nodes' memory.
         let data = folder.join("data");
         match fs::remove_dir_all(&data) {
@@ -258,9 +341,38 @@ impl OwnEtcd {
             }
             _ => {}
         }
-        let server = EtcdServer::start(&folder, |command| {
+        write_password(&folder)?;
+        let server = EtcdServer::start(folder.path(), |command| {
             process::detach(command);
         });
+        Self::of(dir, server)
+    }
+
+    /// Whether nodes run, and the etcd that was started for them does not.
+    fn is_to_revive(dir: &KvDir) -> Result<bool> {
+        let runs = |folder: &Folder| -> Result<bool> {
+            Ok(match Identity::load(folder)? {
+                Some(identity) => identity.open()?.is_some(),
+                None => false,
+            })
+        };
+        let etcd = dir.etcd()?;
+        if !dir.has_password()? || etcd.is_some_and(|folder| runs(&folder).unwrap_or(true)) {
+            return Ok(false);
+        }
+        let mut nodes = dir.nodes()?.into_iter();
+        nodes.try_fold(false, |any, (_, folder)| Ok(any || runs(&folder)?))
+    }
+
+    /// Starts the etcd of a cluster again, where it was and with what it kept.
+    fn start_again(dir: &KvDir, url: &str) -> Result<Self> {
+        let server = EtcdServer::start_at(dir.make_etcd()?.path(), url, |command| {
+            process::detach(command);
+        });
+        Self::of(dir, server)
+    }
+
+    fn of(dir: &KvDir, server: Result<EtcdServer, ServerError>) -> Result<Self> {
         let server = server.map_err(|error| match error {
             ServerError::Missing => anyhow::Error::new(Failure::new(
                 error.to_string(),
@@ -270,8 +382,15 @@ impl OwnEtcd {
         })?;
         let own = Self {
             server: Some(server),
-            folder,
+            folder: dir.make_etcd()?,
         };
+        // One that is new, or has lost its data, asks nobody.
+        let open = Etcd::new(&own.url(), None)?;
+        if open.read("/cenote").is_ok()
+            && let Some(credentials) = AtEtcd::own(dir).credentials()?
+        {
+            open.enable_credentials(&credentials)?;
+        }
         let process = own.server.as_ref().expect("just started").process();
         Identity::of(process)?.save(&own.folder)?;
         Ok(own)

@@ -42,6 +42,7 @@ pub fn run(args: &Args) -> Result<u8> {
         clients: args.clients.into(),
         keys: args.keys.into(),
         time: Duration::from_secs(args.seconds.into()),
+        at_least: 0,
         rate: args.rate,
         seed: args.seed,
         ..Options::new(args.addresses.clone())

@@ -1,9 +1,9 @@
-//! `cenote lab kv`: a coding group of key-value nodes under faults, by seed.
+//! `cenote lab kv`: a coding group of key-value nodes, or whole nodes and their etcd, under faults, by seed.
 
 use std::io::Write;
 
 use anyhow::{Result, bail};
-use cenote_lab::kv::{self, Options, Report, Scheme, Service};
+use cenote_lab::kv::{self, Options, Report, Scheme, Service, cluster};
 
 use crate::failure::{DONE, FAILED};
 
@@ -42,6 +42,9 @@ pub struct Args {
     /// What goes wrong most: mixed, deposed, recovery, moves or leaving [default: each seed draws one]
     #[arg(long, value_parser = focus)]
     focus: Option<kv::Focus>,
+    /// Simulate whole nodes with etcd (registrations, views, failure detection), not a group alone
+    #[arg(long, conflicts_with_all = ["scheme", "blocked", "steps", "faults", "units", "returns", "focus"])]
+    cluster: bool,
     /// One JSON line per simulation in place of text
     #[arg(long)]
     json: bool,
@@ -66,6 +69,9 @@ fn focus(name: &str) -> Result<kv::Focus, String> {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
+    if args.cluster {
+        return run_clusters(args);
+    }
     let mut sum = Report::default();
     for seed in (args.seed..).take(usize::try_from(args.runs)?) {
         let options = options(args, seed)?;
@@ -77,11 +83,7 @@ pub fn run(args: &Args) -> Result<u8> {
             writeln!(out)?;
         }
         if let Some(violation) = &report.violation {
-            eprintln!("What happened last:");
-            report.log.iter().for_each(|line| eprintln!("  {line}"));
-            eprintln!("Seed {seed}: {violation}");
-            eprintln!("To repeat it: {}", options.command());
-            return Ok(FAILED);
+            return Ok(failed(&report.log, seed, violation, &options.command()));
         }
     }
     if !args.json {
@@ -93,14 +95,67 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
+fn failed(log: &[String], seed: u64, violation: &str, command: &str) -> u8 {
+    eprintln!("What happened last:");
+    log.iter().for_each(|line| eprintln!("  {line}"));
+    eprintln!("Seed {seed}: {violation}");
+    eprintln!("To repeat it: {command}");
+    FAILED
+}
+
+fn run_clusters(args: &Args) -> Result<u8> {
+    let (mut operations, mut troubles) = (0, 0);
+    for seed in (args.seed..).take(usize::try_from(args.runs)?) {
+        if args.plant.is_some() && cfg!(not(feature = "planted")) {
+            bail!("this program was built without the feature planted");
+        }
+        let options = match &args.plant {
+            None => cluster::Options {
+                seed,
+                k: args.k.into(),
+                m: args.m.into(),
+                ..cluster::Options::default()
+            },
+            Some(name) => {
+                let planted = cluster::planted(name);
+                let planted = planted.ok_or_else(|| unknown(name, cluster::plants()))?;
+                cluster::Options::suited(planted, seed)
+            }
+        };
+        let report = cluster::run(&options);
+        operations += report.operations;
+        troubles += report.troubles;
+        if args.json {
+            let mut out = std::io::stdout().lock();
+            serde_json::to_writer(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        if let Some(violation) = &report.violation {
+            return Ok(failed(&report.log, seed, violation, &options.command()));
+        }
+    }
+    if !args.json {
+        println!(
+            "{} simulations from seed {}: {operations} operations, {troubles} troubles: every promise kept",
+            args.runs, args.seed
+        );
+    }
+    Ok(DONE)
+}
+
+/// Why a mistake cannot be planted.
+fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Error {
+    let known: Vec<&str> = known.collect();
+    anyhow::anyhow!(
+        "no mistake is called {name}: there are {}",
+        known.join(", ")
+    )
+}
+
 fn options(args: &Args, seed: u64) -> Result<Options> {
     if let Some(name) = &args.plant {
         let Some(planted) = kv::planted(name) else {
-            let known: Vec<&str> = kv::plants().collect();
-            bail!(
-                "no mistake is called {name}: there are {}",
-                known.join(", ")
-            );
+            return Err(unknown(name, kv::plants()));
         };
         if cfg!(not(feature = "planted")) {
             bail!("this program was built without the feature planted");

@@ -100,7 +100,9 @@ impl Sampler {
     }
 
     fn missing(&self, name: &str, why: String) -> Result<Found> {
-        let noted = Identity::load(&self.loaded.dir.host(name)).ok().flatten();
+        let folder = self.loaded.dir.host(name)?;
+        let noted = folder.map(|folder| Identity::load(&folder)).transpose()?;
+        let noted = noted.flatten();
         Ok(match noted {
             None => Found::Unreachable(why),
             Some(identity) if identity.open()?.is_some() => Found::Silent(why),

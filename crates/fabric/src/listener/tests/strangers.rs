@@ -1,6 +1,7 @@
 //! Peers that lack the key, break the protocol or take their time.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
@@ -52,30 +53,139 @@ fn a_data_connection_needs_a_session() {
     }
 }
 
-#[test]
-fn slow_strangers_hold_a_bounded_number_of_places_for_a_bounded_time() {
-    let dir = tempfile::tempdir().unwrap();
-    let host = Host::start(&[shm_address(&dir)]);
+/// Connections of somebody without the key: silent, or stuck inside the first message.
+fn idle(address: &Address, count: usize) -> Vec<TcpStream> {
+    let Address::Tcp(target) = address else {
+        panic!("{address} is not of tcp")
+    };
     let (_, first) = Initiator::start(&key());
-    // More than there are places: half of them silent, half stuck inside their first message.
-    let slow: Vec<_> = (0..2 * STRANGER_COUNT_MAX)
-        .map(|index| {
-            let mut stream = raw(&host);
-            stream
-                .write_all(&first[..(index % 2) * (HANDSHAKE_BYTES - 1)])
-                .unwrap();
-            stream
-        })
-        .collect();
-    connect(&host.addresses[0], 1)
-        .send(b"served in the end")
-        .unwrap();
-    host.next_connected();
-    for mut stream in slow {
+    let connected = (0..count).map(|index| {
+        let mut stream = TcpStream::connect(target).unwrap();
+        // The host may have dropped it for another already.
+        stream
+            .write_all(&first[..(index % 2) * (HANDSHAKE_BYTES - 1)])
+            .ok();
+        stream
+    });
+    connected.collect()
+}
+
+#[test]
+fn idle_connections_never_keep_out_a_client() {
+    for count in [200, 1000] {
+        let host = Host::patient(&["tcp:127.0.0.1:0".parse().unwrap()]);
+        let address = &host.addresses[0];
+        let mut earlier = connect(address, 1);
+        host.next_connected();
+        let flood = idle(address, count);
+        let mut session = connect(address, 2);
+        host.next_connected();
+        let endpoint = session.endpoint(PATIENCE).unwrap();
+        // And again, as after a lost connection.
+        drop((session, endpoint));
+        assert!(matches!(host.next(), Event::Disconnected { .. }));
+        session = connect(address, 2);
+        host.next_connected();
+        for session in [&mut earlier, &mut session] {
+            session.send(b"served").unwrap();
+            let answer = receive(&mut **session);
+            assert!(matches!(answer, Incoming::Message(bytes) if bytes == b"served"));
+        }
+        let counts = *host.strangers.lock().unwrap();
+        assert_eq!(counts.late, 0, "nobody's time is over: {counts:?}");
+        assert_eq!(counts.proven, 4, "{counts:?}");
+        assert!(counts.waiting <= 64, "a share of one source: {counts:?}");
+        assert!(counts.displaced as usize >= count - 64, "{counts:?}");
+        drop(flood);
+    }
+}
+
+/// Connects, again where it went for others before it had spoken, as clients do.
+fn persist(address: &Address, client: u128) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = connector(key()).connect(address, &hello(client), PATIENCE) {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+}
+
+#[test]
+fn those_who_come_again_and_again_never_keep_out_a_client() {
+    let host = Host::patient(&["tcp:127.0.0.1:0".parse().unwrap()]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, target) = (Arc::clone(&stop), host.addresses[0].clone());
+    let flood = thread::spawn(move || {
+        let mut held = std::collections::VecDeque::new();
+        while !stopped.load(Ordering::Acquire) {
+            held.extend(idle(&target, 10));
+            while held.len() > 300 {
+                held.pop_front();
+            }
+        }
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while host.strangers.lock().unwrap().displaced < 100 {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}",
+            host.strangers.lock().unwrap()
+        );
+        persist(&host.addresses[0], 7);
+    }
+    for client in 8..16 {
+        persist(&host.addresses[0], client);
+    }
+    stop.store(true, Ordering::Release);
+    flood.join().unwrap();
+}
+
+#[test]
+fn each_address_has_places_of_its_own_and_strangers_are_told_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::patient(&both(&dir));
+    let silent: Vec<_> = (0..100).map(|_| raw(&host)).collect();
+    let other = idle(&host.addresses[1], 10);
+    connect(&host.addresses[0], 1);
+    connect(&host.addresses[1], 2);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counts = *host.strangers.lock().unwrap();
+        // Of the silent ones as many as one source may have, less the one that went for the client.
+        if (counts.waiting, counts.displaced) == (63 + 10, 36 + 1) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{counts:?}");
+        thread::yield_now();
+    }
+    drop(host);
+    for mut stream in silent {
         let mut heard = Vec::new();
         stream.read_to_end(&mut heard).ok();
         assert!(heard.is_empty(), "a stranger is told nothing");
     }
+    drop(other);
+}
+
+#[test]
+fn slow_strangers_are_late_and_wrong_keys_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&both(&dir));
+    let slow = idle(&host.addresses[1], 3);
+    for address in &host.addresses {
+        let other = connector(ClusterKey::generate().unwrap());
+        let refused = other.connect(address, &hello(1), PATIENCE).err();
+        let refused = refused.expect("refused");
+        assert!(refused.to_string().contains("another key"), "{refused}");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counts = *host.strangers.lock().unwrap();
+        if (counts.wrong_key, counts.late, counts.waiting) == (2, 3, 0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{counts:?}");
+        thread::yield_now();
+    }
+    drop(slow);
 }
 
 #[test]

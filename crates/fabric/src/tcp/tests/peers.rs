@@ -5,95 +5,99 @@ use crate::FAILURE_TIMEOUT;
 
 #[test]
 fn a_client_that_takes_no_responses_is_not_read_and_loses_nothing() {
-    let rig = Rig::new(1);
-    let (region, window) = rig.window(1 << 20, Rights::ALL);
-    region.write(0, &pattern(1 << 20, 3)).unwrap();
-    let mut slow = rig.client();
-    let mut landing = vec![0; 64 << 20];
-    for (i, part) in landing.chunks_mut(1 << 20).enumerate() {
-        slow.read(&window, 0, part, i as u64);
+    for protection in WireProtection::ALL {
+        let rig = Rig::with(1, protection);
+        let (region, window) = rig.window(1 << 20, Rights::ALL);
+        region.write(0, &pattern(1 << 20, 3)).unwrap();
+        let mut slow = rig.client();
+        let mut landing = vec![0; 64 << 20];
+        for (i, part) in landing.chunks_mut(1 << 20).enumerate() {
+            slow.read(&window, 0, part, i as u64);
+        }
+        slow.endpoint.flush(&mut slow.queue);
+        let mut other = rig.client();
+        let mut byte = [0; 4096];
+        other.read(&window, 0, &mut byte, 1);
+        assert_eq!(
+            other.next().status,
+            Status::Ok,
+            "the other connection is served meanwhile"
+        );
+        assert_eq!(slow.statuses(64), [Status::Ok; 64]);
+        let expected = pattern(1 << 20, 3);
+        assert!(
+            landing.chunks(1 << 20).all(|part| part == expected),
+            "the bytes differ"
+        );
     }
-    slow.endpoint.flush(&mut slow.queue);
-    let mut other = rig.client();
-    let mut byte = [0; 4096];
-    other.read(&window, 0, &mut byte, 1);
-    assert_eq!(
-        other.next().status,
-        Status::Ok,
-        "the other connection is served meanwhile"
-    );
-    assert_eq!(slow.statuses(64), [Status::Ok; 64]);
-    let expected = pattern(1 << 20, 3);
-    assert!(
-        landing.chunks(1 << 20).all(|part| part == expected),
-        "the bytes differ"
-    );
 }
 
 #[test]
 fn a_full_event_queue_refuses_messages_and_immediates() {
-    let rig = Rig::new(2);
-    let (_region, window) = rig.window(4096, Rights::ALL);
-    let mut client = rig.client();
-    for token in 0..3 {
-        client
-            .endpoint
-            .post_send(&[token as u8], token, &mut client.queue)
-            .unwrap();
-    }
-    let byte = [1];
-    // SAFETY: `byte` outlives the completion awaited below.
-    unsafe {
-        let queue = &mut client.queue;
-        client
-            .endpoint
-            .post_write(&window, 3, byte.as_ptr(), 1, Some(77), 3, queue)
-            .unwrap();
-    }
-    use Status::{Ok, ReceiverNotReady};
-    assert_eq!(
-        client.statuses(4),
-        [Ok, Ok, ReceiverNotReady, ReceiverNotReady]
-    );
-    for expected in 0..2 {
-        let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
+    for protection in WireProtection::ALL {
+        let rig = Rig::with(2, protection);
+        let (_region, window) = rig.window(4096, Rights::ALL);
+        let mut client = rig.client();
+        for token in 0..3 {
+            client
+                .endpoint
+                .post_send(&[token as u8], token, &mut client.queue)
+                .unwrap();
+        }
+        let byte = [1];
+        // SAFETY: `byte` outlives the completion awaited below.
+        unsafe {
+            let queue = &mut client.queue;
+            client
+                .endpoint
+                .post_write(&window, 3, byte.as_ptr(), 1, Some(77), 3, queue)
+                .unwrap();
+        }
+        use Status::{Ok, ReceiverNotReady};
         assert_eq!(
-            event,
-            AgentEvent::Message {
-                client: CLIENT,
-                bytes: vec![expected]
-            }
+            client.statuses(4),
+            [Ok, Ok, ReceiverNotReady, ReceiverNotReady]
         );
+        for expected in 0..2 {
+            let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(
+                event,
+                AgentEvent::Message {
+                    client: CLIENT,
+                    bytes: vec![expected]
+                }
+            );
+        }
+        client
+            .endpoint
+            .post_send(&[9], 4, &mut client.queue)
+            .unwrap();
+        assert_eq!(client.next().status, Ok);
     }
-    client
-        .endpoint
-        .post_send(&[9], 4, &mut client.queue)
-        .unwrap();
-    assert_eq!(client.next().status, Ok);
 }
 
 #[test]
 fn disconnect_ends_every_connection_of_that_client_alone() {
-    let rig = Rig::new(8);
-    let (_region, window) = rig.window(4096, Rights::ALL);
-    let mut leaving = [rig.client(), rig.client()];
-    let (ours, theirs) = sockets();
-    rig.agent.adopt(theirs, ClientId(8));
-    let mut staying = Client::new(ours);
-    rig.agent.disconnect(CLIENT);
-    for _ in &leaving {
-        let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(event, AgentEvent::Closed { client: CLIENT });
-    }
-    for client in &mut leaving {
+    for protection in WireProtection::ALL {
+        let rig = Rig::with(8, protection);
+        let (_region, window) = rig.window(4096, Rights::ALL);
+        let mut leaving = [rig.client(), rig.client()];
+        let mut staying = rig.client_of(ClientId(8));
+        rig.agent.disconnect(CLIENT);
+        for _ in &leaving {
+            let event = rig.events.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(event, AgentEvent::Closed { client: CLIENT });
+        }
+        for client in &mut leaving {
+            let mut landing = [0; 8];
+            client.read(&window, 0, &mut landing, 1);
+            assert_eq!(client.next().status, Status::Disconnected);
+            assert!(client.endpoint.is_dead());
+        }
         let mut landing = [0; 8];
-        client.read(&window, 0, &mut landing, 1);
-        assert_eq!(client.next().status, Status::Disconnected);
-        assert!(client.endpoint.is_dead());
+        staying.read(&window, 0, &mut landing, 1);
+        assert_eq!(staying.next().status, Status::Ok);
     }
-    let mut landing = [0; 8];
-    staying.read(&window, 0, &mut landing, 1);
-    assert_eq!(staying.next().status, Status::Ok);
 }
 
 #[test]

@@ -7,21 +7,23 @@ use crate::tcp::wire::{Request, Response, Verb};
 
 #[test]
 fn a_window_revoked_halfway_through_a_read_is_reported() {
-    let rig = Rig::new(1);
-    const LEN: usize = 64 << 20;
-    let (_region, window) = rig.window(LEN as u64, Rights::ALL);
-    let mut client = rig.client();
-    let mut landing = vec![0; LEN];
-    client.read(&window, 0, &mut landing, 1);
-    client.endpoint.flush(&mut client.queue);
-    // The first bytes are here, and the rest does not fit the socket buffers.
-    wait(&[client.endpoint.fd().unwrap()], None).unwrap();
-    rig.table.revoke(window.descriptor.id).unwrap();
-    client.read(&window, 0, &mut [0; 8], 2);
-    assert_eq!(
-        client.statuses(2),
-        [Status::Revoked, Status::StaleGeneration]
-    );
+    for protection in WireProtection::ALL {
+        let rig = Rig::with(1, protection);
+        const LEN: usize = 64 << 20;
+        let (_region, window) = rig.window(LEN as u64, Rights::ALL);
+        let mut client = rig.client();
+        let mut landing = vec![0; LEN];
+        client.read(&window, 0, &mut landing, 1);
+        client.endpoint.flush(&mut client.queue);
+        // The first bytes are here, and the rest does not fit the socket buffers.
+        wait(&[client.endpoint.fd().unwrap()], None).unwrap();
+        rig.table.revoke(window.descriptor.id).unwrap();
+        client.read(&window, 0, &mut [0; 8], 2);
+        assert_eq!(
+            client.statuses(2),
+            [Status::Revoked, Status::StaleGeneration]
+        );
+    }
 }
 
 #[test]
@@ -29,7 +31,7 @@ fn a_window_revoked_halfway_through_a_write_drains_the_rest() {
     let rig = Rig::new(1);
     let (_region, window) = rig.window(1 << 20, Rights::ALL);
     let (ours, theirs) = sockets();
-    rig.agent.adopt(theirs, CLIENT);
+    rig.agent.adopt(theirs, CLIENT, None);
     let mut stream = ours;
     let request = Request {
         verb: Verb::Write,

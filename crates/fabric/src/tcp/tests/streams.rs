@@ -68,7 +68,7 @@ fn no_byte_stream_harms_the_agent_or_another_connection() {
                 }
                 bytes.extend(noise);
                 let (mut ours, theirs) = sockets();
-                rig.agent.adopt(theirs, ClientId(99));
+                rig.agent.adopt(theirs, ClientId(99), None);
                 // The agent may close in the middle: then the rest is refused, which is fine.
                 let sent = ours
                     .write_all(&bytes)

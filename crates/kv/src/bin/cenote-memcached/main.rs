@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_kv::server::files::Files;
 use cenote_kv::server::{Alone, Handle, Server, Stopped};
 use clap::Parser;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
         Err(error) => return refused_arguments(&error),
     };
     if options.version {
-        println!("memcached 1.6.18 (Cenote {})", env!("CARGO_PKG_VERSION"));
+        println!("memcached {}", options::VERSION);
         return ExitCode::SUCCESS;
     }
     if options.license {
@@ -90,7 +91,9 @@ fn run(options: &Options) -> Result<(), Refused> {
         save_pid(path)?;
     }
     watch_signals(server.handle(), files, verbosity)?;
-    let stopped = server.run(|worker| Alone::new(worker, workers, memory_bytes, evicts));
+    let hasher = KeyHasher::random()
+        .map_err(|error| Refused::new(OS_ERROR, format!("failed to get random bytes: {error}")))?;
+    let stopped = server.run(|worker| Alone::new(worker, workers, memory_bytes, evicts, hasher));
     if options.daemon
         && let Some(path) = &options.pidfile
         && let Err(error) = std::fs::remove_file(path)

@@ -18,6 +18,8 @@ use clap::{ArgAction, Parser};
 #[derive(Debug, Parser)]
 #[command(
     name = "memcached",
+    version = VERSION,
+    help_template = "memcached {version}\n{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}",
     disable_version_flag = true,
     args_override_self = true
 )]
@@ -26,14 +28,9 @@ use clap::{ArgAction, Parser};
     reason = "each is one of memcached's options"
 )]
 pub struct Options {
-    /// TCP port to listen on; 0 is off, -1 any that is free
-    #[arg(
-        short = 'p',
-        long,
-        default_value = "11211",
-        allow_negative_numbers = true
-    )]
-    port: i32,
+    /// TCP port to listen on; 0 is off, -1 any that is free [default: that of -U, else 11211]
+    #[arg(short = 'p', long, allow_negative_numbers = true)]
+    port: Option<i32>,
     /// UDP port to listen on; 0 is off, -1 any that is free
     #[arg(short = 'U', long, default_value = "0", allow_negative_numbers = true)]
     udp_port: i32,
@@ -164,6 +161,11 @@ impl From<MetaDialect> for Dialect {
     }
 }
 
+/// What `-V` and `-h` say: whose options and commands these are, and whose program.
+pub const VERSION: &str = concat!("1.6.18 (Cenote ", env!("CARGO_PKG_VERSION"), ")");
+/// memcached's.
+const PORT: i32 = 11211;
+
 /// Names of memcached's other `-o` options, which change nothing here.
 const EXTENDED_WITHOUT_USE: &[&str] = &[
     "drop_privileges",
@@ -198,6 +200,7 @@ const EXTENDED_WITHOUT_USE: &[&str] = &[
     "no_modern",
     "no_slab_reassign",
     "read_buf_mem_limit",
+    "relaxed_privileges",
     "resp_obj_mem_limit",
     "slab_automove",
     "slab_automove_freeratio",
@@ -395,7 +398,14 @@ impl Options {
                 u16::try_from(number).map_err(|_| Refused::new(1, "a port is a number below 65536"))
             }
         };
-        let (tcp_port, udp_port) = (port(self.port)?, port(self.udp_port)?);
+        // As memcached: where only one port is named it is both's.
+        let tcp = match (self.port, self.udp_port) {
+            (Some(number), _) => number,
+            (None, 0) => PORT,
+            (None, number) => number,
+        };
+        let (tcp_port, udp_port) = (port(tcp)?, port(self.udp_port)?);
+        let has_tcp = tcp != 0;
         let mut tcp = Vec::new();
         let mut udp = Vec::new();
         let names = self
@@ -419,7 +429,7 @@ impl Options {
             }
         }
         for (address, port, is_plain) in hosts {
-            if self.port != 0 || port.is_some() {
+            if has_tcp || port.is_some() {
                 let address = SocketAddr::new(address, port.unwrap_or(tcp_port));
                 tcp.push(TcpAddress { address, is_plain });
             }

@@ -1,3 +1,4 @@
+use cenote_fabric::{ClusterKey, WireProtection};
 use proptest::prelude::*;
 
 use super::super::etcd::{EtcdServer, ServerError};
@@ -11,7 +12,8 @@ fn config() -> ClusterConfig {
         region_bytes: 64 << 20,
         memory_bytes: 512 << 20,
         lanes: 2,
-        sealed: false,
+        link_traffic: WireProtection::Encrypted,
+        key: KeyFingerprint::of(&ClusterKey::from_hex(&"5a".repeat(32)).unwrap(), "well"),
         service: Service::Online,
         nodes: (0..5).map(|index| format!("n{index:02}")).collect(),
     }
@@ -23,7 +25,8 @@ const REGISTRATION: &str = r#"{"version":1,"name":"n00","clients":["127.0.0.1:11
 #[test]
 fn documents_say_what_they_were_given() {
     let bytes = config().to_bytes();
-    let text = r#"{"version":1,"groups":5,"code":"3+2","scheme":"coded","region_bytes":67108864,"memory_bytes":536870912,"lanes":2,"sealed":false,"nodes":["n00","n01","n02","n03","n04"]}"#;
+    let text = r#"{"version":1,"groups":5,"code":"3+2","scheme":"coded","region_bytes":67108864,"memory_bytes":536870912,"lanes":2,"link_traffic":"encrypted","key":"KEY","nodes":["n00","n01","n02","n03","n04"]}"#;
+    let text = text.replace("KEY", &config().key.to_string());
     assert_eq!(String::from_utf8(bytes.clone()).unwrap(), text);
     assert_eq!(ClusterConfig::parse("k", &bytes).unwrap(), config());
     let blocked = ClusterConfig {
@@ -55,6 +58,8 @@ fn a_configuration_that_cannot_be_is_refused_with_its_reason() {
         ("67108864", "67108865", "a region of 67108865 bytes"),
         ("67108864", "4096", "a region of 4096 bytes"),
         ("536870912", "4096", "4096 bytes of memory"),
+        ("encrypted", "sealed", "no protection"),
+        ("\"key\":\"", "\"key\":\"0", "no fingerprint"),
         ("\"lanes\":2", "\"lanes\":0", "0 lanes"),
         ("\"lanes\":2", "\"lanes\":65", "65 lanes"),
         ("n04", "n03", "node n03 is named twice"),

@@ -1,12 +1,7 @@
-//! A lease at etcd, kept alive by a thread of its own.
-//!
-//! Keys that are put with it go when nobody has kept it alive for its time: when this process is
-//! dead, or cut off. Dropping it stops the keeping; only [`Lease::revoke`] ends it at once.
+//! Leases: keys that are put with one go when nobody has renewed it for its time, since whoever held it is
+//! dead, or cut off. Whoever holds one renews it by itself, so that nothing renews it for a process that hangs.
 
 use std::io::{BufRead, BufReader, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use serde_json::json;
@@ -14,105 +9,56 @@ use serde_json::json;
 use super::message::{self, LeaseState, Streamed};
 use super::{CALL_LIMIT, Etcd, EtcdError};
 
-/// Longest line of an answer to a keep-alive.
+/// Longest line of an answer to a renewal.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// The lease.
-#[derive(Debug)]
-pub struct Lease {
-    id: i64,
-    etcd: Etcd,
-    lost: Arc<AtomicBool>,
-    /// Its end tells the thread to stop.
-    _keeping: Sender<()>,
-}
+/// A lease's number at etcd; never 0.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeaseId(pub i64);
 
-impl Lease {
-    /// Takes a lease that lasts `ttl` beyond its last keep-alive, and keeps it; `on_lost` is
-    /// called, by its thread, when etcd says that it is gone.
+impl Etcd {
+    /// Takes a lease that lasts `ttl`, in whole seconds, beyond its last renewal.
     ///
     /// # Errors
     /// See [`EtcdError`].
-    ///
-    /// # Panics
-    /// The system has no thread to give.
-    pub fn take(
-        etcd: &Etcd,
-        ttl: Duration,
-        on_lost: impl FnOnce() + Send + 'static,
-    ) -> Result<Self, EtcdError> {
+    pub fn grant(&self, ttl: Duration) -> Result<LeaseId, EtcdError> {
         let ttl_s = ttl.as_secs().max(1);
         let request = json!({ "TTL": ttl_s.to_string() });
-        let granted: LeaseState = etcd.call("lease/grant", &request)?;
-        if granted.id == 0 {
-            return Err(EtcdError::Malformed("a lease without a number".into()));
+        let granted: LeaseState = self.call("lease/grant", &request)?;
+        match granted.id {
+            0 => Err(EtcdError::Malformed("a lease without a number".into())),
+            id => Ok(LeaseId(id)),
         }
-        let (keeping, stop) = mpsc::channel();
-        let lost = Arc::new(AtomicBool::new(false));
-        let (flag, client, id) = (Arc::clone(&lost), etcd.clone(), granted.id);
-        let pause = Duration::from_secs(ttl_s) / 3;
-        std::thread::Builder::new()
-            .name("etcd-lease".to_owned())
-            .spawn(move || {
-                while stop.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                    match keep(&client, id) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            flag.store(true, Ordering::SeqCst);
-                            return on_lost();
-                        }
-                        // etcd counts no lease down while it has no leader; so neither do we.
-                        Err(error) => tracing::warn!(%error, "keep the lease"),
-                    }
-                }
-            })
-            .expect("a thread can be started");
-        Ok(Self {
-            id: granted.id,
-            etcd: etcd.clone(),
-            lost,
-            _keeping: keeping,
-        })
     }
 
-    /// Its number at etcd.
-    #[must_use]
-    pub fn id(&self) -> i64 {
-        self.id
+    /// Renews a lease. False: it is gone, with every key that was put with it.
+    ///
+    /// # Errors
+    /// See [`EtcdError`].
+    pub fn renew(&self, lease: LeaseId) -> Result<bool, EtcdError> {
+        let request = json!({ "ID": lease.0.to_string() });
+        // The answer is a stream of which the first line counts.
+        let line = self.each_endpoint("lease/keepalive", &request, CALL_LIMIT, |response| {
+            let mut line = Vec::new();
+            BufReader::new(response.into_body().into_reader().take(LINE_BYTES_MAX))
+                .read_until(b'\n', &mut line)
+                .map_err(|error| error.to_string())?;
+            Ok(line)
+        })?;
+        let state: Streamed<LeaseState> = message::parse(&line)?;
+        match (state.result, state.error) {
+            (Some(state), None) => Ok(state.ttl_s > 0),
+            (_, error) => Err(EtcdError::Malformed(format!("a renewal: {error:?}"))),
+        }
     }
 
-    /// Whether etcd has said that it is gone, with every key that was put with it.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::SeqCst)
-    }
-
-    /// Ends it at once, with every key that was put with it.
+    /// Ends a lease at once, with every key that was put with it.
     ///
     /// # Errors
     /// See [`EtcdError`]; it then ends by itself.
-    pub fn revoke(self) -> Result<(), EtcdError> {
-        let request = json!({ "ID": self.id.to_string() });
-        self.etcd
-            .call::<message::Headed>("lease/revoke", &request)
+    pub fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
+        let request = json!({ "ID": lease.0.to_string() });
+        self.call::<message::Headed>("lease/revoke", &request)
             .map(drop)
-    }
-}
-
-/// One keep-alive; whether the lease still stands.
-fn keep(etcd: &Etcd, id: i64) -> Result<bool, EtcdError> {
-    let request = json!({ "ID": id.to_string() });
-    // The answer is a stream of which the first line counts.
-    let line = etcd.each_endpoint("lease/keepalive", &request, CALL_LIMIT, |response| {
-        let mut line = Vec::new();
-        BufReader::new(response.into_body().into_reader().take(LINE_BYTES_MAX))
-            .read_until(b'\n', &mut line)
-            .map_err(|error| error.to_string())?;
-        Ok(line)
-    })?;
-    let state: Streamed<LeaseState> = message::parse(&line)?;
-    match (state.result, state.error) {
-        (Some(state), None) => Ok(state.ttl_s > 0),
-        (_, error) => Err(EtcdError::Malformed(format!("a keep-alive: {error:?}"))),
     }
 }

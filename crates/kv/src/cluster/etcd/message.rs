@@ -2,6 +2,9 @@
 //!
 //! Fields that are not used here are not read, and unknown ones are let pass: newer servers have more.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
@@ -10,6 +13,8 @@ use super::EtcdError;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Header {
+    #[serde(deserialize_with = "unsigned")]
+    pub cluster_id: u64,
     #[serde(deserialize_with = "number")]
     pub revision: i64,
 }
@@ -26,6 +31,8 @@ pub(super) struct Pair {
     pub value: String,
     #[serde(default, deserialize_with = "number")]
     pub mod_revision: i64,
+    #[serde(default, deserialize_with = "number")]
+    pub lease: i64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,10 +128,22 @@ pub(super) fn refusal(bytes: &[u8]) -> Option<(i64, String)> {
 
 /// A number as a string, or as itself.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    any_number(deserializer)
+}
+
+fn unsigned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    any_number(deserializer)
+}
+
+fn any_number<'de, D, N>(deserializer: D) -> Result<N, D::Error>
+where
+    D: Deserializer<'de>,
+    N: Deserialize<'de> + FromStr<Err: Display>,
+{
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Number {
-        Plain(i64),
+    enum Number<N> {
+        Plain(N),
         Text(String),
     }
     match Number::deserialize(deserializer)? {

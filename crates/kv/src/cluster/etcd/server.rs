@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Etcd;
+use super::{Etcd, EtcdError};
 
 /// How long it may take to answer: an election with itself, and its disk.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -143,7 +143,8 @@ impl EtcdServer {
                     log: log.to_owned(),
                 });
             }
-            if etcd.read("/cenote").is_ok() {
+            // One that asks who we are answers, too.
+            if matches!(etcd.read("/cenote"), Ok(_) | Err(EtcdError::Refused { .. })) {
                 return Ok(());
             }
             std::thread::sleep(STEP);

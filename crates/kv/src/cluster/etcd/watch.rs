@@ -2,8 +2,8 @@
 //!
 //! The thread asks anew from the revision after the last one it passed on, whenever the stream
 //! breaks and every [`ROUND`] besides, so that an endpoint which went silent is left. Where etcd
-//! has compacted that revision away, the whole prefix is read again and told as one
-//! [`Change::Reset`].
+//! has compacted that revision away, or is another store than it was (it has another number, or its
+//! revision went back), the whole prefix is read again and told as one [`Change::Reset`].
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::message::{self, Streamed, Watched};
 use super::{ANSWER_BYTES_MAX, Entry, Etcd, EtcdError, Listing, entry, range_of};
+use crate::threads;
 
 /// How long one stream lasts.
 const ROUND: Duration = Duration::from_secs(5);
@@ -45,6 +46,7 @@ pub enum Change {
 pub struct Watch {
     changes: Receiver<Change>,
     stop: Arc<AtomicBool>,
+    is_to_restart: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -61,19 +63,28 @@ impl Watch {
     ) -> Self {
         let (sender, changes) = mpsc::sync_channel(QUEUE);
         let stop = Arc::new(AtomicBool::new(false));
+        let is_to_restart = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             etcd: etcd.clone(),
             prefix: prefix.to_owned(),
+            cluster: None,
             next: after.map(|revision| revision + 1),
             sender,
             stop: Arc::clone(&stop),
+            is_to_restart: Arc::clone(&is_to_restart),
             wake,
         };
-        std::thread::Builder::new()
-            .name("etcd-watch".to_owned())
-            .spawn(move || watcher.run())
-            .expect("a thread can be started");
-        Self { changes, stop }
+        threads::spawn("etcd-watch", move || watcher.run()).expect("a thread can be started");
+        Self {
+            changes,
+            stop,
+            is_to_restart,
+        }
+    }
+
+    /// Has the whole prefix read again, within one round: something does not fit what was told.
+    pub fn restart(&self) {
+        self.is_to_restart.store(true, Ordering::SeqCst);
     }
 
     /// The next change, if there is one now.
@@ -97,10 +108,13 @@ impl Drop for Watch {
 struct Watcher<W> {
     etcd: Etcd,
     prefix: String,
+    /// The store that it was last.
+    cluster: Option<u64>,
     /// First revision that was not passed on; `None`: the prefix is to be read whole.
     next: Option<i64>,
     sender: SyncSender<Change>,
     stop: Arc<AtomicBool>,
+    is_to_restart: Arc<AtomicBool>,
     wake: W,
 }
 
@@ -110,8 +124,8 @@ enum End {
     Over,
     /// The reader is gone.
     Unwanted,
-    /// What was asked for is compacted away.
-    Compacted,
+    /// What was asked for is compacted away, or of another store: all is to be read anew.
+    Outdated,
 }
 
 impl<W: Fn()> Watcher<W> {
@@ -121,7 +135,7 @@ impl<W: Fn()> Watcher<W> {
             match self.round() {
                 Ok(End::Over) => pause = PAUSE,
                 Ok(End::Unwanted) => return,
-                Ok(End::Compacted) => self.next = None,
+                Ok(End::Outdated) => self.next = None,
                 Err(error) => {
                     tracing::warn!(prefix = self.prefix, %error, "watch");
                     std::thread::sleep(pause);
@@ -132,11 +146,15 @@ impl<W: Fn()> Watcher<W> {
     }
 
     fn round(&mut self) -> Result<End, EtcdError> {
+        if self.is_to_restart.swap(false, Ordering::SeqCst) {
+            self.next = None;
+        }
         let next = match self.next {
             Some(next) => next,
             None => {
                 let listing = self.etcd.list(&self.prefix)?;
                 let next = listing.revision + 1;
+                self.cluster = Some(listing.cluster);
                 if !self.pass_on(Change::Reset(listing)) {
                     return Ok(End::Unwanted);
                 }
@@ -175,7 +193,14 @@ impl<W: Fn()> Watcher<W> {
 
     fn take(&mut self, watched: Watched) -> Result<Option<End>, EtcdError> {
         if watched.compact_revision > 0 {
-            return Ok(Some(End::Compacted));
+            return Ok(Some(End::Outdated));
+        }
+        let header = &watched.header;
+        let is_known = *self.cluster.get_or_insert(header.cluster_id) == header.cluster_id;
+        let is_behind = self.next.is_some_and(|next| header.revision < next - 1);
+        if !is_known || is_behind {
+            tracing::warn!(prefix = self.prefix, "etcd is another store than it was");
+            return Ok(Some(End::Outdated));
         }
         if watched.canceled {
             let message = watched.cancel_reason;

@@ -18,7 +18,7 @@ pub(super) struct LinkBounds {
     pub(super) out_bytes: usize,
     /// Requests on their way to one node.
     pub(super) window_bytes: usize,
-    /// Answers on their way to all nodes: what is asked for beyond waits as it came.
+    /// Answers on their way to one node: what it asks for beyond waits as it came.
     pub(super) answer_bytes: usize,
     /// What groups say to one node and its link has no room for. A link that takes too little is broken.
     pub(super) outbox_bytes: usize,
@@ -36,7 +36,7 @@ impl LinkBounds {
             out_bytes: (share / 2 / peers)
                 .clamp(PAYLOAD_BYTES_MAX + (64 << 10), link::OUT_BYTES_MAX),
             window_bytes: (share / 4 / peers).clamp(64 << 10, link::OUT_BYTES_MAX),
-            answer_bytes: (share / 4).max(PAYLOAD_BYTES_MAX),
+            answer_bytes: (share / 4 / peers).max(64 << 10),
             outbox_bytes: bytes(outbox.min(OUTBOX_BYTES_MAX)),
         }
     }

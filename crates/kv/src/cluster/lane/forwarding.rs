@@ -12,6 +12,7 @@ use super::super::NodeId;
 use super::super::forward::{Forward, Window, read_reply, reply_head};
 use super::super::frame::kind;
 use super::super::links::Links;
+use super::super::membership::Closed;
 use crate::protocol::{Limits, Parser, Request, Step};
 use crate::server::{Asker, Batch, Ticket};
 
@@ -22,6 +23,12 @@ const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome 
 /// What is answered for keys of a partition that is gone.
 const LOST: &[u8] =
     b"SERVER_ERROR more nodes were lost than the group bears, its items are gone\r\n";
+/// What is answered by a node that others may have gone on without.
+const UNREGISTERED: &[u8] =
+    b"SERVER_ERROR this node is cut off from etcd and from nodes of the group, nothing was done\r\n";
+/// What is answered while too many nodes of a group are away.
+const MISSING: &[u8] =
+    b"SERVER_ERROR more nodes are missing than the group bears, nothing was done\r\n";
 
 pub(super) struct Forwarding {
     nodes: BTreeMap<NodeId, Way>,
@@ -29,8 +36,6 @@ pub(super) struct Forwarding {
     window_bytes: usize,
     /// Memory of requests that have no answer yet.
     asked_bytes: usize,
-    /// Memory of answers to other nodes that links have no room for.
-    reply_bytes: usize,
 }
 
 /// To one node.
@@ -40,6 +45,8 @@ struct Way {
     window: Window<Asked>,
     /// Answers to its requests that the link has no room for.
     replies: VecDeque<(u64, Bytes)>,
+    /// Their memory.
+    reply_bytes: usize,
     /// Its requests over this link that are not answered.
     unanswered: usize,
     /// Counts its links: an answer to a request of an earlier one is dropped.
@@ -77,7 +84,6 @@ impl Forwarding {
             nodes: BTreeMap::new(),
             window_bytes,
             asked_bytes: 0,
-            reply_bytes: 0,
         }
     }
 
@@ -85,8 +91,9 @@ impl Forwarding {
         self.asked_bytes
     }
 
-    pub(super) fn reply_bytes(&self) -> usize {
-        self.reply_bytes
+    /// Memory of answers to a node that its link has no room for.
+    pub(super) fn reply_bytes(&self, node: NodeId) -> usize {
+        self.nodes.get(&node).map_or(0, |way| way.reply_bytes)
     }
 
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
@@ -99,7 +106,7 @@ impl Forwarding {
     pub(super) fn reply(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
         if way.link == ticket.client {
-            self.reply_bytes += cost(text);
+            way.reply_bytes += cost(text);
             let text = Bytes::copy_from_slice(text);
             way.replies.push_back((ticket.slot, text));
             way.unanswered -= 1;
@@ -157,9 +164,8 @@ impl Forwarding {
         way.is_open = false;
         way.link = way.link.wrapping_add(1);
         way.unanswered = 0;
-        for (_, text) in way.replies.drain(..) {
-            self.reply_bytes -= cost(&text);
-        }
+        way.replies.clear();
+        way.reply_bytes = 0;
         for asked in way.window.fail() {
             self.asked_bytes -= cost(&asked.text);
             match fate(&asked.text) {
@@ -231,7 +237,7 @@ impl Forwarding {
                 if links.send(*node, kind::REPLY, &parts).is_err() {
                     break;
                 }
-                self.reply_bytes -= cost(text);
+                way.reply_bytes -= cost(text);
                 way.replies.pop_front();
             }
             while let Some(asked) = way.waiting.pop_front() {
@@ -272,12 +278,19 @@ enum Fate {
     Silent,
 }
 
-/// What is answered to a request for a partition that is gone.
+/// What is answered to a request for a partition that must not be served here now.
+pub(super) fn refusal(why: Closed, text: &[u8]) -> &'static [u8] {
+    match (fate(text), why) {
+        (Fate::Silent, _) => b"",
+        (_, Closed::Unregistered) => UNREGISTERED,
+        (_, Closed::Missing) => MISSING,
+    }
+}
+
+/// What is answered to a request for a partition that is gone: to a read, too, as "not found" would be
+/// believed of an item that was acknowledged. In a retrieval of many keys it is the end of the reply.
 pub(super) fn loss(text: &[u8]) -> &'static [u8] {
-    // The end of a retrieval follows in any case: what is gone is not found.
-    let is_retrieval = text.starts_with(b"get") || text.starts_with(b"gat");
     match fate(text) {
-        _ if is_retrieval => b"",
         Fate::Silent => b"",
         Fate::Again | Fate::Unknown => LOST,
     }
@@ -329,7 +342,11 @@ mod tests {
         }
         let silent = b"set a 0 0 1 noreply\r\nx\r\n";
         assert!(matches!(fate(silent), Fate::Silent));
-        assert_eq!((loss(silent), loss(b"gats 5 a\r\n")), (&b""[..], &b""[..]));
-        assert_eq!((loss(b"mg a v\r\n"), loss(b"delete a\r\n")), (LOST, LOST));
+        assert_eq!(loss(silent), b"");
+        for text in [
+            "get a", "gets a", "gat 5 a", "gats 5 a", "mg a v", "mg a v q", "delete a",
+        ] {
+            assert_eq!(loss(format!("{text}\r\n").as_bytes()), LOST, "{text}");
+        }
     }
 }

@@ -49,7 +49,8 @@ impl Lane {
             return self.shared.set_parting(self.index, Parting::Begun);
         }
         let mut has_left = true;
-        for (peer, process) in self.linked.clone() {
+        let linked: Vec<_> = self.membership.all_linked().collect();
+        for (peer, process) in linked {
             let goodbye = self.goodbyes.get(&peer).copied();
             let owes_nothing = self.forwarding.owes_nothing(peer);
             has_left &= owes_nothing && goodbye.is_some_and(|goodbye| goodbye.answered == 2);

@@ -1,11 +1,10 @@
 //! What the node's thread tells a lane: who is registered, and what was agreed on.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::NodeId;
-use super::super::config::NodeState;
+use super::super::membership::Registered;
 use super::{Lane, now_ns};
 use crate::group::view::View;
 
@@ -21,15 +20,8 @@ pub(in super::super) enum Order {
     View { group: usize, view: Arc<View> },
     /// What was wished for was not agreed on, for sure.
     Refused { group: usize, number: u32 },
-}
-
-/// What is known of a node that is registered.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Registered {
-    pub(in super::super) incarnation: u64,
-    /// Where the lane's peer is.
-    pub(in super::super) address: Option<SocketAddr>,
-    pub(in super::super) state: NodeState,
+    /// Etcd was seeded again; what was agreed on before has been told.
+    Seeded(u64),
 }
 
 impl Lane {
@@ -48,6 +40,10 @@ impl Lane {
                         seat.member.adopt(&view);
                     }
                 }
+                Order::Seeded(seed) => {
+                    self.report_at_once(now_ns());
+                    self.shared.set_seed(self.index, seed);
+                }
                 Order::Refused { group, number } => {
                     if let Some(seat) = self.seat_of(group)
                         && seat.steering.note_refusal(number)
@@ -60,24 +56,11 @@ impl Lane {
     }
 
     fn take_registration(&mut self, node: NodeId, found: Option<Registered>, now: Instant) {
-        if node.0 == self.me.node {
-            return;
-        }
-        match found {
-            Some(found) => {
-                self.registered.insert(node, found);
-                self.detector.add(node, now);
-                self.links
-                    .set_peer(node, found.address, now, &mut self.events);
-            }
-            None => {
-                if let Some(found) = self.registered.remove(&node) {
-                    self.ended.insert(node, found.incarnation);
-                }
-                if !self.links.is_open(node) {
-                    self.links.set_peer(node, None, now, &mut self.events);
-                }
-            }
+        self.membership.take(node, found, now);
+        // Who is not registered any more may live: it is dialed on where it was.
+        if let Some(found) = found.filter(|_| node.0 != self.me.node) {
+            self.links
+                .set_peer(node, found.address, now, &mut self.events);
         }
     }
 }

@@ -44,7 +44,7 @@ impl Lane {
             for outgoing in messages {
                 let node = NodeId(outgoing.to.node);
                 // Another process of that node is none of the view's.
-                if self.linked.get(&node) != Some(&outgoing.to) {
+                if self.membership.linked(node) != Some(outgoing.to) {
                     continue;
                 }
                 let (head, links) = (&mut self.head, &mut self.links);

@@ -1,17 +1,19 @@
 use std::os::unix::net::UnixStream as Pair;
 
-use cenote_fabric::ClusterKey;
+use cenote_fabric::{ClusterKey, WireProtection};
 use mio::net::TcpListener;
 use mio::{Events, Poll};
 
-use super::super::config::{NodeState, Registration, VERSION};
+use super::super::config::{KeyFingerprint, NodeState, Registration, VERSION};
 use super::super::detector::Settings;
+use super::super::etcd::LeaseId;
 use super::super::handshake::Hello;
+use super::super::membership::Registered;
 use super::super::node::Parting;
 use super::*;
 use crate::group::member::Service;
 use crate::group::view::View;
-use crate::memory::table::key_hash;
+use crate::memory::key_hash::place_hash;
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,6 +38,18 @@ fn process(node: u32) -> Process {
     Process { node, incarnation }
 }
 
+/// With what every node is registered.
+const LEASE: LeaseId = LeaseId(7);
+
+fn registered(address: Option<SocketAddr>) -> Registered {
+    Registered {
+        incarnation: 1,
+        address,
+        state: NodeState::Up,
+        lease: Some(LEASE),
+    }
+}
+
 impl Turned {
     fn start(node: u32, key: &ClusterKey) -> Self {
         let me = process(node);
@@ -47,7 +61,8 @@ impl Turned {
             region_bytes: REGION_BYTES,
             memory_bytes: 64 << 20,
             lanes: 1,
-            sealed: false,
+            link_traffic: WireProtection::default(),
+            key: KeyFingerprint::of(key, "well"),
             nodes: vec!["a".to_owned(), "b".to_owned()],
         };
         let hello = Hello {
@@ -55,7 +70,7 @@ impl Turned {
             node: NodeId(node),
             incarnation: me.incarnation,
             lane: 0,
-            sealed: false,
+            protection: WireProtection::default(),
         };
         let registration = Registration {
             version: VERSION,
@@ -73,6 +88,14 @@ impl Turned {
         let homes = vec![vec![1, 0]];
         let shared = Shared::new(NodeId(node), REGION_BYTES, homes, registration, vec![bell]);
         let shared = Arc::new(shared);
+        shared.standing.renew(LEASE, u64::MAX);
+        shared.order(
+            0,
+            Order::Node {
+                node: NodeId(node),
+                registered: Some(registered(None)),
+            },
+        );
         let links = Links::new(hello, key.clone(), listener, poll.registry(), FIRST_TOKEN.0);
         // Who is not turned is not missed.
         let detector = Detector::new(Settings {
@@ -81,6 +104,7 @@ impl Turned {
         });
         let mut lane = Lane::new(Parts {
             evicts: true,
+            hasher: KeyHasher::new([7; 16]),
             index: 0,
             config: Arc::new(config),
             me,
@@ -115,11 +139,7 @@ impl Turned {
 
     fn meet(&self, other: &Self) {
         let node = NodeId(other.lane.me.node);
-        let registered = Some(Registered {
-            incarnation: 1,
-            address: Some(other.address),
-            state: NodeState::Up,
-        });
+        let registered = Some(registered(Some(other.address)));
         self.shared.order(0, Order::Node { node, registered });
     }
 
@@ -170,7 +190,8 @@ fn linked_with_owner(node: u32) -> (Turned, Turned, View) {
     front.adopt(&view);
     owner.adopt(&view);
     let deadline = Instant::now() + PATIENCE;
-    while front.lane.linked.is_empty() || owner.lane.linked.is_empty() || owner.view() == 0 {
+    let links = |one: &Turned| one.lane.membership.all_linked().count();
+    while links(&front) == 0 || links(&owner) == 0 || owner.view() == 0 {
         assert!(Instant::now() < deadline, "they do not meet");
         front.turn();
         owner.turn();
@@ -180,7 +201,7 @@ fn linked_with_owner(node: u32) -> (Turned, Turned, View) {
 
 #[test]
 fn requests_wait_while_an_earlier_one_may_be_with_the_former_owner() {
-    let is_in_order = |front: &Turned| front.lane.is_in_order(key_hash(b"a"));
+    let is_in_order = |front: &Turned| front.lane.is_in_order(place_hash(b"a"));
     for is_answered in [true, false] {
         let (mut front, mut owner, view) = front_and_owner();
         let deadline = Instant::now() + PATIENCE;
@@ -196,7 +217,7 @@ fn requests_wait_while_an_earlier_one_may_be_with_the_former_owner() {
         let next = view.without(|dead| dead == process(1));
         front.adopt(&next.expect("a parity is there"));
         front.turn();
-        assert_eq!(front.lane.route(key_hash(b"a")), Route::Node(0));
+        assert_eq!(front.lane.route(place_hash(b"a")), Route::Node(0));
         assert_eq!(texts(&front.asks), [(2, b"get b\r\n".to_vec())]);
         front.asks.clear();
         for _ in 0..SOME {
@@ -313,7 +334,9 @@ fn what_waits_for_a_node_that_does_not_read_is_counted_and_bounded() {
 }
 
 #[test]
-fn answers_that_a_node_does_not_read_are_bounded() {
+fn answers_that_a_node_does_not_read_are_bounded_for_it_alone() {
+    /// As [`front_and_owner`] numbers it.
+    const FRONT: u32 = 2;
     const COUNT: usize = 40;
     let (mut front, mut owner, _) = front_and_owner();
     let deadline = Instant::now() + PATIENCE;
@@ -331,20 +354,23 @@ fn answers_that_a_node_does_not_read_are_bounded() {
     let answer = [b'x'; 100 << 10];
     let max = owner.lane.bounds.answer_bytes;
     let mut held = 0;
-    while owner.lane.has_room_for_answers(0) {
+    while owner.lane.has_room_for_answers(FRONT, 0) {
         owner
             .lane
             .answer(asked.pop().expect("fewer are enough"), &answer);
         held += answer.len();
     }
     assert!((max - answer.len()..max + answer.len()).contains(&held));
-    assert!(!asked.is_empty() && !owner.lane.has_room_for_answers(0));
+    assert!(!asked.is_empty() && !owner.lane.has_room_for_answers(FRONT, 0));
+    // Others are answered on.
+    assert!(owner.lane.has_room_for_answers(FRONT + 1, max - 1));
     while texts(&front.answers).len() < COUNT - asked.len() {
         assert!(Instant::now() < deadline, "they do not come");
         owner.turn();
         front.turn();
     }
-    assert!(owner.lane.has_room_for_answers(max - 1) && !owner.lane.has_room_for_answers(max));
+    let has_room = |held| owner.lane.has_room_for_answers(FRONT, held);
+    assert!(has_room(max - 1) && !has_room(max));
 }
 
 #[test]
@@ -360,11 +386,7 @@ fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
         let node = NodeId(0);
         owner.shared.order(0, Order::Node { node, registered });
     };
-    let here = Registered {
-        incarnation: 1,
-        address: None,
-        state: NodeState::Up,
-    };
+    let here = registered(None);
     for heard in [None, Some(here)] {
         heard.inspect(|_| register(&owner, heard));
         for _ in 0..SOME {
@@ -413,4 +435,55 @@ fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
             }
         }
     }
+}
+
+#[test]
+fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_when_it_is_not() {
+    let (parity, mut owner, view) = linked_with_owner(0);
+    let mut parity = Some(parity);
+    let index = owner.lane.index_of(place_hash(b"a"));
+    let index = index.expect("there is one lane");
+    let until = |owner: &mut Turned, parity: &mut Option<Turned>, refuses: bool| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            owner.turn();
+            parity.iter_mut().for_each(Turned::turn);
+            let loss = owner.lane.loss(index, b"set a 0 0 1\r\nx\r\n");
+            let is_refused = loss.is_some_and(|loss| loss.ends_with(b"nothing was done\r\n"));
+            if is_refused == refuses && (refuses || owner.lane.may_serve(index)) {
+                assert_eq!(owner.lane.tenure(index) == 0, refuses);
+                return;
+            }
+            assert!(Instant::now() < deadline, "{loss:?}");
+        }
+    };
+    until(&mut owner, &mut parity, false);
+    // Its registration runs out, by its own count, and is told to be gone.
+    owner.shared.standing.renew(LEASE, 0);
+    until(&mut owner, &mut parity, false);
+    let gone = |node| Order::Node {
+        node,
+        registered: None,
+    };
+    owner.shared.order(0, gone(NodeId(1)));
+    until(&mut owner, &mut parity, false);
+    parity = None;
+    until(&mut owner, &mut parity, true);
+    // Registered with another lease: not before it has been told of that, and of all before.
+    let other = LeaseId(8);
+    owner.shared.standing.renew(other, u64::MAX);
+    for _ in 0..SOME {
+        owner.turn();
+    }
+    until(&mut owner, &mut parity, true);
+    let again = Registered {
+        lease: Some(other),
+        ..registered(None)
+    };
+    let node = NodeId(1);
+    let registered = Some(again);
+    owner.shared.order(0, Order::Node { node, registered });
+    let without = view.without(|process| process.node == 0);
+    owner.adopt(&without.expect("it was in it"));
+    until(&mut owner, &mut parity, false);
 }

@@ -1,5 +1,6 @@
 use std::net::TcpStream as BlockingStream;
 
+use cenote_fabric::WireProtection;
 use mio::{Events, Poll};
 
 use super::super::frame::{self, kind};
@@ -20,18 +21,18 @@ struct Nodes {
     key: ClusterKey,
 }
 
-fn hello(node: u32, incarnation: u64, sealed: bool) -> Hello {
+fn hello(node: u32, incarnation: u64, protection: WireProtection) -> Hello {
     Hello {
         cluster: "well".to_owned(),
         node: NodeId(node),
         incarnation,
         lane: 0,
-        sealed,
+        protection,
     }
 }
 
 impl Nodes {
-    fn new(count: u32, sealed: bool) -> Self {
+    fn new(count: u32, protection: WireProtection) -> Self {
         let poll = Poll::new().unwrap();
         let key = ClusterKey::generate().unwrap();
         let mut nodes = Self {
@@ -41,7 +42,7 @@ impl Nodes {
             key,
         };
         for node in 0..count {
-            nodes.start(hello(node, 1, sealed));
+            nodes.start(hello(node, 1, protection));
         }
         nodes
     }
@@ -129,9 +130,9 @@ fn numbered(number: usize, length: usize) -> Bytes {
 }
 
 #[test]
-fn frames_arrive_whole_and_in_order_both_ways_sealed_or_not() {
-    for sealed in [false, true] {
-        let mut nodes = Nodes::new(2, sealed);
+fn frames_arrive_whole_and_in_order_both_ways_however_they_are_protected() {
+    for protection in WireProtection::ALL {
+        let mut nodes = Nodes::new(2, protection);
         nodes.linked(0, 1);
         // Small and large ones in turn, in one part and in several; more than one turn's reading.
         let lengths = [4, 100, 5000, 70_000, frame::PAYLOAD_BYTES_MAX, 4095, 4096];
@@ -160,7 +161,7 @@ fn frames_arrive_whole_and_in_order_both_ways_sealed_or_not() {
 
 #[test]
 fn a_full_link_refuses_and_has_room_again_when_the_peer_reads() {
-    let mut nodes = Nodes::new(2, false);
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
     let payload = numbered(1, 1 << 20);
     let mut sent = 0;
@@ -187,7 +188,7 @@ fn a_full_link_refuses_and_has_room_again_when_the_peer_reads() {
 
 #[test]
 fn a_broken_link_is_told_on_both_sides_and_made_again() {
-    let mut nodes = Nodes::new(2, false);
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
     let now = Instant::now();
     // Broken by the one that does not make it.
@@ -208,7 +209,7 @@ fn a_broken_link_is_told_on_both_sides_and_made_again() {
 
 #[test]
 fn a_peer_that_is_not_there_is_called_until_it_is() {
-    let mut nodes = Nodes::new(1, false);
+    let mut nodes = Nodes::new(1, WireProtection::Plain);
     let held = BlockingStream::connect(nodes.nodes[0].local_address().unwrap()).unwrap();
     // An address of which we know that nobody listens there: the end of a connection.
     let nobody = held.local_addr().unwrap();
@@ -223,17 +224,17 @@ fn a_peer_that_is_not_there_is_called_until_it_is() {
             .unwrap()
             .contains("refused")
     );
-    let other = nodes.start(hello(1, 1, false));
+    let other = nodes.start(hello(1, 1, WireProtection::Plain));
     nodes.linked(0, other);
     assert_eq!(nodes.nodes[0].trouble(NodeId(1)), None);
 }
 
 #[test]
 fn a_node_that_starts_anew_takes_the_place_of_its_earlier_process() {
-    let mut nodes = Nodes::new(2, false);
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
     // The called one cannot tell that the caller is gone: its connection still stands.
-    let again = nodes.start(hello(0, 2, false));
+    let again = nodes.start(hello(0, 2, WireProtection::Plain));
     nodes.introduce(again, 1);
     nodes.until("the newer", |nodes| nodes.nodes[again].is_open(NodeId(1)));
     nodes.until("told", |nodes| nodes.downs(1) == 1);
@@ -255,7 +256,7 @@ fn a_node_that_starts_anew_takes_the_place_of_its_earlier_process() {
 
 #[test]
 fn strangers_and_liars_are_refused() {
-    let mut nodes = Nodes::new(2, false);
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
     let refused = |nodes: &mut Nodes, at: usize, reason: &str| {
         nodes.introduce(at, 1);
         nodes.until(reason, |nodes| {
@@ -266,18 +267,18 @@ fn strangers_and_liars_are_refused() {
         assert_eq!(nodes.nodes[1].peers.len(), 0);
     };
     let key = std::mem::replace(&mut nodes.key, ClusterKey::generate().unwrap());
-    let stranger = nodes.start(hello(0, 1, false));
+    let stranger = nodes.start(hello(0, 1, WireProtection::Plain));
     refused(&mut nodes, stranger, "closed");
     nodes.key = key;
     let pond = Hello {
         cluster: "pond".to_owned(),
-        ..hello(0, 1, false)
+        ..hello(0, 1, WireProtection::Plain)
     };
     let other_cluster = nodes.start(pond);
     refused(&mut nodes, other_cluster, "the peer is of cluster \"well\"");
     let lane = Hello {
         lane: 1,
-        ..hello(0, 1, false)
+        ..hello(0, 1, WireProtection::Plain)
     };
     let other_lane = nodes.start(lane);
     refused(&mut nodes, other_lane, "lane");
@@ -286,7 +287,7 @@ fn strangers_and_liars_are_refused() {
 #[test]
 fn bytes_that_are_no_handshake_close_the_connection_without_an_answer() {
     use std::io::{Read, Write};
-    let mut nodes = Nodes::new(1, false);
+    let mut nodes = Nodes::new(1, WireProtection::Plain);
     let address = nodes.nodes[0].local_address().unwrap();
     let mut stream = BlockingStream::connect(address).unwrap();
     stream.write_all(&[7; 200]).unwrap();
@@ -299,27 +300,51 @@ fn bytes_that_are_no_handshake_close_the_connection_without_an_answer() {
 }
 
 #[test]
-fn more_strangers_than_are_taken_are_let_go_and_silent_ones_in_time() {
-    let mut nodes = Nodes::new(1, false);
+fn strangers_push_each_other_out_and_never_keep_out_a_node() {
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
+    let address = nodes.nodes[1].local_address().unwrap();
+    let mut flood: Vec<BlockingStream> = Vec::new();
+    for count in [200, 1000] {
+        for _ in 0..count {
+            flood.push(BlockingStream::connect(address).unwrap());
+            // Takes them in, as others keep coming.
+            nodes.turn();
+        }
+        // The node that calls is linked, and again after its link broke.
+        nodes.linked(0, 1);
+        let (node, now) = (nodes.nodes[0].hello.node, Instant::now());
+        let mut events = Vec::new();
+        nodes.nodes[1].reset(node, now, &mut events);
+        nodes.linked(0, 1);
+        let counts = nodes.nodes[1].strangers();
+        assert!(
+            counts.waiting <= STRANGERS.places_of_source as u64,
+            "{counts:?}"
+        );
+        assert!(counts.displaced > 0, "{counts:?}");
+        flood.clear();
+    }
+    assert_eq!(nodes.nodes[1].strangers().wrong_key, 0);
+}
+
+#[test]
+fn strangers_that_stay_silent_are_late() {
+    let mut nodes = Nodes::new(1, WireProtection::Plain);
     let address = nodes.nodes[0].local_address().unwrap();
-    let strangers: Vec<_> = (0..STRANGERS_MAX + 8)
+    let silent: Vec<_> = (0..3)
         .map(|_| BlockingStream::connect(address).unwrap())
         .collect();
-    nodes.until("all", |nodes| {
-        nodes.nodes[0].connections.len() == STRANGERS_MAX
-    });
-    nodes.turn();
-    assert_eq!(nodes.nodes[0].connections.len(), STRANGERS_MAX);
+    nodes.until("strangers", |nodes| nodes.nodes[0].connections.len() == 3);
     let later = Instant::now() + OPEN_LIMIT;
     let (links, events) = (&mut nodes.nodes[0], &mut nodes.events[0]);
     links.tick(later, events);
-    assert_eq!(links.connections.len(), 0);
-    drop(strangers);
+    assert_eq!((links.connections.len(), links.strangers().late), (0, 3));
+    drop(silent);
 }
 
 #[test]
 fn a_frame_that_is_none_ends_the_link() {
-    let mut nodes = Nodes::new(2, false);
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
     let token = nodes.nodes[0].peers[&NodeId(1)].connection.unwrap();
     let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
@@ -333,12 +358,23 @@ fn a_frame_that_is_none_ends_the_link() {
 }
 
 #[test]
-fn a_sealed_record_that_was_changed_ends_the_link() {
-    let mut nodes = Nodes::new(2, true);
-    nodes.linked(0, 1);
-    let token = nodes.nodes[0].peers[&NodeId(1)].connection.unwrap();
-    let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
-    std::io::Write::write_all(link.stream_mut(), &[4, 0, 1, 2, 3, 4]).unwrap();
-    nodes.until("down", |nodes| nodes.downs(1) == 1);
-    assert!(nodes.frames(1).is_empty());
+fn a_record_that_was_made_up_or_changed_ends_the_link() {
+    for protection in [WireProtection::Authenticated, WireProtection::Encrypted] {
+        let mut nodes = Nodes::new(2, protection);
+        nodes.linked(0, 1);
+        let token = nodes.nodes[0].peers[&NodeId(1)].connection.unwrap();
+        let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
+        // A frame as it would go without protection, as a record.
+        let mut forged = vec![17 + 5, 0];
+        forged.extend_from_slice(&frame::header(kind::GROUP, 1));
+        forged.extend_from_slice(&[7; 1 + 16]);
+        std::io::Write::write_all(link.stream_mut(), &forged).unwrap();
+        nodes.until("down", |nodes| nodes.downs(1) == 1);
+        assert!(nodes.frames(1).is_empty());
+        let error = nodes.events[1].iter().find_map(|event| match event {
+            LinkEvent::Down { error, .. } => Some(error.to_string()),
+            _ => None,
+        });
+        assert!(error.unwrap().contains("changed, repeated or forged"));
+    }
 }

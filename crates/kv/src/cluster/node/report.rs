@@ -1,5 +1,8 @@
 //! What a node says of itself and its peers to who asks: JSON in a frame.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::BytesMut;
 use serde::{Deserialize, Serialize};
 
 use super::super::NodeId;
@@ -10,6 +13,7 @@ use crate::group::member::Member;
 use crate::group::message::UNIT_BYTES;
 use crate::group::process::Process;
 use crate::group::view::{Parity, Partition, Place, View};
+use crate::group::wire::{decode_view, encode_view};
 
 /// How a node is.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
@@ -36,6 +40,9 @@ pub struct NodeReport {
     /// Views that it had agreed on lately, oldest first.
     #[serde(default)]
     pub agreed: Vec<AgreedReport>,
+    /// The seed of etcd's content that its groups' views are up to; 0: it was never seeded again.
+    #[serde(default)]
+    pub seed: u64,
 }
 
 /// A group as one of its nodes knows it.
@@ -45,6 +52,9 @@ pub struct GroupReport {
     pub group: usize,
     /// The number of its view.
     pub view: u32,
+    /// The view as it is in etcd, in base64: for an operator, should etcd lose it.
+    #[serde(default)]
+    pub encoded: String,
     /// Who has each partition, and how it stands.
     pub data: Vec<PlaceReport>,
     /// Who has each parity.
@@ -107,6 +117,13 @@ pub struct PartitionReport {
 }
 
 impl GroupReport {
+    /// The view that it is in.
+    #[must_use]
+    pub fn whole_view(&self) -> Option<View> {
+        let bytes = BASE64.decode(&self.encoded).ok()?;
+        decode_view(bytes.into()).ok()
+    }
+
     pub(in super::super) fn of(group: usize, view: &View, member: &Member, clock: Clock) -> Self {
         let place = |process: Option<Process>, state: &str| PlaceReport {
             node: process.map(|process| NodeId(process.node)),
@@ -160,6 +177,11 @@ impl GroupReport {
             heir,
             group,
             view: view.number,
+            encoded: {
+                let mut bytes = BytesMut::new();
+                encode_view(view, &mut bytes);
+                BASE64.encode(&bytes)
+            },
             data: data.collect(),
             parity: parity.collect(),
             owned: owned.collect(),

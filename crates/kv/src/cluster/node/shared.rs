@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use super::super::config::{NodeState, Registration};
 use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
+use super::super::standing::Standing;
+use super::super::steward::Wish;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
 use super::times::AgreedReport;
 use crate::group::progress::Leave;
@@ -23,13 +25,6 @@ use crate::group::view::View;
 const CHANGES_MAX: usize = 64;
 /// Views that it tells.
 const AGREED_MAX: usize = 256;
-
-/// A view that a lane wishes for.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Wish {
-    pub(in super::super) group: usize,
-    pub(in super::super) view: View,
-}
 
 /// Who owns what, and where clients find them.
 #[derive(Default)]
@@ -72,6 +67,12 @@ pub(in super::super) struct Shared {
     ends_soon: AtomicBool,
     parting: Mutex<Vec<Parting>>,
     started: Instant,
+    /// Until when the node's registration stands.
+    pub(in super::super) standing: Arc<Standing>,
+    /// By lane: the milliseconds after the start at which it last turned.
+    turned_ms: Vec<AtomicU64>,
+    /// By lane: for what content of etcd its groups' reports are.
+    seeds: Vec<AtomicU64>,
 }
 
 impl Shared {
@@ -96,6 +97,9 @@ impl Shared {
             groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
             parting: Mutex::new(vec![Parting::Begun; bells.len()]),
             ends_soon: AtomicBool::default(),
+            standing: Arc::default(),
+            turned_ms: bells.iter().map(|_| AtomicU64::default()).collect(),
+            seeds: bells.iter().map(|_| AtomicU64::default()).collect(),
             bells,
             wishes: Mutex::default(),
             steward: OnceLock::new(),
@@ -223,8 +227,37 @@ impl Shared {
         all.iter().copied().min().unwrap_or(Parting::Done)
     }
 
-    pub(in super::super) fn homes(&self, group: usize) -> Vec<u32> {
-        self.homes[group].clone()
+    pub(in super::super) fn homes(&self, group: usize) -> &[u32] {
+        &self.homes[group]
+    }
+
+    /// A lane goes on.
+    pub(in super::super) fn note_turn(&self, lane: usize) {
+        self.turned_ms[lane].store(millis(self.started.elapsed()), Ordering::Relaxed);
+    }
+
+    /// The longest time for which one of the lanes has not turned.
+    pub(super) fn stillness(&self) -> Duration {
+        let now = millis(self.started.elapsed());
+        let turns = self.turned_ms.iter();
+        let still = turns.map(|at| now.saturating_sub(at.load(Ordering::Relaxed)));
+        Duration::from_millis(still.max().unwrap_or(0))
+    }
+
+    /// A lane has taken up all that was agreed on before etcd was seeded, and reported its groups since.
+    pub(in super::super) fn set_seed(&self, lane: usize, seed: u64) {
+        self.seeds[lane].store(seed, Ordering::SeqCst);
+    }
+
+    /// The seed that all lanes know of; 0: none, or not the same.
+    fn seed(&self) -> u64 {
+        let mut seeds = self.seeds.iter().map(|seed| seed.load(Ordering::SeqCst));
+        let first = seeds.next().unwrap_or(0);
+        if seeds.all(|seed| seed == first) {
+            first
+        } else {
+            0
+        }
     }
 
     pub(in super::super) fn set_groups(&self, lane: usize, reports: Vec<GroupReport>) {
@@ -270,6 +303,7 @@ impl Shared {
             changes: locked(&self.changes).iter().cloned().collect(),
             groups: self.groups(),
             agreed: locked(&self.agreed).iter().copied().collect(),
+            seed: self.seed(),
         }
     }
 

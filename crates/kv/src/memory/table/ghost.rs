@@ -39,7 +39,7 @@ impl Ghost {
     }
 }
 
-/// Bits that neither the segment (the highest) nor the partition (the upper ones of the lower half) depends on.
+/// Bits that the segment, which is chosen by the highest, does not depend on.
 fn locate(hash: u64) -> (usize, u16) {
     let fingerprint = (hash & 0xffff) as u16;
     let bucket = (hash >> 32) as usize % BUCKET_COUNT;

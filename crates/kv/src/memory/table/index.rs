@@ -5,8 +5,8 @@
 //! than a segment, whatever the table holds. Only the directory is ever doubled as a whole, 4 bytes for
 //! each segment. Segments cover ranges of hashes in ascending order, which a walk relies on.
 //!
-//! Where many keys have the same top bits (somebody chose them), the directory does not grow for them:
-//! their segment does.
+//! Where many keys have the same top bits (somebody knows the hash and chose them), the directory does not
+//! grow for them: their segment does, as far as the owner [lets](super::Table::is_crowded) it.
 //! Knows slots and hashes, not keys: the caller compares, and hashes again where a segment moves.
 
 use std::hint::black_box;
@@ -130,6 +130,11 @@ impl Index {
             self.join(hash, hashes);
         }
         Some(slot)
+    }
+
+    /// Slots of the segment that holds `hash`.
+    pub(super) fn segment_len(&self, hash: u64) -> usize {
+        self.segments[self.segment_of(hash)].slots.len()
     }
 
     /// The slots of the segment that holds `hash`, and the first hash beyond it.
@@ -311,8 +316,8 @@ fn table(slots: &[(u64, Slot)]) -> HashTable<Slot> {
     table
 }
 
-/// The hash within a segment. The segment's hashes share their highest bits, the partition's those of the
-/// lower half: a product's low bits depend on the lowest alone, and its high ones on all.
+/// The hash within a segment, whose hashes share their highest bits: a product's low bits depend on the
+/// lowest alone, and its high ones on all.
 fn spread(hash: u64) -> u64 {
     hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

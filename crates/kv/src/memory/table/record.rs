@@ -14,6 +14,7 @@ use super::{
     slabs::{Slabs, Slot},
 };
 use crate::memory::allocator::ALIGN_BYTES;
+use crate::memory::key_hash::KeyHasher;
 
 /// Bytes before the key.
 pub(super) const HEAD_BYTES: usize = 40;
@@ -42,12 +43,12 @@ pub(super) type Records = Slabs<HEAD_BYTES>;
 /// Hashes of the keys in slots.
 pub(super) struct Hashes<'a> {
     pub(super) records: &'a Records,
-    pub(super) hash_of: fn(&[u8]) -> u64,
+    pub(super) hasher: KeyHasher,
 }
 
 impl Hashes<'_> {
     pub(super) fn hash(&self, slot: Slot) -> u64 {
-        (self.hash_of)(self.records.key(slot))
+        self.hasher.hash(self.records.key(slot))
     }
 
     /// Some byte next to the key.

@@ -192,15 +192,36 @@ fn what_follows_a_refused_value_is_read_again_or_passed_over() {
 #[test]
 fn a_line_without_end_closes_unless_it_is_a_get() {
     let close = Step::Close(CloseReason::LineTooLong);
-    assert_eq!(only(&[b'x'; 16_385]), close);
-    assert!(matches!(only(&[b'x'; 16_384]), Step::More { .. }));
-    let mut ended = vec![b'x'; 16_385];
+    assert_eq!(only(&[b'x'; 2049]), close);
+    assert!(matches!(only(&[b'x'; 2048]), Step::More { .. }));
+    let mut ended = vec![b'x'; 2049];
     ended.push(b'\n');
     assert_eq!(only(&ended), close);
     let get = [b"get ".to_vec(), vec![b'x'; 1_000_000]].concat();
     assert!(matches!(only(&get), Step::More { .. }));
     let get = [b"get ".to_vec(), vec![b'x'; 1 << 20]].concat();
     assert_eq!(only(&get), close);
+}
+
+#[test]
+fn what_looks_like_http_closes() {
+    let close = Step::Close(CloseReason::Http);
+    for line in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"POST /a HTTP/1.0\r\nset k 0 0 1\r\n",
+        b"PRI * HTTP/2.0\r\n",
+    ] {
+        assert_eq!(only(line), close);
+    }
+    for line in [
+        &b"GET / HTTP\r\n"[..],
+        b"GET HTTP/1.1 /\r\n",
+        b"delete a b c d HTTP/1.1\r\n",
+    ] {
+        assert!(matches!(only(line), Step::Refused { .. }));
+    }
+    // These are keys.
+    assert!(matches!(only(b"get / HTTP/1.1\r\n"), Step::Request { .. }));
 }
 
 #[test]

@@ -249,12 +249,15 @@ impl Play<'_> {
         let deadline = Instant::now() + RECOVERED_LIMIT;
         let grace = Instant::now() + TOLD_LIMIT;
         loop {
-            let Some(mut all) = running.takeovers()? else {
+            let Some(told) = running.told()? else {
                 return Ok(vec![Vec::new(); killed_us.len()]);
             };
+            let mut all = told.takeovers;
             let first = killed_us.first().copied().unwrap_or(u64::MAX);
             all.retain(|one| one.began_unix_us.is_none_or(|at| at >= first));
-            let is_told = !all.is_empty() || Instant::now() >= grace;
+            // What is lost for good gets no owner.
+            let is_lost = self.variant.redundancy.losses_max() < killed_us.len();
+            let is_told = told.all_owned || is_lost && Instant::now() >= grace;
             if is_told && all.iter().all(Takeover::is_over) {
                 let until = killed_us.iter().skip(1).copied().chain([u64::MAX]);
                 let spans = killed_us.iter().zip(until);
@@ -277,7 +280,7 @@ impl Play<'_> {
 
 /// How long recoveries may take after the load; arbitrary.
 const RECOVERED_LIMIT: Duration = Duration::from_secs(120);
-/// By when nodes have told of a recovery, if there is one: reports are made several times a second.
+/// By when nodes have told of recoveries where some partitions will not be recovered.
 const TOLD_LIMIT: Duration = Duration::from_secs(3);
 /// Looking takes time of the processors that recover, so not often.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);

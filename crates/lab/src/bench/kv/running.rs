@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::load::Target;
 use super::server::{Server, Start, announced};
-use super::told::{self, Takeover};
+use super::told::{self, Told};
 use crate::swapping::confined::{Killed, detach};
 use crate::swapping::is_installed;
 use tempfile::TempDir;
@@ -128,14 +128,14 @@ impl Running {
     ///
     /// # Errors
     /// They are asked, and what comes is no answer.
-    pub(super) fn takeovers(&self) -> Result<Option<Vec<Takeover>>> {
+    pub(super) fn told(&self) -> Result<Option<Told>> {
         let Some((program, arguments)) = self.status.split_first() else {
             return Ok(None);
         };
         let asked = Command::new(program).args(arguments).output();
         let asked = asked.with_context(|| format!("run {program}"))?;
         // Its code says whether all is well, which it is not.
-        told::takeovers(&asked.stdout).map(Some)
+        told::told(&asked.stdout).map(Some)
     }
 
     pub(super) fn node_count(&self) -> usize {

@@ -29,9 +29,29 @@ pub(super) struct Takeover {
     pub(super) rebuilt_bytes: u64,
 }
 
+/// All that nodes tell at one time.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// Oldest first.
+    pub(super) takeovers: Vec<Takeover>,
+    /// Whether each partition has an owner that answers: none is still a dead node's.
+    pub(super) all_owned: bool,
+}
+
 #[derive(Deserialize)]
 struct Status {
     nodes: Vec<Node>,
+    by_group: Vec<Places>,
+}
+
+#[derive(Deserialize)]
+struct Places {
+    data: Vec<Place>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    answers: bool,
 }
 
 #[derive(Deserialize)]
@@ -61,11 +81,11 @@ struct Agreed {
     at_unix_us: u64,
 }
 
-/// What all nodes that answer tell, oldest first.
+/// What all nodes that answer tell.
 ///
 /// # Errors
 /// It is no status.
-pub(super) fn takeovers(status: &[u8]) -> Result<Vec<Takeover>> {
+pub(super) fn told(status: &[u8]) -> Result<Told> {
     let status: Status = serde_json::from_slice(status).context("understand a status")?;
     let named = status.nodes.into_iter();
     let reports: Vec<(String, Report)> = named
@@ -88,7 +108,11 @@ pub(super) fn takeovers(status: &[u8]) -> Result<Vec<Takeover>> {
         }
     }
     all.sort_by_key(|takeover| takeover.began_unix_us);
-    Ok(all)
+    let mut places = status.by_group.iter().flat_map(|group| &group.data);
+    Ok(Told {
+        takeovers: all,
+        all_owned: places.all(|place| place.answers),
+    })
 }
 
 /// Now, as nodes tell it.
@@ -279,11 +303,12 @@ mod tests {
                  "ended_unix_us": 2042000, "rebuilt_bytes": 500000000}]}],
             "agreed": [{"group": 0, "view": 1, "at_unix_us": 5},
                        {"group": 0, "view": 2, "at_unix_us": 1039000},
-                       {"group": 4, "view": 2, "at_unix_us": 1038000}]}}]}"#;
+                       {"group": 4, "view": 2, "at_unix_us": 1038000}]}}],
+        "by_group": [{"data": [{"answers": true}, {"answers": true}]}]}"#;
 
     #[test]
     fn what_several_nodes_tell_is_put_together() {
-        let all = takeovers(STATUS.as_bytes()).unwrap();
+        let all = told(STATUS.as_bytes()).unwrap().takeovers;
         let who: Vec<_> = all
             .iter()
             .map(|one| (one.node.as_str(), one.group, one.is_over()))
@@ -299,12 +324,19 @@ mod tests {
         assert_eq!(summary.rebuilt_ms, Some(1042.0));
         assert_eq!(summary.node_rate, Some(750.0), "1000 and 500");
         assert_eq!(summary.rate, Some(1000.0));
-        assert!(takeovers(b"{}").is_err());
+        assert!(told(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_partition_of_a_node_that_does_not_answer_is_not_owned() {
+        assert!(told(STATUS.as_bytes()).unwrap().all_owned);
+        let status = STATUS.replace(r#"{"answers": true}]"#, r#"{"answers": false}]"#);
+        assert!(!told(status.as_bytes()).unwrap().all_owned);
     }
 
     #[test]
     fn what_is_not_over_has_no_end() {
-        let all = takeovers(STATUS.as_bytes()).unwrap();
+        let all = told(STATUS.as_bytes()).unwrap().takeovers;
         let summary = Summary::of(&all[..1], 1_000_000);
         assert_eq!((summary.blocked_ms, summary.rate), (None, None));
     }

@@ -19,6 +19,7 @@ use crate::bench::apps::mix::Mix;
 use crate::cluster::LocalCluster;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
+use crate::swapping::oom::OomKills;
 use crate::swapping::our_swap::OurSwap;
 use crate::swapping::random::Random;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
@@ -67,13 +68,15 @@ pub(super) fn run(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Ve
         for victim in [Victim::Nobody, Victim::Random, Victim::Busiest] {
             let mut pairs = Vec::new();
             for round in 0..options.rounds {
-                let (before, after) = Scene {
+                let scene = Scene {
                     options,
                     interrupt,
                     group: &group,
                     limit: peak / 4 * 3,
-                }
-                .play(scheme, victim, &mut load, &mut random)?;
+                };
+                let kills = OomKills::of(&group);
+                let played = scene.play(scheme, victim, &mut load, &mut random);
+                let (before, after) = kills.explain(played)?;
                 eprintln!(
                     "{scheme}, {}, round {round}: {before:.0} ops/s before, {after:.0} in the 10 s \
                      after",

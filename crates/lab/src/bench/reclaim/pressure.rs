@@ -23,6 +23,7 @@ use crate::bench::apps::mix::Mix;
 use crate::cluster::LocalCluster;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::memcached::Memcached;
+use crate::swapping::oom::OomKills;
 use crate::swapping::our_swap::OurSwap;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 
@@ -62,7 +63,8 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
         let pressed = SETTLE + BEFORE;
         let end = pressed + AFTER;
         let mut evictions = [0, 0];
-        let stretch = load.run(end, |run| {
+        let kills = OomKills::of(&group);
+        let stretch = kills.explain(load.run(end, |run| {
             interrupt.sleep(pressed)?;
             evictions[0] = dropped(&swap)?;
             for second in 1..=AFTER.as_secs() as u32 {
@@ -74,7 +76,7 @@ fn taken_from(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
                 }
             }
             Ok(())
-        })?;
+        }))?;
         evictions[1] = dropped(&swap)?;
         limited.lift()?;
         swap.off()?;

@@ -5,16 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, VolumeConfig, VolumeError};
+use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, Unfinished, VolumeConfig, VolumeError};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
 use super::super::estate::Estate;
-use super::super::model::{Cause, Model, SECTOR_BYTES};
+use super::super::model::{Model, SECTOR_BYTES};
 use super::{Client, Kind, Trouble, to_index};
 
 /// Pause before a volume is opened again that could not be.
 const REOPEN: Duration = Duration::from_millis(500);
+
+/// A write that the last owner did not end.
+pub(super) struct Redo {
+    write: Unfinished,
+    /// Once it is under way.
+    request: Option<u16>,
+}
+
+impl Redo {
+    fn of(write: Unfinished) -> Self {
+        Self {
+            write,
+            request: None,
+        }
+    }
+}
 
 impl Client {
     /// A volume that holds nothing.
@@ -84,6 +100,7 @@ impl Client {
         match volume.volume().set_resilience(resilience) {
             Ok(()) => {
                 self.plan.resilience = resilience;
+                self.has_recut = true;
                 true
             }
             Err(VolumeError::Cut { .. }) => false,
@@ -94,10 +111,6 @@ impl Client {
     /// Its process ends without a word.
     pub fn crash(&mut self, step: u64) {
         for lane in self.workers.drain(..) {
-            // Acknowledged, and not everywhere yet: what is left of them is an error, not other bytes.
-            for page in lane.worker.landing_pages() {
-                self.model.risk(to_index(page), Cause::Unfinished, step);
-            }
             lane.worker.abandon();
         }
         self.model.end_all(step);
@@ -105,9 +118,11 @@ impl Client {
         self.errors_before = (wrong, healed);
         self.moved_before = self.pages_moved();
         self.mending.clear();
+        self.redoing.clear();
         self.missing.clear();
         self.missing_epoch = 0;
         self.few_epoch = 0;
+        self.forget_losses();
         self.volume = None;
         self.epoch = 0;
         self.seats.clear();
@@ -138,7 +153,9 @@ impl Client {
         match volume.is_open() {
             Ok(true) => {
                 self.is_opening = false;
-                self.mending = volume.doubtful_pages();
+                let unfinished = volume.unfinished().into_iter();
+                self.redoing = unfinished.map(Redo::of).collect();
+                self.look_for_doubtful();
                 true
             }
             Ok(false) => false,
@@ -164,9 +181,10 @@ impl Client {
         }
         self.missing_epoch = epoch;
         let seats = self.seats();
+        // One that every write reaches may be named by a journal that was not to be written.
         let live: BTreeSet<(usize, usize)> = seats
             .iter()
-            .filter(|seat| seat.is_live)
+            .filter(|seat| seat.is_reached)
             .map(|seat| (seat.extent, seat.split))
             .collect();
         let Some(volume) = &self.volume else { return };
@@ -207,6 +225,38 @@ impl Client {
             "{}: a write of extent {extent} is acknowledged without split {split}, which the journal names",
             self.name
         ))
+    }
+
+    /// Goes on with the last of the writes to be redone. Where no stripe lost more than it survives, it can be.
+    pub(super) fn redo(&mut self, trouble: &mut Vec<Trouble>) {
+        let (Some(redo), Some(lane)) = (self.redoing.last_mut(), self.workers.first_mut()) else {
+            return;
+        };
+        let Redo { write, request } = *redo;
+        let Some(request) = request else {
+            redo.request = Some(lane.worker.submit_redo(write));
+            return;
+        };
+        let Some(result) = lane.worker.redone(request, write) else {
+            return;
+        };
+        self.redoing.pop();
+        if let Err(error) = result {
+            self.model.leave_unfinished(to_index(write.page()));
+            let what = format!("{} redoes page {}: {error}", self.name, write.page());
+            trouble.push(Trouble::Failed(error, what));
+        }
+        self.look_for_doubtful();
+    }
+
+    /// Once all is redone that can be: what is left is to be mended, and may be an error.
+    fn look_for_doubtful(&mut self) {
+        if let (Some(volume), true) = (&self.volume, self.redoing.is_empty()) {
+            self.mending = volume.doubtful_pages();
+            for &page in &self.mending {
+                self.model.leave_unfinished(to_index(page));
+            }
+        }
     }
 
     /// Goes on with the last page of those to be mended.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::SealKey;
+use crate::marks::MarksFiles;
 
 const PAGES: u64 = 1 << 15;
 
@@ -14,23 +15,45 @@ struct Owner {
     tags: Tags,
 }
 
-fn owner(files: &(File, File), protection: &Protection) -> Result<Owner, TagsError> {
-    let marks = match Marks::take_over(&files.0, 3, PAGES) {
+struct Files {
+    pages: File,
+    images: File,
+    tags: File,
+}
+
+impl Files {
+    fn marks(&self) -> MarksFiles<'_> {
+        MarksFiles {
+            pages: &self.pages,
+            images: &self.images,
+        }
+    }
+}
+
+fn owner(files: &Files, protection: &Protection) -> Result<Owner, TagsError> {
+    let marks = match Marks::take_over(files.marks(), 3, PAGES) {
         Ok(marks) => marks,
-        Err(_) => Marks::create(&files.0, 3, PAGES)?,
+        Err(_) => Marks::create(files.marks(), 3, PAGES)?,
     };
-    let tags = Tags::in_file(&files.1, protection, 3, PAGES, &marks)?;
+    marks.reserve_slots(0..16)?;
+    let tags = Tags::in_file(&files.tags, protection, 3, PAGES, &marks)?;
     let tags = tags.expect("protected");
     Ok(Owner { marks, tags })
 }
 
-fn files() -> (File, File) {
-    (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap())
+fn files() -> Files {
+    let [pages, images, tags] = [(); 3].map(|()| tempfile::tempfile().unwrap());
+    Files {
+        pages,
+        images,
+        tags,
+    }
 }
 
 fn write(owner: &Owner, slot: usize, page: u64, tag: Tag) {
     owner.tags.stage(slot, page, &tag);
-    owner.marks.begin_write(slot, page);
+    let bytes = [7; crate::PAGE_BYTES];
+    owner.marks.begin_write(slot, page, &bytes);
 }
 
 fn end(owner: &Owner, slot: usize, page: u64, tag: Tag) {
@@ -47,6 +70,8 @@ fn the_next_owner_knows_the_old_tag_and_the_new() {
     write(&first, 1, 5, [51, 0, 0]);
     write(&first, 2, 6, [60, 0, 0]);
     drop(first);
+    // What they were to be is not known.
+    files.images.set_len(0).unwrap();
     let second = owner(&files, &Protection::Checksum).unwrap();
     assert_eq!(second.marks.soundness(5), Soundness::Doubtful);
     assert_eq!(second.tags.load(5), [50, 0, 0]);
@@ -60,6 +85,28 @@ fn the_next_owner_knows_the_old_tag_and_the_new() {
     end(&third, 0, 5, [52, 0, 0]);
     assert_eq!(third.tags.pending(5).count(), 0);
     assert_eq!(third.tags.load(5), [52, 0, 0]);
+}
+
+#[test]
+fn a_write_that_is_to_be_redone_keeps_its_tag_until_it_is() {
+    let files = files();
+    let first = owner(&files, &sealed(1)).unwrap();
+    write(&first, 0, 5, [50, 0, 1]);
+    end(&first, 0, 5, [50, 0, 1]);
+    write(&first, 1, 5, [51, 0, 1]);
+    drop(first);
+    // Neither does it get lost with an owner that ends before.
+    for _ in 0..2 {
+        let next = owner(&files, &sealed(1)).unwrap();
+        assert!(next.marks.is_unfinished(1) && !next.marks.is_unfinished(0));
+        assert_eq!(next.tags.staged(1, 5), Some([51, 0, 1]));
+        assert_eq!(next.tags.staged(1, 6), None);
+        assert_eq!(next.tags.pending(5).count(), 0);
+    }
+    let last = owner(&files, &sealed(1)).unwrap();
+    end(&last, 1, 5, [51, 0, 1]);
+    assert_eq!(last.tags.staged(1, 5), None);
+    assert_eq!(last.tags.load(5), [51, 0, 1]);
 }
 
 #[test]
@@ -91,8 +138,8 @@ fn what_was_made_otherwise_is_refused_and_stays_as_it_was() {
     assert!(matches!(refused(sealed(2)), Some(TagsError::Key)));
     let other = refused(Protection::Checksum);
     assert!(matches!(other, Some(TagsError::Other { .. })));
-    let marks = Marks::take_over(&files.0, 3, PAGES).unwrap();
-    let none = Tags::in_file(&files.1, &Protection::None, 3, PAGES, &marks);
+    let marks = Marks::take_over(files.marks(), 3, PAGES).unwrap();
+    let none = Tags::in_file(&files.tags, &Protection::None, 3, PAGES, &marks);
     assert!(matches!(none, Err(TagsError::Other { .. })));
     let again = owner(&files, &sealed(1)).unwrap();
     assert_eq!(again.tags.load(5), [1, 2, 3]);
@@ -107,7 +154,7 @@ fn checksums_stay_what_they_were_and_a_later_version_is_refused() {
     write(&first, 0, 5, [1, 0, 0]);
     end(&first, 0, 5, [1, 0, 0]);
     drop(first);
-    let map = Arc::new(MmapRaw::map_raw(&files.1).unwrap());
+    let map = Arc::new(MmapRaw::map_raw(&files.tags).unwrap());
     let magic = |bytes: &[u8; 8]| {
         let header = Words::new(&map, 0, HEADER_WORDS);
         header.as_slice()[0].store(u64::from_le_bytes(*bytes), Ordering::Release);
@@ -128,15 +175,16 @@ fn checksums_stay_what_they_were_and_a_later_version_is_refused() {
 #[test]
 fn pages_of_an_unprotected_volume_have_no_tags_to_take_over() {
     let files = files();
-    let marks = Marks::create(&files.0, 3, PAGES).unwrap();
+    let marks = Marks::create(files.marks(), 3, PAGES).unwrap();
     assert!(
-        Tags::in_file(&files.1, &Protection::None, 3, PAGES, &marks)
+        Tags::in_file(&files.tags, &Protection::None, 3, PAGES, &marks)
             .unwrap()
             .is_none()
     );
-    marks.begin_write(0, 7);
+    marks.reserve_slots(0..16).unwrap();
+    marks.begin_write(0, 7, &[7; crate::PAGE_BYTES]);
     marks.end_write(0, 7);
-    let refused = Tags::in_file(&files.1, &Protection::Checksum, 3, PAGES, &marks);
+    let refused = Tags::in_file(&files.tags, &Protection::Checksum, 3, PAGES, &marks);
     assert!(matches!(refused, Err(TagsError::Other { .. })));
 }
 
@@ -147,4 +195,101 @@ fn a_tag_takes_less_than_a_hundredth_of_its_page() {
         assert_eq!(tags.bytes_per_page(), bytes);
         assert!(bytes * 100 < crate::PAGE_BYTES);
     }
+}
+
+/// A page that this owner has sealed, and what it was.
+fn seal(owner: &Owner, page: u64, byte: u8) {
+    let sealer = owner.tags.sealer.as_ref().unwrap();
+    let mut sealed = [0; crate::PAGE_BYTES];
+    let plain = [byte; crate::PAGE_BYTES];
+    let tag = sealer.seal(page, sealer.take_numbers(), &plain, &mut sealed);
+    write(owner, 0, page, tag);
+    end(owner, 0, page, tag);
+}
+
+/// Whether the page's seal is of an owner whose key is known.
+fn opens(owner: &Owner, page: u64, byte: u8) -> bool {
+    let sealer = owner.tags.sealer.as_ref().unwrap();
+    let tag = owner.tags.load(page);
+    // Encrypting is its own inverse in this mode: the bytes are found by their number.
+    let salt = owner.tags.owners.all().nth(owner_of(&tag)).flatten();
+    let Some(salt) = salt else { return false };
+    let Protection::Sealed(key) = sealed(1) else {
+        unreachable!("it is sealed")
+    };
+    let again = Sealer::new(&key, 3, [], (owner_of(&tag), salt)).unwrap();
+    let number = tag[0] & ((1 << 48) - 1);
+    let mut bytes = [0; crate::PAGE_BYTES];
+    let resealed = again.seal(page, number, &[byte; crate::PAGE_BYTES], &mut bytes);
+    let mut plain = [0; crate::PAGE_BYTES];
+    resealed == tag && sealer.open(page, &tag, &bytes, &mut plain) && plain == [byte; 4096]
+}
+
+#[test]
+fn an_owner_that_never_came_in_takes_no_place() {
+    let files = files();
+    let first = owner(&files, &sealed(1)).unwrap();
+    first.tags.enter_owner();
+    seal(&first, 5, 50);
+    drop(first);
+    // It could not reach its hosts, again and again.
+    for _ in 0..10 {
+        drop(owner(&files, &sealed(1)).unwrap());
+    }
+    let next = owner(&files, &sealed(1)).unwrap();
+    assert_eq!(next.tags.owners.places(), 1);
+    assert!(opens(&next, 5, 50));
+}
+
+#[test]
+fn a_volume_is_opened_more_often_than_it_has_places_for_owners() {
+    let files = files();
+    let marks = Marks::create(files.marks(), 3, PAGES).unwrap();
+    let mut written = Vec::new();
+    for number in 0..5000_u64 {
+        let tags = Tags::in_file(&files.tags, &sealed(1), 3, PAGES, &marks).unwrap();
+        let tags = tags.expect("sealed");
+        tags.enter_owner();
+        // Some write a page that stays, the others one that the next writes anew.
+        let (page, byte) = (number.is_multiple_of(500), number as u8);
+        let page = if page { 1 + number / 500 } else { 0 };
+        let marks = Marks::take_over(files.marks(), 3, PAGES).unwrap();
+        let owner = Owner { marks, tags };
+        seal(&owner, page, byte);
+        written.retain(|&(known, _)| known != page);
+        written.push((page, byte));
+    }
+    let last = owner(&files, &sealed(1)).unwrap();
+    assert_eq!(written.len(), 11);
+    for (page, byte) in written {
+        assert!(opens(&last, page, byte), "page {page}");
+    }
+}
+
+#[test]
+fn an_owner_with_a_page_that_may_be_read_keeps_its_place() {
+    let files = files();
+    let first = owner(&files, &sealed(1)).unwrap();
+    first.tags.enter_owner();
+    // Of a page, of a write under way, and of one that ended unknown.
+    for (place, page) in [(1, 10), (2, 11), (3, 12)] {
+        first.tags.owners.set(place, [place as u64, 9]);
+        let tag = [(place as u64) << 48, 0, 0];
+        write(&first, place, page, tag);
+        match place {
+            1 => end(&first, place, page, tag),
+            2 => {}
+            _ => assert!(first.tags.fail(place)),
+        }
+    }
+    for place in 4..OWNERS_MAX {
+        first.tags.owners.set(place, [place as u64, 9]);
+    }
+    drop(first);
+    let next = owner(&files, &sealed(1)).unwrap();
+    let kept: Vec<usize> = (0..)
+        .zip(next.tags.owners.all())
+        .filter_map(|(place, salt)| salt.map(|_| place))
+        .collect();
+    assert_eq!(kept, [1, 2, 3]);
 }

@@ -7,11 +7,12 @@
 //! what has landed (`landed`). Without that 2663 of 4000 modelled runs were bad, with it none.
 //!
 //! While its owner lives, such a write survives what any other does: its page is in scratch, and
-//! goes to whoever takes a lost member's place. Should the owner end, or fewer than k members be
-//! left before that, some of its splits may be old: the page is torn, an error and never other bytes.
+//! goes to whoever takes a lost member's place. Should the owner end before that, the next one redoes it from
+//! the list of pages in flight. Should fewer than k members be left, or the owner leave nothing, some of its
+//! splits may be old: the page is torn, an error and never other bytes.
 //!
-//! Not where verbs complete when they are posted (nothing is out by then), and not with a backing
-//! store, whose order of writes counts on hosts that have all of a page.
+//! Not where verbs complete when they are posted (nothing is out by then), not with a backing
+//! store, whose order of writes counts on hosts that have all of a page, and not where a write is redone.
 //!
 //! Paper: \[hydra22\] 4.1, Table 1. Decision 23.
 
@@ -40,7 +41,8 @@ impl Worker {
         }
         let acks = self.resilience(op).write_acks();
         let waits_for_all = acks >= self.splits(op);
-        if waits_for_all || self.core.backing.is_some() || self.lanes.complete_at_once() {
+        let is_waited_for = self.core.backing.is_some() || self.is_redo(op);
+        if waits_for_all || is_waited_for || self.lanes.complete_at_once() {
             return;
         }
         self.copy_to_scratch(op);

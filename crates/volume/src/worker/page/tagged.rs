@@ -163,7 +163,7 @@ impl Worker {
     }
 
     /// As [`Worker::accept_page`], of bytes that lie elsewhere.
-    fn accept(&mut self, op: u16, tag: Tag, bytes: *const u8) -> bool {
+    pub(super) fn accept(&mut self, op: u16, tag: Tag, bytes: *const u8) -> bool {
         let at = usize::from(op);
         let page = self.ops[at].page;
         let to = if self.goes_whole(op) {

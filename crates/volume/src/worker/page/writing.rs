@@ -3,8 +3,9 @@
 //! A write moves on only when all verbs it posted have completed, so a failed host is marked in the
 //! directory before anything is posted again. One of part of a page reads it first (`Merging`).
 //!
-//! Invariants: as in `page`; a page is on the list of pages in flight from before its first verb
-//! until its splits agree, or the list says that they may not.
+//! Invariants: as in `page`; a page is on the list of pages in flight, with what it is to be, from before
+//! its first verb until its splits agree, or it is marked as one whose splits may not. A volume that ends in
+//! between leaves it there for the next owner.
 //! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.3.
 
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use super::{ENCODING, State};
 use crate::backing::Route;
 use crate::core::Mapping;
 use crate::directory::Stripe;
+use crate::marks::IN_FLIGHT_MAX;
 use crate::worker::{OPS_MAX, Worker};
 use crate::{IoError, PAGE_BYTES};
 
@@ -86,13 +88,19 @@ impl Worker {
             if is_backed {
                 return self.store_alone(op);
             }
+            if stripe.is_past_hope() {
+                // Until it is unmapped, and mapped anew.
+                return self.park(op);
+            }
             return self.finish(op, Err(IoError::Lost));
         }
         if stripe.has_stranded() {
             return self.park(op);
         }
         let members = self.required(stripe, index);
-        self.protect(op);
+        if !self.is_redo(op) {
+            self.protect(op);
+        }
         if is_backed && !self.stage(op, Route::Both) {
             return self.park(op);
         }
@@ -104,11 +112,18 @@ impl Worker {
         self.scatter(op, members);
     }
 
-    /// Lists the page as being written.
+    /// Lists the page as being written, and what it is to be. One that is redone is listed.
     pub(super) fn list(&mut self, op: u16) {
-        let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
-        self.stage_tag(op, slot);
-        self.core.marks.begin_write(slot, page);
+        if !self.is_redo(op) {
+            let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
+            self.stage_tag(op, slot);
+            // SAFETY: the page is the request's buffer, the scratch page or an entry's, whole in each case,
+            // and nothing writes it while the operation lives.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(self.page_buffer(op).cast_const(), PAGE_BYTES)
+            };
+            self.core.marks.begin_write(slot, page, bytes);
+        }
         self.ops[usize::from(op)].listed = true;
     }
 
@@ -244,14 +259,27 @@ impl Worker {
     /// Writes that will not go on ended unknown.
     pub(in crate::worker) fn fail_writes(&mut self) {
         for op in 0..self.ops.len() {
-            if std::mem::take(&mut self.ops[op].listed) {
-                self.unlist(u16::try_from(op).expect("OPS_MAX fits"), false);
-            }
+            self.end_listing(u16::try_from(op).expect("OPS_MAX fits"), false);
         }
     }
 
-    /// Takes the operation's page off the list of pages in flight.
-    pub(super) fn unlist(&self, op: u16, is_whole: bool) {
+    /// Takes the operation's page off the list of pages in flight, if it is there.
+    pub(super) fn end_listing(&mut self, op: u16, is_whole: bool) {
+        let at = usize::from(op);
+        if !std::mem::take(&mut self.ops[at].listed) {
+            return;
+        }
+        let is_over = self.core.closed.load(Ordering::Acquire);
+        if !is_whole && is_over && self.core.marks.has_images() {
+            // The next owner redoes it. Till then nobody else is to write the page: its claim stays.
+            self.withdraw_landed(op);
+            self.ops[at].claimed = false;
+            return;
+        }
+        self.unlist(op, is_whole);
+    }
+
+    fn unlist(&self, op: u16, is_whole: bool) {
         let slot = self.list_slot(op);
         self.settle_tag(op, slot, is_whole);
         if is_whole {
@@ -264,7 +292,13 @@ impl Worker {
 
     /// The operation's place in the list of pages in flight.
     pub(super) fn list_slot(&self, op: u16) -> usize {
-        self.farewell.id * OPS_MAX + usize::from(op)
+        self.ops[usize::from(op)].slot as usize
+    }
+
+    /// The place in that list of whatever this operation writes by itself.
+    pub(super) fn own_slot(&self, op: u16) -> u32 {
+        const { assert!(IN_FLIGHT_MAX <= u32::MAX as usize) };
+        (self.farewell.id * OPS_MAX) as u32 + u32::from(op)
     }
 }
 

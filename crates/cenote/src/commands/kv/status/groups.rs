@@ -29,11 +29,12 @@ pub struct PlaceStatus {
     pub answers: bool,
     pub items: u64,
     pub stored_bytes: u64,
-    /// Values that are still to be recovered, or moved; what a parity that joins is still to be told, and
-    /// an heir.
+    /// Values that are still to be recovered, or moved; what a parity that joins is still to be told.
     pub missing_bytes: u64,
     /// Name of the node that is to have the place, where its node leaves.
     pub heir: Option<String>,
+    /// What the heir is still to be told. Nothing is missing meanwhile: the node that leaves has it.
+    pub moving_bytes: u64,
 }
 
 /// Bytes of memory.
@@ -120,6 +121,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
             stored_bytes: 0,
             missing_bytes: 0,
             heir: None,
+            moving_bytes: 0,
         }
     };
     let data = newest.data.iter().enumerate().map(|(partition, found)| {
@@ -134,7 +136,11 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
         status
     });
     let of = |wanted: NodeId| reports.iter().find(|(node, _)| *node == wanted);
-    let joining = |node: NodeId| of(node).map_or(0, |(_, report)| report.joining_bytes);
+    // Nodes count how much of a region they have not been told, which is not all full.
+    let owned = reports.iter().flat_map(|(_, report)| &report.owned);
+    let stored_bytes: u64 = owned.map(|owned| owned.stored_bytes).sum();
+    let joining =
+        |node: NodeId| of(node).map_or(0, |(_, report)| report.joining_bytes.min(stored_bytes));
     let parity = newest.parity.iter().map(|found| {
         let mut status = place(found);
         if found.state == "joining" {
@@ -153,7 +159,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
         if let Some(place) = places.nth(heir.slot) {
             let known = nodes.iter().find(|node| node.node == heir.node);
             place.heir = known.map(|node| node.name.clone());
-            place.missing_bytes += joining(heir.node);
+            place.moving_bytes = joining(heir.node);
         }
     }
     status

@@ -85,24 +85,27 @@ fn print_nodes(out: &mut impl Write, nodes: &[NodeStatus]) -> Result<()> {
 /// One line for each group; what is not as it should be is spelled out.
 fn print_groups(out: &mut impl Write, groups: &[GroupStatus]) -> Result<()> {
     let mut table = Table::new([
-        "GROUP", "VIEW", "DATA", "PARITY", "ITEMS", "STORED", "MISSING",
+        "GROUP", "VIEW", "DATA", "PARITY", "ITEMS", "STORED", "MISSING", "MOVING",
     ]);
     for group in groups {
         let mut row = vec![group.group.to_string()];
         if let Some(view) = group.view {
             let sum = |of: fn(&PlaceStatus) -> u64| group.data.iter().map(of).sum::<u64>();
             let places_of = group.data.iter().chain(&group.parity);
-            let missing = places_of.map(|place| place.missing_bytes).sum();
+            let missing = places_of.clone().map(|place| place.missing_bytes).sum();
+            let moving = places_of.map(|place| place.moving_bytes).sum();
+            let bytes = |bytes| match bytes {
+                0 => "-".to_owned(),
+                bytes => Size(bytes).rounded(),
+            };
             row.extend([
                 view.to_string(),
                 places(&group.data, "home"),
                 places(&group.parity, "full"),
                 sum(|place| place.items).to_string(),
                 Size(sum(|place| place.stored_bytes)).rounded(),
-                match missing {
-                    0 => "-".to_owned(),
-                    missing => Size(missing).rounded(),
-                },
+                bytes(missing),
+                bytes(moving),
             ]);
         } else {
             row.push("no node that answers knows one".to_owned());

@@ -1,0 +1,70 @@
+//! The way out of an error that names none itself, found by its kind and never by its text.
+//!
+//! A [`Failure`](crate::failure::Failure) knows what its command can do about it. What comes from
+//! further below, a folder or a key or the system, is the same for all commands: it is here.
+
+use std::io::ErrorKind;
+
+use cenote_block::nbd::{Address, NbdError};
+use cenote_fabric::{Error as FabricError, KeyError};
+
+use crate::folder::FolderError;
+
+/// What the reader can do, by the outermost cause of which that is known.
+pub fn of(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<FolderError>() {
+            return error.remedy();
+        }
+        if let Some(error) = cause.downcast_ref::<NbdError>() {
+            return of_nbd(error).map(str::to_owned);
+        }
+        match cause.downcast_ref::<FabricError>() {
+            Some(FabricError::Key(error)) => Some(of_key(*error).to_owned()),
+            Some(FabricError::AddressInUse { .. }) => Some(ANOTHER_PORT.to_owned()),
+            _ => None,
+        }
+    })
+}
+
+const ANOTHER_PORT: &str = "another address; ss -ltnp says who has it";
+
+/// Of an NBD server that does not start.
+fn of_nbd(error: &NbdError) -> Option<&'static str> {
+    match error {
+        NbdError::NotLoopback(_) => Some("a loopback address, or --allow-remote to mean it"),
+        NbdError::Bind {
+            address: Address::Unix(_),
+            source,
+        } if source.kind() == ErrorKind::AddrInUse => {
+            Some("another --socket: a server answers on this one")
+        }
+        NbdError::Bind { source, .. } => of_listening(source.kind()),
+        NbdError::Passed { .. } => Some("pass a stream socket that listens, or take --socket PATH"),
+        _ => None,
+    }
+}
+
+/// Of an address that cannot be listened on.
+pub fn of_listening(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::AddrInUse => Some(ANOTHER_PORT),
+        ErrorKind::AddrNotAvailable => Some("an address of this machine; ip address lists them"),
+        ErrorKind::PermissionDenied => Some("a port from 1024 on, or a folder of your own"),
+        _ => None,
+    }
+}
+
+/// Of a file with a cluster's key; it is named beside this.
+fn of_key(error: KeyError) -> &'static str {
+    match error {
+        KeyError::Shared { .. } => {
+            "chmod 600 on it; if others may have read it, cenote key new and restart the cluster"
+        }
+        KeyError::Foreign { .. } => "run as its owner, or make a copy of your own with mode 600",
+        KeyError::Malformed => {
+            "copy the file from another machine of the cluster, or cenote key new for a new cluster"
+        }
+        _ => "cenote doctor says what this machine lacks",
+    }
+}

@@ -1,0 +1,318 @@
+//! `cenote kv` when etcd is out of reach of some nodes, loses its data, or dies. Without etcd it is left out.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+use std::time::Instant;
+
+use cenote_kv::cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
+use serde_json::Value;
+use support::gate::Gate;
+use support::memcached::{Client, with_value};
+use support::well::{PATIENCE, Well, places};
+use support::{cenote, signal};
+
+/// Nodes that reach etcd each through a gate of its own.
+struct Gated {
+    // Ended in this order.
+    well: Well,
+    gates: BTreeMap<&'static str, Gate>,
+    etcd: Option<EtcdServer>,
+    url: String,
+}
+
+impl Gated {
+    /// A cluster of this shape, of which no node runs yet.
+    fn found(shape: &[&str]) -> Option<Self> {
+        let well = Well::empty();
+        let etcd = match EtcdServer::start(&well.path("etcd"), |_| ()) {
+            Err(error @ ServerError::Missing) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            other => other.expect("etcd starts"),
+        };
+        let url = etcd.url().to_owned();
+        let made = [
+            &["up", "--plan-only", "--memory", "64M", "--etcd", &url],
+            shape,
+        ]
+        .concat();
+        well.run(&made).expect(0);
+        let etcd = Some(etcd);
+        let gates = BTreeMap::new();
+        Some(Self {
+            well,
+            gates,
+            etcd,
+            url,
+        })
+    }
+
+    fn join(&mut self, name: &'static str) {
+        let server: SocketAddr = self.url["http://".len()..].parse().expect("an address");
+        let gate = self.gates.entry(name).or_insert_with(|| Gate::to(server));
+        let url = format!("http://{}", gate.address());
+        self.well
+            .run(&["join", "--name", name, "--etcd", &url])
+            .expect(0);
+    }
+
+    fn status(&self) -> Value {
+        let arguments = [
+            "status",
+            "--json",
+            "--timeout-ms",
+            "500",
+            "--etcd",
+            &self.url,
+        ];
+        self.well.run(&arguments).json()
+    }
+
+    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{what}: {status:#}");
+        }
+    }
+
+    fn address(&self, name: &str) -> SocketAddr {
+        let status = self.status();
+        let address = node(&status, name)["registration"]["clients"][0].as_str();
+        address.expect("it is registered").parse().expect("one")
+    }
+
+    fn kill(&self, name: &str) {
+        signal(self.well.pid(&format!("nodes/{name}")), "KILL");
+    }
+
+    /// Etcd dies with all that it had, and is there again without.
+    fn lose_etcd(&mut self) {
+        drop(self.etcd.take());
+        let folder = self.well.path("etcd");
+        fs::remove_dir_all(folder.join("data")).expect("its data");
+        let again = EtcdServer::start_at(&folder, &self.url, |_| ());
+        self.etcd = Some(again.expect("etcd starts again"));
+    }
+}
+
+fn node<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let mut nodes = status["nodes"].as_array().expect("nodes").iter();
+    let found = nodes.find(|node| node["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {status:#}"))
+}
+
+fn is_whole(status: &Value) -> bool {
+    status["whole"] == true
+}
+
+fn view(status: &Value) -> u64 {
+    status["by_group"][0]["view"].as_u64().expect("a number")
+}
+
+fn put(client: &mut Client, key: usize, value: &str) {
+    let request = with_value(&format!("set key{key}"), value.as_bytes(), "");
+    assert_eq!(client.ask(&request).unwrap(), "STORED", "key{key} {value}");
+}
+
+fn expect_all(at: SocketAddr, value: &str) {
+    let mut client = Client::connect(at).unwrap();
+    for key in 0..50 {
+        let found = client.get(&format!("key{key}")).unwrap();
+        let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(found.as_deref(), Some(value), "key{key} at {at}");
+    }
+}
+
+#[test]
+fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_it_is() {
+    let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+    let Some(mut gated) = Gated::found(&shape) else {
+        return;
+    };
+    for name in ["n00", "n01"] {
+        gated.join(name);
+    }
+    gated.until("all is whole", is_whole);
+    // The group goes to two other nodes, and those of its plan are there again.
+    for (planned, heir) in [("n00", "x0"), ("n01", "x1")] {
+        gated.join(heir);
+        gated.kill(planned);
+        gated.until("another has its place", |status| {
+            is_whole(status) && places(status, heir) == 1
+        });
+    }
+    for name in ["n00", "n01"] {
+        gated.join(name);
+    }
+    gated.until("all are up", |status| {
+        let up = |name: &&str| node(status, name)["state"] == "up";
+        ["n00", "n01", "x0", "x1"].iter().all(up)
+    });
+    let [away, here] = ["x0", "n00"].map(|name| gated.address(name));
+    let mut client = Client::connect(away).unwrap();
+    (0..50).for_each(|key| put(&mut client, key, "before"));
+    let before = view(&gated.status());
+
+    for name in ["x0", "x1"] {
+        gated.gates[name].shut();
+    }
+    gated.until("they are not registered any more", |status| {
+        ["x0", "x1"].map(|name| node(status, name)["state"] == "down") == [true; 2]
+    });
+    expect_all(here, "before");
+    (0..50).for_each(|key| put(&mut client, key, "meanwhile"));
+    expect_all(here, "meanwhile");
+    let status = gated.status();
+    assert_eq!(view(&status), before, "nobody begins it anew: {status:#}");
+
+    for name in ["x0", "x1"] {
+        gated.gates[name].open();
+    }
+    let status = gated.until("they are registered again", |status| {
+        ["x0", "x1"].map(|name| node(status, name)["state"] == "up") == [true; 2]
+    });
+    assert!(is_whole(&status) && view(&status) == before, "{status:#}");
+    for at in [away, here] {
+        expect_all(at, "meanwhile");
+    }
+}
+
+#[test]
+fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_again() {
+    let shape = ["--nodes", "3", "--groups", "3", "--code", "2+1"];
+    let Some(mut gated) = Gated::found(&shape) else {
+        return;
+    };
+    for name in ["n00", "n01", "n02", "spare"] {
+        gated.join(name);
+    }
+    gated.until("all is whole", is_whole);
+    let [first, last] = ["n00", "n02"].map(|name| gated.address(name));
+    let mut client = Client::connect(first).unwrap();
+    (0..50).for_each(|key| put(&mut client, key, "before"));
+    gated.lose_etcd();
+    (0..50).for_each(|key| put(&mut client, key, "meanwhile"));
+    let deadline = Instant::now() + PATIENCE;
+    // Until then the command has no cluster to tell of.
+    while let ended = gated.well.run(&["status", "--json", "--etcd", &gated.url])
+        && (ended.code == 1
+            || !["n00", "n01", "n02", "spare"]
+                .iter()
+                .all(|name| node(&ended.json(), name)["state"] == "up"))
+    {
+        assert!(Instant::now() < deadline, "it is not seeded: {ended:#?}");
+    }
+    let seeded = |status: &Value| {
+        let groups = status["by_group"].as_array().expect("groups");
+        groups
+            .iter()
+            .all(|group| group["view"].as_u64() > Some(1 << 16))
+    };
+    gated.until("views are in it again", seeded);
+    gated.kill("n01");
+    gated.until("others take its places", |status| {
+        is_whole(status) && places(status, "n01") == 0
+    });
+    (0..25).for_each(|key| put(&mut client, key, "meanwhile"));
+    for at in [first, last] {
+        expect_all(at, "meanwhile");
+    }
+    gated.join("n01");
+    gated.until("it is back", |status| node(status, "n01")["state"] == "up");
+}
+
+#[test]
+fn of_two_processes_of_one_name_that_start_at_once_one_stays() {
+    let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+    let Some(gated) = Gated::found(&shape) else {
+        return;
+    };
+    let key = gated.well.path("cluster.key");
+    let mut all: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command = cenote();
+            command.args(["kv", "node", "--name", "twin", "--etcd", &gated.url]);
+            command.arg("--key").arg(&key);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().expect("it starts")
+        })
+        .collect();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let ended = all.iter_mut().map(|twin| twin.try_wait().expect("a child"));
+        let running = ended.filter(Option::is_none).count();
+        if running == 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline && running > 0, "{running} run");
+    }
+    gated.until("the one that stays is registered", |status| {
+        node(status, "twin")["state"] == "up"
+    });
+    for twin in &mut all {
+        // All but one have ended.
+        twin.kill().ok();
+        twin.wait().expect("it ends");
+    }
+}
+
+#[test]
+fn an_etcd_of_the_clusters_own_asks_for_its_password_and_is_brought_back_with_its_data() {
+    let Some(well) = Well::up(&["--nodes", "3", "--groups", "3", "--code", "2+1"]) else {
+        return;
+    };
+    let status = well.status();
+    let url = status["etcd"].as_str().expect("its address").to_owned();
+    let file = well.path("etcd/password");
+    let mode = fs::metadata(&file)
+        .expect("a password")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let stranger = Etcd::new(&url, None).expect("an address");
+    for asked in [
+        stranger.list("").map(drop),
+        stranger.delete("/cenote/kv/kv/config"),
+    ] {
+        assert!(matches!(asked, Err(EtcdError::Refused { .. })), "{asked:?}");
+    }
+    let password = fs::read_to_string(&file).expect("a password");
+    let line = fs::read(format!("/proc/{}/cmdline", well.pid("nodes/n00"))).expect("it runs");
+    let line = String::from_utf8_lossy(&line);
+    assert!(
+        !line.contains(password.trim()) && !password.trim().is_empty(),
+        "{line}"
+    );
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("ours");
+    let open = well.run(&["status"]).expect(1);
+    assert!(open.stderr.contains("chmod 600"), "{open:#?}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+
+    let addresses = well.clients();
+    let mut client = Client::connect(addresses[0]).unwrap();
+    (0..50).for_each(|key| put(&mut client, key, "before"));
+    signal(well.pid("etcd"), "KILL");
+    let gone = well.run(&["status"]).expect(1);
+    assert!(gone.stderr.contains("etcd does not answer"), "{gone:#?}");
+    let again = well.run(&["up"]).expect(0);
+    assert!(again.stdout.contains("runs again"), "{again:#?}");
+    well.until_whole();
+    signal(well.pid("nodes/n01"), "KILL");
+    well.until("others have its places", |status| {
+        places(status, "n01") == 0
+    });
+    for at in [addresses[0], addresses[2]] {
+        expect_all(at, "before");
+    }
+    well.run(&["up"]).expect(1);
+}

@@ -1,0 +1,222 @@
+//! Giving a store that has lost its data what live nodes know of it.
+//!
+//! Documents come first: a mark that this was done, the numbers and incarnations that were given away, the
+//! configuration. Then the view of each group, but only when every process of it says that it has this very view,
+//! and has heard of the mark: nobody has gone on by a later one that the store has lost, or ever will. The number is
+//! raised by much, so that nothing of such a view can be mistaken for one of those that follow. Where a process is
+//! missing the group waits for it, or for an operator.
+
+use std::collections::BTreeMap;
+
+use bytes::BytesMut;
+
+use super::NodeId;
+use super::etcd::{EtcdError, Swap};
+use super::steward::Steward;
+use super::store::Store;
+use crate::group::process::Process;
+use crate::group::view::View;
+use crate::group::wire::encode_view;
+
+/// How much greater the number of a view is that is written into a seeded store.
+const STEP: u32 = 1 << 16;
+/// How long each process of a view leaves the seeding of it to the one before, and how long between two tries.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// What a process says of itself when it is asked.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Testimony {
+    /// The seed of which all its lanes have heard; 0: none.
+    pub seed: u64,
+    /// By group: the number of its view.
+    pub views: BTreeMap<usize, u32>,
+}
+
+/// Asks a process what it has; nothing: it does not answer, or is another one.
+pub type Ask<'a> = &'a dyn Fn(&Steward, Process) -> Option<Testimony>;
+
+/// How far the seeding is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum State {
+    /// The store has what it is to have.
+    #[default]
+    Kept,
+    /// It lacks some of it.
+    Lost,
+    /// It is another cluster's of the same name: nothing in it is this one's.
+    Foreign,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Seeding {
+    state: State,
+    /// The mark that this node would write.
+    mark: u64,
+    /// The mark of the last seeding that this node has heard of.
+    seed: Option<u64>,
+    /// The greatest incarnation of each node that was ever heard of.
+    incarnations: BTreeMap<NodeId, u64>,
+    /// When this node may next try to write views.
+    due: u64,
+    has_views_to_write: bool,
+}
+
+impl Seeding {
+    pub(super) fn new(mark: u64) -> Self {
+        Self {
+            mark,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the store is another cluster's now.
+    pub(super) fn set_foreign(&mut self, is_foreign: bool) {
+        match (self.state, is_foreign) {
+            (State::Kept | State::Lost, true) => {
+                tracing::error!("etcd has another cluster of this name: nothing is changed there");
+                self.state = State::Foreign;
+            }
+            (State::Foreign, false) => self.state = State::Kept,
+            _ => {}
+        }
+    }
+
+    pub(super) fn is_foreign(&self) -> bool {
+        self.state == State::Foreign
+    }
+
+    /// The store has lost its data.
+    pub(super) fn begin(&mut self) {
+        if self.state == State::Kept {
+            tracing::warn!("etcd has lost what it had of this cluster: seed it again");
+            self.state = State::Lost;
+        }
+    }
+
+    pub(super) fn is_needed(&self) -> bool {
+        self.state == State::Lost || self.has_views_to_write
+    }
+
+    /// Whether the store was seeded once: what it does not have may have been there.
+    pub(super) fn is_seeded(&self) -> bool {
+        self.seed.is_some()
+    }
+
+    pub(super) fn note_incarnation(&mut self, node: NodeId, incarnation: u64) {
+        let known = self.incarnations.entry(node).or_default();
+        *known = incarnation.max(*known);
+    }
+
+    /// Takes the mark; it is returned if it is another one.
+    pub(super) fn take(&mut self, value: &[u8]) -> Option<u64> {
+        let seed = std::str::from_utf8(value).ok()?.parse().ok()?;
+        let before = self.seed.replace(seed);
+        (before != Some(seed)).then_some(seed)
+    }
+}
+
+impl Steward {
+    /// Writes what the store lacks, as far as this node may.
+    pub(super) fn seed(&mut self, store: &impl Store, ask: Ask<'_>, now: u64) {
+        if self.seeding.is_foreign() {
+            return;
+        }
+        if self.seeding.state == State::Lost {
+            if let Err(error) = self.seed_documents(store) {
+                return tracing::warn!(%error, "seed etcd");
+            }
+            self.seeding.state = State::Kept;
+            self.seeding.due = now;
+        }
+        let me = self.me;
+        let missing: Vec<usize> = self
+            .views
+            .iter()
+            .filter(|(_, known)| known.revision.is_none() && known.view.has(me))
+            .map(|(group, _)| *group)
+            .collect();
+        self.seeding.has_views_to_write = !missing.is_empty();
+        if missing.is_empty() || now < self.seeding.due {
+            return;
+        }
+        self.seeding.due = now + PAUSE_NS;
+        let mut said = BTreeMap::new();
+        for group in missing {
+            if let Err(error) = self.seed_view(store, ask, group, &mut said) {
+                return tracing::warn!(%error, group, "seed a view");
+            }
+        }
+    }
+
+    fn seed_documents(&mut self, store: &impl Store) -> Result<(), EtcdError> {
+        // The mark first: whoever finds the configuration finds it, too.
+        let key = self.place.seed();
+        let mark = self.seeding.mark | 1;
+        let entry = match store.swap(&key, 0, mark.to_string().as_bytes(), None)? {
+            Swap::Done(_) => store.read(&key)?,
+            Swap::Changed(found) => found,
+        };
+        for (node, name) in &self.names {
+            store.swap(&self.place.id(*node), 0, name.as_bytes(), None)?;
+        }
+        for (node, incarnation) in &self.seeding.incarnations {
+            self.place.raise_incarnation(store, *node, *incarnation)?;
+        }
+        store.swap(&self.place.config(), 0, &self.config.to_bytes(), None)?;
+        if let Some(entry) = entry
+            && let Some(seed) = self.seeding.take(&entry.value)
+        {
+            self.notices.push(super::steward::Notice::Seeded(seed));
+        }
+        Ok(())
+    }
+
+    fn seed_view(
+        &mut self,
+        store: &impl Store,
+        ask: Ask<'_>,
+        group: usize,
+        said: &mut BTreeMap<Process, Option<Testimony>>,
+    ) -> Result<(), EtcdError> {
+        let known = self.views[&group].clone();
+        let view = known.view;
+        for process in view.processes() {
+            let testimony = said.entry(process).or_insert_with(|| ask(self, process));
+            let is_the_same = testimony.as_ref().is_some_and(|testimony| {
+                Some(testimony.seed) == self.seeding.seed
+                    && testimony.views.get(&group) == Some(&view.number)
+            });
+            if !is_the_same {
+                tracing::warn!(group, %process, ?testimony, view = view.number,
+                    "its view is not written into the new etcd before this process has it, too");
+                return Ok(());
+            }
+        }
+        let raised = raised(&view);
+        let mut bytes = BytesMut::new();
+        encode_view(&raised, &mut bytes);
+        match store.swap(&self.place.view(group), known.instead, &bytes, None)? {
+            Swap::Done(revision) => {
+                tracing::warn!(
+                    group,
+                    view = raised.number,
+                    "wrote its view into the new etcd"
+                );
+                self.stand(group, revision, raised, true);
+            }
+            Swap::Changed(Some(entry)) => self.take_view(group, &entry),
+            Swap::Changed(None) => self.view_is_gone(group),
+        }
+        Ok(())
+    }
+}
+
+/// A view as it is written into a store that has lost it.
+pub(super) fn raised(view: &View) -> View {
+    View {
+        number: view.number + STEP,
+        let_go: 0,
+        ..view.clone()
+    }
+}

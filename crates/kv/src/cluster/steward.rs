@@ -1,0 +1,438 @@
+//! A node's part in what is agreed on: views, who is registered, and what the store has of both.
+//!
+//! Pure but for the [`Store`]: it takes changes of the store ([`Steward::take`]) and wishes of the lanes, and says
+//! what the lanes are to be told ([`Notice`]). One key for each group has its view, changed by compare-and-swap. Until
+//! the outcome of a wish is known the group has no other.
+//!
+//! Invariant: a group's first view is written by the first node of its plan, once, when all of the plan are
+//! registered, and never into a store that was [seeded](super::seeding) again: after that a group begins anew by command.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::NodeId;
+use super::config::{ClusterConfig, Place, Registration, Scheme};
+use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
+use super::seeding::{Ask, Seeding};
+use super::store::Store;
+use crate::group::process::Process;
+use crate::group::view::{self, View};
+use crate::group::wire::{decode_view, encode_view};
+use crate::planted::{Planted, is_planted};
+
+/// Between two tries to learn what became of a wish, in nanoseconds.
+const RETRY_NS: u64 = 50_000_000;
+
+/// A view that a lane wishes for.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Of which group.
+    pub group: usize,
+    /// The view.
+    pub view: View,
+}
+
+/// What the lanes are to be told, in this order.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A view stands.
+    View {
+        /// Of which group.
+        group: usize,
+        /// The view.
+        view: Arc<View>,
+        /// It was wished for here.
+        is_ours: bool,
+    },
+    /// What was wished for was not agreed on, for sure.
+    Refused {
+        /// For which group.
+        group: usize,
+        /// The number of that view.
+        number: u32,
+    },
+    /// A node is registered; none: it is not any more.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// How, and with what the registration goes.
+        found: Option<(Registration, Option<LeaseId>)>,
+    },
+    /// The store was seeded again: all that was agreed on in the former one has been told.
+    Seeded(u64),
+    /// A later process has this one's name.
+    Replaced,
+}
+
+/// A view, and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// The revision of its key; none: the store does not have it any more.
+    pub(super) revision: Option<i64>,
+    /// The revision of what the store has in its place; 0: nothing.
+    pub(super) instead: i64,
+    pub(super) view: Arc<View>,
+}
+
+/// See the [module](self).
+pub struct Steward {
+    pub(super) me: Process,
+    pub(super) place: Place,
+    pub(super) config: Arc<ClusterConfig>,
+    /// By group: the nodes of the plan, data first.
+    plan: Vec<Vec<NodeId>>,
+    pub(super) registered: BTreeMap<NodeId, Registration>,
+    /// Every node that was ever heard of, as it was last registered.
+    pub(super) names: BTreeMap<NodeId, String>,
+    pub(super) views: BTreeMap<usize, Known>,
+    wishes: BTreeMap<usize, Wish>,
+    retry_at: u64,
+    pub(super) seeding: Seeding,
+    pub(super) notices: Vec<Notice>,
+}
+
+impl Steward {
+    /// Of a process that has heard nothing yet. `names` are those of all nodes with their numbers; `plan` has the
+    /// nodes of each group, data first; `mark` is random.
+    #[must_use]
+    pub fn new(
+        me: Process,
+        place: Place,
+        config: Arc<ClusterConfig>,
+        names: &[(NodeId, String)],
+        plan: Vec<Vec<NodeId>>,
+        mark: u64,
+    ) -> Self {
+        Self {
+            me,
+            place,
+            config,
+            plan,
+            registered: BTreeMap::new(),
+            names: names.iter().cloned().collect(),
+            views: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            retry_at: 0,
+            seeding: Seeding::new(mark),
+            notices: Vec::new(),
+        }
+    }
+
+    /// What the lanes are to be told since it was last called.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// The registration of a node.
+    #[must_use]
+    pub fn registration(&self, node: NodeId) -> Option<&Registration> {
+        self.registered.get(&node)
+    }
+
+    /// Whether something is to be tried again soon.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.wishes.is_empty() || self.seeding.is_needed()
+    }
+
+    /// Takes what the store says.
+    pub fn take(&mut self, change: Change) {
+        match change {
+            Change::Reset(listing) => self.take_all(listing),
+            _ if self.seeding.is_foreign() => {}
+            Change::Put(entry) => self.take_entry(&entry),
+            Change::Deleted { key, .. } => {
+                if let Some(node) = self.place.node_of(&key) {
+                    self.gone(node);
+                } else if let Some(group) = self.place.group_of(&key) {
+                    self.view_is_gone(group);
+                }
+            }
+        }
+    }
+
+    /// The store does not have a group's view any more.
+    pub(super) fn view_is_gone(&mut self, group: usize) {
+        if let Some(known) = self.views.get_mut(&group)
+            && !is_planted(Planted::LossUnseen)
+        {
+            (known.revision, known.instead) = (None, 0);
+            self.seeding.begin();
+        }
+    }
+
+    fn take_all(&mut self, listing: Listing) {
+        let place = self.place.clone();
+        let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
+        let has = |key: &str| find(key).is_some();
+        let config = find(&place.config());
+        let is_foreign = config.is_some_and(|entry| {
+            let config = ClusterConfig::parse(&entry.key, &entry.value);
+            config.is_ok_and(|config| config != *self.config)
+        });
+        self.seeding.set_foreign(is_foreign);
+        if config.is_none() && !is_planted(Planted::LossUnseen) {
+            self.seeding.begin();
+        }
+        for group in self.views.keys().copied().collect::<Vec<_>>() {
+            if is_foreign || !has(&place.view(group)) {
+                self.view_is_gone(group);
+            }
+        }
+        if is_foreign {
+            return;
+        }
+        let gone = self.registered.keys().copied();
+        let gone: Vec<NodeId> = gone.filter(|node| !has(&place.node(*node))).collect();
+        gone.into_iter().for_each(|node| self.gone(node));
+        for entry in &listing.entries {
+            // Its revision may be less than in the store before.
+            if let Some(group) = place.group_of(&entry.key)
+                && let Some(known) = self.views.get_mut(&group)
+            {
+                known.revision = known
+                    .revision
+                    .map(|known| known.min(entry.mod_revision - 1));
+            }
+            self.take_entry(entry);
+        }
+    }
+
+    fn take_entry(&mut self, entry: &Entry) {
+        if let Some(node) = self.place.node_of(&entry.key) {
+            self.take_registration(node, entry);
+        } else if let Some(group) = self.place.group_of(&entry.key) {
+            if group < self.config.groups {
+                self.take_view(group, entry);
+            }
+        } else if entry.key == self.place.seed()
+            && let Some(seed) = self.seeding.take(&entry.value)
+        {
+            self.notices.push(Notice::Seeded(seed));
+        }
+    }
+
+    fn take_registration(&mut self, node: NodeId, entry: &Entry) {
+        let found = match Registration::parse(&entry.key, &entry.value) {
+            Ok(found) => found,
+            // One node's bad document is no reason for another to end.
+            Err(error) => return tracing::warn!(%error, "a registration"),
+        };
+        if node.0 == self.me.node && found.incarnation != self.me.incarnation {
+            if found.incarnation > self.me.incarnation {
+                self.notices.push(Notice::Replaced);
+            }
+            return;
+        }
+        self.names.insert(node, found.name.clone());
+        self.seeding.note_incarnation(node, found.incarnation);
+        self.registered.insert(node, found.clone());
+        let found = Some((found, entry.lease));
+        self.notices.push(Notice::Node { node, found });
+    }
+
+    fn gone(&mut self, node: NodeId) {
+        self.registered.remove(&node);
+        let found = None;
+        self.notices.push(Notice::Node { node, found });
+    }
+
+    /// Takes a group's key as it stands.
+    pub(super) fn take_view(&mut self, group: usize, entry: &Entry) {
+        let known = self.views.get(&group);
+        if known.is_some_and(|known| Some(entry.mod_revision) <= known.revision) {
+            return;
+        }
+        let view = match decode_view(Bytes::copy_from_slice(&entry.value)) {
+            Ok(view) => view,
+            Err(error) => return tracing::error!(key = entry.key, %error, "a view"),
+        };
+        if let Some(known) = self.views.get_mut(&group)
+            && known.view.number > view.number
+        {
+            // It is what it was long ago, as from a backup: members have gone on.
+            tracing::warn!(
+                group,
+                number = view.number,
+                "etcd has an older view than it had"
+            );
+            (known.revision, known.instead) = (None, entry.mod_revision);
+            return self.seeding.begin();
+        }
+        self.stand(group, entry.mod_revision, view, false);
+    }
+
+    pub(super) fn stand(&mut self, group: usize, revision: i64, view: View, is_ours: bool) {
+        for process in view.processes() {
+            self.seeding
+                .note_incarnation(NodeId(process.node), process.incarnation);
+        }
+        let view = Arc::new(view);
+        let known = Known {
+            revision: Some(revision),
+            instead: 0,
+            view: Arc::clone(&view),
+        };
+        let before = self.views.insert(group, known);
+        if before.is_none_or(|before| before.view.number < view.number) {
+            self.notices.push(Notice::View {
+                group,
+                view,
+                is_ours,
+            });
+        }
+    }
+
+    /// A lane wishes for a view.
+    pub fn wish(&mut self, wish: Wish) {
+        self.wishes.insert(wish.group, wish);
+        self.retry_at = 0;
+    }
+
+    /// Does what is due at the store; `now` in nanoseconds. True: something does not fit what the store has told, and
+    /// all of it is to be read again.
+    pub fn turn(&mut self, store: &impl Store, ask: Ask<'_>, now: u64) -> bool {
+        if now < self.retry_at {
+            return false;
+        }
+        let mut is_puzzled = false;
+        self.begin_groups();
+        for group in self.wishes.keys().copied().collect::<Vec<_>>() {
+            let Some(wish) = self.wishes.remove(&group) else {
+                continue;
+            };
+            match self.grant(store, &wish) {
+                Outcome::Decided => {}
+                Outcome::Puzzled => {
+                    is_puzzled = true;
+                    self.wishes.insert(group, wish);
+                }
+                Outcome::Unknown => {
+                    self.wishes.insert(group, wish);
+                    self.retry_at = now + RETRY_NS;
+                    return false;
+                }
+                Outcome::Held => drop(self.wishes.insert(group, wish)),
+            }
+        }
+        self.seed(store, ask, now);
+        if self.is_busy() {
+            self.retry_at = now + RETRY_NS;
+        }
+        is_puzzled
+    }
+
+    /// Has a view agreed on, if it is the next one.
+    fn grant(&mut self, store: &impl Store, wish: &Wish) -> Outcome {
+        let group = wish.group;
+        let number = wish.view.number;
+        let (revision, is_next) = match self.views.get(&group) {
+            Some(known) => {
+                // The outcome was not known, and came with what the store told.
+                if *known.view == wish.view {
+                    return Outcome::Decided;
+                }
+                (known.revision, number == known.view.number + 1)
+            }
+            None => (Some(0), true),
+        };
+        if !is_next {
+            return self.refuse(group, number);
+        }
+        // Whoever has gone on since by a view that is lost with the store must not be passed by.
+        let Some(revision) = revision else {
+            return Outcome::Held;
+        };
+        let mut bytes = BytesMut::new();
+        encode_view(&wish.view, &mut bytes);
+        match store.swap(&self.place.view(group), revision, &bytes, None) {
+            Ok(Swap::Done(revision)) => {
+                tracing::info!(group, view = number, "agreed");
+                self.stand(group, revision, wish.view.clone(), true);
+                Outcome::Decided
+            }
+            Ok(Swap::Changed(Some(entry))) => {
+                self.take_view(group, &entry);
+                self.refuse(group, number)
+            }
+            // A key that was there is gone: the store has lost what it had.
+            Ok(Swap::Changed(None)) if !is_planted(Planted::LossUnseen) => {
+                tracing::warn!(group, "etcd has no view of it any more");
+                Outcome::Puzzled
+            }
+            Ok(Swap::Changed(None)) => self.refuse(group, number),
+            // It may have been agreed on: nobody may act as if it was not.
+            Err(error) => {
+                tracing::warn!(%error, group, "ask for a view");
+                Outcome::Unknown
+            }
+        }
+    }
+
+    fn refuse(&mut self, group: usize, number: u32) -> Outcome {
+        self.notices.push(Notice::Refused { group, number });
+        Outcome::Decided
+    }
+
+    /// Has groups begin whose first node this is.
+    fn begin_groups(&mut self) {
+        for group in 0..self.plan.len() {
+            let is_first = self.plan[group].first() == Some(&NodeId(self.me.node));
+            if is_first
+                && !self.wishes.contains_key(&group)
+                && let Some(view) = self.first_view(group)
+            {
+                self.wishes.insert(group, Wish { group, view });
+            }
+        }
+    }
+
+    /// The view with everybody of the plan at home, where there was never one.
+    fn first_view(&self, group: usize) -> Option<View> {
+        let is_registered = |process: &Process| {
+            let found = self.registered.get(&NodeId(process.node));
+            found.is_some_and(|found| found.incarnation == process.incarnation)
+        };
+        let before = self.views.get(&group);
+        if let Some(before) = before
+            && (!is_planted(Planted::BeginsByItself)
+                || before.view.processes().iter().any(is_registered))
+        {
+            return None;
+        }
+        if self.seeding.is_seeded() || self.seeding.is_needed() {
+            return None;
+        }
+        let players: Option<Vec<Process>> = self.plan[group]
+            .iter()
+            .map(|node| {
+                Some(Process {
+                    node: node.0,
+                    incarnation: self.registered.get(node)?.incarnation,
+                })
+            })
+            .collect();
+        let scheme = match self.config.scheme {
+            Scheme::Coded => view::Scheme::Coded,
+            Scheme::Replicated => view::Scheme::Replicated,
+        };
+        let players = players?;
+        let (data, parities) = players.split_at(self.config.code.data());
+        let number = before.map_or(0, |known| known.view.number) + 1;
+        Some(View::beginning(number, scheme, data, parities))
+    }
+}
+
+/// What came of a wish.
+enum Outcome {
+    /// It stands, or is refused.
+    Decided,
+    /// Nobody knows.
+    Unknown,
+    /// It waits until the store has the group's view again.
+    Held,
+    /// The store does not have what it had.
+    Puzzled,
+}

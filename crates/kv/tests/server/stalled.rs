@@ -1,0 +1,104 @@
+//! Stores that stop half way keep nobody else from being served.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use super::process::{Server, ask};
+
+/// Says as much as the server takes now.
+fn push(stream: &mut TcpStream, mut said: &[u8]) {
+    while !said.is_empty() {
+        match stream.write(said) {
+            Ok(length) => said = &said[length..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Connections that have said so much of a store of 1 MB, or of what the server takes of it.
+fn stalled(server: &Server, count: usize, bytes: usize) -> Vec<TcpStream> {
+    let value = vec![b'v'; bytes];
+    let connect = |number| {
+        let mut stream = server.connect();
+        stream.set_nonblocking(true).expect("a socket");
+        push(
+            &mut stream,
+            format!("set half{number} 0 0 1000000\r\n").as_bytes(),
+        );
+        push(&mut stream, &value);
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+fn still_stand(streams: &mut [TcpStream]) -> usize {
+    let reads = streams.iter_mut().map(|stream| stream.read(&mut [0]));
+    let waits = |read: &std::io::Result<usize>| {
+        let error = read.as_ref().err();
+        error.is_some_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    reads.filter(waits).count()
+}
+
+fn others_go_on(arguments: &[&str], count: usize, bytes: usize) {
+    let server =
+        Server::start(&[&["-p", "-1", "-l", "127.0.0.1", "-c", "4000"], arguments].concat());
+    let mut client = server.connect();
+    assert_eq!(
+        ask(&mut client, "set a 0 0 1\r\nx\r\nmn\r\n"),
+        "STORED\r\nMN\r\n"
+    );
+    let mut stalled = stalled(&server, count, bytes);
+    let value = "v".repeat(50_000);
+    // One client for each thread, and those that come anew.
+    for round in 0..8 {
+        let mut client = server.connect();
+        let read = ask(&mut client, "get a\r\nmn\r\n");
+        assert_eq!(read, "VALUE a 0 1\r\nx\r\nEND\r\nMN\r\n");
+        let stored = ask(
+            &mut client,
+            &format!("set s{round} 0 0 50000\r\n{value}\r\nmn\r\n"),
+        );
+        assert_eq!(stored, "STORED\r\nMN\r\n");
+        let read = ask(&mut client, &format!("get s{round}\r\nmn\r\n"));
+        assert_eq!(
+            read,
+            format!("VALUE s{round} 0 50000\r\n{value}\r\nEND\r\nMN\r\n")
+        );
+        stalled.iter_mut().for_each(|stream| {
+            // Those that were closed refuse it.
+            stream.write_all(b"v").ok();
+        });
+    }
+    let standing = still_stand(&mut stalled);
+    assert!(
+        standing > count / 2,
+        "others were served when only {standing} of {count} stalled stores were left"
+    );
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn many_that_stop_early_in_little_memory() {
+    others_go_on(&["-m", "64"], 300, 200_000);
+}
+
+#[test]
+fn many_that_stop_late_on_one_thread() {
+    others_go_on(&["-m", "128", "-t", "1"], 200, 900_000);
+}
+
+#[test]
+fn large_stores_go_on_when_those_that_stall_are_let_go() {
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "64", "-t", "1"]);
+    let mut stalled = stalled(&server, 8, 900_000);
+    let mut client = server.connect();
+    let value = "v".repeat(1_000_000);
+    let stored = ask(
+        &mut client,
+        &format!("set a 0 0 1000000\r\n{value}\r\nmn\r\n"),
+    );
+    assert_eq!(stored, "STORED\r\nMN\r\n");
+    assert!(still_stand(&mut stalled) < 8, "some were in its way");
+}

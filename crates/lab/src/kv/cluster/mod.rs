@@ -1,0 +1,254 @@
+//! Whole nodes in one process and in virtual time: `cenote lab kv --cluster`.
+//!
+//! Registrar, steward, membership, detector, steering and member of each node are the real code (`cenote_kv`);
+//! links, clients and an [etcd](etcd) with leases, revisions, watches, cuts of its own and loss of its data are drawn
+//! from a seed.
+//!
+//! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none begins anew
+//! but by an operator. Checked when all is mended: the group is whole, and fails over again; what clients saw of each
+//! key is linearizable; what serves nothing is not registered; and etcd is not asked without end.
+
+mod client;
+mod etcd;
+mod node;
+mod trouble;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cenote_kv::planted::{OF_NODES, Planted};
+use serde::Serialize;
+
+use super::linear::{Call, is_linearizable};
+pub use trouble::Trouble;
+use world::World;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Attempts to change keys of etcd in one second, for each node: more is asking without end. One whose attempts come
+/// to an unknown end makes one every 50 ms.
+const TRIES_MAX: usize = 24;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// Data partitions.
+    pub k: usize,
+    /// Parities.
+    pub m: usize,
+    /// Nodes beside those of the plan.
+    pub spares: u32,
+    /// How often something goes wrong.
+    pub troubles: u64,
+    /// What goes wrong; none: anything.
+    pub only: &'static [Trouble],
+    /// A mistake to be found.
+    pub planted: Option<Planted>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            k: 2,
+            m: 1,
+            spares: 2,
+            troubles: 8,
+            only: &[],
+            planted: None,
+        }
+    }
+}
+
+impl Options {
+    fn nodes(&self) -> u32 {
+        u32::try_from(self.k + self.m).expect("few nodes") + self.spares
+    }
+
+    /// A cluster whose troubles lead to where a mistake shows.
+    #[must_use]
+    pub fn suited(planted: Planted, seed: u64) -> Self {
+        let only: &[Trouble] = match planted {
+            Planted::ExpiryIsDeath => &[Trouble::Together],
+            Planted::BeginsByItself => &[Trouble::MoveAway, Trouble::OffEtcd],
+            Planted::NeverCloses => &[Trouble::GivenUp],
+            Planted::DeafLease => &[Trouble::Stuck],
+            Planted::BlindClaim => &[Trouble::Twins],
+            Planted::LossUnseen => &[Trouble::EtcdEmpty],
+            _ => &[],
+        };
+        // As many beside the plan as in it: the group may be on none of its own.
+        let spares = if planted == Planted::BeginsByItself {
+            3
+        } else {
+            2
+        };
+        Self {
+            seed,
+            only,
+            spares,
+            planted: Some(planted),
+            ..Self::default()
+        }
+    }
+
+    /// The command that repeats the simulation.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let seed = self.seed;
+        let known = OF_NODES
+            .iter()
+            .find(|(_, known)| Some(*known) == self.planted);
+        match known {
+            Some((name, _)) => format!("cenote lab kv --cluster --seed {seed} --plant {name}"),
+            None => format!(
+                "cenote lab kv --cluster --seed {seed} --k {} --m {}",
+                self.k, self.m
+            ),
+        }
+    }
+}
+
+/// What a simulation found.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Report {
+    /// As asked for.
+    pub seed: u64,
+    /// Operations of clients that ended.
+    pub operations: u64,
+    /// Operations that were refused, or not served in time.
+    pub refused: u64,
+    /// How often something went wrong.
+    pub troubles: u64,
+    /// The greatest number of a view.
+    pub views: u32,
+    /// The first promise that was broken.
+    pub violation: Option<String>,
+    /// The last things that happened before it.
+    pub log: Vec<String>,
+}
+
+/// Runs one simulation.
+#[must_use]
+pub fn run(options: &Options) -> Report {
+    #[cfg(feature = "planted")]
+    cenote_kv::planted::plant(options.planted);
+    let run = || live(World::new(options));
+    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Report {
+        seed: options.seed,
+        violation: Some(format!("it panics: {}", super::said(panic.as_ref()))),
+        ..Report::default()
+    });
+    #[cfg(feature = "planted")]
+    cenote_kv::planted::plant(None);
+    report
+}
+
+/// A mistake by its name.
+#[must_use]
+pub fn planted(name: &str) -> Option<Planted> {
+    let mut all = OF_NODES.iter();
+    all.find(|(known, _)| *known == name)
+        .map(|(_, fault)| *fault)
+}
+
+/// The names of all mistakes.
+pub fn plants() -> impl Iterator<Item = &'static str> {
+    OF_NODES.iter().map(|(name, _)| *name)
+}
+
+fn live(mut world: World) -> Report {
+    if world.until("the group begins", World::is_calm) {
+        world.etcd.borrow_mut().losses = *world.random.pick(&[0, 1, 5]);
+        for _ in 0..world.options.troubles {
+            let rest = world.random.between(SECOND_NS / 2, 8 * SECOND_NS);
+            world.go_on(rest);
+            let all = match world.options.only {
+                [] => &Trouble::ALL[..],
+                only => only,
+            };
+            let trouble = *world.random.pick(all);
+            if !world.is_broken() {
+                world.suffer(trouble);
+            }
+        }
+        settle(&mut world);
+    }
+    world.end()
+}
+
+/// All is mended: everything is to be as it should, and to fail over once more.
+fn settle(world: &mut World) {
+    world.mend();
+    world.etcd.borrow_mut().losses = 0;
+    world.go_on(20 * SECOND_NS);
+    world.finish_operation();
+    if !world.until("the group is whole", World::is_calm) {
+        return;
+    }
+    let inside = world
+        .view()
+        .map(|view| view.processes())
+        .unwrap_or_default();
+    let victim = *world.random.pick(&inside);
+    let handle = world.handle_of(victim).expect("it is calm");
+    world.log(|| format!("{victim} is killed in the end"));
+    world.kill(handle);
+    let takes_over = |world: &World| {
+        let view = world.view();
+        world.is_calm() && view.is_some_and(|view| !view.has(victim))
+    };
+    if !world.until("another takes the place of who is killed", takes_over) {
+        return;
+    }
+    read_all(world);
+    judge(world);
+}
+
+/// The last reads of all keys: nothing acknowledged may be missing.
+fn read_all(world: &mut World) {
+    let mut clients = std::mem::take(&mut world.clients);
+    for key in 0..client::keys(world) {
+        let reader = &mut clients[0];
+        reader.give_up();
+        let at = *world.nodes.keys().next().expect("nodes run");
+        reader.begin(key, None, at, world);
+        let limit = world.now + 5 * SECOND_NS;
+        while !reader.is_idle() && !world.is_broken() {
+            world.step();
+            reader.step(world);
+            if world.now >= limit {
+                let state = world.describe();
+                world.violate(format!("key {key} is not read: {state}"));
+            }
+        }
+    }
+    world.clients = clients;
+}
+
+fn judge(world: &mut World) {
+    // What nobody heard the end of may have been done, and read.
+    for client in &mut world.clients {
+        client.give_up();
+    }
+    for key in 0..client::keys(world) {
+        if world.given_up >> client::partition_of(key, world) & 1 == 1 {
+            continue;
+        }
+        let all = world.clients.iter().flat_map(|client| &client.calls);
+        let calls: Vec<Call> = all
+            .filter(|(of, _)| *of == key)
+            .map(|(_, call)| *call)
+            .collect();
+        if !is_linearizable(&calls, false) {
+            let mut calls = calls;
+            calls.sort_by_key(|call| call.begun);
+            world.violate(format!("what was seen of key {key} cannot be: {calls:?}"));
+        }
+    }
+    let most = world.etcd.borrow().tries_max;
+    if most > TRIES_MAX * world.options.nodes() as usize {
+        world.violate(format!("etcd was asked for {most} changes in a second"));
+    }
+}

@@ -1,0 +1,342 @@
+//! A node: everything that decides in a real one, with one lane and its part in one group.
+//!
+//! Registrar, steward, membership, detector, steering and member are the real code; what carries their words (threads,
+//! links, etcd's gateway) is the world's.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cenote_fabric::WireProtection;
+use cenote_kv::cluster::NodeId;
+use cenote_kv::cluster::config::{
+    ClusterConfig, KeyFingerprint, NodeState, Place, Registration, Scheme, VERSION,
+};
+use cenote_kv::cluster::detector::{Action, Cause, Detector, Settings, State};
+use cenote_kv::cluster::membership::{Membership, Refused, Registered};
+use cenote_kv::cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
+use cenote_kv::cluster::seeding::Testimony;
+use cenote_kv::cluster::standing::Standing;
+use cenote_kv::cluster::steering::{Situation, Steering};
+use cenote_kv::cluster::steward::{Notice, Steward, Wish};
+use cenote_kv::cluster::store::Store as _;
+use cenote_kv::group::member::{Member, Shape};
+use cenote_kv::group::message::Message;
+use cenote_kv::group::process::Process;
+use cenote_kv::group::progress::Leave;
+use cenote_kv::group::view::View;
+
+use super::etcd::{Etcd, Reached, Watch};
+
+/// How long a lane may stand still before its node is not registered any more.
+const STILL_MAX_NS: u64 = 3_000_000_000;
+const RENEWAL_NS: u64 = RENEWAL.as_nanos() as u64;
+
+/// What nodes say to each other.
+#[derive(Clone, Debug)]
+pub(super) enum Packet {
+    Ping(u64),
+    Pong(u64),
+    Group(u32, Message),
+}
+
+/// What comes of a turn, beside what is said.
+pub(super) enum Fate {
+    LivesOn,
+    /// A later process has its name.
+    Replaced,
+}
+
+/// See the [module](self).
+pub(super) struct Node {
+    pub(super) me: Process,
+    registrar: Registrar,
+    standing: Arc<Standing>,
+    keep_due: u64,
+    watch: Watch,
+    steward: Steward,
+    orders: VecDeque<Notice>,
+    seed: u64,
+    pub(super) membership: Membership,
+    steering: Steering,
+    pub(super) member: Member,
+    pub(super) refused: Refused,
+    homes: Vec<u32>,
+    turned_at: u64,
+    /// Its lane does nothing any more, and its other threads go on.
+    pub(super) is_stuck: bool,
+    /// Until when all of it is stopped.
+    pub(super) stopped_until: u64,
+    /// Where each node was last registered.
+    pub(super) dials: BTreeMap<NodeId, u64>,
+    wishes: VecDeque<Wish>,
+    pub(super) out: Vec<(Process, Packet)>,
+    /// Links that are to be broken.
+    pub(super) resets: Vec<NodeId>,
+}
+
+/// A moment, by both clocks.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) ns: u64,
+    pub(super) instant: Instant,
+}
+
+impl Node {
+    /// Starts a process of a node, if etcd has it so.
+    pub(super) fn start(
+        etcd: &RefCell<Etcd>,
+        node: u32,
+        shape: Shape,
+        marks: [u64; 2],
+        now: u64,
+    ) -> Option<Self> {
+        let store = Reached {
+            etcd,
+            node: Some(node),
+        };
+        let (place, config) = (place(), config(&shape));
+        let id = NodeId(node);
+        store.read(&place.config()).ok()??;
+        // Microseconds, as a real one: two that start at once have the same.
+        let incarnation = place
+            .claim_incarnation(&store, id, now / 1000, marks[0])
+            .ok()?;
+        let me = Process { node, incarnation };
+        let registration = Registration {
+            version: VERSION,
+            name: name(node),
+            clients: Vec::new(),
+            peers: vec![([127, 0, 0, 1], 1).into()],
+            incarnation,
+            state: NodeState::Up,
+        };
+        let standing = Arc::new(Standing::default());
+        let mut registrar = Registrar::new(place.node(id), registration, Arc::clone(&standing));
+        registrar.turn(&store, now, true).ok()?;
+        let count = shape.k + shape.m;
+        let homes: Vec<u32> = (0..u32::try_from(count).expect("few nodes")).collect();
+        let plan = vec![homes.iter().copied().map(NodeId).collect()];
+        let names: Vec<(NodeId, String)> = (0..node.max(count as u32) + 1)
+            .map(|node| (NodeId(node), name(node)))
+            .collect();
+        Some(Self {
+            me,
+            registrar,
+            standing,
+            keep_due: now + RENEWAL_NS,
+            watch: Watch::default(),
+            steward: Steward::new(me, place, Arc::new(config), &names, plan, marks[1]),
+            orders: VecDeque::new(),
+            seed: 0,
+            membership: Membership::new(me, Detector::new(Settings::default())),
+            steering: Steering::default(),
+            member: Member::new(me, shape),
+            refused: Refused::default(),
+            homes,
+            turned_at: now,
+            is_stuck: false,
+            stopped_until: 0,
+            dials: BTreeMap::new(),
+            wishes: VecDeque::new(),
+            out: Vec::new(),
+            resets: Vec::new(),
+        })
+    }
+
+    pub(super) fn is_stopped(&self, now: u64) -> bool {
+        now < self.stopped_until
+    }
+
+    /// Whether its lane answers clients and peers.
+    pub(super) fn answers(&self, now: u64) -> bool {
+        !self.is_stuck && !self.is_stopped(now)
+    }
+
+    /// The threads that talk to etcd.
+    pub(super) fn steward_turn(
+        &mut self,
+        etcd: &RefCell<Etcd>,
+        ask: &dyn Fn(Process) -> Option<Testimony>,
+        now: u64,
+    ) -> Fate {
+        let store = Reached {
+            etcd,
+            node: Some(self.me.node),
+        };
+        if now >= self.keep_due {
+            let serves = now - self.turned_at < STILL_MAX_NS;
+            self.keep_due = now + RENEWAL_NS;
+            match self.registrar.turn(&store, now, serves) {
+                Ok(Turned::Written) => self.watch.restart(),
+                Ok(Turned::Kept | Turned::Left) => {}
+                Err(RegistrarError::Replaced(_)) => return Fate::Replaced,
+                Err(_) => self.keep_due = now + RENEWAL_NS / 6,
+            }
+        }
+        for change in self.watch.poll(&store, &place().prefix()) {
+            self.steward.take(change);
+        }
+        for wish in self.wishes.drain(..) {
+            self.steward.wish(wish);
+        }
+        let ask = |_: &Steward, process| ask(process);
+        if self.steward.turn(&store, &ask, now) {
+            self.watch.restart();
+        }
+        for notice in self.steward.take_notices() {
+            if let Notice::Replaced = notice {
+                return Fate::Replaced;
+            }
+            self.orders.push_back(notice);
+        }
+        Fate::LivesOn
+    }
+
+    /// What it says when it is asked for its views.
+    pub(super) fn testimony(&self) -> Testimony {
+        let view = self.member.view();
+        Testimony {
+            seed: self.seed,
+            views: view.map(|view| (0, view.number)).into_iter().collect(),
+        }
+    }
+
+    /// A turn of the lane. `heard` is what came since the last one.
+    pub(super) fn lane_turn(&mut self, heard: Vec<(Process, Packet)>, at: Moment) {
+        self.turned_at = at.ns;
+        self.take_orders(at);
+        let lease = self.standing.lease_at(at.ns);
+        self.refused = match self.member.view() {
+            Some(view) => self.membership.refused(view, lease),
+            None => Refused::default(),
+        };
+        for (from, packet) in heard {
+            let node = NodeId(from.node);
+            self.membership.detector.handle_heard(node, at.instant);
+            match packet {
+                Packet::Ping(number) => self.out.push((from, Packet::Pong(number))),
+                Packet::Pong(number) => {
+                    let detector = &mut self.membership.detector;
+                    detector.handle_answer(node, number, at.instant);
+                }
+                Packet::Group(view, message) => self.member.handle(from, view, message, at.ns),
+            }
+        }
+        for action in self.membership.detector.poll(at.instant) {
+            match action {
+                Action::Probe { peer, number } => {
+                    if let Some(process) = self.membership.linked(peer) {
+                        self.out.push((process, Packet::Ping(number)));
+                    }
+                }
+                Action::Changed { peer, state } => {
+                    if state == State::Suspect(Cause::Silent) {
+                        self.resets.push(peer);
+                    }
+                }
+            }
+        }
+        let situation = Situation {
+            membership: &self.membership,
+            homes: &self.homes,
+            is_spare: true,
+            leave: Leave::No,
+            now: at.ns,
+            instant: at.instant,
+        };
+        if let Some(view) = self.steering.decide(&mut self.member, &situation) {
+            self.wishes.push_back(Wish { group: 0, view });
+        }
+        let seconds = u32::try_from(at.ns / 1_000_000_000).expect("a short time");
+        self.member.tick(seconds, at.ns);
+        self.member.flush(at.ns, true);
+        self.say();
+    }
+
+    /// Puts what the member says on its way.
+    pub(super) fn say(&mut self) {
+        for outgoing in self.member.take_messages() {
+            let packet = Packet::Group(outgoing.view, outgoing.message);
+            self.out.push((outgoing.to, packet));
+        }
+    }
+
+    fn take_orders(&mut self, at: Moment) {
+        for notice in self.orders.drain(..) {
+            match notice {
+                Notice::View { view, .. } => {
+                    self.steering.note_view(view.number);
+                    self.member.adopt(&view);
+                }
+                Notice::Refused { number, .. } => {
+                    if self.steering.note_refusal(number) {
+                        self.member.reopen();
+                    }
+                }
+                Notice::Node { node, found } => {
+                    let registered = found.map(|(found, lease)| Registered {
+                        incarnation: found.incarnation,
+                        address: None,
+                        state: found.state,
+                        lease,
+                    });
+                    if let Some(found) = &registered {
+                        self.dials.insert(node, found.incarnation);
+                    }
+                    self.membership.take(node, registered, at.instant);
+                }
+                Notice::Seeded(seed) => self.seed = seed,
+                Notice::Replaced => {}
+            }
+        }
+    }
+
+    pub(super) fn link_up(&mut self, process: Process, at: Moment) {
+        self.membership.link_up(process, at.instant);
+        self.member.connected(process);
+        self.say();
+    }
+
+    pub(super) fn link_down(&mut self, process: Process, at: Moment) {
+        let node = NodeId(process.node);
+        if self.membership.linked(node) == Some(process) {
+            self.membership.link_down(node, at.instant);
+        }
+    }
+
+    pub(super) fn view(&self) -> Option<&View> {
+        self.member.view()
+    }
+}
+
+pub(super) fn place() -> Place {
+    Place::of("simulated").expect("a name")
+}
+
+fn name(node: u32) -> String {
+    format!("n{node:02}")
+}
+
+pub(super) fn config(shape: &Shape) -> ClusterConfig {
+    let nodes = u32::try_from(shape.k + shape.m).expect("few nodes");
+    ClusterConfig {
+        groups: 1,
+        code: format!("{}+{}", shape.k, shape.m).parse().expect("a code"),
+        scheme: Scheme::Coded,
+        region_bytes: shape.region_bytes,
+        memory_bytes: 64 << 20,
+        lanes: 1,
+        link_traffic: WireProtection::default(),
+        key: KeyFingerprint::UNKNOWN,
+        service: shape.service,
+        nodes: (0..nodes).map(name).collect(),
+    }
+}
+
+/// The same moment by the detector's clock.
+pub(super) fn moment(origin: Instant, ns: u64) -> Moment {
+    let instant = origin + Duration::from_nanos(ns);
+    Moment { ns, instant }
+}

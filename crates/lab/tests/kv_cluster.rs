@@ -1,0 +1,109 @@
+//! The simulator of whole nodes with etcd: it finds what is planted, nothing else, and the same every time.
+
+use cenote_lab::kv::cluster::{self, Options, Report, Trouble};
+
+/// Seeds of each shape.
+const SEEDS: u64 = 10;
+/// Seeds of each trouble that nothing else goes with.
+const SEEDS_ALONE: u64 = 3;
+/// Seeds in which a mistake has to show.
+const PLANTED_SEEDS: u64 = 40;
+
+fn assert_kept(options: &Options) -> Report {
+    let report = cluster::run(options);
+    if let Some(violation) = &report.violation {
+        let log = report.log.join("\n");
+        let command = options.command();
+        panic!(
+            "{log}\n{options:?}\nseed {}: {violation}\nto repeat it: {command}",
+            options.seed
+        );
+    }
+    report
+}
+
+fn assert_all_kept(shape: &Options) {
+    let (mut operations, mut troubles) = (0, 0);
+    for seed in 1..=SEEDS {
+        let report = assert_kept(&Options {
+            seed,
+            ..shape.clone()
+        });
+        operations += report.operations;
+        troubles += report.troubles;
+    }
+    println!("{shape:?}: {operations} operations, {troubles} troubles");
+    assert!(
+        operations > 40 * SEEDS && troubles == shape.troubles * SEEDS,
+        "little happened: {operations} operations, {troubles} troubles"
+    );
+}
+
+#[test]
+fn nothing_is_lost_by_1_and_1() {
+    let shape = Options {
+        k: 1,
+        m: 1,
+        ..Options::default()
+    };
+    assert_all_kept(&shape);
+}
+
+#[test]
+fn nothing_is_lost_by_2_and_1() {
+    assert_all_kept(&Options::default());
+}
+
+#[test]
+fn nothing_is_lost_by_3_and_2() {
+    let shape = Options {
+        k: 3,
+        m: 2,
+        spares: 1,
+        ..Options::default()
+    };
+    assert_all_kept(&shape);
+}
+
+#[test]
+fn each_trouble_alone_is_survived() {
+    let all: &'static [Trouble] = &Trouble::ALL;
+    for only in all.chunks(1) {
+        for seed in 1..=SEEDS_ALONE {
+            let report = assert_kept(&Options {
+                seed,
+                only,
+                ..Options::default()
+            });
+            assert_ne!(report.operations, 0, "{only:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let run = |seed| {
+        cluster::run(&Options {
+            seed,
+            ..Options::default()
+        })
+    };
+    let first = run(11);
+    assert!(!first.log.is_empty());
+    assert_eq!(first, run(11));
+    assert_ne!(first.log, run(12).log);
+}
+
+#[test]
+fn every_planted_mistake_is_found() {
+    for name in cluster::plants() {
+        let planted = cluster::planted(name).expect("it is one of them");
+        let found = (1..=PLANTED_SEEDS).find_map(|seed| {
+            let report = cluster::run(&Options::suited(planted, seed));
+            Some((seed, report.violation?))
+        });
+        let (seed, how) =
+            found.unwrap_or_else(|| panic!("{name} is not found in {PLANTED_SEEDS} seeds"));
+        println!("{name}: seed {seed}: {how}");
+    }
+}

@@ -1,0 +1,288 @@
+//! Comparing the books: what a host says that this client holds there, and what the client knows.
+//!
+//! A grant may be lost on its way, and so may the word that a slab is given back. So at each
+//! connection, once the volume is owned there and what is stranded was asked for, the client asks
+//! for a list of what it holds (`HELD`). A slab on it that nothing here has a use for goes back;
+//! one that is not on it is gone. The same tells after this process was stopped for long, when a
+//! slab could not be read, and when a host wants something back that nobody here knows.
+//!
+//! Why it is exact: a host answers in order. Whatever it granted on this connection before it made
+//! the list has arrived before the list, and whatever was given back before it was asked is not on
+//! it.
+//!
+//! Invariants: a slab that is stranded stays until that is decided; while it is not known what the
+//! journal says, nothing goes back. Decision 43.
+
+use std::collections::BTreeSet;
+
+use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
+
+use super::owning::Ownership;
+use super::{Control, pool_window};
+use crate::directory::{HostIndex, Member};
+
+/// What one host says that this client holds, as it comes page by page.
+#[derive(Debug, Default)]
+pub(super) struct Listing(Stage);
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// Nobody wants to know.
+    #[default]
+    Idle,
+    /// To be asked for from the beginning.
+    Due,
+    /// Asked for what comes after these, and for the last of them once more: if it is where it was,
+    /// nothing before it has gone meanwhile, since later grants only come behind.
+    Asked {
+        listed: Vec<HeldSlab>,
+        /// Somebody wants to know since.
+        is_due: bool,
+    },
+}
+
+/// What came of a page.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Page {
+    /// There is more, after so many.
+    Next(u32),
+    /// That was all of it, and is exact.
+    Whole(Vec<HeldSlab>),
+    /// It is of no use; if somebody still wants to know, the list is due again.
+    Void,
+}
+
+/// Most slabs of one host that are listened to; far more than a volume has on one.
+const LISTED_MAX: usize = 1 << 20;
+
+/// Slabs that go back at a time: few beside what a connection takes. For others the host is asked
+/// again.
+const RETURNED_MAX: usize = 64;
+
+impl Listing {
+    /// Somebody wants to know.
+    pub fn request(&mut self) {
+        match &mut self.0 {
+            Stage::Asked { is_due, .. } => *is_due = true,
+            stage => *stage = Stage::Due,
+        }
+    }
+
+    /// The connection is gone. The next one begins with a list.
+    pub fn forget(&mut self) {
+        self.0 = Stage::Idle;
+    }
+
+    fn is_due(&self) -> bool {
+        matches!(self.0, Stage::Due)
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.0, Stage::Idle)
+    }
+
+    /// Begins, if somebody wants to know: how many slabs to skip.
+    fn begin(&mut self) -> Option<u32> {
+        self.is_due().then(|| {
+            self.0 = Stage::Asked {
+                listed: Vec::new(),
+                is_due: false,
+            };
+            0
+        })
+    }
+
+    /// A page came: slabs after `skip`, fewer than [`HELD_SLABS_MAX`] if they are the last.
+    fn handle_page(&mut self, skip: u32, slabs: &[HeldSlab]) -> Page {
+        let Stage::Asked { listed, is_due } = &mut self.0 else {
+            return Page::Void;
+        };
+        let is_answer = skip == skip_after(listed);
+        let news = match listed.last() {
+            None => Some(slabs),
+            Some(last) => slabs.strip_prefix(std::slice::from_ref(last)),
+        };
+        let Some(news) = news.filter(|news| is_answer && listed.len() + news.len() <= LISTED_MAX)
+        else {
+            // Something has gone from the front: from the beginning again.
+            self.0 = if is_answer { Stage::Due } else { Stage::Idle };
+            return Page::Void;
+        };
+        listed.extend(news);
+        if slabs.len() >= HELD_SLABS_MAX {
+            return Page::Next(skip_after(listed));
+        }
+        let (listed, is_due) = (std::mem::take(listed), *is_due);
+        self.0 = if is_due { Stage::Due } else { Stage::Idle };
+        Page::Whole(listed)
+    }
+}
+
+fn skip_after(listed: &[HeldSlab]) -> u32 {
+    u32::try_from(listed.len().saturating_sub(1)).expect("bounded")
+}
+
+impl Control {
+    /// Asks a host what this client holds there, if it can be asked.
+    pub(super) fn compare_books(&mut self, host: HostIndex) {
+        self.hosts[host].listing.request();
+        self.ask_for_list(host);
+    }
+
+    /// Asks every host.
+    pub(super) fn compare_all_books(&mut self) {
+        for host in self.connected() {
+            self.compare_books(host);
+        }
+    }
+
+    /// A slab could not be read: asks its host after it.
+    pub(super) fn ask_after(&mut self, extent: usize, split: usize) {
+        let snapshot = self.core.directory.snapshot();
+        let stripe = snapshot.extents[extent].as_ref();
+        let member = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
+        if let Some(member) = member {
+            self.compare_books(member.session.host);
+        }
+    }
+
+    /// A host wants slabs back: asks for the list if nobody here knows one of them.
+    pub(super) fn look_for_strange(&mut self, host: HostIndex, windows: &[Window]) {
+        if !self.hosts[host].listing.is_idle() {
+            return;
+        }
+        let known = self.known_on(host);
+        if windows.iter().any(|window| !known.contains(&name(window))) {
+            self.compare_books(host);
+        }
+    }
+
+    /// Asks the hosts that could not be asked before.
+    pub(super) fn tend_books(&mut self) {
+        if self.is_record_unknown() {
+            return;
+        }
+        for host in self.connected() {
+            self.ask_for_list(host);
+        }
+    }
+
+    fn ask_for_list(&mut self, host: HostIndex) {
+        let is_ours = self.hosts[host].ownership == Ownership::Owned;
+        let message = Request::Held { skip: 0 };
+        if !self.hosts[host].is_up() || !is_ours || !self.hosts[host].understands(&message) {
+            return;
+        }
+        if let Some(skip) = self.hosts[host].listing.begin() {
+            self.send(host, &Request::Held { skip });
+        }
+    }
+
+    pub(super) fn on_held(&mut self, host: HostIndex, skip: u32, slabs: &[HeldSlab]) {
+        match self.hosts[host].listing.handle_page(skip, slabs) {
+            Page::Next(skip) => {
+                self.send(host, &Request::Held { skip });
+            }
+            Page::Whole(listed) => self.compare(host, &listed),
+            Page::Void => {}
+        }
+    }
+
+    /// Gives back what nobody here knows, and drops what the host does not.
+    fn compare(&mut self, host: HostIndex, listed: &[HeldSlab]) {
+        self.drop_unlisted(host, listed);
+        if self.is_record_unknown() {
+            return self.hosts[host].listing.request();
+        }
+        let known = self.known_on(host);
+        let stranded = self.stranded_on(host);
+        let strange = listed.iter().filter(|slab| {
+            let place = (slab.extent as usize, usize::from(slab.member));
+            !known.contains(&name(&slab.window)) && !stranded.contains(&place)
+        });
+        let strange: Vec<Window> = strange.map(|slab| slab.window).collect();
+        if strange.is_empty() {
+            return;
+        }
+        tracing::info!(host = %self.hosts[host].config.name, slabs = strange.len(), "the host has slabs for this volume that it has no use for; they go back");
+        for &window in strange.iter().take(RETURNED_MAX) {
+            if !self.send(host, &Request::Unmap { window }) {
+                return;
+            }
+        }
+        if strange.len() > RETURNED_MAX {
+            self.hosts[host].listing.request();
+        }
+    }
+
+    /// Drops the slabs of a host that it does not name among those that this client holds.
+    fn drop_unlisted(&mut self, host: HostIndex, listed: &[HeldSlab]) {
+        let Some(session) = self.hosts[host].session() else {
+            return;
+        };
+        let listed: BTreeSet<_> = listed.iter().map(|slab| name(&slab.window)).collect();
+        let is_gone = |member: &Member| {
+            let window = pool_window(&member.window.descriptor);
+            member.session == session && !listed.contains(&name(&window))
+        };
+        let snapshot = self.core.directory.snapshot();
+        for (extent, stripe) in snapshot.extents.numbered() {
+            let members = stripe.iter().flat_map(|stripe| &stripe.members).enumerate();
+            for (split, member) in members {
+                let Some(member) = member.as_ref().filter(|member| is_gone(member)) else {
+                    continue;
+                };
+                tracing::warn!(extent, split, host = %self.hosts[host].config.name, "a slab is gone");
+                let generation = member.window.descriptor.generation;
+                let directory = &self.core.directory;
+                directory.fail_window(extent, split, session, generation);
+            }
+        }
+    }
+
+    /// Slabs of a host that something here has, or is about to give back by itself.
+    fn known_on(&self, host: HostIndex) -> BTreeSet<(u32, u64)> {
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.iter().flatten();
+        let mapped = mapped.flat_map(|stripe| stripe.members.iter().flatten());
+        let granted = self.jobs.values().flat_map(|job| job.members());
+        let members = mapped.chain(granted);
+        let members = members.map(|member| {
+            let window = pool_window(&member.window.descriptor);
+            (member.session.host, window)
+        });
+        let acquired = self.acquires.values();
+        let acquired =
+            acquired.filter_map(|acquire| Some((acquire.session.host, acquire.window()?)));
+        let leaving = self.repairs.iter().flat_map(|repair| repair.leaving());
+        let all = members.chain(acquired).chain(leaving);
+        all.chain(self.surplus())
+            .filter(|&(of, _)| of == host)
+            .map(|(_, window)| name(&window))
+            .collect()
+    }
+
+    /// Places of the slabs that are awaited from a host.
+    fn stranded_on(&self, host: HostIndex) -> BTreeSet<(usize, usize)> {
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.numbered();
+        let slabs = mapped.flat_map(|(extent, stripe)| {
+            let slabs = stripe.iter().flat_map(|stripe| &stripe.stranded);
+            slabs
+                .enumerate()
+                .map(move |(split, slab)| (extent, split, *slab))
+        });
+        slabs
+            .filter(|(.., slab)| slab.is_some_and(|slab| slab.host == host))
+            .map(|(extent, split, _)| (extent, split))
+            .collect()
+    }
+}
+
+/// What tells a window from all others of its host.
+fn name(window: &Window) -> (u32, u64) {
+    (window.id, window.generation)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Extents that lose more hosts than they survive: what they held is an error, and they go on.
+
+mod support;
+
+use cenote_volume::{Health, HostState, IoError, PAGE_BYTES, Scheme, Volume, Worker};
+use support::{Cluster, Transport, wait_until};
+
+const SLAB: u64 = 1 << 20;
+const PAGE: u64 = PAGE_BYTES as u64;
+
+fn page_of(value: u8) -> Vec<u8> {
+    vec![value; PAGE_BYTES]
+}
+
+fn read(worker: &mut Worker, page: u64) -> Result<Vec<u8>, IoError> {
+    let mut bytes = page_of(0xa5);
+    worker.read(page * PAGE, &mut bytes).map(|()| bytes)
+}
+
+/// A cluster of as many hosts as a scheme has splits: nothing is rebuilt elsewhere.
+fn cluster_of(scheme: &str) -> Cluster {
+    let scheme: Scheme = scheme.parse().unwrap();
+    Cluster::start(scheme.members(), Transport::Shm, 16 << 20, SLAB)
+}
+
+/// Starts every host anew: what they held is gone.
+fn lose(cluster: &mut Cluster, volume: &Volume) {
+    let count = cluster.configs.len();
+    let wait_for_all = |is_right: fn(&HostState) -> bool| {
+        wait_until(
+            || volume.status().unwrap().hosts.iter().all(is_right),
+            || format!("{:#?}", volume.status()),
+        );
+    };
+    (0..count).for_each(|host| cluster.stop(host));
+    wait_for_all(|host| !host.connected);
+    (0..count).for_each(|host| cluster.restart(host));
+    wait_for_all(|host| host.connected);
+    wait_until(
+        || volume.status().unwrap().health != Health::Lost,
+        || format!("{:#?}", volume.status()),
+    );
+}
+
+#[test]
+fn an_extent_that_held_nothing_when_it_was_lost_is_mapped_anew() {
+    for scheme in ["plain", "rs:2+1"] {
+        let mut cluster = cluster_of(scheme);
+        let volume = cluster.volume(scheme, 4 * SLAB);
+        volume.map_all(|_, _| ()).unwrap();
+        let extents = volume.status().unwrap().extents.len();
+        lose(&mut cluster, &volume);
+        // Before anybody writes to it: a program that swaps to itself waits for no host.
+        wait_until(
+            || {
+                let status = volume.status().unwrap();
+                status.health == Health::Healthy && status.extents.len() == extents
+            },
+            || format!("{:#?}", volume.status()),
+        );
+        let mut worker = volume.worker().unwrap();
+        worker.write(0, &page_of(7)).unwrap();
+        assert_eq!(read(&mut worker, 0), Ok(page_of(7)));
+        assert_eq!(volume.status().unwrap().torn_pages, 0);
+    }
+}
+
+#[test]
+fn what_was_lost_is_an_error_until_it_is_written_whole_and_the_rest_goes_on() {
+    for scheme in ["plain", "mirror:2", "rs:2+1"] {
+        let mut cluster = cluster_of(scheme);
+        let volume = cluster.volume(scheme, 4 * SLAB);
+        let mut worker = volume.worker().unwrap();
+        for page in 0..4 {
+            worker.write(page * PAGE, &page_of(page as u8 + 1)).unwrap();
+        }
+        lose(&mut cluster, &volume);
+        assert_eq!(volume.status().unwrap().torn_pages, 4);
+        for page in 0..4 {
+            assert_eq!(read(&mut worker, page), Err(IoError::Lost));
+        }
+        // Never written: zeros as before, and written in part.
+        assert_eq!(read(&mut worker, 4), Ok(page_of(0)));
+        worker.write(4 * PAGE, &[9; 512]).unwrap();
+        // Written whole: mapped anew. Its neighbours stay errors, beside slabs that hold zeros.
+        worker.write(0, &page_of(7)).unwrap();
+        assert_eq!(read(&mut worker, 0), Ok(page_of(7)));
+        assert_eq!(read(&mut worker, 1), Err(IoError::Lost));
+        assert_eq!(worker.write(PAGE + 512, &[9; 512]), Err(IoError::Lost));
+        assert_eq!(read(&mut worker, 1), Err(IoError::Lost));
+        worker.discard(2 * PAGE, PAGE).unwrap();
+        assert_eq!(read(&mut worker, 2), Ok(page_of(0)));
+        let status = volume.status().unwrap();
+        assert_eq!((status.health, status.torn_pages), (Health::Healthy, 2));
+    }
+}
+
+#[test]
+fn what_was_lost_is_lost_to_the_next_owner_too() {
+    let mut cluster = cluster_of("rs:2+1");
+    let volume = cluster.kept_volume("rs:2+1", 4 * SLAB).unwrap();
+    let mut worker = volume.worker().unwrap();
+    for page in 0..3 {
+        worker.write(page * PAGE, &page_of(1)).unwrap();
+    }
+    lose(&mut cluster, &volume);
+    worker.write(0, &page_of(2)).unwrap();
+    drop(worker);
+    volume.detach();
+    for _ in 0..2 {
+        let volume = cluster.kept_volume("rs:2+1", 4 * SLAB).unwrap();
+        let mut worker = volume.worker().unwrap();
+        assert_eq!(read(&mut worker, 0), Ok(page_of(2)));
+        for page in [1, 2] {
+            assert_eq!(read(&mut worker, page), Err(IoError::Lost));
+        }
+        assert_eq!(read(&mut worker, 3), Ok(page_of(0)));
+        drop(worker);
+        volume.detach();
+    }
+    let volume = cluster.kept_volume("rs:2+1", 4 * SLAB).unwrap();
+    let mut worker = volume.worker().unwrap();
+    worker.discard(0, 4 * SLAB).unwrap();
+    assert_eq!(read(&mut worker, 1), Ok(page_of(0)));
+    worker.write(PAGE, &page_of(3)).unwrap();
+    assert_eq!(read(&mut worker, 1), Ok(page_of(3)));
+    assert_eq!(volume.status().unwrap().torn_pages, 0);
+}
+
+/// Silence is not death: a host that does not answer may have all of it.
+#[test]
+fn while_enough_slabs_may_come_back_nothing_is_given_up() {
+    let mut cluster = Cluster::start(3, Transport::Shm, 16 << 20, SLAB);
+    let volume = cluster.volume("plain", SLAB);
+    let mut worker = volume.worker().unwrap();
+    worker.write(0, &page_of(1)).unwrap();
+    let name = volume.status().unwrap().extents[0].hosts[0]
+        .clone()
+        .unwrap();
+    cluster.stop(name[1..].parse().unwrap());
+    support::wait_for_health(&volume, Health::Lost);
+    assert_eq!(read(&mut worker, 0), Err(IoError::Lost));
+    assert_eq!(worker.write(0, &page_of(2)), Err(IoError::Lost));
+    let status = volume.status().unwrap();
+    assert_eq!((status.health, status.torn_pages), (Health::Lost, 0));
+}

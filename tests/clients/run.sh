@@ -2,6 +2,7 @@
 # Runs one real client of memcached as a load that checks what it was promised.
 #
 #   tests/clients/run.sh CLIENT SECONDS|- ADDRESS...  clients: pymemcache pylibmc gomemcache tools ycsb
+#   tests/clients/run.sh CLIENT prepare               makes ready what it needs, which may take minutes
 #
 # With "-" for the seconds it goes on until its standard input ends.
 # Any address has to answer for all keys (or be the only one); somebody else may kill nodes
@@ -12,6 +13,7 @@ set -eu
 cd "$(dirname "$0")"
 client=$1
 shift
+order=${1:-}
 kept=${CARGO_TARGET_DIR:-$PWD/../../target}/clients
 mkdir -p "$kept"
 kept=$(cd "$kept" && pwd)
@@ -34,6 +36,11 @@ need() {
     command -v "$1" >/dev/null || skip "$1 is not installed"
 }
 
+# start COMMAND...: the client itself, once all that it needs is there.
+start() {
+    [ "$order" = prepare ] || exec 9>&- "$@"
+}
+
 case $client in
 pymemcache | pylibmc)
     need python3
@@ -44,7 +51,7 @@ pymemcache | pylibmc)
         prepare "$venv/bin/pip" install --quiet --disable-pip-version-check -r python/requirements.txt
         cp python/requirements.txt "$venv/"
     fi
-    exec 9>&- "$venv/bin/python" python/load.py "$client" "$@"
+    start "$venv/bin/python" python/load.py "$client" "$@"
     ;;
 gomemcache)
     need go
@@ -53,11 +60,11 @@ gomemcache)
     export GOMODCACHE GOCACHE CGO_ENABLED
     prepare go mod download -modcacherw
     go build -mod=readonly -modcacherw -o "$kept/gomemcache" .
-    exec 9>&- "$kept/gomemcache" "$@"
+    start "$kept/gomemcache" "$@"
     ;;
 tools)
     need memccp
-    exec 9>&- ./tools.sh "$@"
+    start ./tools.sh "$@"
     ;;
 ycsb)
     need java
@@ -77,10 +84,10 @@ ycsb)
         javac -nowarn -d "$classes" -cp "$classpath" ycsb/Memcached.java
         cp ycsb/Memcached.java "$classes/"
     fi
-    exec 9>&- ./ycsb.sh "$classpath" "$@"
+    start ./ycsb.sh "$classpath" "$@"
     ;;
 *)
-    sed -n '4,4s/^# *//p' run.sh >&2
+    sed -n '4,5s/^# *//p' run.sh >&2
     exit 2
     ;;
 esac

@@ -15,6 +15,9 @@ fn items(status: &Value) -> u64 {
 }
 
 fn keeps_what_was_acknowledged(name: &str) {
+    if !client::is_ready(name) {
+        return;
+    }
     let up = ["--nodes", "5", "--groups", "5", "--memory", "256M"];
     let Some(well) = Well::up(&up) else {
         return;

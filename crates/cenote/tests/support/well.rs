@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Ended, cenote, signal};
 
 /// How long what must happen may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder for a cluster of nodes; whatever runs in it is ended when it is dropped.
 pub struct Well(tempfile::TempDir);

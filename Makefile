@@ -30,7 +30,7 @@ test-all: ## Both, with what failed in either at the end
 
 test-long: ## The rest: guests, clients in other languages, fresh seeds, soaks
 	@sh scripts/install-packages.sh build test long rdma
-	@python3 scripts/run-tests.py long
+	@python3 scripts/run-tests.py long $(if $(UNTIL),--until $(UNTIL))
 
 test-rdma: ## The rdma backend on soft-RoCE, in a guest; needs no RDMA here
 	@sh scripts/install-packages.sh build test rdma

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs the test programs of the workspace side by side, and ends with what failed.
 
-    scripts/run-tests.py short|long [NAME...]
+    scripts/run-tests.py short|long [--until TIME] [NAME...]
 
 `short` leaves out tests in modules called `long`, `long` runs these alone. NAME is a part of a
 program's name ("volume", "cenote kv"). Programs that use the same thing of the machine, such as
 its swap, do not run at the same time: tests/schedule.toml says which, and which take longest.
-What each printed is in target/test/NAME.log. A test that cannot run here prints
+With --until, a program that would hardly be through by TIME (seconds since 1970) is left out, and
+said to be. What each printed is in target/test/NAME.log. A test that cannot run here prints
 "skipped: REASON" and passes; the reasons are told at the end.
 """
 
@@ -38,9 +39,12 @@ class Program:
         self.log = LOGS / (name.replace(" ", "-") + ".log")
         self.passed = self.failed = 0
         self.complaint = None
+        # Left out, or ended early, for want of time.
+        self.is_late = False
 
-    def run(self, arguments=()):
+    def run(self, arguments=(), until=None):
         began = time.monotonic()
+        limit = PROGRAM_LIMIT_S if until is None else min(PROGRAM_LIMIT_S, until - time.time())
         environment = dict(os.environ, CARGO_MANIFEST_DIR=str(self.cwd))
         with open(self.log, "wb") as log:
             process = subprocess.Popen(
@@ -49,11 +53,15 @@ class Program:
                 start_new_session=True,
             )
             try:
-                code = process.wait(PROGRAM_LIMIT_S)
+                code = process.wait(limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 code = process.wait()
-                self.complaint = f"still running after {PROGRAM_LIMIT_S} s, and killed"
+                self.is_late = limit < PROGRAM_LIMIT_S
+                self.complaint = f"still running after {limit:.0f} s, and killed"
+        if self.is_late:
+            print(f"late   {self.name}", flush=True)
+            return
         text = self.text()
         for passed, failed, _ in RESULT.findall(text):
             self.passed += int(passed)
@@ -66,9 +74,15 @@ class Program:
         print(f"{word:<7}{self.name:<28}{self.passed:>5} passed{took:>7.0f} s", flush=True)
 
     def text(self):
-        return self.log.read_text(errors="replace")
+        return "" if self.is_late else self.log.read_text(errors="replace")
+
+    def fits(self, until):
+        """Whether it would be through by then, on a machine that is half as fast as ours."""
+        return until is None or time.time() + 2 * self.seconds < until
 
     def left_out(self):
+        if self.is_late:
+            return [f"{self.name}: no time was left for it"]
         return re.findall(r"^skipped: (.*)$", self.text(), re.M)
 
     def say_why(self):
@@ -102,7 +116,8 @@ class Program:
 class Lanes:
     """Programs on their way, at most `count` at a time, the longest first."""
 
-    def __init__(self, programs, arguments, count):
+    def __init__(self, programs, arguments, count, until):
+        self.until = until
         self.waiting = sorted(programs, key=lambda program: -program.seconds)
         self.arguments, self.count = arguments, count
         self.busy = set()
@@ -117,7 +132,10 @@ class Lanes:
 
     def lane(self):
         while program := self.take():
-            program.run(self.arguments)
+            if program.fits(self.until):
+                program.run(self.arguments, self.until)
+            else:
+                program.is_late = True
             with self.change:
                 self.busy -= program.needs
                 self.change.notify_all()
@@ -135,7 +153,7 @@ class Lanes:
         return None
 
 
-def build(schedule):
+def build(schedule, which):
     """Builds all test programs, and yields them."""
     command = ["cargo", "test", "--workspace", "--locked", "--no-run",
                "--message-format=json-render-diagnostics"]
@@ -153,7 +171,7 @@ def build(schedule):
         name = f"{folder.name} {name}"
         yield Program(
             name, [message["executable"], "--show-output"], folder,
-            schedule["seconds"].get(name, 5),
+            schedule[which].get(name, 5),
             (thing for thing, names in schedule["alone"].items() if name in names),
         )
     if building.wait() != 0:
@@ -163,12 +181,15 @@ def build(schedule):
 def main():
     if len(sys.argv) < 2 or sys.argv[1] not in ("short", "long"):
         sys.exit(__doc__.strip())
-    is_short, wanted = sys.argv[1] == "short", sys.argv[2:]
+    which, wanted, until = sys.argv[1], sys.argv[2:], None
+    if wanted[:1] == ["--until"]:
+        until, wanted = float(wanted[1]), wanted[2:]
+    is_short = which == "short"
     LOGS.mkdir(parents=True, exist_ok=True)
     schedule = tomllib.loads((ROOT / "tests" / "schedule.toml").read_text())
-    programs = list(build(schedule))
+    programs = list(build(schedule, which))
     unknown = {name for names in schedule["alone"].values() for name in names}
-    unknown |= set(schedule["seconds"])
+    unknown |= set(schedule["short"]) | set(schedule["long"])
     unknown -= {program.name for program in programs}
     if unknown:
         sys.exit(f"tests/schedule.toml names what there is not: {', '.join(sorted(unknown))}")
@@ -178,12 +199,15 @@ def main():
     # Most tests wait for something most of the time.
     lanes = (os.cpu_count() or 1) + 1
     print(f"running {len(programs)} test programs, {lanes} at a time", flush=True)
-    Lanes(programs, ["--skip", "long::"] if is_short else ["long::"], lanes).run()
+    Lanes(programs, ["--skip", "long::"] if is_short else ["long::"], lanes, until).run()
     if not wanted:
         # Both build: no test may run meanwhile.
         others = DOCUMENTATION if is_short else RDMA
         programs.append(others)
-        others.run()
+        if others.fits(until):
+            others.run(until=until)
+        else:
+            others.is_late = True
 
     failed = [program for program in programs if program.failed]
     left_out = sorted({reason for program in programs for reason in program.left_out()})
@@ -195,7 +219,7 @@ def main():
         program.say_why()
     lines = [line for program in failed for line in program.lines_of_failures()]
     # For who runs both parts, and would not see what failed in the first.
-    (LOGS / f"failed-{sys.argv[1]}").write_text("".join(f"{line}\n" for line in lines))
+    (LOGS / f"failed-{which}").write_text("".join(f"{line}\n" for line in lines))
     if failed:
         print("\nWhat failed:", *lines, sep="\n")
     print(f"\n{time.monotonic() - began:.0f} s without the build")
@@ -206,8 +230,8 @@ def main():
 
 # Examples in the documentation, by cargo itself.
 DOCUMENTATION = Program("documentation", [
-    "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"])
+    "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], seconds=30)
 # The rdma backend in a guest that has soft-RoCE. It replaces the program that tests run.
-RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"])
+RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"], seconds=400)
 
 main()

@@ -1,10 +1,13 @@
 #!/bin/sh
 # Runs both parts of the tests, and says at the end what failed in either.
+#
+#   scripts/test-all.sh [MINUTES]   of the long part only what fits into so many minutes in all
 set -u
 cd "$(dirname "$0")/.." || exit
+until=${1:+$(($(date +%s) + $1 * 60))}
 code=0
 make test || code=1
-make test-long || code=1
+make test-long ${until:+UNTIL="$until"} || code=1
 if [ "$code" -ne 0 ]; then
     echo "What failed in all:"
     cat target/test/failed-short target/test/failed-long

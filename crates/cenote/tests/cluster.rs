@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use support::{Folder, cenote, run, runs, signal};
+use support::{Ended, Folder, cenote, run, runs, signal};
 
 fn up(folder: &Folder, hosts: &str, transport: &str) -> support::Ended {
     folder.run(&[
@@ -178,6 +178,48 @@ fn a_cluster_of_which_nothing_runs_is_started_anew_with_its_key() {
         std::fs::read(folder.path().join("cluster.key")).unwrap(),
         key
     );
+    folder.run(&["status"]).expect(0);
+}
+
+/// All hosts are killed, and are still giving their memory back when the cluster is started again.
+#[test]
+fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_anew() {
+    let folder = Folder::new();
+    up(&folder, "2", "shm").expect(0);
+    let pids = ["h00", "h01"].map(|name| folder.pid(name));
+    for pid in pids {
+        signal(pid, "STOP");
+    }
+    let again = cenote()
+        .args([
+            "up",
+            "--hosts",
+            "2",
+            "--memory",
+            "4M",
+            "--dir",
+            folder.str(),
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // It has seen both run.
+    let fds = format!("/proc/{}/fd", again.id());
+    let looked = || {
+        let links = std::fs::read_dir(&fds).into_iter().flatten().flatten();
+        let links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links
+            .filter(|link| link.to_string_lossy().contains("[pidfd]"))
+            .count()
+            == 2
+    };
+    support::lab::wait_until("it looks for hosts", looked, String::new);
+    for pid in pids {
+        signal(pid, "KILL");
+    }
+    let ended = Ended::from(again.wait_with_output().expect("a child")).expect(0);
+    assert!(ended.stderr.contains("starting anew"), "{ended:#?}");
     folder.run(&["status"]).expect(0);
 }
 

@@ -233,7 +233,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     let alive = running.len();
     let down_first = || format!("cenote down --dir {}", dir.root().display());
     let is_known = dir.folder().has(CLUSTER_FILE)?;
-    if alive == 0 {
+    let clear = || {
         if is_known {
             eprintln!(
                 "{}: the earlier cluster here runs no longer; starting anew",
@@ -244,7 +244,10 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
             Identity::forget(folder)?;
         }
         dir.folder().remove(CLUSTER_FILE)?;
-        return Ok(Found::Nothing);
+        Ok(Found::Nothing)
+    };
+    if alive == 0 {
+        return clear();
     }
     if !is_known {
         let what = format!(
@@ -273,11 +276,8 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
         }
     }
     let Some((address, first)) = first else {
-        let what = format!(
-            "{}: none of the cluster's hosts answers, and {alive} processes ran",
-            dir.root().display()
-        );
-        return Err(Failure::new(what, down_first()).into());
+        // All that ran has ended since.
+        return clear();
     };
     let own = OwnMachine::of(args)?;
     let headroom_bytes = own.map_or(0, |own| own.headroom_bytes);

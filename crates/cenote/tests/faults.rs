@@ -62,7 +62,7 @@ fn a_host_stopped_and_continued() {
         signal(pid, "STOP");
         if transport == "tcp" {
             // Silent for longer than the failure timeout: it is replaced and comes back as a stranger.
-            lab.wait_not_healthy();
+            lab.wait_connected(&victim, false);
             lab.wait_healthy();
         }
         lab.wait_written(30_000);
@@ -117,7 +117,7 @@ fn source_and_target_of_a_regeneration_killed() {
         .filter(|host| !before.contains(host))
         .collect();
     lab.kill(&before[0]);
-    lab.wait_not_healthy();
+    lab.wait_connected(&before[0], false);
     lab.kill(&spare[0]);
     load.expect_clean();
     lab.wait_healthy();
@@ -143,9 +143,10 @@ fn two_connections_on_the_same_pages_leave_no_mixture_for_a_loss_to_reveal() {
         .expect_clean();
     let before = lab.content();
     let members = lab.members();
-    lab.kill(&members[1]);
-    lab.kill(&members[3]);
-    lab.wait_not_healthy();
+    for victim in [&members[1], &members[3]] {
+        lab.kill(victim);
+        lab.wait_connected(victim, false);
+    }
     assert!(
         before == lab.content(),
         "decoding gives what was read before"

@@ -60,7 +60,7 @@ fn a_server_killed_with_hosts_lost_before_and_meanwhile() {
     let members = lab.members();
     // Degraded writes first: this host's slabs are not current when the next owner comes.
     lab.kill(&members[0]);
-    lab.wait_not_healthy();
+    lab.wait_connected(&members[0], false);
     lab.wait_written(6_000);
     lab.kill_server();
     lab.kill(&members[1]);

@@ -3,6 +3,7 @@
 //! The load is `fio --verify`: it writes blocks that carry their own checksum and position,
 //! reads all of them back, and fails on an I/O error or a wrong byte.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -73,6 +74,7 @@ impl Lab {
             .arg("--socket")
             .arg(folder.path().join("nbd"))
             .stdout(Stdio::null())
+            .stderr(log_of(&folder))
             .spawn()
             .expect("the server starts");
         let lab = Self {
@@ -186,6 +188,7 @@ impl Lab {
             .arg("--socket")
             .arg(folder.path().join("nbd"))
             .stdout(Stdio::null())
+            .stderr(log_of(folder))
             .spawn()
             .expect("the server starts")
     }
@@ -263,7 +266,8 @@ impl Lab {
         self.status()["health"].as_str().expect("health").to_owned()
     }
 
-    /// Waits until the volume sees a host as connected, or as not.
+    /// Waits until the volume sees a host as connected, or as not: then its slabs are not used any more. Of a
+    /// host that was killed that stays so; that the volume is degraded may be over before anybody looks.
     pub fn wait_connected(&self, host: &str, connected: bool) {
         wait_until(
             &format!("{host} is connected: {connected}"),
@@ -301,14 +305,6 @@ impl Lab {
         }
     }
 
-    pub fn wait_not_healthy(&self) {
-        wait_until(
-            "the loss is noticed",
-            || self.health() != "healthy",
-            || self.status().to_string(),
-        );
-    }
-
     /// Names of the hosts of the first extent.
     pub fn members(&self) -> Vec<String> {
         let status = self.status();
@@ -340,8 +336,22 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.folder.path().join(LOG));
+            eprintln!("what the server said:\n{}", log.unwrap_or_default());
+        }
         self.end_server();
     }
+}
+
+/// Where the servers of a folder write what they have to say.
+const LOG: &str = "server.log";
+
+/// Their standard error: shown when the test fails.
+fn log_of(folder: &Folder) -> File {
+    let mut log = File::options();
+    log.create(true).append(true);
+    log.open(folder.path().join(LOG)).expect("a file")
 }
 
 /// An nbdkit between a client and the server.

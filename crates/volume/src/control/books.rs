@@ -57,7 +57,7 @@ const LISTED_MAX: usize = 1 << 20;
 
 /// Slabs that go back at a time: few beside what a connection takes. For others the host is asked
 /// again.
-const RETURNED_MAX: usize = 64;
+pub(super) const RETURNED_MAX: usize = 64;
 
 impl Listing {
     /// Somebody wants to know.

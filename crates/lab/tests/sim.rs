@@ -334,6 +334,36 @@ fn assert_rot_healed(seeds: [u64; 2]) {
     }
 }
 
+/// Splits of either side rot while pages are cut anew: what is read is right or an error.
+#[test]
+fn splits_that_rot_while_pages_are_cut_anew_are_found() {
+    let (mut rotten, mut moved) = (0, 0);
+    for (protection, seed) in [
+        (Protection::Checksum, 1),
+        (Protection::Sealed(sim::seal_key()), 2),
+    ] {
+        println!("{}, seed {seed}", protection.name());
+        let options = Options {
+            scheme: "rs:4+2".parse().expect("a valid scheme"),
+            protection,
+            hosts: 14,
+            clients: 2,
+            ..changing(
+                seed,
+                Weights {
+                    recut: 60,
+                    ..Weights::all()
+                },
+            )
+        };
+        let report = assert_kept(&options.rotting());
+        assert!(report.recuts > 5, "{report:?}");
+        rotten += report.rot.expect("splits rot").rotten_splits;
+        moved += report.pages_moved;
+    }
+    assert!(rotten > 10 && moved > 100, "{rotten} rotted, {moved} moved");
+}
+
 /// Every host may go at any time, be drained, or be out of reach, and the disk is late now and then.
 #[test]
 fn volumes_with_a_disk_behind_them_keep_every_promise() {

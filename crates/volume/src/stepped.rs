@@ -313,6 +313,28 @@ impl Stepped {
         self.control.core().sides.locate(page).extent
     }
 
+    /// The page that is at `index` of an extent now.
+    #[must_use]
+    pub fn page_at(&self, extent: usize, index: u64) -> Option<u64> {
+        let core = self.control.core();
+        let pages = core.pages(extent);
+        let page = pages.start.checked_add(index)?;
+        let is_there = pages.contains(&page) && self.extent_of(page) == extent;
+        is_there.then_some(page)
+    }
+
+    /// Data splits of the pages of an extent.
+    #[must_use]
+    pub fn k_of(&self, extent: usize) -> usize {
+        self.control.core().layout_of(extent).cut().k()
+    }
+
+    /// Bytes of a split of the pages of an extent.
+    #[must_use]
+    pub fn split_bytes_of(&self, extent: usize) -> usize {
+        self.control.core().layout_of(extent).cut().split_bytes()
+    }
+
     /// Most members that the stripe of an extent may have.
     #[must_use]
     pub fn splits_max(&self, extent: usize) -> usize {

@@ -185,8 +185,8 @@ impl Options {
             ambush: if is_tagged { self.weights.ambush } else { 0 },
             // Into a mode that does not notice.
             reshape: 0,
-            // A split is looked for where the page lay in the beginning.
-            recut: 0,
+            // Into a mode that does not notice, as well.
+            recut: if is_tagged { self.weights.recut } else { 0 },
             ..self.weights
         };
         Self { weights, ..self }

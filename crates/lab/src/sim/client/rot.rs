@@ -4,6 +4,8 @@
 //! written whole. Meanwhile it may be an error; other bytes it may never be, and where enough
 //! splits are left to put it right, no error either. With tags that is one more than k, all the time.
 
+use std::collections::BTreeMap;
+
 use cenote_fabric::sim::{Net, NodeId};
 use cenote_volume::{Mode, PAGE_BYTES, Protection, Stepped};
 
@@ -78,17 +80,19 @@ impl Client {
         {
             return;
         }
-        let scheme = self.plan.resilience.scheme();
-        let extent_pages = to_index(self.plan.slab_bytes) / scheme.split_bytes();
-        let pages = to_index(self.plan.size_bytes) / PAGE_BYTES;
-        let mut live = vec![0; pages.div_ceil(extent_pages)];
-        for seat in self.seats().iter().filter(|seat| seat.is_live) {
-            live[seat.extent] += 1;
+        let Some(volume) = &self.volume else {
+            return;
+        };
+        let mut live: BTreeMap<usize, usize> = BTreeMap::new();
+        for seat in volume.seats().iter().filter(|seat| seat.is_live) {
+            *live.entry(seat.extent).or_default() += 1;
         }
-        let few = live.iter().enumerate();
-        for (extent, _) in few.filter(|(_, live)| **live <= scheme.k()) {
-            let first = extent * extent_pages;
-            self.model.leave_few(first..first + extent_pages);
+        // Where its extents are cut otherwise than others, each page counts where it is.
+        for page in 0..to_index(self.plan.size_bytes) / PAGE_BYTES {
+            let extent = volume.extent_of(page as u64);
+            if live.get(&extent).copied().unwrap_or(0) <= volume.k_of(extent) {
+                self.model.leave_few(page..page + 1);
+            }
         }
     }
 
@@ -119,16 +123,17 @@ impl Client {
         random: &mut Random,
         step: u64,
     ) -> Option<String> {
-        let seats = self.volume.as_ref()?.seats();
+        let volume = self.volume.as_ref()?;
+        let seats = volume.seats();
         let live: Vec<_> = seats.iter().filter(|seat| seat.is_live).collect();
         if live.is_empty() {
             return None;
         }
         let seat = **random.pick(&live);
-        let split_bytes = self.plan.resilience.scheme().split_bytes();
+        let split_bytes = volume.split_bytes_of(seat.extent);
         let extent_pages = self.plan.slab_bytes / split_bytes as u64;
         let index = random.below(extent_pages);
-        let page = seat.extent as u64 * extent_pages + index;
+        let page = volume.page_at(seat.extent, index)?;
         let is_inside = (page + 1) * PAGE_BYTES as u64 <= self.plan.size_bytes;
         if !is_inside || self.model.is_at_risk(to_index(page)) {
             return None;
@@ -139,7 +144,7 @@ impl Client {
         net.corrupt(node, seat.window, seat.generation, offset, len)
             .ok()?;
         let of_extent = live.iter().filter(|other| other.extent == seat.extent);
-        let is_among_few = of_extent.count() <= self.plan.resilience.scheme().k();
+        let is_among_few = of_extent.count() <= volume.k_of(seat.extent);
         let cause = match self.is_tagged() && is_among_few {
             true => Cause::RotAmongFew,
             false => Cause::Rot,

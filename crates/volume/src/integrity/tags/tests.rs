@@ -266,6 +266,36 @@ fn a_volume_is_opened_more_often_than_it_has_places_for_owners() {
     }
 }
 
+/// The only thing that an owner left is a write that it did not end, and all places are taken by others: what
+/// the page was to be is redone, under the seal that it was given.
+#[test]
+fn a_write_that_is_to_be_redone_keeps_the_key_that_it_was_sealed_with() {
+    let files = files();
+    drop(owner(&files, &sealed(1)).unwrap());
+    let writer = owner(&files, &sealed(1)).unwrap();
+    writer.tags.enter_owner();
+    let (page, plain) = (5, [8; crate::PAGE_BYTES]);
+    // What it is written over is another owner's.
+    write(&writer, 3, page, [4000 << 48, 0, 0]);
+    end(&writer, 3, page, [4000 << 48, 0, 0]);
+    let sealer = writer.tags.sealer.as_ref().unwrap();
+    let mut bytes = [0; crate::PAGE_BYTES];
+    let tag = sealer.seal(page, sealer.take_numbers(), &plain, &mut bytes);
+    write(&writer, 2, page, tag);
+    for place in 1..OWNERS_MAX {
+        writer.tags.owners.set(place, [place as u64, 9]);
+    }
+    drop(writer);
+    let next = owner(&files, &sealed(1)).unwrap();
+    let owners = next.tags.owners.all().flatten();
+    assert_eq!(owners.count(), 2, "the others' places are free again");
+    assert!(next.marks.is_unfinished(2));
+    let staged = next.tags.staged(2, page).unwrap();
+    let mut found = [0; crate::PAGE_BYTES];
+    let sealer = next.tags.sealer.as_ref().unwrap();
+    assert!(sealer.open(page, &staged, &bytes, &mut found) && found == plain);
+}
+
 #[test]
 fn an_owner_with_a_page_that_may_be_read_keeps_its_place() {
     let files = files();

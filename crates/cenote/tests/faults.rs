@@ -76,6 +76,31 @@ fn a_host_stopped_and_continued() {
     }
 }
 
+/// As many hosts are lost as the scheme bears, and then one is slow: silence is not death.
+#[test]
+fn a_host_that_is_silent_when_no_other_may_be_lost_is_waited_for() {
+    if !has_tools() {
+        return;
+    }
+    // No host is left to rebuild on.
+    let lab = Lab::with_hosts(10, "tcp", "rs:8+2");
+    let load = lab.fio();
+    lab.wait_written(8_000);
+    let members = lab.members();
+    lab.kill(&members[0]);
+    lab.kill(&members[9]);
+    for victim in [&members[4], &members[1]] {
+        lab.wait_connected(victim, true);
+        let pid = lab.folder.pid(victim);
+        signal(pid, "STOP");
+        lab.wait_connected(victim, false);
+        signal(pid, "CONT");
+        lab.wait_connected(victim, true);
+    }
+    load.expect_clean();
+    assert_eq!(lab.requests_failed(), 0);
+}
+
 #[test]
 fn source_and_target_of_a_regeneration_killed() {
     if !has_tools() {

@@ -8,6 +8,7 @@
 //! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
 
 mod activity;
+mod awaiting;
 mod books;
 mod closing;
 mod compared;
@@ -53,6 +54,7 @@ use crate::journal::Journal;
 use crate::status::{CounterValues, HostState, VolumeStatus};
 use crate::{Resilience, VolumeError};
 use activity::Activity;
+use awaiting::Reach;
 use closing::Closing;
 use crossing::Crossing;
 use endpoints::{Equipped, Opening};
@@ -139,6 +141,8 @@ pub struct Control {
     jobs: BTreeMap<usize, MapJob>,
     // Extents that were refused, and when to forget that.
     refused: Vec<(usize, Time)>,
+    // Extents that are to be mapped when hosts have had time to answer again.
+    postponed: Vec<(usize, Time)>,
     repairs: Vec<Repair>,
     mender: Mender,
     reshaping: Reshaping,
@@ -161,6 +165,8 @@ pub struct Control {
     opening: Option<owning::Opening>,
     // Extents that can be read while slabs of theirs are awaited, and since when.
     waits: BTreeMap<usize, Time>,
+    // Extents that cannot be read while slabs of theirs are awaited.
+    reach: Reach,
     ticked: Time,
 }
 
@@ -189,6 +195,7 @@ impl Control {
             acquires: BTreeMap::new(),
             jobs: BTreeMap::new(),
             refused: Vec::new(),
+            postponed: Vec::new(),
             repairs: Vec::new(),
             mender: Mender::new(parts.orders),
             reshaping: Reshaping::default(),
@@ -206,6 +213,7 @@ impl Control {
             record: None,
             opening: None,
             waits: BTreeMap::new(),
+            reach: Reach::default(),
             ticked: now,
         };
         if let Some(journal) = parts.journal {
@@ -437,6 +445,7 @@ impl Control {
             }
             !over
         });
+        self.map_postponed(now);
         self.map_again(now);
         let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing();
         if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {

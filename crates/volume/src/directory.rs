@@ -80,6 +80,9 @@ pub struct Stripe {
     /// Slabs that missed no acknowledged write, by split: those that went when no more than k
     /// were left, after which nothing was acknowledged. Empty: none.
     pub stranded: Vec<Option<Stranded>>,
+    /// Fewer than k are there, and too few of the stranded are awaited: until that changes, requests are
+    /// errors (`control::awaiting`).
+    pub is_out_of_reach: bool,
     /// Epoch in which the slabs that hold current data last became others.
     pub changed_in: u64,
 }
@@ -147,6 +150,11 @@ impl Stripe {
             return left <= self.cut.k();
         }
         left < self.cut.k()
+    }
+
+    /// Whether requests wait: too few slabs are there, and enough of those that are stranded are awaited.
+    pub fn is_awaited(&self) -> bool {
+        !self.is_there() && !self.is_past_hope() && !self.is_out_of_reach
     }
 
     fn mask(&self, wanted: impl Fn(&Member) -> bool) -> u64 {

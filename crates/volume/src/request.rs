@@ -46,8 +46,9 @@ pub struct Done {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IoError {
-    /// More hosts of a stripe were lost than the scheme survives; the pages are gone.
-    #[error("lost: more hosts failed than the scheme survives")]
+    /// More hosts of a stripe were lost than the scheme survives, or so many do not answer for 30 s. Pages of
+    /// hosts that are silent are there again when these answer.
+    #[error("lost: more hosts failed, or do not answer, than the scheme survives")]
     Lost,
     /// Splits of the page disagree, and which of them are right cannot be told.
     #[error(

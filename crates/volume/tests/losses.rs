@@ -2,7 +2,15 @@
 
 mod support;
 
-use cenote_volume::{Health, HostState, IoError, PAGE_BYTES, Scheme, Volume, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cenote_fabric::{Error, Incoming};
+use cenote_volume::{
+    Done, Health, HostState, IoError, Op, PAGE_BYTES, Request, Scheme, Volume, Worker,
+};
+use support::guarded::Guard;
 use support::{Cluster, Transport, wait_until};
 
 const SLAB: u64 = 1 << 20;
@@ -143,4 +151,77 @@ fn while_enough_slabs_may_come_back_nothing_is_given_up() {
     assert_eq!(worker.write(0, &page_of(2)), Err(IoError::Lost));
     let status = volume.status().unwrap();
     assert_eq!((status.health, status.torn_pages), (Health::Lost, 0));
+}
+
+/// Has all hosts fall silent: connections break, and nobody answers when they are made anew.
+#[derive(Clone, Default)]
+struct Silence(Arc<AtomicBool>);
+
+impl Guard for Silence {
+    fn connect(&self) -> Result<(), Error> {
+        match self.0.load(Ordering::SeqCst) {
+            true => Err(Error::Timeout(Duration::from_secs(1))),
+            false => Ok(()),
+        }
+    }
+
+    fn breaks(&self, _incoming: &Incoming) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn requests_wait_for_hosts_that_are_silent() {
+    let cluster = cluster_of("rs:2+1");
+    let addresses = cluster.configs.iter().map(|host| host.address.clone());
+    let guard = Silence::default();
+    let volume = cluster.guarded_volume("rs:2+1", 8 * SLAB, addresses.collect(), guard.clone());
+    let mut worker = volume.worker().unwrap();
+    for page in 0..4 {
+        worker.write(page * PAGE, &page_of(1)).unwrap();
+    }
+    guard.0.store(true, Ordering::SeqCst);
+    wait_until(
+        || {
+            volume
+                .status()
+                .unwrap()
+                .hosts
+                .iter()
+                .all(|host| !host.connected)
+        },
+        || format!("{:#?}", volume.status()),
+    );
+    // What is there is read, and written in part and whole; and an extent is to be mapped.
+    let ops = [
+        (0, Op::Read(page_of(0))),
+        (PAGE + 512, Op::Write(vec![2; 512])),
+        (2 * PAGE, Op::Write(page_of(2))),
+        (6 * SLAB, Op::Write(page_of(2))),
+    ];
+    for (tag, (offset, op)) in (0..).zip(ops) {
+        worker.submit(Request { tag, offset, op }).unwrap();
+    }
+    let mut done: Vec<Done> = Vec::new();
+    for _ in 0..500 {
+        worker.poll(&mut done);
+        let ended = done.iter().map(|done| (done.tag, done.result));
+        assert_eq!(ended.collect::<Vec<_>>(), []);
+        // Which the control thread answers when it has done all else.
+        volume.status().unwrap();
+    }
+    guard.0.store(false, Ordering::SeqCst);
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            done.len() == 4
+        },
+        || format!("{:#?}", volume.status()),
+    );
+    for Done { tag, result, .. } in &done {
+        assert_eq!(*result, Ok(()), "request {tag}");
+    }
+    assert_eq!(read(&mut worker, 2), Ok(page_of(2)));
+    assert_eq!(read(&mut worker, 3), Ok(page_of(1)));
+    assert_eq!(volume.status().unwrap().counters.requests_failed, 0);
 }

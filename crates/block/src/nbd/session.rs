@@ -496,7 +496,7 @@ fn errno_of(error: IoError, header: &RequestHeader) -> (Errno, &'static str) {
         IoError::Closed => (Errno::Shutdown, "the volume was closed"),
         _ => (
             Errno::Io,
-            "lost: more hosts failed than the scheme survives",
+            "lost: more hosts failed, or do not answer, than the scheme survives",
         ),
     }
 }

@@ -4,10 +4,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fabric::{Address, Endpoint, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
+use cenote_fabric::{Address, Endpoint, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::{Candidate, Site};
 
+use super::awaiting::AWAITED_MAX;
 use super::books::Listing;
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
@@ -51,6 +52,10 @@ pub(super) struct Host {
     /// Until then it is given no slab to rebuild: it could not reach the sources.
     pub no_repairs_until: Time,
     sequence: u64,
+    // When its last connection went; `None`: there was none.
+    lost_at: Option<Time>,
+    // Whether nothing listened at its address when it was last tried: its process has ended.
+    is_gone: bool,
     // Why the last connection could not be made; logged once per reason.
     complaint: String,
 }
@@ -106,6 +111,8 @@ impl Host {
                 returns_until: Time(0),
                 no_repairs_until: Time(0),
                 sequence: 0,
+                lost_at: None,
+                is_gone: false,
                 complaint: String::new(),
             }
         };
@@ -207,6 +214,22 @@ impl Host {
         self.ownership == Ownership::Asked { request }
     }
 
+    /// Whether nothing listens at its address.
+    pub fn has_ended(&self) -> bool {
+        self.is_gone && !self.is_up()
+    }
+
+    /// Whether what it holds may be in reach again soon: it is silent, or its connection broke, and nothing
+    /// says that its process has ended. After [`AWAITED_MAX`] it is another matter.
+    pub fn is_awaited(&self, now: Time) -> bool {
+        let is_recent = |since: Time| now.since(since) < AWAITED_MAX;
+        match self.state {
+            State::Up { .. } => self.ping_sent.is_none_or(is_recent),
+            _ if self.is_being_replaced(now) => true,
+            _ => !self.is_gone && self.lost_at.is_some_and(is_recent),
+        }
+    }
+
     /// Whether the process that takes its place is waited for, or still to come.
     pub fn is_being_replaced(&self, now: Time) -> bool {
         now < self.returns_until
@@ -219,6 +242,12 @@ impl Host {
     pub fn hang_up(&mut self) {
         self.state = State::Down { retry_at: Time(0) };
     }
+}
+
+/// Whether an attempt to connect tells that no process listens at the address.
+fn is_nobody_there(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(error, Error::Os { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
 }
 
 /// The number of a name among those that are known, which it then is.
@@ -276,6 +305,7 @@ impl Control {
         host.set_free(link.slabs_free, Some(link.slabs_total));
         host.returns_until = Time(0);
         host.ping_sent = None;
+        (host.lost_at, host.is_gone) = (None, false);
         host.complaint.clear();
         for (worker, endpoint) in endpoints {
             if self.workers.contains(&worker) {
@@ -295,9 +325,10 @@ impl Control {
         self.core.directory.fail_session(session);
         self.core.directory.set_returning(session, false);
         self.tell_loss(index);
-        let retry_at = self.retry_at(index);
+        let (retry_at, now) = (self.retry_at(index), self.now());
         let host = &mut self.hosts[index];
         host.state = State::Down { retry_at };
+        host.lost_at = Some(now);
         host.slabs_free = 0;
         host.ping_sent = None;
         host.listing.forget();
@@ -458,6 +489,17 @@ impl Control {
         self.hosts.iter().any(awaited)
     }
 
+    /// This process was stopped: in that time no host could have come back.
+    pub(super) fn await_hosts_anew(&mut self, now: Time) {
+        for lost_at in self
+            .hosts
+            .iter_mut()
+            .filter_map(|host| host.lost_at.as_mut())
+        {
+            *lost_at = now;
+        }
+    }
+
     fn cannot_connect(&mut self, index: HostIndex, complaint: String) {
         let retry_at = self.retry_at(index);
         let host = &mut self.hosts[index];
@@ -487,7 +529,10 @@ impl Control {
                 tracing::info!(host = %self.hosts[index].config.name, "connected");
                 self.link_up(index, equipped);
             }
-            Err(error) => self.cannot_connect(index, error.to_string()),
+            Err(error) => {
+                self.hosts[index].is_gone = is_nobody_there(&error);
+                self.cannot_connect(index, error.to_string());
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Each slab is one **acquire**: ask the host (MAP), attach the window it grants. A host
 //! that refuses, dies or stays silent is replaced by the next candidate; when there is
 //! none, the extent is mapped DEGRADED on at least k (completed later by `repair`), and
-//! with fewer than k everything is given back and the writers get "no space".
+//! with fewer than k everything is given back and the writers get "no space", unless hosts that
+//! are silent may make it k: then it is tried again.
 
 use std::time::Duration;
 
@@ -68,7 +69,8 @@ impl MapJob {
 /// How long a host that answers pings may take for a slab: it may have to populate 1 GiB.
 const ACQUIRE_MAX: Duration = Duration::from_secs(30);
 
-/// How long an extent stays refused before a write may ask again.
+/// How long an extent stays refused before a write may ask again, and until it is tried again by itself where
+/// hosts are silent.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 impl Control {
@@ -390,6 +392,11 @@ impl Control {
             }
             // With a disk behind it the volume does without, and asks again while it is busy.
             if self.core.backing.is_none() {
+                let now = self.now();
+                if live + self.lenders_awaited(now) >= all_data {
+                    // Whoever asked for it waits.
+                    return self.postponed.push((extent, now.after(REFUSED_FOR)));
+                }
                 tracing::warn!(
                     extent,
                     live,
@@ -423,6 +430,15 @@ impl Control {
         self.core.mapping_ended(extent, Mapping::Idle);
         let took = self.now().since(job.begun);
         self.core.timings.map.note(took);
+    }
+
+    /// Tries extents again for which too few hosts answered.
+    pub(super) fn map_postponed(&mut self, now: Time) {
+        let is_due = |(_, at): &mut (usize, Time)| now >= *at;
+        let due: Vec<(usize, Time)> = self.postponed.extract_if(.., is_due).collect();
+        for (extent, _) in due {
+            self.start_mapping(extent);
+        }
     }
 
     /// Ends the acquires of a session that is gone.

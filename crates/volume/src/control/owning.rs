@@ -23,6 +23,7 @@ use cenote_fabric::{FAILURE_TIMEOUT, Time};
 use cenote_pool::control::{Refusal, Request};
 use cenote_pool::ledger::LEASE;
 
+use super::awaiting::AWAITED_MAX;
 use super::mapping::{Acquire, Purpose};
 use super::{Control, Granted, pool_window};
 use crate::VolumeError;
@@ -254,6 +255,7 @@ impl Control {
             if is_awaited {
                 stripe.stranded[split] = None;
                 stripe.members[split] = member.take();
+                stripe.is_out_of_reach &= !stripe.is_there();
             }
             is_awaited
         });
@@ -314,7 +316,8 @@ impl Control {
             .collect();
         self.waits
             .retain(|extent, _| waiting.binary_search(extent).is_ok());
-        let mut unreachable = Vec::new();
+        self.reach.retain(&snapshot);
+        let (mut unreachable, mut unread) = (Vec::new(), Vec::new());
         for &extent in &waiting {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
             if stripe.is_past_hope() {
@@ -324,12 +327,22 @@ impl Control {
             }
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
-            let patience = if is_present { PRESENT_MAX } else { ABSENT_MAX };
             let is_readable = stripe.is_there();
+            // A host that is only silent may be all that is missing.
+            let may_answer =
+                !is_readable && !hosts.clone().all(|host| self.hosts[host].has_ended());
+            let patience = match is_present {
+                true => PRESENT_MAX,
+                false if may_answer => AWAITED_MAX,
+                false => ABSENT_MAX,
+            };
             let since = match &self.opening {
                 Some(opening) => opening.since,
                 None if is_readable => *self.waits.entry(extent).or_insert(now),
-                None => continue, // Until enough hosts are back.
+                None => {
+                    unread.push(extent);
+                    continue;
+                }
             };
             // Those that said so are waited for as long as they said.
             let returns = hosts
@@ -344,6 +357,7 @@ impl Control {
                 unreachable.extend(hosts);
             }
         }
+        self.judge_reach(&snapshot, &unread, now);
         if self.opening.is_none() {
             return;
         }
@@ -383,6 +397,8 @@ impl Control {
             opening.since = now;
         }
         self.waits.clear();
+        self.reach.begin_anew();
+        self.await_hosts_anew(now);
     }
 
     /// Whether the host is there to give slabs back.

@@ -124,6 +124,12 @@ impl Worker {
                 self.ask_more(op, turns(more, 0, count));
                 false
             }
+            Verdict::Corrupt if self.awaits_splits(op) => {
+                if let Some(op) = self.detach(op) {
+                    self.park(op);
+                }
+                false
+            }
             Verdict::Corrupt => {
                 self.end_corrupt(op);
                 false

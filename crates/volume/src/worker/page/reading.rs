@@ -70,6 +70,9 @@ impl Worker {
             {
                 return self.park(op);
             }
+            if self.awaits_splits(op) {
+                return self.park(op);
+            }
             return self.end_lost(op);
         }
         let data = (1 << k) - 1;
@@ -81,6 +84,7 @@ impl Worker {
             // Copies may differ: all readers take the same one.
             Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
             Soundness::Doubtful if readable & data == data => data,
+            Soundness::Doubtful if self.awaits_splits(op) => return self.park(op),
             Soundness::Doubtful | Soundness::Torn => return self.end_lost(op),
         };
         let waits = match is_compared {
@@ -132,6 +136,19 @@ impl Worker {
         if !self.begin_heal(op) {
             self.finish(op, Ok(()));
         }
+    }
+
+    /// Whether slabs of the operation's stripe are out of reach, and what they hold may yet decide what the
+    /// page is.
+    pub(super) fn awaits_splits(&self, op: u16) -> bool {
+        // The newest: an operation that asked anew may have left its epoch.
+        let state = &self.ops[usize::from(op)];
+        let stripe = self.epoch.known().extents.get(state.extent);
+        let stripe = stripe.and_then(Option::as_deref);
+        let stripe = stripe.filter(|stripe| stripe.cut == state.cut);
+        stripe.is_some_and(|stripe| {
+            stripe.is_awaited() || (stripe.is_there() && stripe.has_stranded())
+        })
     }
 
     /// The page that the operation is to read is lost.

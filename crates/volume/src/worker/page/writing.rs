@@ -88,8 +88,8 @@ impl Worker {
             if is_backed {
                 return self.store_alone(op);
             }
-            if stripe.is_past_hope() {
-                // Until it is unmapped, and mapped anew.
+            // Until slabs are back, or it is unmapped and mapped anew.
+            if stripe.is_awaited() || stripe.is_past_hope() {
                 return self.park(op);
             }
             return self.finish(op, Err(IoError::Lost));
@@ -192,10 +192,13 @@ impl Worker {
             self.leave(op);
             self.enter(op);
             self.ops[at].failed = false;
-            let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| stripe.is_there());
-            let Some(stripe) = stripe else {
+            let stripe = stripe_of(&self.views, &self.ops[at]);
+            let Some(stripe) = stripe.filter(|stripe| stripe.is_there()) else {
                 if self.ops[at].entry.is_some() {
                     return self.await_disk(op);
+                }
+                if stripe.is_some_and(Stripe::is_awaited) {
+                    return self.hold(op);
                 }
                 return self.finish(op, Err(IoError::Lost));
             };

@@ -1,0 +1,115 @@
+//! How long requests wait for slabs that are out of reach, and for hosts to map extents on.
+//!
+//! Silence is not death. While fewer than k slabs of a stripe are there, and enough of those that are
+//! stranded are on hosts that may answer again, its requests wait. A host whose process has ended (nothing
+//! listens at its address) is not waited for, and no host for longer than [`AWAITED_MAX`]: then requests are
+//! errors, as long as it lasts, and what the slabs hold stays theirs.
+//! Decision 59.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+
+use super::Control;
+use super::hosts::Host;
+use crate::directory::{Snapshot, Stripe};
+
+/// Longest that requests wait for hosts that do not answer: what Linux gives a SCSI command.
+pub(super) const AWAITED_MAX: Duration = Duration::from_secs(30);
+
+/// Extents of which too few slabs are there, and since when.
+#[derive(Default)]
+pub(super) struct Reach {
+    since: BTreeMap<usize, Time>,
+}
+
+impl Reach {
+    /// Forgets extents that can be read again, or are gone.
+    pub(super) fn retain(&mut self, snapshot: &Snapshot) {
+        self.since.retain(|&extent, _| {
+            let stripe = snapshot.extents.get(extent).and_then(Option::as_deref);
+            stripe.is_some_and(|stripe| !stripe.is_there())
+        });
+    }
+
+    /// The time that has passed does not count.
+    pub(super) fn begin_anew(&mut self) {
+        self.since.clear();
+    }
+
+    /// Whether the requests of an extent have waited for as long as they do.
+    fn has_waited(&mut self, extent: usize, now: Time) -> bool {
+        now.since(*self.since.entry(extent).or_insert(now)) >= AWAITED_MAX
+    }
+}
+
+impl Control {
+    /// Decides whether requests of extents with fewer than k slabs wait for those that are stranded.
+    pub(super) fn judge_reach(&mut self, snapshot: &Snapshot, extents: &[usize], now: Time) {
+        let mut changed = Vec::new();
+        for &extent in extents {
+            let Some(stripe) = snapshot.extents[extent].as_deref() else {
+                continue;
+            };
+            let is_out_of_reach =
+                self.reach.has_waited(extent, now) || self.is_hopeless(stripe, now);
+            if is_out_of_reach != stripe.is_out_of_reach {
+                changed.push((extent, is_out_of_reach));
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        let given_up = changed
+            .iter()
+            .filter(|(_, is_out_of_reach)| *is_out_of_reach);
+        let extents = given_up.count();
+        if extents > 0 {
+            tracing::error!(
+                extents,
+                "too few hosts are there, and none is awaited: requests are errors until enough answer"
+            );
+        }
+        self.core.directory.publish(|next| {
+            for (extent, is_out_of_reach) in changed {
+                if let Some(stripe) = &mut next.extents[extent] {
+                    Arc::make_mut(stripe).is_out_of_reach = is_out_of_reach;
+                }
+            }
+            true
+        });
+    }
+
+    /// Whether too few slabs of a stripe are there, or on hosts that may answer again soon.
+    fn is_hopeless(&self, stripe: &Stripe, now: Time) -> bool {
+        let stranded = stripe.stranded.iter().flatten();
+        let awaited = stranded.filter(|slab| self.hosts[slab.host].is_awaited(now));
+        stripe.readable().count_ones() as usize + awaited.count() < stripe.cut.k()
+    }
+
+    /// Hosts that do not answer, may again soon, and lend: extents that lack some are not refused yet.
+    pub(super) fn lenders_awaited(&self, now: Time) -> usize {
+        let lends = |host: &&Host| host.config.lends && !host.config.retired;
+        let is_out = |host: &&Host| !host.is_up() || host.is_silent(now);
+        let out = self.hosts.iter().filter(lends).filter(is_out);
+        out.filter(|host| host.is_awaited(now)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_wait_for_so_long_and_anew_once_their_extent_was_there() {
+        let mut reach = Reach::default();
+        let (start, end) = (Time(5), Time(5).after(AWAITED_MAX));
+        assert!(!reach.has_waited(3, start));
+        assert!(!reach.has_waited(3, Time(end.0 - 1)) && reach.has_waited(3, end));
+        assert!(!reach.has_waited(4, end), "each for itself");
+        reach.begin_anew();
+        assert!(!reach.has_waited(3, end));
+    }
+}

@@ -1,18 +1,20 @@
 //! A volume: opened once per owner, shared by its workers.
 
 mod changing;
+mod dialled;
 mod tending;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, Hello, Time};
+use cenote_fabric::{ClientId, Connector, Hello, Time};
 use cenote_pool::placement::Placement;
 
 use crate::backing::{Backing, DiskQueue, Store};
-use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads, dial};
+use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
 use crate::extents::{EXTENTS_MAX, Side};
@@ -28,6 +30,7 @@ use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::{Worker, slots_of};
 use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
+use dialled::{DIALS_MAX, Dialled};
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -143,18 +146,27 @@ impl Volume {
             client,
             name: config.name.clone(),
         };
-        let (links, complaint) = dial_all(&config.hosts, &connector, &hello);
         let lending = |link: &&(usize, Link)| config.hosts[link.0].lends;
-        let mut domains: Vec<&str> = links
-            .iter()
-            .filter(lending)
-            .map(|(host, _)| config.hosts[*host].domain.as_str())
-            .collect();
-        domains.sort_unstable();
-        domains.dedup();
-        if domains.len() < config.resilience.scheme().k() && !has_data {
-            let (needed, answered) = (config.resilience.scheme().members(), domains.len());
-            let complaint = complaint
+        let domains_of = |links: &[(usize, Link)]| {
+            let lenders = links.iter().filter(lending);
+            let domains = lenders.map(|(host, _)| config.hosts[*host].domain.as_str());
+            domains.collect::<BTreeSet<&str>>().len()
+        };
+        let k = config.resilience.scheme().k();
+        let mut dialled = Dialled::all(&config.hosts);
+        for _ in 0..DIALS_MAX {
+            dialled.dial_silent(&config.hosts, &connector, &hello);
+            // What holds data is opened with whoever answers, and waits for others then.
+            if has_data || dialled.silent.is_empty() || domains_of(&dialled.links) >= k {
+                break;
+            }
+        }
+        let links = dialled.links;
+        let answered = domains_of(&links);
+        if answered < k && !has_data {
+            let needed = config.resilience.scheme().members();
+            let complaint = dialled
+                .complaint
                 .map(|text| format!(" ({text})"))
                 .unwrap_or_default();
             return Err(VolumeError::TooFewHosts {
@@ -574,40 +586,6 @@ fn random_client() -> Result<ClientId, VolumeError> {
         source: std::io::Error::other(error.to_string()),
     })?;
     Ok(ClientId(u128::from_le_bytes(bytes)))
-}
-
-/// Connects to all hosts at once; returns who answered and the first complaint.
-fn dial_all(
-    hosts: &[HostConfig],
-    connector: &Arc<dyn Connector>,
-    hello: &Hello,
-) -> (Vec<(usize, Link)>, Option<String>) {
-    /// Connects under way at a time; bounds threads on large clusters.
-    const BATCH: usize = 64;
-    let mut links = Vec::new();
-    let mut complaint = None;
-    for (batch, some) in hosts.chunks(BATCH).enumerate() {
-        let answers: Vec<_> = std::thread::scope(|scope| {
-            let dials: Vec<_> = some
-                .iter()
-                .map(|host| scope.spawn(|| dial(&**connector, &host.address, hello)))
-                .collect();
-            dials
-                .into_iter()
-                .map(|dial| dial.join().expect("dial does not panic"))
-                .collect()
-        });
-        for (index, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Ok(link) => links.push((batch * BATCH + index, link)),
-                Err(error) => {
-                    complaint = complaint.or_else(|| Some(format!("{}: {error}", some[index].name)))
-                }
-            }
-        }
-    }
-    tracing::debug!(answered = links.len(), asked = hosts.len(), timeout = ?FAILURE_TIMEOUT, "dialled");
-    (links, complaint)
 }
 
 /// Tells the control thread that a worker is gone, when dropped.

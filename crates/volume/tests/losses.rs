@@ -3,7 +3,7 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::{Error, Incoming};
@@ -224,4 +224,27 @@ fn requests_wait_for_hosts_that_are_silent() {
     assert_eq!(read(&mut worker, 2), Ok(page_of(2)));
     assert_eq!(read(&mut worker, 3), Ok(page_of(1)));
     assert_eq!(volume.status().unwrap().counters.requests_failed, 0);
+}
+
+/// Has the first attempts to connect time out.
+#[derive(Clone, Default)]
+struct Slow(Arc<AtomicUsize>);
+
+impl Guard for Slow {
+    fn connect(&self) -> Result<(), Error> {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0..6 => Err(Error::Timeout(Duration::from_secs(1))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_is_opened_waits_for_hosts_that_are_slow() {
+    let cluster = cluster_of("rs:2+1");
+    let addresses = cluster.configs.iter().map(|host| host.address.clone());
+    let volume = cluster.guarded_volume("rs:2+1", SLAB, addresses.collect(), Slow::default());
+    let mut worker = volume.worker().unwrap();
+    worker.write(0, &page_of(1)).unwrap();
+    assert_eq!(read(&mut worker, 0), Ok(page_of(1)));
 }

@@ -12,6 +12,7 @@ mod failure;
 mod folder;
 mod hints;
 mod limits;
+mod listening;
 mod metrics;
 mod place;
 mod process;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_fabric::HostPort;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE};
@@ -28,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use crate::failure::Failure;
-use crate::hints;
+use crate::{hints, listening};
 
 /// Longest request head in bytes, the least that hyper takes; scrapers send a few hundred.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -48,18 +49,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves `registry` until the process ends; the address, with its real port.
 ///
 /// # Errors
-/// The address is not loopback and `allow_remote` is not set, or it cannot be bound.
-pub fn serve(address: SocketAddr, allow_remote: bool, registry: Registry) -> Result<SocketAddr> {
+/// The address is not loopback and `allow_remote` is not set, or it cannot be resolved or bound.
+pub fn serve(at: &HostPort, allow_remote: bool, registry: Registry) -> Result<SocketAddr> {
+    let address = listening::resolved("--metrics", at)?;
     if !address.ip().is_loopback() && !allow_remote {
         return Err(Failure::usage(
-            format!("--metrics {address}: other machines could read it"),
+            format!("--metrics {at}: other machines could read it"),
             "a loopback address, or --allow-remote to mean it",
         )
         .into());
     }
     let listener = TcpListener::bind(address).map_err(|error| {
         let remedy = hints::of_listening(error.kind()).unwrap_or_default();
-        Failure::new(format!("--metrics {address}: {error}"), remedy)
+        Failure::new(format!("--metrics {at}: {error}"), remedy)
     })?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
@@ -261,7 +263,7 @@ mod tests {
         let gauge = Gauge::<i64>::default();
         gauge.set(42);
         registry.register_with_unit("depth", "How deep", Unit::Bytes, gauge);
-        serve("127.0.0.1:0".parse().unwrap(), false, registry).unwrap()
+        serve(&"localhost:0".parse().unwrap(), false, registry).unwrap()
     }
 
     #[test]
@@ -324,7 +326,7 @@ mod tests {
 
     #[test]
     fn an_address_that_others_reach_needs_to_be_meant() {
-        let error = serve("0.0.0.0:0".parse().unwrap(), false, Registry::default()).unwrap_err();
+        let error = serve(&"0.0.0.0:0".parse().unwrap(), false, Registry::default()).unwrap_err();
         assert!(error.to_string().contains("other machines"), "{error:#}");
     }
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cenote_fabric::{Address, ClusterKey};
+use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_pool::Cluster;
 
 use crate::failure::Failure;
@@ -238,13 +238,20 @@ impl Which {
         let file = self.file()?;
         let name = file.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{}: no name of a file", file.display()))?;
-        let cluster = read_cluster(&dir, name)?;
+        let (cluster, places) = read_cluster_and_places(&dir, name)?;
+        let page_traffic = cluster.page_traffic.as_deref().map(str::parse);
+        let page_traffic = page_traffic.transpose().with_context(|| {
+            let path = file.display();
+            format!("{path}: page_traffic")
+        })?;
+        warn_of_names(&file, &places);
         let key = load_key(&dir.root().join(&cluster.key))?;
         Ok(Loaded {
             dir,
             file,
             cluster,
             key,
+            page_traffic: page_traffic.unwrap_or_default(),
         })
     }
 }
@@ -259,13 +266,39 @@ pub struct Loaded {
     pub cluster: Cluster,
     /// Its key.
     pub key: ClusterKey,
+    /// How pages over tcp are protected unless a command says otherwise.
+    pub page_traffic: WireProtection,
 }
+
+/// Says which names of a cluster file have no address now. That is no error: the other hosts are there,
+/// and a host whose name has one later is reached then.
+fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {
+    let hosts: Vec<HostPort> = places.iter().map(|(_, host)| host.clone()).collect();
+    for (index, error) in cenote_fabric::unresolved(&hosts, NAMES_LIMIT) {
+        let ((line, _), host) = (&places[index], &hosts[index]);
+        eprintln!(
+            "warning: {}: line {line}: {host} cannot be reached: the name cannot be resolved: {error}",
+            file.display()
+        );
+    }
+}
+
+/// How long a command may take to look at the names in a cluster file.
+const NAMES_LIMIT: Duration = Duration::from_secs(2);
 
 /// Reads and checks a cluster file.
 ///
 /// # Errors
 /// It is not there, or makes no sense.
 pub fn read_cluster(dir: &ClusterDir, name: &str) -> Result<Cluster> {
+    read_cluster_and_places(dir, name).map(|(cluster, _)| cluster)
+}
+
+/// As [`read_cluster`]; also hosts and ports in the file, with their lines.
+fn read_cluster_and_places(
+    dir: &ClusterDir,
+    name: &str,
+) -> Result<(Cluster, Vec<(usize, HostPort)>)> {
     let path = dir.folder().join(name);
     let text = dir.folder().read(name)?.ok_or_else(|| {
         Failure::new(
@@ -276,11 +309,20 @@ pub fn read_cluster(dir: &ClusterDir, name: &str) -> Result<Cluster> {
             ),
         )
     })?;
-    let check = |address: &str| match address.parse::<Address>() {
-        Ok(_) => Ok(()),
+    let mut places = Vec::new();
+    let check = |address: &str, line| match address.parse::<Address>() {
+        Ok(Address::Shm(_)) => Ok(()),
+        Ok(Address::Tcp(host) | Address::Rdma(host)) if host.port() == 0 => Err(format!(
+            "{address:?} is not an address: nobody listens on port 0"
+        )),
+        Ok(Address::Tcp(host) | Address::Rdma(host)) => {
+            places.push((line, host));
+            Ok(())
+        }
         Err(error) => Err(error.to_string()),
     };
-    Cluster::parse_with(&text, check).with_context(|| path.display().to_string())
+    let cluster = Cluster::parse_with(&text, check).with_context(|| path.display().to_string())?;
+    Ok((cluster, places))
 }
 
 /// Reads the key of a cluster.

@@ -54,9 +54,9 @@ pub struct WhichVolume {
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
     /// How pages travel to and from hosts over tcp: encrypted; authenticated, readable on the way but not
-    /// changed unseen; or plain, for hosts that allow it
-    #[arg(long, value_name = "HOW", default_value_t)]
-    pub page_traffic: WireProtection,
+    /// changed unseen; or plain, for hosts that allow it [default: as the cluster file says, else encrypted]
+    #[arg(long, value_name = "HOW")]
+    pub page_traffic: Option<WireProtection>,
     #[command(flatten)]
     pub backed: Backed,
 }
@@ -183,7 +183,7 @@ impl Serving {
             end,
             &which.backed,
             Some(&which.protected),
-            which.page_traffic,
+            which.page_traffic.unwrap_or(loaded.page_traffic),
         )
         .and_then(|opened| {
             // From then on it follows the volume's mode.
@@ -206,7 +206,6 @@ impl Serving {
     /// As [`Serving::open`].
     pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
         let (backed, protected) = (Backed::default(), Protected::default());
-        let page_traffic = WireProtection::default();
         Self::open_with(
             loaded,
             volumes,
@@ -214,7 +213,7 @@ impl Serving {
             end,
             &backed,
             Some(&protected),
-            page_traffic,
+            loaded.page_traffic,
         )
     }
 
@@ -232,7 +231,7 @@ impl Serving {
             End::GiveBack,
             &Backed::default(),
             None,
-            WireProtection::default(),
+            loaded.page_traffic,
         )
     }
 

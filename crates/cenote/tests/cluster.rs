@@ -423,3 +423,51 @@ fn metrics_have_units_and_help_and_the_host_ends_on_sigterm() {
     signal(host.0.id(), "TERM");
     assert!(host.0.wait().unwrap().success());
 }
+
+#[test]
+fn a_cluster_keeps_how_pages_travel_for_those_who_do_not_say() {
+    let folder = Folder::new();
+    let up = [
+        "up",
+        "--hosts",
+        "3",
+        "--memory",
+        "16M",
+        "--transport",
+        "tcp",
+    ];
+    let plain = [&up[..], &["--page-traffic", "plain"]].concat();
+    folder.run(&plain).expect(0);
+    folder.run(&plain).expect(0);
+    folder.run(&up).expect(1);
+    let file = folder.path().join("cluster.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("page_traffic = \"plain\""), "{text}");
+    folder
+        .run(&[
+            "volume", "create", "v0", "--size", "4M", "--scheme", "plain",
+        ])
+        .expect(0);
+    folder.run(&["volume", "scrub", "v0"]).expect(0);
+    // It is what commands ask for that have no flag, and a host that demands more turns them away.
+    folder.run(&["down"]).expect(0);
+    folder.run(&up).expect(0);
+    let encrypted = std::fs::read_to_string(&file).unwrap();
+    assert!(!encrypted.contains("page_traffic"), "{encrypted}");
+    let told = |how: &str| {
+        std::fs::write(&file, format!("page_traffic = \"{how}\"\n{encrypted}")).unwrap();
+        folder.run(&["volume", "scrub", "v0"])
+    };
+    let turned_away = told("plain").expect(0);
+    assert!(
+        turned_away.stderr.contains("protected so little"),
+        "{turned_away:#?}"
+    );
+    assert_eq!(told("encrypted").expect(0).stderr, "");
+    let wrong = told("hidden").expect(1);
+    assert!(
+        wrong.stderr.contains("cluster.toml: page_traffic"),
+        "{wrong:#?}"
+    );
+    std::fs::write(&file, encrypted).unwrap();
+}

@@ -1,22 +1,22 @@
 //! Where a host listens: a unix socket beside its shared memory, a TCP address, or one with RDMA.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::host_port::HostPort;
 use crate::{Error, Result};
 
 /// The address of a host, in the form that users write: `shm:/run/h1.sock`, `tcp:10.0.0.7:7400`,
-/// `rdma:10.0.0.7:7400`.
+/// `tcp:db1.example:7400`, `rdma:10.0.0.7:7400`.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Address {
     /// A unix socket on this machine; memory is mapped, not copied.
     Shm(PathBuf),
-    /// A TCP socket.
-    Tcp(SocketAddr),
+    /// A TCP socket; a name is resolved at each connect.
+    Tcp(HostPort),
     /// A TCP socket for the control connection, on the IP address of an RDMA device.
-    Rdma(SocketAddr),
+    Rdma(HostPort),
 }
 
 impl FromStr for Address {
@@ -25,6 +25,10 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self> {
         let refused = || Error::Address {
             text: text.to_owned(),
+        };
+        let misplaced = |source| Error::Host {
+            text: text.to_owned(),
+            source,
         };
         let (family, rest) = text.split_once(':').ok_or_else(refused)?;
         match family {
@@ -35,8 +39,8 @@ impl FromStr for Address {
                     Ok(Self::Shm(rest.into()))
                 }
             }
-            "tcp" => rest.parse().map(Self::Tcp).map_err(|_| refused()),
-            "rdma" => rest.parse().map(Self::Rdma).map_err(|_| refused()),
+            "tcp" => rest.parse().map(Self::Tcp).map_err(misplaced),
+            "rdma" => rest.parse().map(Self::Rdma).map_err(misplaced),
             _ => Err(refused()),
         }
     }
@@ -66,6 +70,8 @@ mod tests {
             "tcp:127.0.0.1:7400",
             "tcp:[::1]:1",
             "rdma:10.0.0.7:7400",
+            "tcp:db1.example:7400",
+            "rdma:localhost:7400",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
@@ -84,15 +90,15 @@ mod tests {
             "shm:",
             "shm:relative",
             "shm:/a\0b",
-            "tcp:host:1",
-            "tcp:1.2.3.4",
             "udp:1.2.3.4:5",
-            "tcp:1.2.3.4:70000",
-            "rdma:mlx5_0:7400",
             &long,
         ] {
             let error = text.parse::<Address>().unwrap_err();
             assert!(matches!(error, Error::Address { text: t } if t == text));
+        }
+        for text in ["tcp:1.2.3.4", "tcp:1.2.3.4:70000", "tcp:a b:1", "rdma:host"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(matches!(error, Error::Host { text: t, .. } if t == text));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What can go wrong while connecting and talking; verbs report a `Status` instead.
 
-use crate::{Address, Versions};
+use crate::{Address, NoHostPort, Versions};
 
 /// Result of the control side of the fabric.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -10,10 +10,28 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The text is not an address.
-    #[error("{text:?} is not an address: write shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT")]
+    #[error(
+        "{text:?} is not an address: write shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT"
+    )]
     Address {
         /// What was given.
         text: String,
+    },
+    /// The text is an address up to its host and port.
+    #[error("{text:?} is not an address: {source}")]
+    Host {
+        /// What was given.
+        text: String,
+        /// What is wrong with host and port.
+        source: NoHostPort,
+    },
+    /// The name in the address has no IP address now; it may have one later.
+    #[error("{address}: the name of the host cannot be resolved: {source}")]
+    Unresolved {
+        /// The address.
+        address: Address,
+        /// The resolver's answer.
+        source: std::io::Error,
     },
     /// The text is no way to protect traffic.
     #[error("{text:?} is no protection: write encrypted, authenticated or plain")]
@@ -122,7 +140,10 @@ impl Error {
     /// Whether trying again later, unchanged, can succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Closed | Self::Timeout(_) | Self::Os { .. })
+        matches!(
+            self,
+            Self::Closed | Self::Timeout(_) | Self::Unresolved { .. } | Self::Os { .. }
+        )
     }
 
     /// Wraps the last system error with the action that it stopped.

@@ -22,6 +22,7 @@ pub mod conformance;
 mod endpoint;
 mod error;
 mod frame;
+mod host_port;
 mod key;
 mod listen;
 mod listener;
@@ -30,6 +31,7 @@ mod memory;
 mod noise;
 pub mod rdma;
 mod record;
+mod resolver;
 mod session;
 mod shm;
 #[cfg(feature = "sim")]
@@ -45,6 +47,7 @@ mod windows;
 pub use address::Address;
 pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
 pub use error::{Error, KeyError, Result};
+pub use host_port::{Host, HostName, HostPort, NoHostPort};
 pub use key::ClusterKey;
 pub use listen::{Event, Listen, PeerId};
 pub use listener::Listener;
@@ -58,6 +61,7 @@ pub use record::{
     RECORD_BODY_BYTES_MAX, RECORD_BYTES_MAX, RECORD_LENGTH_BYTES, RECORD_OVERHEAD_BYTES,
     RecordError, RecordOpener, RecordSealer, WireProtection,
 };
+pub use resolver::unresolved;
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
     connector_with,

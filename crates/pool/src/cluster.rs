@@ -18,6 +18,8 @@ pub const HOSTS_MAX: usize = 4096;
 pub struct Cluster {
     /// The cluster's key file; relative to the folder of the cluster file.
     pub key: PathBuf,
+    /// How pages over tcp are protected unless a client says otherwise, in the fabric's words.
+    pub page_traffic: Option<String>,
     /// 1 to [`HOSTS_MAX`] hosts, no name and no address twice.
     pub hosts: Vec<HostEntry>,
 }
@@ -27,7 +29,7 @@ pub struct Cluster {
 pub struct HostEntry {
     /// For people and for file names: letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// As the fabric writes it: `shm:/path/to/socket`, `tcp:IP:PORT` or `rdma:IP:PORT`.
+    /// As the fabric writes it: `shm:/path/to/socket`, `tcp:HOST:PORT` or `rdma:HOST:PORT`.
     pub address: String,
     /// Failure domain: of one stripe at most one member is placed on each.
     pub domain: String,
@@ -91,6 +93,8 @@ pub enum ClusterError {
 #[serde(deny_unknown_fields)]
 struct FileCluster {
     key: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    page_traffic: Option<String>,
     #[serde(default)]
     host: Vec<FileHost>,
 }
@@ -124,16 +128,17 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError`] names the line or the value that is wrong.
     pub fn parse(text: &str) -> Result<Self, ClusterError> {
-        Self::parse_with(text, |_| Ok(()))
+        Self::parse_with(text, |_, _| Ok(()))
     }
 
-    /// As [`Cluster::parse`], with addresses looked at by who knows what they are.
+    /// As [`Cluster::parse`], with addresses and their lines, from 1, looked at by who knows what they
+    /// are.
     ///
     /// # Errors
     /// As [`Cluster::parse`], and those of `check` with the line of the address.
     pub fn parse_with(
         text: &str,
-        check: impl Fn(&str) -> Result<(), NoAddress>,
+        mut check: impl FnMut(&str, usize) -> Result<(), NoAddress>,
     ) -> Result<Self, ClusterError> {
         let file: FileCluster = toml::from_str(text)?;
         if file.host.is_empty() || file.host.len() > HOSTS_MAX {
@@ -154,13 +159,9 @@ impl Cluster {
             let at = host.address.span().start;
             let address = host.address.into_inner();
             check_length("address", &address, ADDRESS_BYTES_MAX, "")?;
-            check(&address).map_err(|why| ClusterError::Address {
-                line: 1 + text.as_bytes()[..at]
-                    .iter()
-                    .filter(|&&b| b == b'\n')
-                    .count(),
-                why,
-            })?;
+            let before = text.as_bytes()[..at].iter();
+            let line = 1 + before.filter(|&&byte| byte == b'\n').count();
+            check(&address, line).map_err(|why| ClusterError::Address { line, why })?;
             if !names.insert(host.name.clone()) {
                 return Err(ClusterError::Duplicate {
                     what: "name",
@@ -184,6 +185,7 @@ impl Cluster {
         }
         Ok(Self {
             key: file.key,
+            page_traffic: file.page_traffic,
             hosts,
         })
     }
@@ -204,6 +206,7 @@ impl Cluster {
         });
         let file = FileCluster {
             key: self.key.clone(),
+            page_traffic: self.page_traffic.clone(),
             host: host.collect(),
         };
         toml::to_string(&file).expect("text and tables after values always serialize")
@@ -285,19 +288,20 @@ mod tests {
         assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
         cluster.hosts[0].power = Some("feed-a".into());
         cluster.hosts[1].retired = true;
+        cluster.page_traffic = Some("plain".into());
         assert_eq!(Cluster::parse(&cluster.to_toml()).unwrap(), cluster);
     }
 
     #[test]
     fn an_address_that_is_none_is_named_by_its_line() {
-        let check = |address: &str| match address.starts_with("shm:") {
+        let check = |address: &str, _| match address.starts_with("shm:") {
             true => Ok(()),
             false => Err(format!("{address:?} is none")),
         };
         let error = Cluster::parse_with(TWO, check).unwrap_err();
         assert!(matches!(error, ClusterError::Address { line: 9, .. }));
         assert_eq!(error.to_string(), "line 9: \"tcp:127.0.0.1:7000\" is none");
-        assert!(Cluster::parse_with(TWO, |_| Ok(())).is_ok());
+        assert!(Cluster::parse_with(TWO, |_, _| Ok(())).is_ok());
     }
 
     #[test]

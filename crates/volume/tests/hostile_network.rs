@@ -18,7 +18,7 @@ const PAGES: u64 = SIZE / PAGE_BYTES as u64;
 
 fn target(address: &Address) -> SocketAddr {
     match address {
-        Address::Tcp(target) => *target,
+        Address::Tcp(target) => target.socket().expect("an address"),
         other => panic!("{other} is not of tcp"),
     }
 }
@@ -93,7 +93,7 @@ fn bits_that_flip_on_the_way_to_a_host_are_never_read_and_the_host_is_found_agai
     let cluster = Cluster::start(3, Transport::Tcp, 16 << 20, SLAB);
     let relay = Relay::start(target(&cluster.configs[0].address), seed);
     let mut config = cluster.config("rs:2+1", SIZE);
-    config.hosts[0].address = Address::Tcp(relay.address);
+    config.hosts[0].address = Address::Tcp(relay.address.into());
     let volume = Volume::open(config, cluster.connector()).unwrap();
     let mut worker = volume.worker().unwrap();
     let mut random = Random(seed);

@@ -151,7 +151,7 @@ fn lend(settings: &Settings) -> Result<u8> {
         unreachable!("set once, here");
     }
     let addresses = daemon.addresses();
-    if let Some(address) = settings.metrics {
+    if let Some(address) = &settings.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(HostMetrics {
             address: addresses[0].to_string(),

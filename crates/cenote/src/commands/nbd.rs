@@ -1,7 +1,6 @@
 //! `cenote nbd`: a volume as a network block device, in the foreground.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -9,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use anyhow::{Context, Result};
 use cenote_block::nbd::{Address, Config, Export, Remote, Server};
 use cenote_block::volume::VolumeDisk;
+use cenote_fabric::HostPort;
 use cenote_kv::server::tls::{self, Verify};
 
 use crate::failure::{DONE, Failure};
@@ -16,7 +16,7 @@ use crate::folder::Folder;
 use crate::place::Which;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
-use crate::{metrics, service, signals};
+use crate::{listening, metrics, service, signals};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -50,16 +50,16 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Listen on TCP; loopback only unless --allow-remote
-    #[arg(long, value_name = "IP:PORT")]
-    listen: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<HostPort>,
     /// Let other machines reach --listen and --metrics: whoever does reads and writes
     #[arg(long)]
     allow_remote: bool,
     #[command(flatten)]
     tls: Tls,
     /// Serve Prometheus metrics here
-    #[arg(long, value_name = "IP:PORT")]
-    metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
     /// Worker threads [default: one per core, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: Option<u8>,
@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> Result<u8> {
     (config.passed, config.tls) = (passed, tls);
     let server = Server::start(config)?;
     let server = Arc::new(server);
-    if let Some(address) = args.metrics {
+    if let Some(address) = &args.metrics {
         let mut registry = prometheus_client::registry::Registry::default();
         let source = VolumeMetrics::new(&serving.volume, Some(&server));
         registry.register_collector(Box::new(source));
@@ -234,7 +234,9 @@ fn config(args: &Args, serving: &Serving) -> Result<Config> {
         Folder::check_for_socket(&path).context("--socket")?;
         addresses.push(Address::Unix(path));
     }
-    addresses.extend(args.listen.map(Address::Tcp));
+    if let Some(at) = &args.listen {
+        addresses.push(Address::Tcp(listening::resolved("--listen", at)?));
+    }
     let mut config = Config::new(vec![export], addresses);
     if args.allow_remote {
         config.remote = Remote::Allow;

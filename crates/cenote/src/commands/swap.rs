@@ -146,7 +146,9 @@ fn turn_on(on: &On) -> Result<u8> {
     if let Some(placement) = volume.placement {
         command.args(["--placement", &placement.to_string()]);
     }
-    command.args(["--page-traffic", volume.page_traffic.name()]);
+    if let Some(how) = volume.page_traffic {
+        command.args(["--page-traffic", how.name()]);
+    }
     if let Some(rate) = volume.repair_rate {
         command.args(["--repair-rate", &rate.to_string()]);
     }

@@ -1,7 +1,6 @@
 //! `cenote ublk`: a volume as a block device of this machine, in the foreground.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
@@ -9,6 +8,7 @@ use cenote_block::disk::Disk;
 use cenote_block::swap::harden;
 use cenote_block::ublk::{Device, Error, Options};
 use cenote_block::volume::VolumeDisk;
+use cenote_fabric::HostPort;
 
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long)]
     allow_remote: bool,
     /// Serve Prometheus metrics here
-    #[arg(long, value_name = "IP:PORT")]
-    metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
     /// Queues of the device, a thread each [default: one per core, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     threads: Option<u16>,
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<u8> {
     options.queue_depth = args.depth;
     options.queue_count = args.threads.unwrap_or(options.queue_count);
     let device = Device::open(&disk, options).map_err(explain)?;
-    if let Some(address) = args.metrics {
+    if let Some(address) = &args.metrics {
         let mut registry = prometheus_client::registry::Registry::default();
         registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
         let bound = metrics::serve(address, args.allow_remote, registry)?;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use cenote_fabric::ClusterKey;
 use cenote_fabric::rdma::{self, Support};
+use cenote_fabric::{ClusterKey, WireProtection};
 use cenote_pool::{Cluster, HostEntry};
 
 use super::host::room;
@@ -69,6 +69,11 @@ pub struct Args {
     /// How clients reach the hosts
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
+    /// How pages travel over tcp: encrypted; authenticated, readable on the way but not changed unseen; or
+    /// plain, for networks that nobody else is on. Hosts take no less, and clients that do not choose
+    /// take the same [default: encrypted]
+    #[arg(long, value_name = "HOW")]
+    page_traffic: Option<WireProtection>,
     #[command(flatten)]
     room: room::Lending,
     /// Folder for the cluster's files; made where there is none
@@ -147,6 +152,7 @@ pub fn run(args: &Args) -> Result<u8> {
     started.answer(&entries, &key)?;
     let cluster = Cluster {
         key: KEY_FILE.into(),
+        page_traffic: args.page_traffic.map(|how| how.name().to_owned()),
         hosts: entries,
     };
     dir.folder().write(CLUSTER_FILE, &cluster.to_toml())?;
@@ -289,6 +295,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     let same = total == args.hosts as usize
         && transport == args.transport
         && first.memory_bytes == args.memory.bytes()
+        && cluster.page_traffic.as_deref() == args.page_traffic.map(WireProtection::name)
         && first.pressure.watched == own.is_some()
         && first.pressure.headroom_bytes == headroom_bytes
         && args
@@ -387,6 +394,9 @@ impl Started {
             .stderr(log);
         if let Some(slab) = args.slab {
             command.args(["--slab", &slab.to_string()]);
+        }
+        if let Some(how) = args.page_traffic {
+            command.args(["--page-traffic", how.name()]);
         }
         if let Some(own) = OwnMachine::of(args)? {
             folder.write(own_machine::FILE, &own.meminfo())?;

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod apart;
+pub mod etc_hosts;
 pub mod gate;
 pub mod kept;
 pub mod lab;

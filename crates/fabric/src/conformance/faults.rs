@@ -320,12 +320,12 @@ impl Ear {
         match host.address() {
             Address::Tcp(_) => {
                 let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-                let address = Address::Tcp(listener.local_addr().expect("an address"));
+                let address = Address::Tcp(listener.local_addr().expect("an address").into());
                 (Self::Tcp(listener), address)
             }
             Address::Rdma(host) => {
-                let listener = TcpListener::bind((host.ip(), 0)).expect("listen");
-                let address = Address::Rdma(listener.local_addr().expect("an address"));
+                let listener = TcpListener::bind(host.with_port(0)).expect("listen");
+                let address = Address::Rdma(listener.local_addr().expect("an address").into());
                 (Self::Tcp(listener), address)
             }
             Address::Shm(path) => {

@@ -58,7 +58,7 @@ impl Processes {
     /// As [`Processes::shm`].
     #[must_use]
     pub fn tcp(page_traffic: WireProtection, directory: &std::path::Path) -> Self {
-        let any_port = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let any_port = Address::Tcp(std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into());
         let name = match page_traffic {
             WireProtection::Encrypted => "tcp",
             WireProtection::Authenticated => "tcp-authenticated",
@@ -73,7 +73,7 @@ impl Processes {
     /// As [`Processes::shm`].
     #[must_use]
     pub fn rdma(ip: std::net::IpAddr, directory: &std::path::Path) -> Self {
-        let any_port = Address::Rdma((ip, 0).into());
+        let any_port = Address::Rdma(std::net::SocketAddr::from((ip, 0)).into());
         let page_traffic = WireProtection::default();
         Self::new("rdma", Some(any_port), page_traffic, directory)
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[cfg(feature = "rdma")]
 use crate::rdma::host::HostDevice;
 use crate::strangers::{Limits, Source, Strangers};
-use crate::{Address, Error, Result, socket};
+use crate::{Address, Error, HostPort, Result, socket};
 
 /// A listening socket.
 pub(super) struct Bound {
@@ -52,11 +52,12 @@ impl Bound {
     pub(super) fn new(address: &Address) -> Result<Self> {
         match address {
             Address::Shm(path) => Self::shm(address, path),
-            Address::Tcp(target) => Self::tcp(address, *target, Address::Tcp, DataPath::Tcp),
+            Address::Tcp(target) => Self::tcp(address, target, Address::Tcp, DataPath::Tcp),
             #[cfg(feature = "rdma")]
             Address::Rdma(target) => {
-                let device = Arc::new(HostDevice::open(target.ip(), address)?);
-                Self::tcp(address, *target, Address::Rdma, DataPath::Rdma(device))
+                let at = socket_address(address, target)?;
+                let device = Arc::new(HostDevice::open(at.ip(), address)?);
+                Self::tcp(address, &at.into(), Address::Rdma, DataPath::Rdma(device))
             }
             #[cfg(not(feature = "rdma"))]
             Address::Rdma(_) => Err(Error::Unusable {
@@ -68,8 +69,8 @@ impl Bound {
 
     fn tcp(
         address: &Address,
-        target: SocketAddr,
-        family: fn(SocketAddr) -> Address,
+        target: &HostPort,
+        family: fn(HostPort) -> Address,
         path: DataPath,
     ) -> Result<Self> {
         let os = |e: io::Error| match e.kind() {
@@ -78,10 +79,10 @@ impl Bound {
             },
             _ => Error::os(format!("serve {address}"), e),
         };
-        let listener = TcpListener::bind(target).map_err(os)?;
+        let listener = TcpListener::bind(socket_address(address, target)?).map_err(os)?;
         listener.set_nonblocking(true).map_err(os)?;
         Ok(Self {
-            address: family(listener.local_addr().map_err(os)?),
+            address: family(listener.local_addr().map_err(os)?.into()),
             socket: Socket::Tcp(listener),
             path,
             strangers: Strangers::new(STRANGERS),
@@ -142,6 +143,14 @@ impl Bound {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Where to listen; a name is resolved here, once.
+fn socket_address(address: &Address, target: &HostPort) -> Result<SocketAddr> {
+    target.to_listen().map_err(|source| Error::Unresolved {
+        address: address.clone(),
+        source,
+    })
 }
 
 /// Of each address that is served. A quarter for one source: more than the workers that one machine

@@ -1,8 +1,9 @@
 //! Sessions over sockets: connecting, the client's half of the handshake, the control connection.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,12 +15,14 @@ use crate::noise::{
     HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_PROTECTED,
 };
 use crate::record::DATA_RECORDS;
+use crate::resolver::Resolver;
 use crate::session::Opener;
 use crate::shm::ShmEndpoint;
 use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
-    Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, Incoming, RemoteWindow, Result,
-    Session, Versions, WindowDescriptor, WireProtection, memory, socket, wait,
+    Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, HostPort, Incoming,
+    RemoteWindow, Result, Session, Versions, WindowDescriptor, WireProtection, memory, socket,
+    wait,
 };
 
 /// Opens sessions over `shm`, `tcp` and `rdma`, as the address says. Page traffic over `tcp` is
@@ -33,12 +36,17 @@ pub fn connector(key: ClusterKey) -> impl Connector {
 #[must_use]
 pub fn connector_with(key: ClusterKey, page_traffic: WireProtection) -> impl Connector {
     memory::raise_descriptor_limit();
-    SocketConnector { key, page_traffic }
+    SocketConnector {
+        key,
+        page_traffic,
+        resolver: Resolver::default(),
+    }
 }
 
 struct SocketConnector {
     key: ClusterKey,
     page_traffic: WireProtection,
+    resolver: Resolver,
 }
 
 impl Connector for SocketConnector {
@@ -55,14 +63,16 @@ impl Connector for SocketConnector {
         if hello.name.len() > NAME_BYTES_MAX {
             return Err(Error::Bound("client name"));
         }
-        let channel = open(address, &self.key, Purpose::Control, hello, timeout)?;
+        let dialog = Dialog::new(address, timeout);
+        let (socket, reached) = dialog.dial(&self.resolver)?;
+        let channel = open(&dialog, socket, &self.key, Purpose::Control, hello)?;
         if !matches!(address, Address::Shm(_)) {
             socket::end_when_unreachable(channel.as_fd(), FAILURE_TIMEOUT)
                 .map_err(|e| Error::os(format!("set up a connection to {address}"), e))?;
         }
         Ok(Box::new(SocketSession {
             channel,
-            address: address.clone(),
+            address: reached,
             key: self.key.clone(),
             page_traffic: self.page_traffic,
             hello: hello.clone(),
@@ -74,6 +84,7 @@ impl Connector for SocketConnector {
 
 struct SocketSession {
     channel: Channel,
+    /// Where the host was reached: a name may lead its data connections elsewhere.
     address: Address,
     key: ClusterKey,
     page_traffic: WireProtection,
@@ -204,7 +215,9 @@ impl Session for SocketSession {
                 return Err(Error::Closed);
             }
             let purpose = Purpose::Data(protection);
-            let channel = open(&address, &key, purpose, &hello, timeout)?;
+            let dialog = Dialog::new(&address, timeout);
+            let (socket, _) = dialog.dial(&Resolver::default())?;
+            let channel = open(&dialog, socket, &key, purpose, &hello)?;
             Ok(match address {
                 Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&host_lost))),
                 Address::Tcp(_) => {
@@ -264,20 +277,15 @@ fn our_device(channel: &Channel, address: &Address) -> Result<Arc<crate::rdma::d
     crate::rdma::device::Device::with_ip(ours.ip(), address)
 }
 
-/// Connects and does the client's half of the handshake, up to the host's welcome.
+/// Does the client's half of the handshake on a new connection, up to the host's welcome.
 fn open(
-    address: &Address,
+    dialog: &Dialog<'_>,
+    socket: OwnedFd,
     key: &ClusterKey,
     purpose: Purpose,
     hello: &Hello,
-    timeout: Duration,
 ) -> Result<Channel> {
-    let dialog = Dialog {
-        address,
-        deadline: Instant::now() + timeout,
-        timeout,
-    };
-    let socket = dialog.connect()?;
+    let address = dialog.address;
     let (initiator, first) = Initiator::start(key);
     dialog.send(&socket, &first)?;
     let mut answer = [0; HANDSHAKE_BYTES];
@@ -341,34 +349,71 @@ struct Dialog<'a> {
     timeout: Duration,
 }
 
-impl Dialog<'_> {
-    fn connect(&self) -> Result<OwnedFd> {
+impl<'a> Dialog<'a> {
+    fn new(address: &'a Address, timeout: Duration) -> Self {
+        Self {
+            address,
+            deadline: Instant::now() + timeout,
+            timeout,
+        }
+    }
+
+    /// Connects; also where that led to, without a name.
+    fn dial(&self, resolver: &Resolver) -> Result<(OwnedFd, Address)> {
         match self.address {
-            Address::Shm(path) => loop {
-                match socket::connect_unix(path) {
-                    Ok(socket) => return Ok(socket),
-                    // A full backlog: there is nothing to wait on, so look again.
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        std::thread::sleep(self.left()?.min(BACKLOG_RETRY));
-                    }
-                    Err(error) => return Err(self.os("connect to", error)),
-                }
-            },
-            Address::Tcp(target) | Address::Rdma(target) => {
-                let stream =
-                    TcpStream::connect_timeout(target, self.left()?).map_err(|e| {
-                        match e.kind() {
-                            io::ErrorKind::TimedOut => Error::Timeout(self.timeout),
-                            _ => self.os("connect to", e),
-                        }
-                    })?;
-                stream
-                    .set_nodelay(true)
-                    .and_then(|()| stream.set_nonblocking(true))
-                    .map_err(|e| self.os("set up a connection to", e))?;
-                Ok(stream.into())
+            Address::Shm(path) => Ok((self.connect_unix(path)?, self.address.clone())),
+            Address::Tcp(to) => {
+                let (socket, reached) = self.connect_tcp(to, resolver)?;
+                Ok((socket, Address::Tcp(reached.into())))
+            }
+            Address::Rdma(to) => {
+                let (socket, reached) = self.connect_tcp(to, resolver)?;
+                Ok((socket, Address::Rdma(reached.into())))
             }
         }
+    }
+
+    fn connect_unix(&self, path: &Path) -> Result<OwnedFd> {
+        loop {
+            match socket::connect_unix(path) {
+                Ok(socket) => return Ok(socket),
+                // A full backlog: there is nothing to wait on, so look again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(self.left()?.min(BACKLOG_RETRY));
+                }
+                Err(error) => return Err(self.os("connect to", error)),
+            }
+        }
+    }
+
+    /// Tries the addresses of a host in turn. A silent one takes no more than its share of the time
+    /// that is left.
+    fn connect_tcp(&self, to: &HostPort, resolver: &Resolver) -> Result<(OwnedFd, SocketAddr)> {
+        let found = resolver.resolve(to, self.left()?);
+        let found = found.map_err(|source| Error::Unresolved {
+            address: self.address.clone(),
+            source,
+        })?;
+        let mut left = found.len();
+        let mut last = Error::Timeout(self.timeout);
+        for target in found {
+            let share = self.left()? / u32::try_from(left).expect("a name has few addresses");
+            left -= 1;
+            match TcpStream::connect_timeout(&target, share) {
+                Ok(stream) => {
+                    stream
+                        .set_nodelay(true)
+                        .and_then(|()| stream.set_nonblocking(true))
+                        .map_err(|e| self.os("set up a connection to", e))?;
+                    return Ok((stream.into(), target));
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    last = Error::Timeout(self.timeout);
+                }
+                Err(error) => last = self.os("connect to", error),
+            }
+        }
+        Err(last)
     }
 
     fn send(&self, socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cenote_fabric::{Address, Generation, Region, Rights, Time, WindowDescriptor, WindowId};
+use cenote_fabric::{
+    Address, Generation, HostPort, Region, Rights, Time, WindowDescriptor, WindowId,
+};
 use cenote_pool::control::{Drain, EVICT_WINDOWS_MAX, Reply, Window};
 use cenote_pool::ledger::Handover;
 
@@ -229,6 +231,15 @@ pub(super) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
     Ok(Heir { handover, regions })
 }
 
+/// Whether what is configured leads to the machine's address that was listened on.
+fn is_where(ours: &HostPort, theirs: &HostPort) -> bool {
+    match (ours.to_listen(), theirs.socket()) {
+        (Ok(ours), Some(theirs)) => ours.ip() == theirs.ip(),
+        // A name that is not resolved now is refused, with its reason, when it is listened on.
+        _ => false,
+    }
+}
+
 impl Heir {
     /// Has the new process go on where the earlier one was: on the ports that it had, with slabs
     /// of the size that it lent. Memory that it holds already is not wanted a second time.
@@ -236,7 +247,7 @@ impl Heir {
         for (address, before) in config.addresses.iter_mut().zip(&self.handover.addresses) {
             if let (Address::Tcp(ours), Ok(Address::Tcp(theirs))) = (&*address, before.parse())
                 && ours.port() == 0
-                && ours.ip() == theirs.ip()
+                && is_where(ours, &theirs)
             {
                 *address = Address::Tcp(theirs);
             }

@@ -1,16 +1,16 @@
 //! The settings of a host: from its file, then from the command line, which wins.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use cenote_fabric::{Address, ClusterKey, WireProtection};
+use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_host::{Config, LockMemory, slab_bytes_default};
 use serde::{Deserialize, Deserializer};
 
 use super::room;
 use crate::failure::Failure;
+use crate::folder::Folder;
 use crate::share::Share;
 use crate::size::Size;
 
@@ -26,7 +26,8 @@ pub struct Given {
     /// Failure domain: no two parts of a page go to one domain [default: the name]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Where to listen, shm:/path/to/socket, tcp:IP:PORT or rdma:IP:PORT; may be given again
+    /// Where to listen, shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT; may be given again. A name
+    /// is resolved once, at the start
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
     /// Memory to lend
@@ -39,8 +40,8 @@ pub struct Given {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Serve Prometheus metrics here
-    #[arg(long, value_name = "IP:PORT")]
-    metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
     /// Let --metrics listen on an address that other machines reach
     #[arg(long)]
     allow_remote: bool,
@@ -90,7 +91,8 @@ struct FileSettings {
     #[serde(default, deserialize_with = "parsed")]
     slab: Option<Size>,
     key: Option<PathBuf>,
-    metrics: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "parsed")]
+    metrics: Option<HostPort>,
     allow_remote: Option<bool>,
     clients_max: Option<u32>,
     lock: Option<Lock>,
@@ -117,7 +119,7 @@ pub struct Settings {
     slab: Option<Size>,
     /// Relative to the file that names it.
     pub key: PathBuf,
-    pub metrics: Option<SocketAddr>,
+    pub metrics: Option<HostPort>,
     pub allow_remote: bool,
     clients_max: u32,
     lock: Lock,
@@ -153,11 +155,11 @@ impl Given {
         if listen.is_empty() {
             return Err(missing("listen").into());
         }
-        let metrics = self.metrics.or(file.metrics);
+        let metrics = self.metrics.clone().or(file.metrics);
         let allow_remote = self.allow_remote || file.allow_remote.unwrap_or(false);
         if allow_remote && metrics.is_none() {
             let what = "to allow remote readers of metrics without metrics makes no sense";
-            return Err(Failure::usage(what, "--metrics IP:PORT").into());
+            return Err(Failure::usage(what, "--metrics HOST:PORT").into());
         }
         Ok(Settings {
             domain: self
@@ -207,15 +209,24 @@ fn missing(what: &str) -> Failure {
 
 impl FileSettings {
     fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|e| {
+        let what = || format!("settings of the host, {}", path.display());
+        let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("{}: no name of a file", what()))?;
+        // Whoever may write it decides which key is believed and where this host listens.
+        let text = match Folder::open(folder).and_then(|folder| folder.read(name)) {
+            Ok(text) => text,
+            Err(error) if error.is_missing() => None,
+            Err(error) => return Err(error).with_context(what),
+        };
+        let text = text.ok_or_else(|| {
             Failure::new(
-                format!("settings of the host, {}: {e}", path.display()),
+                format!("{}: there is no such file", what()),
                 "docs/deploy.md shows one, and so does dist/host.toml",
             )
         })?;
-        let mut file: Self = toml::from_str(&text)
-            .with_context(|| format!("settings of the host, {}", path.display()))?;
-        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut file: Self = toml::from_str(&text).with_context(what)?;
         file.key = file.key.map(|key| folder.join(key));
         file.meminfo = file.meminfo.map(|path| folder.join(path));
         Ok(file)
@@ -332,6 +343,30 @@ mod tests {
             (1 << 20, 64 << 20)
         );
         assert_eq!((config.addresses.len(), config.name.as_str()), (1, "other"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let (folder, args) = written(WHOLE);
+        let path = folder.path().join("host.toml");
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        mode(&path, 0o664);
+        let error = format!("{:#}", args.settings().unwrap_err());
+        assert!(error.contains("others may write to it"), "{error}");
+        mode(&path, 0o644);
+        args.settings().unwrap();
+        mode(folder.path(), 0o777);
+        let error = format!("{:#}", args.settings().unwrap_err());
+        assert!(error.contains("others may write to it"), "{error}");
+        mode(folder.path(), 0o700);
+        let target = folder.path().join("target");
+        std::fs::rename(&path, &target).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let error = format!("{:#}", args.settings().unwrap_err());
+        assert!(error.contains("a symbolic link"), "{error}");
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! `cenote kv join`: one more node on this machine, in the background.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_fabric::{Host, HostPort};
 
 use super::place::{KvDir, Which};
 use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
+use crate::listening::resolved;
 use crate::process::Identity;
 use crate::signals;
 
@@ -38,12 +40,13 @@ pub struct Args {
     /// Name of the node, its own for ever
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Address of this machine at which other nodes connect [default: as last time, else 127.0.0.1]
-    #[arg(long, value_name = "IP")]
-    listen: Option<IpAddr>,
+    /// Address or name of this machine at which other nodes connect [default: as last time, else
+    /// 127.0.0.1]
+    #[arg(long, value_name = "HOST")]
+    listen: Option<Host>,
     /// Address for clients; with port 0 one is found [default: as last time, else 127.0.0.1:0]
-    #[arg(long, value_name = "IP:PORT")]
-    clients: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    clients: Option<HostPort>,
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
@@ -68,10 +71,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let last = Addresses::load(&folder)?;
     let last = last.unwrap_or_else(|| Addresses::local(0));
     let at = Addresses {
-        listen: args.listen.unwrap_or(last.listen),
-        clients: args.clients.unwrap_or(last.clients),
+        listen: args.listen.clone().unwrap_or(last.listen),
+        clients: args.clients.clone().unwrap_or(last.clients),
     };
-    wait_for_address(at.clients, &stop)?;
+    wait_for_address(&at.clients, &stop)?;
     let flags = args.serving.flags(folder.path(), &found.at_etcd)?;
     starting.start(&dir, &args.name, &found.known, &key, at, &flags)?;
     let mut clients = String::new();
@@ -110,7 +113,8 @@ fn wait_for_the_end(name: &str, folder: &Folder, stop: &AtomicBool) -> Result<()
 }
 
 /// Waits until the address for clients can be listened on.
-fn wait_for_address(address: SocketAddr, stop: &AtomicBool) -> Result<()> {
+fn wait_for_address(clients: &HostPort, stop: &AtomicBool) -> Result<()> {
+    let address = resolved("--clients", clients)?;
     let deadline = Instant::now() + ADDRESS_LIMIT;
     loop {
         match TcpListener::bind(address) {
@@ -120,8 +124,8 @@ fn wait_for_address(address: SocketAddr, stop: &AtomicBool) -> Result<()> {
             }
             Err(_) if stop.load(Ordering::SeqCst) => bail!("interrupted; nothing was started"),
             Err(_) if Instant::now() >= deadline => {
-                let what = format!("{address} is in use, by another program");
-                return Err(Failure::new(what, "--clients IP:0 finds another port").into());
+                let what = format!("{clients} is in use, by another program");
+                return Err(Failure::new(what, "--clients HOST:0 finds another port").into());
             }
             Err(_) => std::thread::sleep(STEP),
         }

@@ -3,12 +3,13 @@
 //! On standard output it says one thing, once: the line that announces it.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_fabric::{Host, HostPort};
 use cenote_kv::cluster::detector::Settings;
 use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
 use cenote_kv::server::Handle;
@@ -18,6 +19,7 @@ use super::metrics::KvMetrics;
 use super::place::{AtEtcd, NAME};
 use super::serving::Serving;
 use crate::failure::DONE;
+use crate::listening::{resolved, resolved_host};
 use crate::place::load_key;
 use crate::{metrics, signals};
 
@@ -43,12 +45,12 @@ pub struct Args {
     /// File with the cluster's key
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Address of this machine at which other nodes connect; the ports are found
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    listen: IpAddr,
+    /// Address or name of this machine at which other nodes connect; the ports are found
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    listen: Host,
     /// Address for clients; with port 0 one is found
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
-    clients: SocketAddr,
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    clients: HostPort,
     /// How long others may take at SIGTERM to take over what it has
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     drain_limit: u64,
@@ -61,7 +63,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let stop = Stop::default();
     let to_stop = stop.clone();
-    let (serving, files) = args.serving.settings(args.clients)?;
+    let (serving, files) = args
+        .serving
+        .settings(resolved("--clients", &args.clients)?)?;
     let server: Arc<OnceLock<Handle>> = Arc::default();
     let to_tell = Arc::clone(&server);
     // Before any thread: they inherit what is blocked.
@@ -84,7 +88,7 @@ pub fn run(args: &Args) -> Result<u8> {
         credentials: args.at_etcd.credentials()?,
         tls: args.at_etcd.tls(),
         key: load_key(&args.key)?,
-        listen: args.listen,
+        listen: resolved_host("--listen", &args.listen)?,
         serving,
         settings: Settings::default(),
         drain_limit: Duration::from_secs(args.drain_limit),
@@ -107,7 +111,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {
-    let Some(address) = args.serving.metrics else {
+    let Some(address) = &args.serving.metrics else {
         return Ok(());
     };
     let mut registry = Registry::default();

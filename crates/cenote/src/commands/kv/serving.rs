@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
 use cenote_kv::server::files::{Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
@@ -66,8 +67,8 @@ pub struct Serving {
     #[arg(long)]
     later_meta: bool,
     /// Serve Prometheus metrics here; with port 0 one is found, and said on standard error
-    #[arg(long, value_name = "IP:PORT")]
-    pub metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<HostPort>,
     /// Let --metrics listen on an address that other machines reach
     #[arg(long, requires = "metrics")]
     pub allow_remote: bool,
@@ -174,7 +175,7 @@ impl Serving {
         let given = switches.iter().filter(|(_, is_given)| *is_given);
         flags.extend(given.map(|(flag, _)| flag.into()));
         let idle = self.idle_timeout.map(|seconds| seconds.to_string());
-        let metrics = self.metrics.map(|address| address.to_string());
+        let metrics = self.metrics.as_ref().map(ToString::to_string);
         let numbers = [
             (
                 "--max-item-size",

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_fabric::{Host, HostPort, NoHostPort};
 use serde::{Deserialize, Serialize};
 
 use super::place::{Known, KvDir};
@@ -23,13 +24,41 @@ const LOG: &str = "log";
 const ADDRESSES_FILE: &str = "addresses";
 
 /// Where a node is found.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(try_from = "Written", into = "Written")]
 pub struct Addresses {
     /// By other nodes; the ports are found.
-    pub listen: IpAddr,
+    pub listen: Host,
     /// By clients; with port 0 one is found.
-    pub clients: SocketAddr,
+    pub clients: HostPort,
+}
+
+/// As text, names as they were given.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    listen: String,
+    clients: String,
+}
+
+impl TryFrom<Written> for Addresses {
+    type Error = NoHostPort;
+
+    fn try_from(written: Written) -> Result<Self, NoHostPort> {
+        Ok(Self {
+            listen: written.listen.parse()?,
+            clients: written.clients.parse()?,
+        })
+    }
+}
+
+impl From<Addresses> for Written {
+    fn from(addresses: Addresses) -> Self {
+        Self {
+            listen: addresses.listen.to_string(),
+            clients: addresses.clients.to_string(),
+        }
+    }
 }
 
 impl Addresses {
@@ -37,8 +66,8 @@ impl Addresses {
     pub fn local(clients_port: u16) -> Self {
         let listen = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Self {
-            listen,
-            clients: SocketAddr::new(listen, clients_port),
+            listen: Host::Ip(listen),
+            clients: SocketAddr::new(listen, clients_port).into(),
         }
     }
 
@@ -156,9 +185,9 @@ impl StartingNode {
         {
             // The port that was found is the node's from now on, also when it comes back.
             let first = clients.split([',', ' ']).next().unwrap_or(clients);
-            if let Ok(clients) = first.parse() {
-                let listen = self.at.listen;
-                Addresses { listen, clients }.save(&self.folder)?;
+            if let Ok(found) = first.parse::<SocketAddr>() {
+                self.at.clients = self.at.clients.with_port(found.port());
+                self.at.save(&self.folder)?;
             }
             return Ok(clients.to_owned());
         }

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::BufWriter;
-use std::net::SocketAddr;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_fabric::HostPort;
 use cenote_lab::history::{self, Answer, Options};
 
 use crate::failure::DONE;
@@ -15,8 +16,8 @@ use crate::failure::DONE;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A node, any of which answers for all keys; may be given again
-    #[arg(long = "address", value_name = "IP:PORT", required = true)]
-    addresses: Vec<SocketAddr>,
+    #[arg(long = "address", value_name = "HOST:PORT", required = true)]
+    addresses: Vec<HostPort>,
     /// The file of operations, one on each line
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -38,6 +39,11 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
+    let reached = |at: &HostPort| {
+        let stream = TcpStream::connect(at).and_then(|stream| stream.peer_addr());
+        stream.with_context(|| at.to_string())
+    };
+    let reached = args.addresses.iter().map(reached);
     let options = Options {
         clients: args.clients.into(),
         keys: args.keys.into(),
@@ -45,7 +51,7 @@ pub fn run(args: &Args) -> Result<u8> {
         at_least: 0,
         rate: args.rate,
         seed: args.seed,
-        ..Options::new(args.addresses.clone())
+        ..Options::new(reached.collect::<Result<_>>()?)
     };
     let operations = history::record(&options, || Ok(()))?;
     let path = &args.out;

@@ -99,7 +99,7 @@ fn an_address_is_served_once_and_again_after_its_host_died() {
     let refused = Listener::bind(&[address], &key()).err().expect("refused");
     assert!(matches!(refused, Error::AddressInUse { .. }));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let tcp = Address::Tcp(taken.local_addr().unwrap());
+    let tcp = Address::Tcp(taken.local_addr().unwrap().into());
     assert!(matches!(
         Listener::bind(&[tcp], &key()).err(),
         Some(Error::AddressInUse { .. })

@@ -38,6 +38,7 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Vec<Figure>> {
     let Address::Rdma(address) = cluster.address(0) else {
         bail!("the host is not reached over rdma");
     };
+    let address = address.socket().context("the host's address is a name")?;
     let device = devices
         .iter()
         .find(|device| device.addresses.contains(&address.ip()))

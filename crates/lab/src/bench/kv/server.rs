@@ -5,10 +5,11 @@
 //! the same code measures their time and memory and kills one of them.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use cenote_fabric::HostPort;
 
 use super::load::Route;
 use super::wire::Protocol;
@@ -306,9 +307,16 @@ fn kept(text: &str) -> Result<Redundancy> {
 /// `ADDRESS[/PID[+PID...]]`.
 fn node(text: &str) -> Result<(SocketAddr, Vec<u32>)> {
     let (address, pids) = text.split_once('/').unwrap_or((text, ""));
-    let address = address
+    let at: HostPort = address
         .parse()
         .with_context(|| format!("an address, not {address:?}"))?;
+    // A name is resolved once: all connections are to one server.
+    let address = match at.socket() {
+        Some(address) => address,
+        None => TcpStream::connect(&at)
+            .and_then(|stream| stream.peer_addr())
+            .with_context(|| at.to_string())?,
+    };
     let pids = pids.split('+').filter(|pid| !pid.is_empty());
     let pids = pids
         .map(|pid| {

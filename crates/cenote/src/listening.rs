@@ -1,0 +1,33 @@
+//! Addresses that a command listens at, which may be given by name: resolved once, at the start.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Result;
+use cenote_fabric::{Host, HostPort};
+
+use crate::failure::Failure;
+
+/// Where `flag` says to listen.
+///
+/// # Errors
+/// The name has no address.
+pub fn resolved(flag: &str, at: &HostPort) -> Result<SocketAddr> {
+    at.to_listen().map_err(|error| unresolved(flag, at, &error))
+}
+
+/// On which address of this machine `flag` says to listen.
+///
+/// # Errors
+/// As [`resolved`].
+pub fn resolved_host(flag: &str, at: &Host) -> Result<IpAddr> {
+    at.to_listen().map_err(|error| unresolved(flag, at, &error))
+}
+
+fn unresolved(flag: &str, at: &dyn std::fmt::Display, error: &std::io::Error) -> anyhow::Error {
+    let what = format!("{flag} {at}: the name cannot be resolved: {error}");
+    Failure::new(
+        what,
+        "getent hosts NAME says what this machine makes of a name; or an IP address",
+    )
+    .into()
+}

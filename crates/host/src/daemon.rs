@@ -283,6 +283,7 @@ impl Daemon {
         volunteer_for_oom_killer();
         let mut events = Vec::new();
         self.begin();
+        self.dismiss_askers();
         loop {
             if stop.load(Ordering::Relaxed) {
                 if !self.leaving.keeps {

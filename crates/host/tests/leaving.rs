@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_fabric::{Address, Error as FabricError, Status};
@@ -245,6 +246,31 @@ fn who_holds_slabs_is_told_of_the_next_process_and_waited_for() {
         // The end, and nothing before it.
         assert!(other.incoming().is_err());
     }
+}
+
+#[test]
+fn who_asked_for_an_upgrade_that_did_not_come_about_is_told_by_the_end_and_others_stay() {
+    let lab = Lab::new(Fabric::Tcp);
+    let mut daemon = Daemon::start(lab.config("h", 4)).unwrap();
+    let (address, waker) = (daemon.addresses()[0].clone(), daemon.waker());
+    let stop = Arc::new(AtomicBool::new(false));
+    let told_to_stop = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        let first = daemon.run(&stop).unwrap();
+        // As when the program that is installed does not take over.
+        (first, daemon.run(&stop).unwrap())
+    });
+    let connect = |id| Client::connect(&lab.key, &address, id).unwrap();
+    let (mut other, mut operator) = (connect(1), connect(2));
+    assert!(matches!(operator.ask(&Request::Upgrade), Reply::Status(_)));
+    assert!(
+        operator.incoming().is_err(),
+        "the end, and nothing before it"
+    );
+    other.status();
+    told_to_stop.store(true, Ordering::Relaxed);
+    waker.wake();
+    assert_eq!(thread.join().unwrap(), (End::Upgrade, End::Stopped));
 }
 
 #[test]

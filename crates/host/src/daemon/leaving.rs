@@ -51,6 +51,8 @@ pub struct Inheritance {
 pub(super) struct Leaving {
     /// Whether another process is wanted in its place.
     pub upgrade: Arc<AtomicBool>,
+    /// Who asked for that. The end of their connections is what they wait for.
+    pub askers: BTreeSet<u128>,
     /// While clients are told of it.
     farewell: Option<Farewell>,
     /// Whether to leave everything as it is when told to stop.

@@ -154,6 +154,17 @@ impl Daemon {
         self.listener.close(peer);
     }
 
+    /// Has those who asked for an upgrade that did not come about look again: nothing else would end
+    /// their connections, and tell them.
+    pub(super) fn dismiss_askers(&mut self) {
+        for client in std::mem::take(&mut self.leaving.askers) {
+            if let Some(&peer) = self.peers.get(&client) {
+                self.end_session(self.elapsed(), peer);
+                self.listener.close(peer);
+            }
+        }
+    }
+
     fn handle_message(&mut self, now: Duration, peer: PeerId, bytes: &[u8]) {
         let Some(client) = self.sessions.get(&peer).map(|session| session.client) else {
             return;
@@ -278,6 +289,7 @@ impl Daemon {
             Request::Upgrade => {
                 self.leaving.upgrade.store(true, Ordering::Relaxed);
                 self.tell_status(client);
+                self.leaving.askers.insert(client);
             }
         }
     }

@@ -4,22 +4,33 @@
 //! needs beyond comes out of the server's [`Pool`] and returns there, so that memory is bounded in all
 //! and a few clients with long requests cannot stop the short ones of the others.
 //!
-//! Concurrency: an account belongs to a connection; the pool is shared by all workers, lock-free.
+//! Concurrency: an account belongs to a connection; the pool is shared by all workers, and locked for a few
+//! instructions by requests that pass their connection's allowance, not by others.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What every connection may have in flight whatever others do; two pieces of a long WRITE.
 pub(crate) const ALLOWANCE_BYTES: usize = 2 << 20;
 
-/// The bytes that are shared by all connections of a server.
+/// The bytes that are shared by all connections of a server. Who waits for some is served in the order of
+/// coming: a long request is not passed by short ones for ever.
 pub(crate) struct Pool {
-    free_bytes: AtomicUsize,
-    /// Somebody was refused since the last return.
+    state: Mutex<State>,
+    /// Whether anybody stands in line.
     is_wanted: AtomicBool,
-    /// Tells all workers that somebody waits, or that there is room again.
+    /// Number of the next account.
+    next: AtomicU64,
+    /// Tells all workers that somebody waits, or that it may be the turn of who does.
     ring: Box<dyn Fn() + Send + Sync>,
+}
+
+struct State {
+    free_bytes: usize,
+    /// Accounts that were refused, the first first.
+    line: VecDeque<u64>,
 }
 
 impl Pool {
@@ -27,8 +38,12 @@ impl Pool {
     /// are free again after that.
     pub(crate) fn new(bytes: usize, ring: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
-            free_bytes: AtomicUsize::new(bytes),
+            state: Mutex::new(State {
+                free_bytes: bytes,
+                line: VecDeque::new(),
+            }),
             is_wanted: AtomicBool::new(false),
+            next: AtomicU64::new(0),
             ring: Box::new(ring),
         })
     }
@@ -38,38 +53,75 @@ impl Pool {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
-    fn take(&self, bytes: usize) -> bool {
-        self.try_take(bytes) || {
-            // Said before the second look: a return in between rings.
-            let was_wanted = self.is_wanted.swap(true, Ordering::SeqCst);
-            let taken = self.try_take(bytes);
-            if !taken && !was_wanted {
+    /// Takes `bytes` if there are as many and nobody came before; stands in line otherwise.
+    fn take(&self, account: u64, bytes: usize) -> bool {
+        let mut state = self.lock();
+        if state.is_turn_of(account, bytes) {
+            state.free_bytes -= bytes;
+            if state.line.pop_front().is_some() {
+                self.line_moved(state);
+            }
+            return true;
+        }
+        if !state.line.contains(&account) {
+            state.line.push_back(account);
+            let is_first = state.line.len() == 1;
+            self.is_wanted.store(true, Ordering::SeqCst);
+            drop(state);
+            if is_first {
                 (self.ring)();
             }
-            taken
         }
+        false
     }
 
-    fn try_take(&self, bytes: usize) -> bool {
-        self.free_bytes
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
-                free.checked_sub(bytes)
-            })
-            .is_ok()
+    fn could_take(&self, account: u64, bytes: usize) -> bool {
+        self.lock().is_turn_of(account, bytes)
+    }
+
+    fn is_first(&self, account: u64) -> bool {
+        self.lock().line.front() == Some(&account)
     }
 
     fn give(&self, bytes: usize) {
-        self.free_bytes.fetch_add(bytes, Ordering::SeqCst);
-        if self.is_wanted.swap(false, Ordering::SeqCst) {
+        let mut state = self.lock();
+        state.free_bytes += bytes;
+        self.line_moved(state);
+    }
+
+    /// Takes an account out of the line, wherever in it.
+    fn leave(&self, account: u64) {
+        let mut state = self.lock();
+        let place = state.line.iter().position(|&waiting| waiting == account);
+        if place.and_then(|place| state.line.remove(place)).is_some() {
+            self.line_moved(state);
+        }
+    }
+
+    /// It may be the turn of who is first now.
+    fn line_moved(&self, state: MutexGuard<'_, State>) {
+        let is_wanted = !state.line.is_empty();
+        self.is_wanted.store(is_wanted, Ordering::SeqCst);
+        drop(state);
+        if is_wanted {
             (self.ring)();
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_turn_of(&self, account: u64, bytes: usize) -> bool {
+        self.line.front().is_none_or(|&first| first == account) && bytes <= self.free_bytes
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool")
-            .field("free_bytes", &self.free_bytes)
             .field("is_wanted", &self.is_wanted)
             .finish_non_exhaustive()
     }
@@ -79,6 +131,10 @@ impl fmt::Debug for Pool {
 #[derive(Debug)]
 pub(crate) struct Account {
     pool: Arc<Pool>,
+    /// Which of the pool's accounts it is.
+    number: u64,
+    /// Whether it stands in the pool's line.
+    waits: bool,
     used_bytes: usize,
     /// Of the pool's; at least what `used_bytes` has beyond the allowance, unless charged.
     drawn_bytes: usize,
@@ -90,7 +146,9 @@ impl Account {
     /// Nothing in flight; a request of any size is taken when it is alone, others up to `limit_bytes`.
     pub(crate) fn new(pool: Arc<Pool>, limit_bytes: usize) -> Self {
         Self {
+            number: pool.next.fetch_add(1, Ordering::Relaxed),
             pool,
+            waits: false,
             used_bytes: 0,
             drawn_bytes: 0,
             limit_bytes,
@@ -99,12 +157,18 @@ impl Account {
 
     /// Takes `bytes`, or none when they are not to be had now.
     pub(crate) fn try_take(&mut self, bytes: usize) -> bool {
-        if !self.fits(bytes) {
-            return false;
-        }
         let missing = self.missing(bytes);
-        if missing > 0 && !self.pool.take(missing) {
-            return false;
+        if !self.fits(bytes) || missing == 0 {
+            // What it would be given it could not use.
+            self.leave_line();
+            if !self.fits(bytes) {
+                return false;
+            }
+        } else {
+            self.waits = !self.pool.take(self.number, missing);
+            if self.waits {
+                return false;
+            }
         }
         self.drawn_bytes += missing;
         self.used_bytes += bytes;
@@ -113,8 +177,8 @@ impl Account {
 
     /// Whether [`Account::try_take`] would succeed, as far as can be told without trying.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        let free = self.pool.free_bytes.load(Ordering::SeqCst);
-        self.fits(bytes) && self.missing(bytes) <= free
+        let missing = self.missing(bytes);
+        self.fits(bytes) && (missing == 0 || self.pool.could_take(self.number, missing))
     }
 
     /// Counts bytes that were taken without asking, such as those of a short answer.
@@ -133,9 +197,16 @@ impl Account {
         }
     }
 
-    /// Whether others wait for what this connection has of the pool.
+    /// Whether others wait for what this connection has of the pool, or behind it.
     pub(crate) fn is_in_the_way(&self) -> bool {
-        self.drawn_bytes > 0 && self.pool.is_wanted()
+        let is_ahead = || self.waits && self.pool.is_first(self.number);
+        self.pool.is_wanted() && (self.drawn_bytes > 0 || is_ahead())
+    }
+
+    fn leave_line(&mut self) {
+        if std::mem::take(&mut self.waits) {
+            self.pool.leave(self.number);
+        }
     }
 
     fn fits(&self, bytes: usize) -> bool {
@@ -149,6 +220,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        self.leave_line();
         if self.drawn_bytes > 0 {
             self.pool.give(self.drawn_bytes);
         }
@@ -157,6 +229,8 @@ impl Drop for Account {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -189,7 +263,57 @@ mod tests {
         assert_eq!(rings.load(Ordering::SeqCst), 2);
         assert!(other.try_take(62 * MIB));
         drop(other);
-        assert_eq!(pool.free_bytes.load(Ordering::SeqCst), 62 * MIB);
+        assert_eq!(pool.lock().free_bytes, 62 * MIB);
+        assert!(!pool.is_wanted());
+    }
+
+    #[test]
+    fn a_long_request_is_not_passed_by_short_ones_that_come_later() {
+        let (pool, rings) = pool(62 * MIB);
+        let mut accounts: Vec<_> = (0..4)
+            .map(|_| Account::new(Arc::clone(&pool), 64 * MIB))
+            .collect();
+        let [early, long, short, last] = &mut accounts[..] else {
+            unreachable!("four")
+        };
+        assert!(early.try_take(4 * MIB));
+        assert!(!long.try_take(64 * MIB));
+        // There is room, and it is not theirs; what nobody can take from them is.
+        assert!(!short.has_room(4 * MIB) && !short.try_take(4 * MIB));
+        assert!(!last.try_take(4 * MIB));
+        assert!(short.try_take(MIB));
+        short.give(MIB);
+        assert!(
+            !short.try_take(4 * MIB),
+            "it left the line, and came again behind the last"
+        );
+        assert!(long.is_in_the_way() && early.is_in_the_way());
+        assert!(!short.is_in_the_way());
+        let before = rings.load(Ordering::SeqCst);
+        early.give(4 * MIB);
+        assert!(rings.load(Ordering::SeqCst) > before);
+        assert!(!last.has_room(4 * MIB), "others are first");
+        assert!(long.has_room(64 * MIB) && long.try_take(64 * MIB));
+        let before = rings.load(Ordering::SeqCst);
+        long.give(64 * MIB);
+        assert!(rings.load(Ordering::SeqCst) > before);
+        assert!(!short.try_take(4 * MIB) && last.try_take(4 * MIB));
+        assert!(short.try_take(4 * MIB));
+        assert!(!pool.is_wanted());
+    }
+
+    #[test]
+    fn who_is_first_and_goes_lets_the_next_have_its_turn() {
+        let (pool, rings) = pool(4 * MIB);
+        let mut long = Account::new(Arc::clone(&pool), 64 * MIB);
+        assert!(!long.try_take(64 * MIB));
+        let mut short = Account::new(Arc::clone(&pool), 64 * MIB);
+        assert!(!short.try_take(4 * MIB));
+        let before = rings.load(Ordering::SeqCst);
+        drop(long);
+        assert!(rings.load(Ordering::SeqCst) > before);
+        assert!(short.try_take(4 * MIB));
+        assert!(!pool.is_wanted());
     }
 
     #[test]
@@ -219,7 +343,7 @@ mod tests {
                     account.give(bytes);
                 }
                 let drawn: usize = accounts.iter().map(|(account, _)| account.drawn_bytes).sum();
-                prop_assert_eq!(pool.free_bytes.load(Ordering::SeqCst) + drawn, total);
+                prop_assert_eq!(pool.lock().free_bytes + drawn, total);
                 for (account, taken) in &accounts {
                     prop_assert_eq!(account.used_bytes, taken.iter().sum::<usize>());
                     prop_assert!(account.used_bytes <= ALLOWANCE_BYTES + account.drawn_bytes);

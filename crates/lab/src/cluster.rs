@@ -16,6 +16,8 @@ use cenote_volume::{
     VolumeConfig,
 };
 
+use crate::swapping::fresh;
+
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {
     folder: PathBuf,
@@ -29,8 +31,7 @@ impl LocalCluster {
     /// # Errors
     /// When `up` fails; its own words are in the error.
     pub fn start(hosts: usize, memory_mib: u64, transport: &str) -> anyhow::Result<Self> {
-        let name = format!("cenote-bench-{}-{transport}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder = fresh(&std::env::temp_dir(), transport);
         Self::start_in(&folder, hosts, memory_mib, transport, &[])
     }
 

@@ -14,7 +14,7 @@ mod report;
 mod tests;
 mod values;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -26,7 +26,7 @@ use crate::swapping::memcached::Memcached;
 use crate::swapping::oom::OomKills;
 use crate::swapping::squeeze::squeeze;
 use crate::swapping::swap_file::SwapFile;
-use crate::swapping::{Folder, is_installed, is_root};
+use crate::swapping::{Folder, ON_DISK, fresh, is_installed, is_root};
 use cluster::SwapDevice;
 use load::{Driver, Load, Part};
 pub use report::{Disk, Latency, Period, Phase, Rebuild, Report};
@@ -63,7 +63,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            dir: PathBuf::from(format!("/var/tmp/cenote-demo-{}", std::process::id())),
+            dir: fresh(Path::new(ON_DISK), "demo"),
             host_count: 12,
             kill_count: 2,
             host_mib: 160,

@@ -15,16 +15,41 @@ pub(crate) mod random;
 pub(crate) mod squeeze;
 pub(crate) mod swap_file;
 
-use std::path::PathBuf;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// A run's folder, removed with what is in it.
+/// A path in `parent` that nobody can have foreseen, for [`Folder::make`].
+pub(crate) fn fresh(parent: &Path, what: &str) -> PathBuf {
+    let prefix = format!("cenote-{what}-");
+    let named = tempfile::Builder::new()
+        .prefix(&prefix)
+        .rand_bytes(RANDOM_CHARS)
+        .make_in(parent, |path| Ok(path.to_owned()));
+    named.expect("nothing is made yet").path().to_owned()
+}
+
+/// Of 62 each. Short, since sockets are in such folders, and longer than anybody guesses.
+const RANDOM_CHARS: usize = 12;
+
+/// Where runs that need a real disk have their folders.
+pub(crate) const ON_DISK: &str = "/var/tmp";
+
+/// A run's folder, for this user alone, removed with what is in it.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn make(path: PathBuf) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        let made = || {
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            // One that is there is somebody's: it is not used, and not removed.
+            DirBuilder::new().mode(0o700).create(&path)
+        };
+        made().with_context(|| format!("make {}", path.display()))?;
         Ok(Self(path))
     }
 }

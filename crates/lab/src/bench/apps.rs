@@ -26,7 +26,7 @@ mod sort;
 mod tests;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -36,7 +36,7 @@ use super::Row;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::oom::OomKills;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
-use crate::swapping::{Folder, area, is_installed, is_root};
+use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 pub use app::App;
 use figures::{Figure, Figures, MEMORY, Place};
 use program::{Program, Sizes};
@@ -67,7 +67,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            dir: PathBuf::from(format!("/var/tmp/cenote-bench-{}", std::process::id())),
+            dir: fresh(Path::new(ON_DISK), "bench"),
             apps: App::USUAL.to_vec(),
             slots: Slot::ALL.to_vec(),
             limits: vec![75, 50],

@@ -12,7 +12,7 @@ mod scene;
 mod timeline;
 pub(in crate::bench) mod trouble;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -27,7 +27,7 @@ use crate::swapping::memcached::Memcached;
 use crate::swapping::oom::OomKills;
 use crate::swapping::random::Random;
 use crate::swapping::squeeze::UNLIMITED_BYTES;
-use crate::swapping::{Folder, area, is_installed, is_root};
+use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 use scene::Scene;
 use timeline::Timeline;
 pub use trouble::Trouble;
@@ -58,7 +58,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            dir: PathBuf::from(format!("/var/tmp/cenote-events-{}", std::process::id())),
+            dir: fresh(Path::new(ON_DISK), "events"),
             troubles: Trouble::ALL.to_vec(),
             volumes: vec![Kind::Coded, Kind::Copied, Kind::Backed],
             transport: "shm".to_owned(),

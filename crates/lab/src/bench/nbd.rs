@@ -7,6 +7,8 @@
 //!
 //! Needs fio with its nbd engine and nbdkit with its memory plugin.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::Row;
+use crate::swapping::fresh;
 
 /// What to measure, and for how long.
 #[derive(Clone, Debug)]
@@ -216,9 +219,9 @@ const PEER_START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Nbdkit {
     pub(crate) fn start(size_bytes: u64) -> Result<Self> {
-        let directory = std::env::temp_dir().join(format!("cenote-nbdkit-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("make {}", directory.display()))?;
+        let directory = fresh(&std::env::temp_dir(), "nbdkit");
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.with_context(|| format!("make {}", directory.display()))?;
         let socket = directory.join("nbdkit.sock");
         let process = Command::new("nbdkit")
             .args(["--foreground", "--exit-with-parent", "--unix"])

@@ -9,7 +9,7 @@ mod loss;
 mod pressure;
 mod slabs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -17,7 +17,7 @@ use cenote_volume::{Volume, VolumeStatus};
 
 use super::Row;
 use crate::swapping::interrupt::Interrupt;
-use crate::swapping::{Folder, area, is_installed, is_root};
+use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,7 +53,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            dir: PathBuf::from(format!("/var/tmp/cenote-reclaim-{}", std::process::id())),
+            dir: fresh(Path::new(ON_DISK), "reclaim"),
             parts: Part::ALL.to_vec(),
             rounds: 3,
             program_mib: 256,

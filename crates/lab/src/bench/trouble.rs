@@ -13,7 +13,7 @@
 mod load;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ use super::events::trouble::{FLOW_BYTES, flow};
 use super::page::{Random, fill};
 use crate::cluster::LocalCluster;
 use crate::rotten::Rotten;
-use crate::swapping::Folder;
 use crate::swapping::interrupt::Interrupt;
+use crate::swapping::{Folder, ON_DISK, fresh};
 use load::{Sample, burst, one_at_a_time};
 
 /// What is in the way of a page.
@@ -110,7 +110,7 @@ impl Default for Options {
             rounds: 3,
             time: Duration::from_secs(2),
             size_mib: 128,
-            dir: PathBuf::from(format!("/var/tmp/cenote-trouble-{}", std::process::id())),
+            dir: fresh(Path::new(ON_DISK), "trouble"),
             seed: 1,
         }
     }

@@ -22,10 +22,7 @@ fn small(dir: &std::path::Path) -> Options {
 /// lacks something.
 fn prepare(what: &str) -> Option<(Folder, Interrupt, MutexGuard<'static, ()>)> {
     let turn = turn();
-    let dir = Folder::make(PathBuf::from(format!(
-        "/var/tmp/cenote-demo-test-{}-{what}",
-        std::process::id()
-    )));
+    let dir = Folder::make(fresh(Path::new(ON_DISK), what));
     let dir = dir.expect("a folder in /var/tmp");
     if let Err(error) = check(&small(&dir.0)) {
         println!("skipped: {error}");

@@ -6,10 +6,7 @@ use crate::swapping::turn;
 /// Small, but not so small that a cgroup at its limit is killed and not waited for.
 fn small(name: &str) -> Options {
     Options {
-        dir: PathBuf::from(format!(
-            "/var/tmp/cenote-bench-test-{}-{name}",
-            std::process::id()
-        )),
+        dir: fresh(Path::new(ON_DISK), name),
         // A sort as small as this is killed by its limit now and then.
         apps: vec![App::Etc],
         slots: vec![Slot::File],

@@ -17,6 +17,7 @@ use super::PATIENCE;
 use crate::bench::Row;
 use crate::bench::page::{fill, median};
 use crate::cluster::LocalCluster;
+use crate::swapping::fresh;
 use crate::swapping::our_swap::cenote;
 
 /// Placing a slab of 1 GB, reading for it, decoding it: in the paper, ms.
@@ -49,7 +50,7 @@ impl Steps {
 /// Slabs of `slab_mib`, `rounds` of each kind; `copy`: bytes per second of `memcpy`, one core.
 pub(super) fn run(rounds: usize, slab_mib: u64, copy: f64) -> anyhow::Result<Vec<Row>> {
     let (mut evicted, mut lost, mut decodes) = (Steps::default(), Steps::default(), Vec::new());
-    let folder = std::env::temp_dir().join(format!("cenote-bench-{}-slab", std::process::id()));
+    let folder = fresh(&std::env::temp_dir(), "slab");
     for round in 0..rounds {
         let slab = format!("{slab_mib}M");
         let cluster = LocalCluster::start_in(&folder, HOSTS, slab_mib, "shm", &["--slab", &slab])?;

@@ -18,6 +18,7 @@ mod place;
 mod process;
 mod progress;
 mod protected;
+mod role;
 mod scrubbing;
 mod service;
 mod serving;
@@ -37,6 +38,7 @@ use crate::commands::{
     bench, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status, swap,
     top, ublk, up, volume,
 };
+use crate::role::Role;
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
 #[derive(Debug, Parser)]
@@ -106,17 +108,18 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it has something to put in order when it ends: memory, devices or programs of its own.
-    fn serves(&self) -> bool {
+    fn role(&self) -> Role {
+        let serves = |serves| match serves {
+            true => Role::Serves,
+            false => Role::Prints,
+        };
         match self {
-            Self::Host(args) => args.serves(),
-            Self::Kv(args) => args.serves(),
-            Self::Nbd(_)
-            | Self::Ublk(_)
-            | Self::Swap(_)
-            | Self::Top(_)
-            | Self::Demo(_)
-            | Self::Bench(_) => true,
+            Self::Host(args) => serves(args.serves()),
+            Self::Kv(args) => serves(args.serves()),
+            Self::Swap(args) => serves(args.serves()),
+            Self::Nbd(_) | Self::Ublk(_) => Role::Serves,
+            Self::Volume(args) if args.owns() => Role::Tidies,
+            Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
             Self::Up(_)
             | Self::Down(_)
             | Self::Status(_)
@@ -126,7 +129,7 @@ impl Command {
             | Self::Fabric(_)
             | Self::Plan(_)
             | Self::Lab(_)
-            | Self::Completions(_) => false,
+            | Self::Completions(_) => Role::Prints,
         }
     }
 }
@@ -134,10 +137,19 @@ impl Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log();
-    if !cli.command.serves() {
-        signals::end_with_the_reader();
+    cli.command.role().take();
+    let result = match role::run(|| run(&cli.command)) {
+        Ok(result) => result,
+        Err(code) => return code,
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => role::ended_by_the_reader(&error).unwrap_or_else(|| failure::report(&error)),
     }
-    let result = match &cli.command {
+}
+
+fn run(command: &Command) -> anyhow::Result<u8> {
+    match command {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(args),
         Command::Status(args) => status::run(args),
@@ -156,10 +168,6 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Completions(args) => completions::run(args),
-    };
-    match result {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => failure::report(&error),
     }
 }
 
@@ -176,4 +184,59 @@ fn start_log() {
         .with_writer(std::io::stderr)
         .with_ansi(failure::colours())
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(arguments: &[&str]) -> Role {
+        let all = ["cenote"].iter().chain(arguments);
+        Cli::try_parse_from(all)
+            .expect("right usage")
+            .command
+            .role()
+    }
+
+    #[test]
+    fn what_others_live_on_ends_as_one_and_what_prints_ends_with_its_reader() {
+        for serves in [
+            &["host", "--name", "h"][..],
+            &["nbd", "--volume", "v"],
+            &["ublk", "--volume", "v"],
+            &["swap", "serve", "--volume", "v"],
+            &[
+                "kv",
+                "node",
+                "--name",
+                "n",
+                "--etcd",
+                "http://a:1",
+                "--key",
+                "k",
+            ],
+        ] {
+            assert_eq!(role(serves), Role::Serves, "{serves:?}");
+        }
+        for tidies in [
+            &["volume", "attach", "v"][..],
+            &["volume", "scrub", "v"],
+            &["volume", "delete", "v"],
+            &["top"],
+            &["demo"],
+            &["bench", "codec"],
+        ] {
+            assert_eq!(role(tidies), Role::Tidies, "{tidies:?}");
+        }
+        for prints in [
+            &["host", "drain", "h"][..],
+            &["swap", "on", "--size", "1G"],
+            &["swap", "status"],
+            &["kv", "up", "--dir", "d"],
+            &["volume", "list"],
+            &["status"],
+        ] {
+            assert_eq!(role(prints), Role::Prints, "{prints:?}");
+        }
+    }
 }

@@ -111,6 +111,13 @@ impl From<When> for Discard {
     }
 }
 
+impl Args {
+    /// Whether this process is what answers for the swap space.
+    pub fn serves(&self) -> bool {
+        matches!(self.action, Action::Serve(_))
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     match &args.action {
         Action::On(on) => turn_on(on),

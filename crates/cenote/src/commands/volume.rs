@@ -184,6 +184,23 @@ Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
     },
 }
 
+impl Args {
+    /// Whether a volume is opened here, and to be closed in good order.
+    pub fn owns(&self) -> bool {
+        match &self.action {
+            Action::Attach { .. }
+            | Action::Scrub { .. }
+            | Action::Reset { .. }
+            | Action::Delete { .. } => true,
+            Action::Create { .. }
+            | Action::List { .. }
+            | Action::Status { .. }
+            | Action::Resize { .. }
+            | Action::Set { .. } => false,
+        }
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     match &args.action {
         Action::Create {

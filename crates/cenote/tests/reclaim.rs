@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_block::swap::cgroup::MemoryCgroup;
 use serde_json::Value;
@@ -111,6 +112,12 @@ impl Drop for Program {
     }
 }
 
+/// One test at a time: swap is the machine's.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Turns swap off when a test ends, however it does: nothing else may end its server.
 struct Swap<'a>(&'a Folder);
 
@@ -137,10 +144,37 @@ fn can_swap() -> bool {
 }
 
 #[test]
+fn swap_that_is_on_is_not_turned_on_again_and_it_is_said_what_to_do() {
+    if !can_swap() {
+        return;
+    }
+    let _turn = turn();
+    let folder = Folder::new();
+    let up = ["up", "--hosts", "3", "--memory", "32M"];
+    folder.run(&up).expect(0);
+    let on = ["swap", "on", "--size", "16M", "--scheme", "plain"];
+    folder.run(&on).expect(0);
+    let swap = Swap(&folder);
+    let before = swap_status(&folder);
+    let again = folder.run(&on).expect(1);
+    let pid = before["pid"].as_u64().expect("a number").to_string();
+    assert!(again.stderr.contains(&pid), "{again:#?}");
+    let try_this = "try: cenote swap off first, or cenote swap status";
+    assert!(again.stderr.contains(try_this), "{again:#?}");
+    assert!(!again.stderr.contains("doctor"), "{again:#?}");
+    assert_eq!(swap_status(&folder)["device"], before["device"]);
+    drop(swap);
+    // It can be turned on again once it is off.
+    folder.run(&on).expect(0);
+    drop(Swap(&folder));
+}
+
+#[test]
 fn swapped_pages_come_home_when_the_machine_has_room_for_them_and_their_group_too() {
     if !can_swap() {
         return;
     }
+    let _turn = turn();
     let folder = Folder::new();
     // More than the whole program and a margin fit into what such a machine has to spare.
     let mut up = vec!["up", "--hosts", "6", "--memory", "160M"];

@@ -12,6 +12,8 @@ pub mod memcached;
 pub mod nbd;
 pub mod net;
 pub mod sectors;
+pub mod server;
+pub mod small_disk;
 pub mod well;
 pub mod writer;
 

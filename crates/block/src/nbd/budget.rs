@@ -79,8 +79,10 @@ impl Pool {
         self.lock().is_turn_of(account, bytes)
     }
 
-    fn is_first(&self, account: u64) -> bool {
-        self.lock().line.front() == Some(&account)
+    /// Whether others stand in line behind an account that is first.
+    fn holds_up(&self, account: u64) -> bool {
+        let state = self.lock();
+        state.line.front() == Some(&account) && state.line.len() > 1
     }
 
     fn give(&self, bytes: usize) {
@@ -199,7 +201,7 @@ impl Account {
 
     /// Whether others wait for what this connection has of the pool, or behind it.
     pub(crate) fn is_in_the_way(&self) -> bool {
-        let is_ahead = || self.waits && self.pool.is_first(self.number);
+        let is_ahead = || self.waits && self.pool.holds_up(self.number);
         self.pool.is_wanted() && (self.drawn_bytes > 0 || is_ahead())
     }
 

@@ -144,8 +144,16 @@ enum Slab {
     Mapped(Grant),
     Retired {
         window: Window,
-        unmapped_by: Option<u128>,
+        former: Option<Former>,
     },
+}
+
+/// Who held a slab that is on its way back.
+#[derive(Clone, Copy, Debug)]
+struct Former {
+    client: u128,
+    /// It gave the slab back, and is told once the window is closed.
+    is_told: bool,
 }
 
 /// A request for a slab that is answered when one is prepared.
@@ -260,9 +268,9 @@ impl Ledger {
         match self.find(client, window) {
             Some(slab) => {
                 self.note_given_back(now, slab);
-                self.retire(slab, Some(client));
+                self.retire(slab, true);
             }
-            None if self.is_leaving(client, window) => {} // The first request's answer serves for both.
+            None if self.await_end(client, window) => {} // One answer, once the window is closed.
             None => self.send(client, Reply::Unmapped { window }),
         }
         self.forget_idle_owners();
@@ -316,14 +324,11 @@ impl Ledger {
     /// If the slab is not on its way back: a caller's bug.
     pub fn handle_retired(&mut self, now: Duration, slab: SlabIndex) {
         let state = std::mem::replace(&mut self.slabs[slab as usize], Slab::Free);
-        let Slab::Retired {
-            window,
-            unmapped_by,
-        } = state
-        else {
+        let Slab::Retired { window, former } = state else {
             panic!("slab {slab} retired in {state:?}");
         };
-        if let Some(client) = unmapped_by {
+        if let Some(former) = former.filter(|former| former.is_told) {
+            let client = former.client;
             self.send(client, Reply::Unmapped { window });
         }
         self.starved_until = now;
@@ -346,7 +351,7 @@ impl Ledger {
         }
         if is_planted(Planted::EvictUnasked) {
             let used = self.grants().next().map(|(slab, _)| slab);
-            used.into_iter().for_each(|slab| self.retire(slab, None));
+            used.into_iter().for_each(|slab| self.retire(slab, false));
         }
         self.forget_idle_owners();
         self.prepare_ahead(now);
@@ -414,7 +419,7 @@ impl Ledger {
             return Err(Refusal::ClientBound);
         }
         if let Some(slab) = former {
-            self.retire(slab, None);
+            self.retire(slab, false);
             if self.slabs_free() == 0 {
                 return Err(Refusal::NoMemory);
             }
@@ -451,7 +456,7 @@ impl Ledger {
                 place,
             } = self.waiting.pop_front().expect("not empty");
             if let Some(former) = self.held_at(client, place) {
-                self.retire(former, None);
+                self.retire(former, false);
             }
             self.grants += 1;
             self.slabs[slab] = Slab::Mapped(Grant {
@@ -492,14 +497,17 @@ impl Ledger {
         }
     }
 
-    /// Takes a mapped slab out of its client's hands.
-    fn retire(&mut self, slab: SlabIndex, unmapped_by: Option<u128>) {
+    /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back.
+    fn retire(&mut self, slab: SlabIndex, is_told: bool) {
         let Slab::Mapped(grant) = self.slabs[slab as usize] else {
             unreachable!("only a mapped slab is taken back");
         };
         self.slabs[slab as usize] = Slab::Retired {
             window: grant.window,
-            unmapped_by,
+            former: Some(Former {
+                client: grant.client,
+                is_told,
+            }),
         };
         self.leases.remove_slab(grant.client);
         self.actions.push_back(Action::Retire {
@@ -510,7 +518,7 @@ impl Ledger {
 
     fn take_orphan(&mut self, slab: SlabIndex) {
         self.orphans_taken += 1;
-        self.retire(slab, None);
+        self.retire(slab, false);
         if is_planted(Planted::DoubleFree) {
             self.slabs[slab as usize] = Slab::Free;
         }
@@ -524,11 +532,17 @@ impl Ledger {
         })
     }
 
-    /// Whether the window is on its way back at the client's own request.
-    fn is_leaving(&self, client: u128, window: Window) -> bool {
-        self.slabs.iter().any(|slab| {
-            matches!(slab, Slab::Retired { window: w, unmapped_by: Some(c) } if *w == window && *c == client)
-        })
+    /// Whether the client's window is on its way back already, for whatever reason: then it is told when the
+    /// window is closed. Until that verbs may still find it open.
+    fn await_end(&mut self, client: u128, window: Window) -> bool {
+        let former = self.slabs.iter_mut().find_map(|slab| match slab {
+            Slab::Retired {
+                window: retired,
+                former: Some(former),
+            } if *retired == window && former.client == client => Some(former),
+            _ => None,
+        });
+        former.map(|former| former.is_told = true).is_some()
     }
 
     fn send(&mut self, client: u128, reply: Reply) {

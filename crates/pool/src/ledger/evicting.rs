@@ -210,7 +210,7 @@ impl Ledger {
         for (index, slab, window) in prepared.take(surplus as usize) {
             *slab = Slab::Retired {
                 window,
-                unmapped_by: None,
+                former: None,
             };
             let action = Action::Retire {
                 slab: index,
@@ -365,7 +365,7 @@ impl Ledger {
         if is_planted(Planted::FreeBeforeDone) {
             for (client, window) in &windows {
                 let slab = self.find(*client, *window).expect("it is asked back");
-                self.retire(slab, None);
+                self.retire(slab, false);
             }
         }
         for (client, windows) in by_client(windows) {
@@ -396,7 +396,7 @@ impl Ledger {
         self.evicting.taken = unanswered.min().map(|(.., slab)| slab);
         if let Some(slab) = self.evicting.taken {
             self.evicting.counts.taken += 1;
-            self.retire(slab, None);
+            self.retire(slab, false);
         }
     }
 }

@@ -123,7 +123,7 @@ impl Ledger {
     /// # Panics
     /// If the slab is not lent: a caller's bug.
     pub fn handle_renew_failed(&mut self, slab: SlabIndex) {
-        self.retire(slab, None);
+        self.retire(slab, false);
     }
 
     /// A client asks for a slab that it holds, by place and birth.
@@ -168,7 +168,7 @@ impl Ledger {
             .map(|(slab, _)| slab)
             .collect();
         for slab in rest {
-            self.retire(slab, None);
+            self.retire(slab, false);
         }
         self.forget_idle_owners();
         self.prepare_ahead(now);

@@ -85,6 +85,10 @@ fn op() -> impl Strategy<Value = Op> {
 struct Known {
     window: Window,
     holder: Option<(u8, Place)>,
+    /// Who it was granted to.
+    client: u8,
+    /// The daemon has closed it: no verb finds it any more.
+    is_closed: bool,
     /// The owner asked for its end, by unmapping or by mapping the place again.
     given_up: bool,
 }
@@ -325,6 +329,8 @@ impl Bench {
                 self.windows.push(Known {
                     window: *window,
                     holder: Some(asked),
+                    client,
+                    is_closed: false,
                     given_up,
                 });
             }
@@ -356,9 +362,11 @@ impl Bench {
                 }
             }
             Reply::Unmapped { window } => {
-                let held =
-                    |w: &Known| w.window == *window && w.holder.is_some_and(|(h, _)| h == client);
-                assert!(!self.windows.iter().any(held), "unmapped, yet held");
+                let is_open = |w: &Known| w.window == *window && w.client == client && !w.is_closed;
+                assert!(
+                    !self.windows.iter().any(is_open),
+                    "unmapped, and still open"
+                );
             }
             other => panic!("the ledger does not answer {other:?}"),
         }
@@ -378,7 +386,11 @@ impl Bench {
                 };
                 self.ledger.handle_prepared(self.now, slab, window);
             }
-            Action::Retire { slab, .. } => self.ledger.handle_retired(self.now, slab),
+            Action::Retire { slab, window } => {
+                let closed = self.windows.iter_mut().filter(|w| w.window == window);
+                closed.for_each(|w| w.is_closed = true);
+                self.ledger.handle_retired(self.now, slab);
+            }
             _ => unreachable!("not slow work"),
         }
     }
@@ -409,6 +421,41 @@ proptest! {
         }
         prop_assert!(bench.requests.is_empty(), "unanswered: {:?}", bench.requests);
     }
+}
+
+/// A place is asked for anew, which ends the slab that it had, and then that slab is given back as well.
+#[test]
+fn a_slab_that_goes_already_is_given_back_once_its_window_is_closed() {
+    let mut bench = Bench::new(false);
+    bench.apply(&Op::Connect(1));
+    let do_next = Op::Work {
+        nth: 0,
+        fails: false,
+    };
+    while !bench.work.is_empty() {
+        bench.apply(&do_next);
+    }
+    bench.map(1, place(0, 2));
+    bench.settle();
+    let window = bench.windows[0].window;
+    bench.map(1, place(0, 2));
+    bench.settle();
+    let is_its_end =
+        |action: &Action| matches!(action, Action::Retire { window: of, .. } if *of == window);
+    assert!(bench.work.iter().any(is_its_end), "{:?}", bench.work);
+    let is_told = |bench: &Bench| {
+        let told = Action::Send {
+            client: 1,
+            reply: Reply::Unmapped { window },
+        };
+        bench.ledger.actions.contains(&told)
+    };
+    bench.ledger.handle_unmap(bench.now, 1, window);
+    assert!(!is_told(&bench), "its window is open");
+    let at = bench.work.iter().position(is_its_end);
+    let action = bench.work.remove(at.expect("it goes"));
+    bench.finish(action, false);
+    assert!(is_told(&bench));
 }
 
 /// A ledger whose slow work is done at once, for stories.

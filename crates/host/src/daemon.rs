@@ -27,7 +27,7 @@ use cenote_fabric::{
 use cenote_pool::control::{
     ClientStatus, Counters, FillResult, HostStatus, STATUS_CLIENTS_MAX, StrangerCounts, Window,
 };
-use cenote_pool::ledger::{LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
+use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 use cenote_pool::pressure::Room;
 pub(crate) use leaving::Heir;
 use leaving::Leaving;
@@ -386,6 +386,11 @@ impl Daemon {
             pressure: self.pressure_status(),
             strangers: self.strangers(),
         }
+    }
+
+    /// Its ledger, as the next process would have it.
+    pub(crate) fn book(&self) -> Handover {
+        self.ledger.handover(self.elapsed())
     }
 
     fn strangers(&self) -> StrangerCounts {

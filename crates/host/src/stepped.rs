@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
 use cenote_pool::control::{Drain, HostStatus};
+use cenote_pool::ledger::Handover;
 
 use crate::daemon::{Daemon, Heir, Outcome, Parts, Watch};
 use crate::fill::{self, Filler, Reach};
@@ -138,6 +139,12 @@ impl Stepped {
     #[must_use]
     pub fn status(&self) -> HostStatus {
         self.daemon.status()
+    }
+
+    /// What its book says: who holds which slab, and who owns which volume.
+    #[must_use]
+    pub fn book(&self) -> Handover {
+        self.daemon.book()
     }
 
     fn tell(&self, outcome: Outcome) {

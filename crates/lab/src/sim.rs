@@ -6,12 +6,14 @@
 //! become whole, and every byte is read back, once more with r hosts gone.
 //!
 //! Checked, each by books of its own: each read (`model`); what hosts lend and take back
-//! (`watched`); that nothing is lost that no trouble explains (`client::losses`); every verb that takes effect and the order of every connection (the fabric's
-//! witness); where slabs are (`world`); that no request fails while no stripe lost more than r, and
+//! (`watched`); that hosts, directories and journals agree on who holds which slab (`books`); that
+//! nothing is lost that no trouble explains (`client::losses`); every verb that takes effect and the
+//! order of every connection (the fabric's witness); where slabs are (`world`); that no request fails while no stripe lost more than r, and
 //! that all end. Which invariant is upheld by what: decision 11. The same options give the same
 //! trace on every machine.
 
 mod ambush;
+mod books;
 mod client;
 pub(crate) mod dialer;
 pub(crate) mod disk;

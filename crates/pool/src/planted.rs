@@ -45,7 +45,7 @@ pub enum Planted {
     KeepStale,
     /// Pages that the last owner was writing count as sound.
     ForgetListed,
-    /// Pages whose last write ended unknown are decoded from whatever splits are there.
+    /// Pages whose last write ended unknown, or that were lost, are decoded from whatever splits are there.
     MendByParity,
     /// Writes that the last owner did not end are not redone.
     SkipRedo,
@@ -91,10 +91,14 @@ pub enum Planted {
     LeaveLost,
     /// An extent is given up when it can lose nothing more, and not only when it has.
     DespairEarly,
+    /// A slab that is of no use any more is forgotten and not given back.
+    KeepSlabs,
+    /// What a host says that its client holds there is not compared with what the client knows.
+    ForgetHeld,
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 42] = [
+pub const ALL: [(&str, Planted); 44] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -137,6 +141,8 @@ pub const ALL: [(&str, Planted); 42] = [
     ("forget-sides", Planted::ForgetSides),
     ("leave-lost", Planted::LeaveLost),
     ("despair-early", Planted::DespairEarly),
+    ("keep-slabs", Planted::KeepSlabs),
+    ("forget-held", Planted::ForgetHeld),
 ];
 
 /// Whether this thread's code is to make the mistake.

@@ -1,7 +1,7 @@
 //! What a volume's owner leaves to the next: the journal of its directory, and the marks of its
 //! pages. Whoever opens a volume with them has the right to: a lock keeps others out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -44,6 +44,15 @@ pub struct Left {
     pub hosts: Vec<String>,
     /// Data splits of its pages: two numbers when it ended while they changed.
     pub cuts: Vec<usize>,
+}
+
+/// A slab, as a journal names it to the next owner.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NamedSlab {
+    /// Its host's name.
+    pub host: String,
+    /// The first generation that it was granted with.
+    pub birth: u64,
 }
 
 impl Kept {
@@ -103,16 +112,18 @@ impl Kept {
         }))
     }
 
-    /// Extents and members of which a journal names a slab with current data.
+    /// The slabs with current data that a journal names, by extent and member.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn named(journal: &mut dyn Log) -> Result<BTreeSet<(u32, u8)>, JournalError> {
+    pub fn named(journal: &mut dyn Log) -> Result<BTreeMap<(u32, u8), NamedSlab>, JournalError> {
         let image = Journal::load(journal)?;
-        Ok(image
-            .into_iter()
-            .flat_map(|image| image.held.into_keys())
-            .collect())
+        let held = image.into_iter().flat_map(|image| image.held);
+        let named = held.map(|(at, held)| {
+            let (host, birth) = (held.host, held.birth);
+            (at, NamedSlab { host, birth })
+        });
+        Ok(named.collect())
     }
 
     /// What the last owner left, if it left anything.

@@ -49,7 +49,7 @@ pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
 pub use error::VolumeError;
 pub use integrity::{IntegrityStatus, Protection, SealKey, SealKeyError, Standing, TagsError};
 pub use journal::{JournalError, JournalFile, Log};
-pub use kept::{Kept, Left};
+pub use kept::{Kept, Left, NamedSlab};
 pub use marks::{MarksError, Unfinished};
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use resilience::{Mode, ModeError, Resilience, ResilienceError};

@@ -33,6 +33,8 @@ pub struct Seat {
     pub window: WindowId,
     /// And its generation.
     pub generation: Generation,
+    /// The first generation that it was granted with.
+    pub birth: u64,
     /// Read as well as written.
     pub is_live: bool,
     /// Every write of its extent reaches it: it may be named to the next owner.
@@ -266,6 +268,7 @@ impl Stepped {
                 host: member.session.host,
                 window: member.window.descriptor.id,
                 generation: member.window.descriptor.generation,
+                birth: member.birth,
                 is_live: member.state == MemberState::Live,
             })
             .collect()

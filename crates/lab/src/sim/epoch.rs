@@ -40,6 +40,7 @@ pub fn epoch(world: &mut World, options: &Options) {
     world.net.set_late(None);
     world.net.set_notice_delay(Duration::ZERO);
     heal(world);
+    world.compare_books();
     world.expect_right(0);
     read_back(world);
     lose_and_read_back(world, options);
@@ -148,5 +149,6 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
     }
     world.note(format!("hosts {gone:?} are back"));
     heal(world);
+    world.compare_books();
     world.is_gentle = was_gentle;
 }

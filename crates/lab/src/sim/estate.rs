@@ -1,11 +1,12 @@
 //! What a simulated client leaves to the next: a journal and marks that survive its end. The
 //! journal's disk may be full for a while, and the end may come in the middle of writing to it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_volume::{Kept, Log};
+use cenote_volume::{Kept, Log, NamedSlab};
 
 use super::random::Random;
 
@@ -18,10 +19,15 @@ pub struct Estate {
     sides: File,
 }
 
+/// What a journal names, by extent and member.
+pub type NamedSlabs = BTreeMap<(u32, u8), NamedSlab>;
+
 /// A disk with one file.
 #[derive(Default)]
 struct Disk {
     bytes: Vec<u8>,
+    /// What they name; `None`: nobody has looked since they changed.
+    named: Option<Arc<NamedSlabs>>,
     /// After so many more changes something happens: ...
     fuse: Option<u64>,
     /// ... so many are refused, as by a disk that is full, ...
@@ -69,11 +75,22 @@ impl Estate {
         }
     }
 
+    /// What the journal names.
+    pub fn named(&self) -> Arc<NamedSlabs> {
+        if let Some(named) = &self.lock().named {
+            return Arc::clone(named);
+        }
+        let named = Kept::named(&mut OnDisk(Arc::clone(&self.disk)));
+        let named = Arc::new(named.expect("a journal of ours"));
+        self.lock().named = Some(Arc::clone(&named));
+        named
+    }
+
     /// Whether the journal names a slab for a member of an extent.
     pub fn names(&self, extent: usize, split: usize) -> bool {
-        let named = Kept::named(&mut OnDisk(Arc::clone(&self.disk))).expect("a journal of ours");
         let extent = u32::try_from(extent).expect("a simulated volume is small");
-        named.contains(&(extent, u8::try_from(split).expect("at most 40 members")))
+        let split = u8::try_from(split).expect("at most 40 members");
+        self.named().contains_key(&(extent, split))
     }
 
     /// From now on the disk works.
@@ -105,6 +122,7 @@ impl OnDisk {
         if disk.is_dead {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
+        disk.named = None;
         let is_burnt = disk.fuse == Some(0);
         disk.fuse = disk.fuse.map(|left| left.saturating_sub(1));
         if is_burnt && disk.refusals > 0 {

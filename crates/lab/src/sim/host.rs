@@ -7,6 +7,7 @@ use std::time::Duration;
 use cenote_fabric::sim::{self, Net, NodeId};
 use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Time};
 use cenote_host::{Config, Gauge, Headroom, LockMemory, Reading, Share, Stepped};
+use cenote_pool::ledger::Handover;
 
 use super::watched::{Sightings, Watched, complain};
 
@@ -108,6 +109,11 @@ impl Host {
 
     pub fn is_up(&self) -> bool {
         self.process.is_some()
+    }
+
+    /// What its process knows of slabs and owners, while it has one.
+    pub fn book(&self) -> Option<Handover> {
+        self.process.as_ref().map(Stepped::book)
     }
 
     pub fn restart(&mut self, net: &Net) {

@@ -3,12 +3,23 @@
 use cenote_fabric::ClientId;
 use cenote_volume::{Health, Relocation, Seat, Stepped};
 
+use super::super::estate::Estate;
 use super::Client;
 
 impl Client {
     /// Who it is to hosts.
     pub fn id(&self) -> ClientId {
         self.id
+    }
+
+    /// What its volume is to hosts.
+    pub fn volume_id(&self) -> u128 {
+        self.volume_id
+    }
+
+    /// What it leaves to the next owner, unless a disk is behind its volume.
+    pub fn estate(&self) -> Option<&Estate> {
+        (!self.plan.is_backed).then_some(&self.estate)
     }
 
     /// Whether its directory has changed since the last call.

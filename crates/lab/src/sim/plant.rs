@@ -109,20 +109,24 @@ pub fn planted(name: &str, seed: u64) -> Options {
                 ..tiny
             }
         }
-        // Writes fail where more is lost than a stripe survives, and what is left comes back.
+        // Stripes lose more than they survive, and are mapped anew by writes of other pages of theirs: few
+        // writes, and many pages in an extent.
         "mend-by-parity" => Options {
+            clients: 1,
             workers: 3,
-            slabs_per_host: Some(24),
-            rate: 2000,
+            hosts: 6,
+            scheme: "rs:2+1".parse().expect("a scheme"),
+            mode: Some(Mode::EcOnly),
+            slab_bytes: 64 << 10,
+            volume_bytes: 512 << 10,
+            slabs_per_host: Some(64),
             gentle_percent: 0,
+            fault_pause: Duration::from_millis(200),
             weights: Weights {
-                lose: 6,
-                cut: 3,
-                delay: 3,
-                replace_client: 1,
+                crash: 6,
                 ..Weights::default()
             },
-            ..tiny
+            ..small
         },
         // Many write the pages that others read, over links that are slow now and then.
         "late-split-lands" => Options {
@@ -268,8 +272,22 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
+        // Connections break one by one: others still carry writes while extents lose their slabs.
+        "early-clear" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 128 << 10,
+            rate: 1000,
+            fault_pause: Duration::from_millis(50),
+            weights: Weights {
+                lose: 12,
+                ..Weights::default()
+            },
+            ..small.backed()
+        },
         // The disk is late, and extents lose their slabs and get others.
-        "early-clear" | "disk-overtakes" | "free-early" => Options {
+        "disk-overtakes" | "free-early" => Options {
             clients: 1,
             workers: 3,
             slab_bytes: 8 << 10,

@@ -37,12 +37,13 @@ impl Client {
         let Some(volume) = self.volume.as_ref().filter(|_| !self.is_opening) else {
             return;
         };
+        let torn = volume.torn_pages();
         // What a write that goes on will have made whole at its end is looked at then, also one that was
-        // acknowledged and has not landed.
-        let lanes = self.workers.iter();
+        // acknowledged and has not landed. Mostly nothing is torn, and this is looked at all the time.
+        let lanes = self.workers.iter().filter(|_| !torn.is_empty());
         let landing: BTreeSet<u64> = lanes.flat_map(|lane| lane.worker.landing_pages()).collect();
-        let torn = volume.torn_pages().into_iter();
-        let torn = torn.filter(|page| !landing.contains(page)).map(to_index);
+        let torn = torn.into_iter().filter(|page| !landing.contains(page));
+        let torn = torn.map(to_index);
         let is_left = |page: &usize| !self.model.is_being_written(page * SECTORS, SECTORS);
         let torn: BTreeSet<usize> = torn.filter(is_left).collect();
         // What its last owner left is held against what is read of it.

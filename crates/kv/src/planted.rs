@@ -51,10 +51,14 @@ pub enum Planted {
     BlindClaim,
     /// That the store has lost its data is not noticed.
     LossUnseen,
+    /// A partition goes to another node for balance, whatever is missing and has just changed.
+    HastyBalance,
+    /// An owner that changes places with a parity does not add its values to what it has of that.
+    UnfoldedExchange,
 }
 
 /// Every mistake of a group, by the name that people use.
-pub const ALL: [(&str, Planted); 16] = [
+pub const ALL: [(&str, Planted); 17] = [
     ("choose-at-apply", Planted::ChooseAtApply),
     ("residual-in-place", Planted::ResidualInPlace),
     ("no-fence", Planted::NoFence),
@@ -71,16 +75,18 @@ pub const ALL: [(&str, Planted); 16] = [
     ("lease-kept", Planted::LeaseKept),
     ("heir-outdated", Planted::HeirOutdated),
     ("lost-as-zero", Planted::LostAsZero),
+    ("unfolded-exchange", Planted::UnfoldedExchange),
 ];
 
 /// The same of what is around groups: registrations, views, and etcd.
-pub const OF_NODES: [(&str, Planted); 6] = [
+pub const OF_NODES: [(&str, Planted); 7] = [
     ("expiry-is-death", Planted::ExpiryIsDeath),
     ("begins-by-itself", Planted::BeginsByItself),
     ("never-closes", Planted::NeverCloses),
     ("deaf-lease", Planted::DeafLease),
     ("blind-claim", Planted::BlindClaim),
     ("loss-unseen", Planted::LossUnseen),
+    ("hasty-balance", Planted::HastyBalance),
 ];
 
 /// Whether this thread's code is to make the mistake.

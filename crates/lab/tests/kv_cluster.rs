@@ -66,6 +66,21 @@ fn nothing_is_lost_by_3_and_2() {
 }
 
 #[test]
+fn owners_are_spread_again_after_nodes_were_left_without_any() {
+    let (mut bare, mut turns) = (0, 0);
+    for seed in 1..=SEEDS {
+        let report = assert_kept(&Options {
+            seed,
+            ..Options::many_groups()
+        });
+        bare += report.bare;
+        turns += report.turns;
+    }
+    println!("{bare} nodes owned nothing, {turns} partitions went to others");
+    assert!(bare > 0 && turns > 0, "{bare} and {turns}");
+}
+
+#[test]
 fn each_trouble_alone_is_survived() {
     let all: &'static [Trouble] = &Trouble::ALL;
     for only in all.chunks(1) {

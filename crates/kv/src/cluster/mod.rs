@@ -6,6 +6,7 @@
 
 pub mod anew;
 pub mod ask;
+pub mod balance;
 pub mod config;
 pub mod detector;
 pub mod etcd;

@@ -443,6 +443,10 @@ impl Node {
                 let lane = group % self.config.lanes;
                 self.shared.order(lane, Order::Refused { group, number });
             }
+            Notice::HandOver(next) => {
+                let lane = next.group % self.config.lanes;
+                self.shared.order(lane, Order::HandOver(next));
+            }
             Notice::Node { node, found } => self.tell_of_node(node, found),
             Notice::Seeded(seed) => {
                 for lane in 0..self.shared.lanes() {

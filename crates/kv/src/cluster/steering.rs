@@ -8,6 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+use super::NodeId;
+use super::balance::HandOver;
 use super::membership::Membership;
 use crate::group::awaiting::Awaited;
 use crate::group::member::Member;
@@ -48,6 +50,8 @@ pub struct Steering {
     newcomers: Vec<Process>,
     /// Processes that were, and came to none, the last one first: others are tried before them.
     tried: VecDeque<Tried>,
+    /// A partition that is to go to another process, if nothing else is to be done.
+    hand_over: Option<HandOver>,
 }
 
 struct Tried {
@@ -85,6 +89,36 @@ impl Steering {
         self.noticed = None;
         // Of an older view: whoever is in the new one owes nothing yet.
         self.hung.clear();
+    }
+
+    /// A partition is to go to another process. It is tried once: where that cannot be now it is asked for again.
+    pub fn hand_over(&mut self, next: HandOver) {
+        self.hand_over = Some(next);
+    }
+
+    /// The view with which that begins, where all of the group and who is to have it are there.
+    fn spread(
+        &mut self,
+        member: &Member,
+        view: &View,
+        missing: Missing<'_>,
+        at: &Situation<'_>,
+    ) -> Option<View> {
+        let HandOver {
+            view: number,
+            partition,
+            to,
+            ..
+        } = self.hand_over.take()?;
+        let is_linked = |process: Process| {
+            process == member.me() || at.membership.linked(NodeId(process.node)) == Some(process)
+        };
+        let mut inside = view.processes().into_iter();
+        if number != view.number || missing.in_doubt > 0 || !is_linked(to) || !inside.all(is_linked)
+        {
+            return None;
+        }
+        member.hand_over(at.now, partition, to)
     }
 
     /// Remembers who was to have a place and is not in the view any more.
@@ -181,13 +215,17 @@ impl Steering {
         let next = if missing.dead.is_empty() {
             self.noticed = None;
             let k = view.partitions.len();
-            member.propose(at.now, at.leave, |place| {
+            let next = member.propose(at.now, at.leave, |place| {
                 let home = match place {
                     Place::Data(index) => at.homes.get(index),
                     Place::Parity(slot) => at.homes.get(k + slot),
                 };
                 self.pick(spares, home.copied(), at.now)
-            })
+            });
+            match next {
+                None if at.leave == Leave::No => self.spread(member, view, missing, at),
+                next => next,
+            }
         } else {
             self.without(member.me(), view, missing, at.now)
         };

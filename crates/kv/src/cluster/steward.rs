@@ -13,7 +13,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use super::NodeId;
-use super::config::{ClusterConfig, Place, Registration, Scheme};
+use super::balance::{self, Balance, HandOver};
+use super::config::{ClusterConfig, NodeState, Place, Registration, Scheme};
 use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
 use super::seeding::{Ask, Seeding};
 use super::store::Store;
@@ -62,6 +63,8 @@ pub enum Notice {
     },
     /// The store was seeded again: all that was agreed on in the former one has been told.
     Seeded(u64),
+    /// A partition of this node is to go to another, for owners to be spread.
+    HandOver(HandOver),
     /// A later process has this one's name.
     Replaced,
 }
@@ -89,6 +92,7 @@ pub struct Steward {
     pub(super) views: BTreeMap<usize, Known>,
     wishes: BTreeMap<usize, Wish>,
     retry_at: u64,
+    balance: Balance,
     pub(super) seeding: Seeding,
     pub(super) notices: Vec<Notice>,
 }
@@ -115,6 +119,7 @@ impl Steward {
             views: BTreeMap::new(),
             wishes: BTreeMap::new(),
             retry_at: 0,
+            balance: Balance::default(),
             seeding: Seeding::new(mark),
             notices: Vec::new(),
         }
@@ -148,6 +153,8 @@ impl Steward {
                     self.gone(node);
                 } else if let Some(group) = self.place.group_of(&key) {
                     self.view_is_gone(group);
+                } else if key == self.place.turn() {
+                    self.balance.turn = 0;
                 }
             }
         }
@@ -184,6 +191,9 @@ impl Steward {
         if is_foreign {
             return;
         }
+        if !has(&place.turn()) {
+            self.balance.turn = 0;
+        }
         let gone = self.registered.keys().copied();
         let gone: Vec<NodeId> = gone.filter(|node| !has(&place.node(*node))).collect();
         gone.into_iter().for_each(|node| self.gone(node));
@@ -207,6 +217,9 @@ impl Steward {
             if group < self.config.groups {
                 self.take_view(group, entry);
             }
+        } else if entry.key == self.place.turn() {
+            self.balance.turn = entry.mod_revision;
+            self.balance.note_change();
         } else if entry.key == self.place.seed()
             && let Some(seed) = self.seeding.take(&entry.value)
         {
@@ -228,6 +241,9 @@ impl Steward {
         }
         self.names.insert(node, found.name.clone());
         self.seeding.note_incarnation(node, found.incarnation);
+        if self.registered.get(&node) != Some(&found) {
+            self.balance.note_change();
+        }
         self.registered.insert(node, found.clone());
         let found = Some((found, entry.lease));
         self.notices.push(Notice::Node { node, found });
@@ -235,6 +251,7 @@ impl Steward {
 
     fn gone(&mut self, node: NodeId) {
         self.registered.remove(&node);
+        self.balance.note_loss();
         let found = None;
         self.notices.push(Notice::Node { node, found });
     }
@@ -277,6 +294,7 @@ impl Steward {
         };
         let before = self.views.insert(group, known);
         if before.is_none_or(|before| before.view.number < view.number) {
+            self.balance.note_change();
             self.notices.push(Notice::View {
                 group,
                 view,
@@ -318,6 +336,7 @@ impl Steward {
             }
         }
         self.seed(store, ask, now);
+        self.spread(store, now);
         if self.is_busy() {
             self.retry_at = now + RETRY_NS;
         }
@@ -374,6 +393,62 @@ impl Steward {
     fn refuse(&mut self, group: usize, number: u32) -> Outcome {
         self.notices.push(Notice::Refused { group, number });
         Outcome::Decided
+    }
+
+    /// Has a partition of this node go to another, if it is its turn.
+    fn spread(&mut self, store: &impl Store, now: u64) {
+        if !self.balance.is_due(now) {
+            return;
+        }
+        if self.is_busy() || self.seeding.is_foreign() {
+            return self.balance.pause(now);
+        }
+        let known = (0..self.config.groups).map(|group| {
+            let known = self.views.get(&group)?;
+            known.revision.map(|_| &*known.view)
+        });
+        let Some(views) = known.collect::<Option<Vec<&View>>>() else {
+            return self.balance.rest();
+        };
+        let up = self.registered.iter();
+        let up = up.filter(|(_, found)| found.state == NodeState::Up);
+        let up: Vec<Process> = up
+            .map(|(node, found)| Process {
+                node: node.0,
+                incarnation: found.incarnation,
+            })
+            .collect();
+        let Some(next) = balance::next(&views, &up) else {
+            return self.balance.rest();
+        };
+        self.balance.pause(now);
+        if next.from != self.me {
+            return;
+        }
+        let HandOver {
+            group,
+            partition,
+            to,
+            view,
+            ..
+        } = next;
+        let claim = format!("{{\"group\":{group},\"view\":{view},\"partition\":{partition}}}");
+        match store.swap(
+            &self.place.turn(),
+            self.balance.turn,
+            claim.as_bytes(),
+            None,
+        ) {
+            Ok(Swap::Done(revision)) => {
+                tracing::info!(group, partition, %to, "hand a partition over for balance");
+                self.balance.turn = revision;
+                self.notices.push(Notice::HandOver(next));
+            }
+            Ok(Swap::Changed(other)) => {
+                self.balance.turn = other.map_or(0, |entry| entry.mod_revision);
+            }
+            Err(error) => tracing::warn!(%error, "claim the turn to hand a partition over"),
+        }
     }
 
     /// Has groups begin whose first node this is.

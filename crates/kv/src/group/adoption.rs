@@ -39,6 +39,7 @@ impl Member {
         let is_next = before
             .as_ref()
             .is_none_or(|before| before.number + 1 == view.number);
+        self.arrive_by_exchange(view);
         self.leave_partitions(view, is_next);
         self.adopt_parity(before.as_ref(), view);
         self.adopt_partitions(view);
@@ -59,6 +60,10 @@ impl Member {
         let left: Vec<usize> = self.owned().filter(is_left).collect();
         for index in left {
             let owned = self.owners.remove(&index).expect("it is one of them");
+            let owned = match self.fold_by_exchange(view, index, owned) {
+                Some(owned) => owned,
+                None => continue,
+            };
             // Whoever has the values goes on as a parity, with all keys.
             if owned.settling.is_none()
                 && let Some(parity) = &mut self.parity
@@ -88,6 +93,7 @@ impl Member {
             parity.lost = view.lost();
             parity.is_spoilt = view.is_spoilt(slot);
         }
+        self.adopt_exchange(view);
     }
 
     fn keep_parity(
@@ -111,6 +117,7 @@ impl Member {
             // It gave a partition's data away in the view just before, and has all keys.
             let was_full = before.is_some_and(|before| {
                 before.number + 1 == view.number
+                    && before.slot_of(self.me) == Some(slot)
                     && matches!(before.parities[slot], view::Parity::Full { .. })
             });
             if was_full && parity.streams.iter().all(|stream| stream.replica.is_some()) {
@@ -176,10 +183,10 @@ impl Member {
                     Some(arrival) => self.take_over(arrival)?,
                     None => (
                         Replica::new(hasher, region_bytes),
-                        Region::new(region_bytes),
+                        Arc::new(Region::new(region_bytes)),
                     ),
                 };
-                (Owner::new(index, replica, Arc::new(region), None), None)
+                (Owner::new(index, replica, region, None), None)
             }
             Partition::Recovering(_) | Partition::Arriving { .. } => {
                 let parity = self.parity.as_mut()?;
@@ -199,7 +206,7 @@ impl Member {
                 };
                 let (replica, region) = self.take_over(arrival)?;
                 let present = Some(Units::none(region_bytes));
-                let owner = Owner::new(index, replica, Arc::new(region), present);
+                let owner = Owner::new(index, replica, region, present);
                 (owner, None)
             }
             Partition::Lost => return None,
@@ -217,7 +224,7 @@ impl Member {
     }
 
     /// What a new owner was told. The former one had nothing under way: all that came is stable.
-    fn take_over(&mut self, mut arrival: Arrival) -> Option<(Replica, Region)> {
+    fn take_over(&mut self, mut arrival: Arrival) -> Option<(Replica, Arc<Region>)> {
         let latest = arrival.stream.latest;
         let applied = arrival.apply(latest);
         self.note(applied);
@@ -225,7 +232,8 @@ impl Member {
             self.note(Err(Diverged::Incomplete));
         }
         let region_bytes = self.shape.region_bytes;
-        let region = arrival.region.unwrap_or_else(|| Region::new(region_bytes));
+        let region = arrival.region;
+        let region = region.unwrap_or_else(|| Arc::new(Region::new(region_bytes)));
         Some((arrival.stream.replica?, region))
     }
 }

@@ -1,13 +1,15 @@
 //! A partition that is on its way to a new owner: its keys and, where the present one has all of its
 //! values and leaves, those as well.
 
+use std::sync::Arc;
+
 use super::member::{Member, Shape};
 use super::message::Run;
 use super::operation::Effect;
-use super::parity::Stream;
+use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::replica::{Diverged, Xid};
-use super::view::{Parity, Partition, Place, View};
+use super::view::{self, Partition, Place, View};
 use crate::memory::region::Region;
 use crate::planted::{Planted, is_planted};
 
@@ -18,7 +20,7 @@ pub(super) struct Arrival {
     pub(super) since: u32,
     pub(super) stream: Stream,
     /// Where its values come to; none: they are pulled later.
-    pub(super) region: Option<Region>,
+    pub(super) region: Option<Arc<Region>>,
 }
 
 impl Arrival {
@@ -26,7 +28,12 @@ impl Arrival {
     pub(super) fn begin(view: &View, partition: usize, me: Process, shape: &Shape) -> Option<Self> {
         let (since, with_values) = match (view.partitions[partition], view.heir) {
             (Partition::Arriving { process, since, .. }, _) if process == me => (since, false),
-            (_, Some(heir)) if heir.process == me && heir.place == Place::Data(partition) => {
+            // A parity is told as one: see `exchange`.
+            (_, Some(heir))
+                if heir.process == me
+                    && heir.place == Place::Data(partition)
+                    && view.slot_of(me).is_none() =>
+            {
                 (heir.since, true)
             }
             _ => return None,
@@ -40,15 +47,14 @@ impl Arrival {
                 view.begun[partition],
                 with_values,
             ),
-            region: with_values.then(|| Region::new(shape.region_bytes)),
+            region: with_values.then(|| Arc::new(Region::new(shape.region_bytes))),
         })
     }
 
     /// Whether it goes on in a view, or has come to its end there.
     pub(super) fn is_of(&self, view: &View, me: Process) -> bool {
         // In a group that began anew everybody else came later.
-        let is_later =
-            |parity: &Parity| matches!(parity, Parity::Full { since, .. } if *since > self.since);
+        let is_later = |parity: &view::Parity| matches!(parity, view::Parity::Full { since, .. } if *since > self.since);
         match view.partitions[self.partition] {
             Partition::Arriving { process, since, .. }
             | Partition::Migrating { process, since, .. } => process == me && since == self.since,
@@ -108,8 +114,8 @@ impl Member {
         let parity = self.parity.iter().flat_map(|parity| &parity.streams);
         let arrival = self.arriving.iter().map(|arrival| &arrival.stream);
         let streams = parity.chain(arrival);
-        streams
-            .map(|stream| stream.missing_bytes(self.shape.region_bytes))
-            .sum()
+        let taking = self.parity.as_ref().map_or(0, Parity::taking_bytes);
+        let told = streams.map(|stream| stream.missing_bytes(self.shape.region_bytes));
+        taking + told.sum::<u64>()
     }
 }

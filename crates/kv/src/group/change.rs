@@ -19,7 +19,9 @@ impl View {
         }
         let mut view = self.next();
         let is_gone = |parity: &Parity| parity.process().is_none_or(&is_dead);
-        view.heir.take_if(|heir| is_dead(heir.process));
+        let is_exchange = self.exchange().is_some();
+        view.heir
+            .take_if(|heir| is_exchange || is_dead(heir.process));
         for (slot, parity) in view.parities.iter_mut().enumerate() {
             if is_gone(parity) {
                 let heir = view.heir.take_if(|heir| heir.place == Place::Parity(slot));
@@ -141,7 +143,7 @@ impl View {
         self.partitions.iter().all(at_home) && self.parities.iter().all(is_full)
     }
 
-    /// A process begins to take a place over from one that leaves. Nothing is missing anywhere.
+    /// A process from outside begins to take a place over. Nothing is missing anywhere.
     pub fn with_heir(&self, place: Place, process: Process) -> Option<Self> {
         if !self.is_whole() || !self.is_calm() || self.has(process) {
             return None;
@@ -156,9 +158,29 @@ impl View {
         Some(view)
     }
 
-    /// The heir has all that the one at its place has, who has nothing under way: it takes the place.
+    /// The owner of a partition and a parity begin to change places. Nothing is missing anywhere.
+    pub fn with_exchange(&self, partition: usize, parity: Process) -> Option<Self> {
+        if !self.is_whole() || !self.is_calm() {
+            return None;
+        }
+        self.slot_of(parity)?;
+        let mut view = self.next();
+        view.heir = Some(Heir {
+            place: Place::Data(partition),
+            process: parity,
+            since: view.number,
+        });
+        view.exchange().map(|_| view)
+    }
+
+    /// The heir has all that the one at its place has, who has nothing under way: it takes the place. Where it is a
+    /// parity, whoever was at its place has all that it has, and takes its slot.
     pub fn with_succession(&self) -> Option<Self> {
         let mut view = self.next();
+        if let Some(exchange) = self.exchange() {
+            let (process, since) = (exchange.owner, exchange.since);
+            view.parities[exchange.slot] = Parity::Full { process, since };
+        }
         let Heir {
             place,
             process,

@@ -226,7 +226,10 @@ impl Member {
             said.push(Message::Have {
                 partition: index,
                 xid: stream.latest,
-                lacks: stream.lacks(),
+                lacks: match &self.parity {
+                    Some(parity) => parity.lacks(index),
+                    None => stream.lacks(),
+                },
             });
         }
         for message in said {

@@ -16,6 +16,7 @@ pub mod audit;
 pub mod awaiting;
 mod backup;
 pub mod change;
+mod exchange;
 pub mod marks;
 pub mod member;
 pub mod message;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cenote_codec::Code;
 
+use super::exchange::Taking;
 use super::message::{Content, Item, Lacks, Run, UNIT_BYTES};
 use super::operation::{Effect, Operation};
 use super::replica::{Basis, Diverged, Replica, Xid};
@@ -60,7 +61,7 @@ pub(super) struct Residual {
 /// One parity slot.
 pub(super) struct Parity {
     pub(super) slot: usize,
-    scheme: Scheme,
+    pub(super) scheme: Scheme,
     pub(super) code: Arc<Code>,
     /// One parity, or a copy of each partition.
     pub(super) regions: Vec<Arc<Region>>,
@@ -68,6 +69,11 @@ pub(super) struct Parity {
     hasher: KeyHasher,
     /// The partition whose data are here in place of parity, and where.
     held: Option<(usize, Units)>,
+    /// The partition that its process is to own, changing places with its owner.
+    pub(super) taking: Option<Taking>,
+    /// The partition that its process owns as yet, changing places with who has the slot: its values are not in the
+    /// parity, and no stream has its operations.
+    pub(super) own: Option<usize>,
     /// Partitions that nobody has any more, bit per partition.
     pub(super) lost: u32,
     /// Something of such a one is in the parity: nothing can be recovered from it.
@@ -221,6 +227,8 @@ impl Parity {
             streams: (0..partitions).map(stream).collect(),
             hasher,
             held: None,
+            taking: None,
+            own: None,
             lost: 0,
             is_spoilt: false,
             attempts: BTreeMap::new(),
@@ -293,6 +301,11 @@ impl Parity {
         while let Some((xid, operation)) = self.streams[partition].next(stable) {
             if let Effect::Put(entry) = operation.effect() {
                 self.add(partition, entry.address, operation.change());
+                if let Some(taking) = &self.taking
+                    && taking.partition == partition
+                {
+                    taking.add(entry.address, operation.change());
+                }
             }
             let replica = self.streams[partition].replica.as_mut();
             replica.map_or(Ok(()), |replica| replica.apply(xid, &operation, false))?;
@@ -365,6 +378,12 @@ impl Parity {
         bytes: &[u8],
     ) -> Result<(), Diverged> {
         self.apply(partition, at)?;
+        if let Some(taking) = &mut self.taking
+            && taking.partition == partition
+            && taking.copy(run, bytes)
+        {
+            return Ok(());
+        }
         if self.streams[partition].units_from != Some(run.first) {
             return Ok(());
         }

@@ -3,8 +3,9 @@
 
 use super::member::{Member, Owned};
 use super::message::Lacks;
+use super::parity::{Parity, Stream};
 use super::process::Process;
-use super::view::{Parity, Partition, View};
+use super::view::{self, Partition, View};
 use crate::planted::{Planted, is_planted};
 
 pub use super::view::Place;
@@ -67,6 +68,7 @@ impl Member {
                 }
                 Partition::Home(_)
                     if heir.is_some_and(|heir| owned.owner.has_all(heir.process))
+                        && (view.exchange().is_none() || is_told(&self.parity))
                         && owned.lets_go() =>
                 {
                     return view.with_succession();
@@ -85,15 +87,15 @@ impl Member {
         view: &View,
         spare: &impl Fn(Place) -> Option<Process>,
     ) -> Option<View> {
-        if let Some(parity) = &self.parity
-            && matches!(view.parity_of(self.me), Some((_, Parity::Joining { .. })))
+        if self.parity.is_some()
+            && matches!(
+                view.parity_of(self.me),
+                Some((_, view::Parity::Joining { .. }))
+            )
         {
-            let is_told = parity
-                .streams
-                .iter()
-                .all(|stream| stream.lacks() == Lacks::NOTHING);
             return match view.slot_of(self.me) {
-                _ if !is_told => None,
+                // Its partition is part of that: see above.
+                _ if view.exchange().is_some() || !is_told(&self.parity) => None,
                 Some(slot) => view.with_full(slot),
                 None => view.with_succession(),
             };
@@ -105,7 +107,8 @@ impl Member {
         if owners.next() != Some(self.me) || !view.partitions.iter().all(at_home) {
             return None;
         }
-        let vacant = (0..view.parities.len()).filter(|slot| view.parities[*slot] == Parity::Vacant);
+        let vacant =
+            (0..view.parities.len()).filter(|slot| view.parities[*slot] == view::Parity::Vacant);
         vacant
             .filter_map(|slot| Some((slot, spare(Place::Parity(slot))?)))
             .find_map(|(slot, process)| view.with_joining(slot, process))
@@ -144,6 +147,20 @@ impl Member {
         has_let_go.then_some(released)
     }
 
+    /// The view with which a partition that it owns begins to go to another process, which is outside of the group or
+    /// a parity of it: for owners to be spread. None: something is missing or on its way.
+    pub fn hand_over(&self, now: u64, partition: usize, to: Process) -> Option<View> {
+        let view = self.view.as_ref()?;
+        let owned = self.owners.get(&partition)?;
+        if !owned.is_served(now) {
+            return None;
+        }
+        match view.slot_of(to) {
+            Some(_) => view.with_exchange(partition, to),
+            None => view.with_heir(Place::Data(partition), to),
+        }
+    }
+
     /// What was proposed is not agreed on, for sure: partitions that were to be given away are served
     /// on. Where the outcome is unknown this must not be called: the new owner may serve already.
     pub fn reopen(&mut self) {
@@ -153,6 +170,13 @@ impl Member {
             }
         }
     }
+}
+
+/// Whether a process has been told all that a parity of its slot has.
+fn is_told(parity: &Option<Parity>) -> bool {
+    let is_whole = |stream: &Stream| stream.lacks() == Lacks::NOTHING;
+    let parity = parity.as_ref();
+    parity.is_some_and(|parity| parity.streams.iter().all(is_whole))
 }
 
 impl Owned {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::exchange::Taking;
 use super::member::Member;
 use super::owner::Owner;
 use super::replica::Replica;
@@ -62,6 +63,7 @@ impl Member {
         if let Some(parity) = &self.parity {
             let regions = parity.regions.iter();
             memory.parity += regions.map(|region| region.touched_bytes()).sum::<u64>();
+            memory.values += parity.taking.as_ref().map_or(0, Taking::touched_bytes);
             for stream in &parity.streams {
                 let replica = stream.replica.as_ref();
                 memory.tables += replica.map_or(0, |replica| replica.table().resident_bytes());

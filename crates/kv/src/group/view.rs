@@ -35,7 +35,7 @@ pub struct View {
     pub begun: Vec<u32>,
     /// M of them.
     pub parities: Vec<Parity>,
-    /// Who is to take a place over from a process that is whole and leaves.
+    /// Who is to take a place over from a process that is whole, and leaves or owns more than others.
     pub heir: Option<Heir>,
     /// The partitions, bit per partition, whose owners of the view before served nothing any more when
     /// this one was proposed: whoever owns them now need not wait for leases.
@@ -51,7 +51,8 @@ pub enum Place {
     Parity(usize),
 }
 
-/// A process that is being told what the one at a place has. It acknowledges, and counts for nothing else.
+/// A process that is being told what the one at a place has. It acknowledges, and counts for nothing else, unless
+/// it is a parity that is to [change places](Exchange).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Heir {
     /// The place that it is to have.
@@ -59,6 +60,22 @@ pub struct Heir {
     /// Who.
     pub process: Process,
     /// The view in which it came.
+    pub since: u32,
+}
+
+/// The owner of a partition and a parity of its group that are to change places. Each is told what the other has,
+/// and keeps its own until it has all of that: the group bears as many losses as ever meanwhile.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Exchange {
+    /// The partition that the parity is to own.
+    pub partition: usize,
+    /// The parity's slot, which the owner is to have.
+    pub slot: usize,
+    /// Who owns the partition.
+    pub owner: Process,
+    /// Who has the slot.
+    pub parity: Process,
+    /// The view in which it began.
     pub since: u32,
 }
 
@@ -189,7 +206,12 @@ impl View {
             Place::Data(index) => index == partition,
             Place::Parity(_) => true,
         };
-        let heir = self.heir.filter(is_told).map(|heir| heir.process);
+        let exchange = self.exchange();
+        let heir = match exchange {
+            // Its parity is one of the backups already; who owns another partition is told of this one.
+            Some(exchange) => Some(exchange.owner).filter(|process| Some(*process) != owner),
+            None => self.heir.filter(is_told).map(|heir| heir.process),
+        };
         let parities = self.parities.iter().filter_map(Parity::process);
         parities
             .filter(move |process| Some(*process) != owner)
@@ -227,8 +249,27 @@ impl View {
             Parity::Joining { process, .. } => Some(*process),
             _ => None,
         });
-        let heir = self.heir.map(|heir| heir.process);
+        let is_new = |heir: &Heir| self.slot_of(heir.process).is_none();
+        let heir = self.heir.filter(is_new).map(|heir| heir.process);
         arriving.chain(joining).chain(heir).collect()
+    }
+
+    /// The owner and the parity that are to change places: the heir of a partition is a parity.
+    pub fn exchange(&self) -> Option<Exchange> {
+        let heir = self.heir?;
+        let Place::Data(partition) = heir.place else {
+            return None;
+        };
+        let Partition::Home(owner) = self.partitions[partition] else {
+            return None;
+        };
+        Some(Exchange {
+            partition,
+            slot: self.slot_of(heir.process)?,
+            owner,
+            parity: heir.process,
+            since: heir.since,
+        })
     }
 
     /// Whether a process is in it.
@@ -236,10 +277,15 @@ impl View {
         self.processes().contains(&process)
     }
 
-    /// What a process is as a parity, and of which slot: who is to be one is one that joins.
+    /// What a process is as a parity, and of which slot: who is to be one, instead of another or of an owner that it
+    /// changes places with, is one that joins.
     pub fn parity_of(&self, process: Process) -> Option<(usize, Parity)> {
         if let Some(slot) = self.slot_of(process) {
             return Some((slot, self.parities[slot]));
+        }
+        let exchange = self.exchange().filter(|one| one.owner == process);
+        if let Some(Exchange { slot, since, .. }) = exchange {
+            return Some((slot, Parity::Joining { process, since }));
         }
         let heir = self.heir.filter(|heir| heir.process == process)?;
         let Place::Parity(slot) = heir.place else {

@@ -112,6 +112,10 @@ impl Options {
                 focus: Some(Focus::Leaving),
                 ..any
             },
+            Planted::UnfoldedExchange => Self {
+                focus: Some(Focus::Spreading),
+                ..any
+            },
             // More dies than is borne, before what was lost first is recovered.
             Planted::LostAsZero => Self { units: 200, ..any },
             Planted::UnitsOvertake | Planted::StaleAddress => Self {
@@ -162,6 +166,10 @@ pub struct Report {
     pub faults: u64,
     /// Processes that left as they were told to.
     pub left: u64,
+    /// Partitions that began to go to others for owners to be spread.
+    pub handed: u64,
+    /// Of these, owners and parities that have changed places.
+    pub exchanged: u64,
     /// Views that were agreed on.
     pub views: u32,
     /// Steps that it took, those without faults included.
@@ -182,6 +190,8 @@ impl Report {
         self.operations += other.operations;
         self.faults += other.faults;
         self.left += other.left;
+        self.handed += other.handed;
+        self.exchanged += other.exchanged;
         self.views += other.views;
         self.steps += other.steps;
         self.solved += other.solved;

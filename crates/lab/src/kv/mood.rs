@@ -16,16 +16,19 @@ pub enum Focus {
     Moves,
     /// Processes leave as planned, and others take over what they have.
     Leaving,
+    /// Partitions go to others though nobody leaves, for owners to be spread.
+    Spreading,
 }
 
 impl Focus {
     /// Each, by the name that people use.
-    pub const ALL: [(&str, Self); 5] = [
+    pub const ALL: [(&str, Self); 6] = [
         ("mixed", Self::Mixed),
         ("deposed", Self::Deposed),
         ("recovery", Self::Recovery),
         ("moves", Self::Moves),
         ("leaving", Self::Leaving),
+        ("spreading", Self::Spreading),
     ];
 
     /// Shares of: deaths, wrong suspicions, broken links, slow links, stalls, processes that leave,
@@ -37,6 +40,7 @@ impl Focus {
             Self::Recovery => [5, 1, 2, 3, 1, 1, 5],
             Self::Moves => [2, 1, 2, 3, 1, 1, 6],
             Self::Leaving => [1, 1, 2, 3, 1, 6, 8],
+            Self::Spreading => [2, 1, 2, 3, 1, 1, 8],
         }
     }
 }
@@ -59,6 +63,8 @@ pub(super) struct Mood {
     pub(super) pauses: bool,
     /// Percent of new views that trouble follows at once.
     pub(super) unsettling: u64,
+    /// Percent of the chances to hand a partition over that are taken.
+    pub(super) spreads: u64,
     /// Percent of a client's steps after which it does nothing for long.
     pub(super) dozes: u64,
     /// Percent of a client's steps in which it gives up what it waits for.
@@ -78,8 +84,13 @@ impl Mood {
         // Now and then so much that it does not fit.
         let share = if evicts || random.percent(15) { 3 } else { 7 };
         let (_, drawn) = *random.pick(&Focus::ALL);
+        let focus = options.focus.unwrap_or(drawn);
         Self {
-            focus: options.focus.unwrap_or(drawn),
+            focus,
+            spreads: match focus {
+                Focus::Spreading => 50,
+                _ => *random.pick(&[0, 0, 10]),
+            },
             spares: random.below(3),
             evicts,
             is_mortal: random.percent(30),

@@ -382,6 +382,10 @@ impl World {
                 view.number, view.partitions, view.parities, view.heir, view.let_go
             )
         });
+        if let Some(exchange) = self.view().exchange() {
+            let owner = view.owner(exchange.partition);
+            self.report.exchanged += u64::from(owner == Some(exchange.parity));
+        }
         self.views.push(view);
         self.unsettle();
         true
@@ -421,9 +425,24 @@ impl World {
             return self.begin_anew(spare);
         }
         let member = self.members.get_mut(&process).expect("it is one of them");
-        let Some(view) = member.propose(now, leave, |_| spare(())) else {
-            return;
-        };
+        let mut next = member.propose(now, leave, |_| spare(()));
+        if next.is_none()
+            && !self.is_quiet
+            && leave == Leave::No
+            && self.random.percent(self.mood.spreads)
+        {
+            let owned: Vec<usize> = member.owned().collect();
+            let others = members
+                .iter()
+                .filter(|process| !leaving.contains_key(process));
+            let others: Vec<Process> = others.copied().collect();
+            if !owned.is_empty() && !others.is_empty() {
+                let (partition, to) = (*self.random.pick(&owned), *self.random.pick(&others));
+                next = member.hand_over(now, partition, to);
+                self.report.handed += u64::from(next.is_some());
+            }
+        }
+        let Some(view) = next else { return };
         // Who leaves may be the last to hear what came of it.
         if leave != Leave::No && !self.is_quiet && self.random.percent(20) {
             self.cut_off(process);

@@ -83,6 +83,8 @@ pub struct NodeStatus {
     state: State,
     /// Slots that the plan has for it, as group.slot.
     planned: Vec<String>,
+    /// Partitions that it owns now.
+    pub owned: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registration: Option<Registration>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,6 +150,7 @@ pub fn report(found: &Found, limit: Duration) -> Result<Report> {
                 .iter()
                 .map(|seat| format!("{}.{}", seat.group, seat.slot))
                 .collect(),
+            owned: 0,
             registration,
             report: None,
             memory: None,
@@ -164,6 +167,10 @@ pub fn report(found: &Found, limit: Duration) -> Result<Report> {
         answers && config.nodes.contains(&node.name)
     };
     let groups = groups::of(&nodes, config.groups);
+    for node in &mut nodes {
+        let places = groups.iter().flat_map(|group| &group.data);
+        node.owned = places.filter(|place| place.node == Some(node.node)).count();
+    }
     let memories = nodes.iter().filter_map(|node| node.memory);
     Ok(Report {
         memory: memories.fold(Memory::default(), Memory::with),

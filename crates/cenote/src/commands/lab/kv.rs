@@ -39,12 +39,15 @@ pub struct Args {
     /// Percent of the chances to come back that a process takes
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
     returns: u64,
-    /// What goes wrong most: mixed, deposed, recovery, moves or leaving [default: each seed draws one]
+    /// What goes wrong most: mixed, deposed, recovery, moves, leaving or spreading [default: each seed draws one]
     #[arg(long, value_parser = focus)]
     focus: Option<kv::Focus>,
     /// Simulate whole nodes with etcd (registrations, views, failure detection), not a group alone
     #[arg(long, conflicts_with_all = ["scheme", "blocked", "steps", "faults", "units", "returns", "focus"])]
     cluster: bool,
+    /// With --cluster: groups, rotated over K+M nodes. With more than one, owners have to be spread evenly in the end
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "cluster", value_parser = clap::value_parser!(u8).range(1..=16))]
+    groups: u8,
     /// One JSON line per simulation in place of text
     #[arg(long)]
     json: bool,
@@ -65,7 +68,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 fn focus(name: &str) -> Result<kv::Focus, String> {
     let known = kv::Focus::ALL.iter().find(|(known, _)| *known == name);
     let known = known.map(|(_, focus)| *focus);
-    known.ok_or_else(|| "it is mixed, deposed, recovery, moves or leaving".to_owned())
+    known.ok_or_else(|| "it is mixed, deposed, recovery, moves, leaving or spreading".to_owned())
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -114,7 +117,11 @@ fn run_clusters(args: &Args) -> Result<u8> {
                 seed,
                 k: args.k.into(),
                 m: args.m.into(),
-                ..cluster::Options::default()
+                groups: args.groups.into(),
+                ..match args.groups {
+                    1 => cluster::Options::default(),
+                    _ => cluster::Options::many_groups(),
+                }
             },
             Some(name) => {
                 let planted = cluster::planted(name);

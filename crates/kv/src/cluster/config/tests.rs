@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 use super::super::etcd::{EtcdServer, ServerError};
 use super::*;
+use crate::cluster::etcd::Etcd;
 
 fn config() -> ClusterConfig {
     ClusterConfig {

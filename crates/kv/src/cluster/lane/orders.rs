@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::NodeId;
+use super::super::balance::HandOver;
 use super::super::membership::Registered;
 use super::{Lane, now_ns};
 use crate::group::view::View;
@@ -20,6 +21,8 @@ pub(in super::super) enum Order {
     View { group: usize, view: Arc<View> },
     /// What was wished for was not agreed on, for sure.
     Refused { group: usize, number: u32 },
+    /// A partition of this node is to go to another.
+    HandOver(HandOver),
     /// Etcd was seeded again; what was agreed on before has been told.
     Seeded(u64),
 }
@@ -38,6 +41,11 @@ impl Lane {
                     if let Some(seat) = self.seat_of(group) {
                         seat.steering.note_view(view.number);
                         seat.member.adopt(&view);
+                    }
+                }
+                Order::HandOver(next) => {
+                    if let Some(seat) = self.seat_of(next.group) {
+                        seat.steering.hand_over(next);
                     }
                 }
                 Order::Seeded(seed) => {

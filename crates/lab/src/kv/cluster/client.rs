@@ -51,11 +51,13 @@ enum Outcome {
 }
 
 pub(super) fn keys(world: &World) -> u64 {
-    KEYS * world.options.k as u64
+    KEYS * (world.options.k * world.options.groups) as u64
 }
 
-pub(super) fn partition_of(key: u64, world: &World) -> usize {
-    usize::try_from(key).expect("few keys") % world.options.k
+/// The group of a key, and its partition there.
+pub(super) fn partition_of(key: u64, world: &World) -> (usize, usize) {
+    let place = usize::try_from(key).expect("few keys") % (world.options.k * world.options.groups);
+    (place / world.options.k, place % world.options.k)
 }
 
 fn name_of(key: u64) -> Vec<u8> {
@@ -155,7 +157,7 @@ impl Client {
 
 /// What was proposed is done when its owner has committed it, and may say so.
 fn await_commit(open: &Open, sent: &Sent, world: &mut World) -> Outcome {
-    let partition = partition_of(open.key, world);
+    let (group, partition) = partition_of(open.key, world);
     let now = world.now;
     let Some(node) = world.nodes.get_mut(&sent.owner) else {
         return Outcome::Lost(sent.kind);
@@ -163,10 +165,10 @@ fn await_commit(open: &Open, sent: &Sent, world: &mut World) -> Outcome {
     if !node.answers(now) {
         return Outcome::Waits;
     }
-    if node.refused.of(partition).is_some() {
+    if node.seats[group].refused.of(partition).is_some() {
         return Outcome::Lost(sent.kind);
     }
-    match node.member.owner(partition) {
+    match node.seats[group].member.owner(partition) {
         Some(owner) if owner.tenure() != sent.tenure => Outcome::Lost(sent.kind),
         Some(owner) if owner.committed_xid() >= sent.xid => Outcome::Done(sent.kind),
         Some(_) => Outcome::Waits,
@@ -176,7 +178,7 @@ fn await_commit(open: &Open, sent: &Sent, world: &mut World) -> Outcome {
 
 /// Asks the node that the client is connected to, which serves it or passes it on.
 fn attempt(open: &mut Open, world: &mut World) -> Outcome {
-    let partition = partition_of(open.key, world);
+    let (group, partition) = partition_of(open.key, world);
     let now = world.now;
     let Some(entry) = world.nodes.get(&open.at) else {
         return Outcome::Refused;
@@ -184,10 +186,10 @@ fn attempt(open: &mut Open, world: &mut World) -> Outcome {
     if !entry.answers(now) {
         return Outcome::Waits;
     }
-    if entry.refused.of(partition).is_some() {
+    if entry.seats[group].refused.of(partition).is_some() {
         return Outcome::Refused;
     }
-    let Some(owner) = entry.view().and_then(|view| view.owner(partition)) else {
+    let Some(owner) = entry.view(group).and_then(|view| view.owner(partition)) else {
         return Outcome::Waits;
     };
     let is_linked = |node| entry.membership.linked(NodeId(node)) == Some(owner);
@@ -204,14 +206,17 @@ fn attempt(open: &mut Open, world: &mut World) -> Outcome {
     else {
         return Outcome::Waits;
     };
-    if !node.answers(now) || !node.member.may_read(partition, now) {
+    if !node.answers(now) || !node.seats[group].member.may_read(partition, now) {
         return Outcome::Waits;
     }
-    if node.refused.of(partition).is_some() {
+    if node.seats[group].refused.of(partition).is_some() {
         return Outcome::Refused;
     }
     let name = name_of(open.key);
-    let owner = node.member.owner(partition).expect("it may be read");
+    let owner = node.seats[group]
+        .member
+        .owner(partition)
+        .expect("it may be read");
     let hash = owner.hash_of(&name);
     let tenure = owner.tenure();
     let (kind, proposed) = match open.writes {
@@ -245,7 +250,7 @@ fn attempt(open: &mut Open, world: &mut World) -> Outcome {
             await_commit(open, sent, world)
         }
         Err(Refusal::Units(run)) => {
-            node.member.want(partition, run, now);
+            node.seats[group].member.want(partition, run, now);
             node.say();
             world.deliver_out(handle);
             Outcome::Waits

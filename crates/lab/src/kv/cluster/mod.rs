@@ -37,6 +37,8 @@ pub struct Options {
     pub k: usize,
     /// Parities.
     pub m: usize,
+    /// Groups, rotated over the nodes of the plan.
+    pub groups: usize,
     /// Nodes beside those of the plan.
     pub spares: u32,
     /// How often something goes wrong.
@@ -53,6 +55,7 @@ impl Default for Options {
             seed: 1,
             k: 2,
             m: 1,
+            groups: 1,
             spares: 2,
             troubles: 8,
             only: &[],
@@ -66,6 +69,20 @@ impl Options {
         u32::try_from(self.k + self.m).expect("few nodes") + self.spares
     }
 
+    /// A cluster of several groups, each on all nodes, in which owners have to be spread again.
+    #[must_use]
+    pub fn many_groups() -> Self {
+        Self {
+            k: 3,
+            m: 2,
+            groups: 5,
+            spares: 0,
+            troubles: 5,
+            only: &Trouble::OF_MANY_GROUPS,
+            ..Self::default()
+        }
+    }
+
     /// A cluster whose troubles lead to where a mistake shows.
     #[must_use]
     pub fn suited(planted: Planted, seed: u64) -> Self {
@@ -76,8 +93,17 @@ impl Options {
             Planted::DeafLease => &[Trouble::Stuck],
             Planted::BlindClaim => &[Trouble::Twins],
             Planted::LossUnseen => &[Trouble::EtcdEmpty],
+            Planted::HastyBalance => &[Trouble::Bare, Trouble::Kill],
             _ => &[],
         };
+        if planted == Planted::HastyBalance {
+            return Self {
+                seed,
+                only,
+                planted: Some(planted),
+                ..Self::many_groups()
+            };
+        }
         // As many beside the plan as in it: the group may be on none of its own.
         let spares = if planted == Planted::BeginsByItself {
             3
@@ -103,8 +129,8 @@ impl Options {
         match known {
             Some((name, _)) => format!("cenote lab kv --cluster --seed {seed} --plant {name}"),
             None => format!(
-                "cenote lab kv --cluster --seed {seed} --k {} --m {}",
-                self.k, self.m
+                "cenote lab kv --cluster --seed {seed} --k {} --m {} --groups {}",
+                self.k, self.m, self.groups
             ),
         }
     }
@@ -121,6 +147,10 @@ pub struct Report {
     pub refused: u64,
     /// How often something went wrong.
     pub troubles: u64,
+    /// Partitions that were handed over for balance, or tried to be.
+    pub turns: u64,
+    /// How often a node was made to own nothing.
+    pub bare: u64,
     /// The greatest number of a view.
     pub views: u32,
     /// The first promise that was broken.
@@ -187,16 +217,23 @@ fn settle(world: &mut World) {
     if !world.until("the group is whole", World::is_calm) {
         return;
     }
+    // With several groups no node is left without its share.
+    if world.options.groups > 1 && !world.until("owners are spread", World::is_spread) {
+        return;
+    }
     let inside = world
-        .view()
+        .view(0)
         .map(|view| view.processes())
         .unwrap_or_default();
     let victim = *world.random.pick(&inside);
     let handle = world.handle_of(victim).expect("it is calm");
     world.log(|| format!("{victim} is killed in the end"));
     world.kill(handle);
+    if world.options.spares == 0 {
+        world.starts.push((world.now + SECOND_NS, victim.node));
+    }
     let takes_over = |world: &World| {
-        let view = world.view();
+        let view = world.view(0);
         world.is_calm() && view.is_some_and(|view| !view.has(victim))
     };
     if !world.until("another takes the place of who is killed", takes_over) {
@@ -233,7 +270,8 @@ fn judge(world: &mut World) {
         client.give_up();
     }
     for key in 0..client::keys(world) {
-        if world.given_up >> client::partition_of(key, world) & 1 == 1 {
+        let (group, partition) = client::partition_of(key, world);
+        if world.given_up[group] >> partition & 1 == 1 {
             continue;
         }
         let all = world.clients.iter().flat_map(|client| &client.calls);

@@ -38,7 +38,16 @@ const RENEWAL_NS: u64 = RENEWAL.as_nanos() as u64;
 pub(super) enum Packet {
     Ping(u64),
     Pong(u64),
-    Group(u32, Message),
+    /// Of a group, in the view of this number.
+    Group(usize, u32, Message),
+}
+
+/// Its part in one group.
+pub(super) struct Seat {
+    steering: Steering,
+    pub(super) member: Member,
+    pub(super) refused: Refused,
+    homes: Vec<u32>,
 }
 
 /// What comes of a turn, beside what is said.
@@ -59,10 +68,8 @@ pub(super) struct Node {
     orders: VecDeque<Notice>,
     seed: u64,
     pub(super) membership: Membership,
-    steering: Steering,
-    pub(super) member: Member,
-    pub(super) refused: Refused,
-    homes: Vec<u32>,
+    /// By group.
+    pub(super) seats: Vec<Seat>,
     turned_at: u64,
     /// Its lane does nothing any more, and its other threads go on.
     pub(super) is_stuck: bool,
@@ -88,7 +95,7 @@ impl Node {
     pub(super) fn start(
         etcd: &RefCell<Etcd>,
         node: u32,
-        shape: Shape,
+        (shape, groups): (Shape, usize),
         marks: [u64; 2],
         now: u64,
     ) -> Option<Self> {
@@ -96,7 +103,7 @@ impl Node {
             etcd,
             node: Some(node),
         };
-        let (place, config) = (place(), config(&shape));
+        let (place, config) = (place(), config(&shape, groups));
         let id = NodeId(node);
         store.read(&place.config()).ok()??;
         // Microseconds, as a real one: two that start at once have the same.
@@ -116,8 +123,21 @@ impl Node {
         let mut registrar = Registrar::new(place.node(id), registration, Arc::clone(&standing));
         registrar.turn(&store, now, true).ok()?;
         let count = shape.k + shape.m;
-        let homes: Vec<u32> = (0..u32::try_from(count).expect("few nodes")).collect();
-        let plan = vec![homes.iter().copied().map(NodeId).collect()];
+        let planned = u32::try_from(count).expect("few nodes");
+        // Groups are rotated over the nodes of the plan.
+        let homes = |group: usize| -> Vec<u32> {
+            let first = u32::try_from(group).expect("few groups");
+            (0..planned).map(|slot| (first + slot) % planned).collect()
+        };
+        let plan = (0..groups).map(|group| homes(group).into_iter().map(NodeId).collect());
+        let seat = |group| Seat {
+            steering: Steering::default(),
+            member: Member::new(me, shape.clone()),
+            refused: Refused::default(),
+            homes: homes(group),
+        };
+        let seats = (0..groups).map(seat).collect();
+        let plan = plan.collect();
         let names: Vec<(NodeId, String)> = (0..node.max(count as u32) + 1)
             .map(|node| (NodeId(node), name(node)))
             .collect();
@@ -131,10 +151,7 @@ impl Node {
             orders: VecDeque::new(),
             seed: 0,
             membership: Membership::new(me, Detector::new(Settings::default())),
-            steering: Steering::default(),
-            member: Member::new(me, shape),
-            refused: Refused::default(),
-            homes,
+            seats,
             turned_at: now,
             is_stuck: false,
             stopped_until: 0,
@@ -196,10 +213,11 @@ impl Node {
 
     /// What it says when it is asked for its views.
     pub(super) fn testimony(&self) -> Testimony {
-        let view = self.member.view();
+        let views = self.seats.iter().enumerate();
+        let views = views.filter_map(|(group, seat)| Some((group, seat.member.view()?.number)));
         Testimony {
             seed: self.seed,
-            views: view.map(|view| (0, view.number)).into_iter().collect(),
+            views: views.collect(),
         }
     }
 
@@ -208,10 +226,12 @@ impl Node {
         self.turned_at = at.ns;
         self.take_orders(at);
         let lease = self.standing.lease_at(at.ns);
-        self.refused = match self.member.view() {
-            Some(view) => self.membership.refused(view, lease),
-            None => Refused::default(),
-        };
+        for seat in &mut self.seats {
+            seat.refused = match seat.member.view() {
+                Some(view) => self.membership.refused(view, lease),
+                None => Refused::default(),
+            };
+        }
         for (from, packet) in heard {
             let node = NodeId(from.node);
             self.membership.detector.handle_heard(node, at.instant);
@@ -221,7 +241,9 @@ impl Node {
                     let detector = &mut self.membership.detector;
                     detector.handle_answer(node, number, at.instant);
                 }
-                Packet::Group(view, message) => self.member.handle(from, view, message, at.ns),
+                Packet::Group(group, view, message) => {
+                    self.seats[group].member.handle(from, view, message, at.ns);
+                }
             }
         }
         for action in self.membership.detector.poll(at.instant) {
@@ -238,43 +260,50 @@ impl Node {
                 }
             }
         }
-        let situation = Situation {
-            membership: &self.membership,
-            homes: &self.homes,
-            is_spare: true,
-            leave: Leave::No,
-            now: at.ns,
-            instant: at.instant,
-        };
-        if let Some(view) = self.steering.decide(&mut self.member, &situation) {
-            self.wishes.push_back(Wish { group: 0, view });
-        }
         let seconds = u32::try_from(at.ns / 1_000_000_000).expect("a short time");
-        self.member.tick(seconds, at.ns);
-        self.member.flush(at.ns, true);
+        for (group, seat) in self.seats.iter_mut().enumerate() {
+            let situation = Situation {
+                membership: &self.membership,
+                homes: &seat.homes,
+                is_spare: true,
+                leave: Leave::No,
+                now: at.ns,
+                instant: at.instant,
+            };
+            if let Some(view) = seat.steering.decide(&mut seat.member, &situation) {
+                self.wishes.push_back(Wish { group, view });
+            }
+            seat.member.tick(seconds, at.ns);
+            seat.member.flush(at.ns, true);
+        }
         self.say();
     }
 
-    /// Puts what the member says on its way.
+    /// Puts what its members say on its way.
     pub(super) fn say(&mut self) {
-        for outgoing in self.member.take_messages() {
-            let packet = Packet::Group(outgoing.view, outgoing.message);
-            self.out.push((outgoing.to, packet));
+        for (group, seat) in self.seats.iter_mut().enumerate() {
+            for outgoing in seat.member.take_messages() {
+                let packet = Packet::Group(group, outgoing.view, outgoing.message);
+                self.out.push((outgoing.to, packet));
+            }
         }
     }
 
     fn take_orders(&mut self, at: Moment) {
         for notice in self.orders.drain(..) {
             match notice {
-                Notice::View { view, .. } => {
-                    self.steering.note_view(view.number);
-                    self.member.adopt(&view);
+                Notice::View { group, view, .. } => {
+                    let seat = &mut self.seats[group];
+                    seat.steering.note_view(view.number);
+                    seat.member.adopt(&view);
                 }
-                Notice::Refused { number, .. } => {
-                    if self.steering.note_refusal(number) {
-                        self.member.reopen();
+                Notice::Refused { group, number } => {
+                    let seat = &mut self.seats[group];
+                    if seat.steering.note_refusal(number) {
+                        seat.member.reopen();
                     }
                 }
+                Notice::HandOver(next) => self.seats[next.group].steering.hand_over(next),
                 Notice::Node { node, found } => {
                     let registered = found.map(|(found, lease)| Registered {
                         incarnation: found.incarnation,
@@ -295,7 +324,9 @@ impl Node {
 
     pub(super) fn link_up(&mut self, process: Process, at: Moment) {
         self.membership.link_up(process, at.instant);
-        self.member.connected(process);
+        for seat in &mut self.seats {
+            seat.member.connected(process);
+        }
         self.say();
     }
 
@@ -306,8 +337,16 @@ impl Node {
         }
     }
 
-    pub(super) fn view(&self) -> Option<&View> {
-        self.member.view()
+    pub(super) fn view(&self, group: usize) -> Option<&View> {
+        self.seats[group].member.view()
+    }
+
+    /// The numbers of its views, by group.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let views = self.seats.iter().map(|seat| seat.member.view());
+        views
+            .map(|view| view.map_or(0, |view| view.number))
+            .collect()
     }
 }
 
@@ -319,10 +358,10 @@ fn name(node: u32) -> String {
     format!("n{node:02}")
 }
 
-pub(super) fn config(shape: &Shape) -> ClusterConfig {
+pub(super) fn config(shape: &Shape, groups: usize) -> ClusterConfig {
     let nodes = u32::try_from(shape.k + shape.m).expect("few nodes");
     ClusterConfig {
-        groups: 1,
+        groups,
         code: format!("{}+{}", shape.k, shape.m).parse().expect("a code"),
         scheme: Scheme::Coded,
         region_bytes: shape.region_bytes,

@@ -12,6 +12,8 @@ use super::node::{Node, place};
 use super::world::{Handle, World};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Rounds of kills after which a node may still own something.
+const BARE_ROUNDS: u64 = 12;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,11 +40,13 @@ pub enum Trouble {
     Stuck,
     /// All nodes of the plan are restarted one by one, so that the group is on others.
     MoveAway,
+    /// As many as the group bears are killed at once, again and again, until one node owns nothing.
+    Bare,
 }
 
 impl Trouble {
     /// Each.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::OffEtcd,
         Self::EtcdAway,
         Self::EtcdEmpty,
@@ -54,6 +58,18 @@ impl Trouble {
         Self::Stop,
         Self::Stuck,
         Self::MoveAway,
+        Self::Bare,
+    ];
+
+    /// Those after which no operator has to say what has ended, where there are several groups.
+    pub const OF_MANY_GROUPS: [Self; 7] = [
+        Self::OffEtcd,
+        Self::EtcdAway,
+        Self::Links,
+        Self::Kill,
+        Self::Stop,
+        Self::Stuck,
+        Self::Bare,
     ];
 }
 
@@ -109,6 +125,7 @@ impl World {
                 self.go_on(time);
             }
             Trouble::MoveAway => self.move_away(),
+            Trouble::Bare => self.bare(),
         }
         // A whole group that hears itself goes on: nobody may say that it has ended.
         if trouble == Trouble::GivenUp && self.options.k > 1 {
@@ -166,7 +183,7 @@ impl World {
         let all = 0..self.options.nodes();
         let cut: Vec<u32> = all.filter(|_| self.random.percent(share)).collect();
         // What hurts most: all of the group's, and nobody else.
-        match self.view().filter(|_| self.random.percent(40)) {
+        match self.a_view().filter(|_| self.random.percent(40)) {
             Some(view) => view
                 .processes()
                 .iter()
@@ -188,7 +205,7 @@ impl World {
 
     /// More of the group than it bears, but not all of it if that can be.
     fn part_many(&mut self, time: u64) {
-        let Some(view) = self.view() else { return };
+        let Some(view) = self.view(0) else { return };
         let mut inside: Vec<u32> = view
             .processes()
             .iter()
@@ -217,7 +234,7 @@ impl World {
         if !self.is_calm() {
             return None;
         }
-        let inside = self.view()?.processes();
+        let inside = self.a_view()?.processes();
         let process = *self.random.pick(&inside);
         self.handle_of(process)
     }
@@ -262,7 +279,10 @@ impl World {
             if !self.until("the group is whole", Self::is_calm) {
                 return;
             }
-            let inside = self.view().map(|view| view.processes()).unwrap_or_default();
+            let inside = self
+                .view(0)
+                .map(|view| view.processes())
+                .unwrap_or_default();
             if let Some(process) = inside.iter().find(|process| process.node == node) {
                 let handle = self.handle_of(*process).expect("it is calm");
                 self.kill(handle);
@@ -280,8 +300,65 @@ impl World {
         self.go_on(SECOND_NS);
     }
 
+    /// A group's view.
+    fn a_view(&mut self) -> Option<View> {
+        let group = match self.options.groups {
+            1 => 0,
+            groups => self.random.below(groups as u64),
+        };
+        self.view(usize::try_from(group).expect("few groups"))
+    }
+
+    /// Kills until a node owns nothing: with it others die, and come back before it and get what it had.
+    fn bare(&mut self) {
+        self.finish_operation();
+        let nodes = u64::from(self.options.nodes());
+        let first = u32::try_from(self.random.below(nodes)).expect("few nodes");
+        for _ in 0..BARE_ROUNDS {
+            if !self.until("the groups are whole", Self::is_calm) {
+                return;
+            }
+            if self.owned().get(&first) == Some(&0) {
+                self.report.bare += 1;
+                self.log(|| format!("node {first} owns nothing"));
+                return;
+            }
+            let mut others: Vec<u32> = (0..self.options.nodes())
+                .filter(|node| *node != first)
+                .collect();
+            let mut ended = vec![first];
+            while ended.len() < self.options.m {
+                let other = self.random.below(others.len() as u64);
+                ended.push(others.swap_remove(usize::try_from(other).expect("an index")));
+            }
+            for node in &ended {
+                let mut all = self.nodes.iter();
+                let handle = all
+                    .find(|(_, one)| one.me.node == *node)
+                    .map(|(handle, _)| *handle);
+                handle.into_iter().for_each(|handle| self.kill(handle));
+            }
+            let inside = |world: &Self, nodes: &[u32]| {
+                let views = (0..world.options.groups).filter_map(|group| world.view(group));
+                views
+                    .flat_map(|view| view.processes())
+                    .any(|one| nodes.contains(&one.node))
+            };
+            let gone = ended.clone();
+            if !self.until("they are missed", |world| !inside(world, &gone)) {
+                return;
+            }
+            let pause = self.random.below(SECOND_NS);
+            for node in ended.into_iter().rev() {
+                self.go_on(pause);
+                self.starts.push((self.now, node));
+            }
+            self.go_on(SECOND_NS / 10);
+        }
+    }
+
     fn is_calm_without(&self, gone: u32) -> bool {
-        let view = self.view();
+        let view = self.view(0);
         view.is_some_and(|view| {
             view.is_whole() && !view.processes().iter().any(|process| process.node == gone)
         })
@@ -289,11 +366,17 @@ impl World {
 
     /// Whether the group is whole and all of it lives, linked and registered, in the same view.
     pub(super) fn is_calm(&self) -> bool {
-        let Some(view) = self.view() else {
+        (0..self.options.groups).all(|group| self.is_group_calm(group))
+    }
+
+    fn is_group_calm(&self, group: usize) -> bool {
+        let Some(view) = self.view(group) else {
             return false;
         };
         let is_in_it = |node: &Node| {
-            node.view().is_some_and(|own| own.number == view.number) && node.refused.why.is_none()
+            let own = node.view(group);
+            own.is_some_and(|own| own.number == view.number)
+                && node.seats[group].refused.why.is_none()
         };
         let inside = view.processes();
         let lives = |process: &Process| {
@@ -308,7 +391,7 @@ impl World {
             })
         };
         let known = self.etcd.borrow();
-        let key = place().view(0);
+        let key = place().view(group);
         let is_known = known.entry(&key).is_some_and(|entry| {
             let known = decode_view(entry.value.clone().into());
             known.is_ok_and(|known| known == view)
@@ -318,11 +401,15 @@ impl World {
 
     /// An operator says that what is not registered has ended; `is_sure`: also of what may live.
     pub(super) fn operate(&mut self, is_sure: bool) {
+        (0..self.options.groups).for_each(|group| self.operate_on(group, is_sure));
+    }
+
+    fn operate_on(&mut self, group: usize, is_sure: bool) {
         for _ in 0..40 {
             if self.is_broken() {
                 return;
             }
-            let latest = self.view();
+            let latest = self.view(group);
             let homes: Vec<u32> = (0..self.options.nodes()).collect();
             let is_heard = |process: Process| !is_sure && self.handle_of(process).is_some();
             let sight = Sight {
@@ -331,12 +418,12 @@ impl World {
                 nothing: View::nothing(Scheme::Coded, self.options.k, self.options.m),
                 is_heard: &is_heard,
             };
-            let done = place().begin_anew(&self.operator(), 0, &sight);
-            let before = self.view();
+            let done = place().begin_anew(&self.operator(), group, &sight);
+            let before = self.view(group);
             match done.expect("it is up") {
                 Anew::Nothing | Anew::Lives(_) => return,
-                Anew::Begun { partition, .. } => self.given_up |= 1 << partition,
-                Anew::AllBegun(_) => self.given_up = u32::MAX,
+                Anew::Begun { partition, .. } => self.given_up[group] |= 1 << partition,
+                Anew::AllBegun(_) => self.given_up[group] = u32::MAX,
                 Anew::GivenUp(gone) => {
                     let after = before.and_then(|view| view.without(|one| gone.contains(&one)));
                     // What is still recovered then cannot be told from what is lost.
@@ -347,7 +434,7 @@ impl World {
                         .enumerate()
                         .filter(|(_, one)| !is_home(one))
                     {
-                        self.given_up |= 1 << index;
+                        self.given_up[group] |= 1 << index;
                     }
                     self.log(|| format!("an operator gives {gone:?} up"));
                 }
@@ -359,10 +446,13 @@ impl World {
 
     pub(super) fn describe(&self) -> String {
         let nodes = self.nodes.values().map(|node| {
-            let view = node.view().map(|view| view.number);
-            format!("{} view {view:?} refuses {:?}", node.me, node.refused.why)
+            let refused = node.seats.iter().map(|seat| seat.refused.why);
+            let refused: Vec<_> = refused.collect();
+            format!("{} views {:?} refuses {refused:?}", node.me, node.numbers())
         });
         let nodes: Vec<String> = nodes.collect();
-        format!("{:?}; {nodes:?}", self.view())
+        let views = (0..self.options.groups).map(|group| self.view(group));
+        let views: Vec<_> = views.collect();
+        format!("{views:?}; {nodes:?}; owned {:?}", self.owned())
     }
 }

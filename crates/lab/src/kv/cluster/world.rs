@@ -11,6 +11,7 @@ use cenote_kv::group::member::{Service, Shape};
 use cenote_kv::group::message::UNIT_BYTES;
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Scheme, View};
+use cenote_kv::group::wire::decode_view;
 use cenote_kv::memory::key_hash::KeyHasher;
 
 use super::client::Client;
@@ -23,6 +24,7 @@ use crate::sim::random::Random;
 pub(super) const STEP_NS: u64 = 5_000_000;
 /// When it begins: long after the clocks' zero, as on a real machine.
 const START_NS: u64 = 1_000_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 const CLIENTS: usize = 4;
 /// Lines of the log that a report keeps.
 const LOG_LINES: usize = 60;
@@ -49,8 +51,12 @@ pub(super) struct World {
     pub(super) starts: Vec<(u64, u32)>,
     pub(super) clients: Vec<Client>,
     pub(super) report: Report,
-    /// The partitions that an operator had begin anew.
-    pub(super) given_up: u32,
+    /// By group: the partitions that an operator had begin anew.
+    pub(super) given_up: Vec<u32>,
+    /// Since when a group's view in etcd is not whole, or one of its processes not registered.
+    unwell_since: Option<u64>,
+    /// The revision of the last turn that was claimed.
+    turn: i64,
 }
 
 impl World {
@@ -70,10 +76,12 @@ impl World {
                 seed: options.seed,
                 ..Report::default()
             },
-            given_up: 0,
+            given_up: vec![0; options.groups],
+            unwell_since: None,
+            turn: 0,
             options: options.clone(),
         };
-        let config = config(&world.shape());
+        let config = config(&world.shape(), options.groups);
         world.etcd.borrow_mut().turn(START_NS);
         let founded = world
             .operator()
@@ -128,9 +136,9 @@ impl World {
         self.report
     }
 
-    /// The latest view that any process has.
-    pub(super) fn view(&self) -> Option<View> {
-        let views = self.nodes.values().filter_map(Node::view);
+    /// The latest view of a group that any process has.
+    pub(super) fn view(&self, group: usize) -> Option<View> {
+        let views = self.nodes.values().filter_map(|node| node.view(group));
         views.max_by_key(|view| view.number).cloned()
     }
 
@@ -147,7 +155,13 @@ impl World {
     /// Starts a process; nothing comes of it where etcd does not have it so.
     pub(super) fn start(&mut self, node: u32) -> Option<Handle> {
         let marks = [self.random.next(), self.random.next()];
-        let started = Node::start(&self.etcd, node, self.shape(), marks, self.now)?;
+        let started = Node::start(
+            &self.etcd,
+            node,
+            (self.shape(), self.options.groups),
+            marks,
+            self.now,
+        )?;
         let me = started.me;
         self.last_handle += 1;
         self.nodes.insert(self.last_handle, started);
@@ -295,28 +309,34 @@ impl World {
             self.nodes.insert(handle, node);
             return;
         }
-        let before = node.view().map_or(0, |view| view.number);
+        let before = node.numbers();
         let heard = self.take_heard(handle, me);
         node.lane_turn(heard, at);
-        let (refused, view) = (node.refused.why, node.view().cloned());
-        let failure = node.member.failure();
-        let accused = node.member.take_accused();
+        let mut seats = Vec::new();
+        for (seat, before) in node.seats.iter_mut().zip(before) {
+            let view = seat.member.view().filter(|view| view.number > before);
+            let view = view.cloned();
+            let (failure, accused) = (seat.member.failure(), seat.member.take_accused());
+            seats.push((view, seat.refused.why, failure, accused));
+        }
         let resets: Vec<NodeId> = node.resets.drain(..).collect();
         self.nodes.insert(handle, node);
-        if let Some(failure) = failure {
-            self.violate(format!("{me} was told what cannot be: {failure}"));
-        }
-        if !accused.is_empty() {
-            self.violate(format!("{me} accuses {accused:?}"));
-        }
-        if let Some(view) = view.filter(|view| view.number > before) {
-            self.report.views = self.report.views.max(view.number);
-            self.log(|| {
-                format!(
-                    "{me} has view {}: {:?} {:?}, refuses {refused:?}",
-                    view.number, view.partitions, view.parities
-                )
-            });
+        for (group, (view, refused, failure, accused)) in seats.into_iter().enumerate() {
+            if let Some(failure) = failure {
+                self.violate(format!("{me} was told what cannot be: {failure}"));
+            }
+            if !accused.is_empty() {
+                self.violate(format!("{me} accuses {accused:?}"));
+            }
+            if let Some(view) = view {
+                self.report.views = self.report.views.max(view.number);
+                self.log(|| {
+                    format!(
+                        "{me} has view {group}/{}: {:?} {:?}, heir {:?}, refuses {refused:?}",
+                        view.number, view.partitions, view.parities, view.heir
+                    )
+                });
+            }
         }
         self.deliver_out(handle);
         for node in resets {
@@ -375,27 +395,83 @@ impl World {
         if distinct.len() < all.len() {
             self.violate(format!("two processes cannot be told apart: {all:?}"));
         }
-        for partition in 0..self.options.k {
-            let serves = |node: &&Node| {
-                node.answers(self.now)
-                    && node.refused.of(partition).is_none()
-                    && node.member.may_read(partition, self.now)
-            };
-            let owners: Vec<Process> = self
-                .nodes
-                .values()
-                .filter(serves)
-                .map(|node| node.me)
-                .collect();
-            if owners.len() > 1 {
-                self.violate(format!("partition {partition} is served by {owners:?}"));
-            }
-            let begun = self.view().map_or(1, |view| view.begun[partition]);
-            if begun > 1 && self.given_up >> partition & 1 == 0 {
+        for group in 0..self.options.groups {
+            (0..self.options.k).for_each(|partition| self.look_at(group, partition));
+        }
+        self.look_at_turns();
+    }
+
+    fn look_at(&mut self, group: usize, partition: usize) {
+        let serves = |node: &&Node| {
+            let seat = &node.seats[group];
+            node.answers(self.now)
+                && seat.refused.of(partition).is_none()
+                && seat.member.may_read(partition, self.now)
+        };
+        let owners = self.nodes.values().filter(serves).map(|node| node.me);
+        let owners: Vec<Process> = owners.collect();
+        if owners.len() > 1 {
+            self.violate(format!(
+                "partition {group}/{partition} is served by {owners:?}"
+            ));
+        }
+        let begun = self.view(group).map_or(1, |view| view.begun[partition]);
+        if begun > 1 && self.given_up[group] >> partition & 1 == 0 {
+            self.violate(format!(
+                "partition {group}/{partition} begins anew in view {begun} by itself"
+            ));
+        }
+    }
+
+    /// Nobody may begin to hand a partition over for balance while something is missing. What has been so for less
+    /// than a second it may not know yet.
+    fn look_at_turns(&mut self) {
+        let etcd = self.etcd.borrow();
+        let turn = etcd
+            .entry(&place().turn())
+            .map_or(0, |entry| entry.mod_revision);
+        let is_well = |group: usize| {
+            let view = etcd.entry(&place().view(group));
+            let view = view.and_then(|entry| decode_view(entry.value.clone().into()).ok());
+            let is_there =
+                |process: &Process| etcd.entry(&place().node(NodeId(process.node))).is_some();
+            view.is_some_and(|view| view.is_whole() && view.processes().iter().all(is_there))
+        };
+        let is_well = (0..self.options.groups).all(is_well);
+        drop(etcd);
+        if is_well {
+            self.unwell_since = None;
+        }
+        let since = *self.unwell_since.get_or_insert(self.now);
+        if turn > self.turn {
+            self.report.turns += 1;
+            if !is_well && self.now - since > SECOND_NS {
+                let state = self.describe();
                 self.violate(format!(
-                    "partition {partition} begins anew in view {begun} by itself"
+                    "a partition is handed over while one is missing: {state}"
                 ));
             }
         }
+        self.turn = turn;
+    }
+
+    /// How many partitions each node that runs owns.
+    pub(super) fn owned(&self) -> BTreeMap<u32, usize> {
+        let mut owned: BTreeMap<u32, usize> =
+            self.nodes.values().map(|node| (node.me.node, 0)).collect();
+        for view in (0..self.options.groups).filter_map(|group| self.view(group)) {
+            for owner in (0..self.options.k).filter_map(|partition| view.owner(partition)) {
+                *owned.entry(owner.node).or_default() += 1;
+            }
+        }
+        owned
+    }
+
+    /// Whether no node owns two partitions more than another.
+    pub(super) fn is_spread(&self) -> bool {
+        let owned = self.owned();
+        let most = owned.values().max().copied().unwrap_or(0);
+        let is_moving = |group| self.view(group).is_none_or(|view| !view.is_calm());
+        owned.values().all(|least| most - least < 2) && !(0..self.options.groups).any(is_moving)
     }
 }

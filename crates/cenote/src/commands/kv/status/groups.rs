@@ -31,9 +31,9 @@ pub struct PlaceStatus {
     pub stored_bytes: u64,
     /// Values that are still to be recovered, or moved; what a parity that joins is still to be told.
     pub missing_bytes: u64,
-    /// Name of the node that is to have the place, where its node leaves.
+    /// Name of the node that is to have the place, where its node leaves or owns more than others.
     pub heir: Option<String>,
-    /// What the heir is still to be told. Nothing is missing meanwhile: the node that leaves has it.
+    /// What the heir is still to be told. Nothing is missing meanwhile: the node at the place has it.
     pub moving_bytes: u64,
 }
 

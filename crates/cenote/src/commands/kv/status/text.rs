@@ -41,6 +41,7 @@ fn print_nodes(out: &mut impl Write, nodes: &[NodeStatus]) -> Result<()> {
         "STATE",
         "CLIENTS AT",
         "SLOTS",
+        "OWNS",
         "SEES",
         "MISSES",
         "ROUND TRIP",
@@ -57,6 +58,7 @@ fn print_nodes(out: &mut impl Write, nodes: &[NodeStatus]) -> Result<()> {
             format!("{:?}", node.state).to_lowercase(),
             clients.unwrap_or_else(|| "-".to_owned()),
             node.planned.len().to_string(),
+            node.owned.to_string(),
         ];
         if let Some(seen) = &node.report {
             let alive = seen.peers.iter().filter(|peer| is_alive(peer)).count();

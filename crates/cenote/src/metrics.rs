@@ -26,6 +26,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::failure::Failure;
@@ -128,7 +129,10 @@ async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Resul
         "Connections to this page closed to make room for others",
         dropped.clone(),
     );
-    let registry = Arc::new(registry);
+    let page = Page {
+        registry: Arc::new(registry),
+        turns: Arc::new(Semaphore::new(ANSWERS_MAX)),
+    };
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut open = Open::default();
     loop {
@@ -145,7 +149,7 @@ async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Resul
             tracing::debug!(%source, "close the oldest connection for metrics: there are too many");
             dropped.inc();
         }
-        let task = tokio::spawn(converse(stream, Arc::clone(&registry)));
+        let task = tokio::spawn(converse(stream, page.clone()));
         open.connections.push_back((source, task.abort_handle()));
     }
 }
@@ -178,9 +182,18 @@ impl Open {
     }
 }
 
+/// What is served.
+#[derive(Clone)]
+struct Page {
+    registry: Arc<Registry>,
+    /// One for each answer that may be put together at once. Who waits for one has nothing under way: what it asked
+    /// for goes with its connection.
+    turns: Arc<Semaphore>,
+}
+
 /// Serves one connection to its end.
-async fn converse(stream: TcpStream, registry: Arc<Registry>) {
-    let service = service_fn(move |request| answer(request, Arc::clone(&registry)));
+async fn converse(stream: TcpStream, page: Page) {
+    let service = service_fn(move |request| answer(request, page.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
@@ -196,7 +209,7 @@ async fn converse(stream: TcpStream, registry: Arc<Registry>) {
 
 async fn answer(
     request: Request<Incoming>,
-    registry: Arc<Registry>,
+    page: Page,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
@@ -207,10 +220,14 @@ async fn answer(
     if request.uri().path() != "/metrics" {
         return Ok(empty(StatusCode::NOT_FOUND));
     }
+    let turn = page.turns.acquire_owned().await;
     // Asking a volume or a host may wait for its thread; other connections do not.
     let encoded = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).map(|()| text)
+        let encoded = prometheus_client::encoding::text::encode(&mut text, &page.registry);
+        // The connection may be gone by now: the turn ends with the work, not with whoever asked.
+        drop(turn);
+        encoded.map(|()| text)
     });
     Ok(match encoded.await {
         Ok(Ok(text)) => {
@@ -241,7 +258,10 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Condvar, Mutex};
 
+    use prometheus_client::collector::Collector;
     use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
@@ -322,6 +342,59 @@ mod tests {
             matches!(&closed, Ok(0)),
             "the oldest is still open: {closed:?}"
         );
+    }
+
+    /// A figure that nobody gets before the gate is open.
+    #[derive(Debug, Default)]
+    struct Gate {
+        is_open: Mutex<bool>,
+        opens: Condvar,
+        asked: AtomicUsize,
+    }
+
+    #[derive(Debug)]
+    struct Gated(Arc<Gate>);
+
+    impl Collector for Gated {
+        fn encode(&self, _: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+            self.0.asked.fetch_add(1, Ordering::SeqCst);
+            let mut is_open = self.0.is_open.lock().unwrap();
+            while !*is_open {
+                is_open = self.0.opens.wait(is_open).unwrap();
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn nobody_works_for_connections_that_had_to_go() {
+        let gate = Arc::new(Gate::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Gated(Arc::clone(&gate))));
+        let address = serve(&"127.0.0.1:0".parse().unwrap(), false, registry).unwrap();
+        let mut flood: Vec<TcpStream> = (0..8 * SOURCE_CONNECTIONS_MAX)
+            .map(|_| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+                stream
+            })
+            .collect();
+        let kept = flood.split_off(flood.len() - SOURCE_CONNECTIONS_MAX);
+        for mut gone in flood {
+            // The end of it, or a reset where its request was not read.
+            let closed = gone.read(&mut [0]);
+            assert!(!matches!(closed, Ok(1..)), "{closed:?}");
+        }
+        *gate.is_open.lock().unwrap() = true;
+        gate.opens.notify_all();
+        for mut stream in kept {
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.ends_with("# EOF\n"), "{text}");
+        }
+        let asked = gate.asked.load(Ordering::SeqCst);
+        assert!(asked <= ANSWERS_MAX + SOURCE_CONNECTIONS_MAX, "{asked}");
     }
 
     #[test]

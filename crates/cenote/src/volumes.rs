@@ -397,7 +397,9 @@ impl Volumes {
         Ok(())
     }
 
-    /// Forgets volumes without a name whose process was killed: nobody can ask for them.
+    /// Forgets volumes without a name whose process was killed: nobody can ask for them. To be called before this
+    /// process makes one: what has its number by then is of an earlier process, as in a container, where the first
+    /// process has the same number each time.
     ///
     /// # Errors
     /// As [`Volumes::list`].
@@ -405,7 +407,8 @@ impl Volumes {
         for (name, _) in self.list()? {
             let process = name.strip_prefix(UNNAMED).and_then(|pid| pid.parse().ok());
             // One that is just being made is not owned yet.
-            let Some(pid) = process.filter(|&pid| Identity::of(pid).is_err()) else {
+            let is_past = |pid: &u32| *pid == std::process::id() || Identity::of(*pid).is_err();
+            let Some(pid) = process.filter(is_past) else {
                 continue;
             };
             if !self.is_owned(&name)? {

@@ -190,3 +190,22 @@ fn an_owner_that_ends_before_its_answer_is_named_and_what_to_do_is_said() {
     let error = volumes.ask("v", set()).unwrap_err().to_string();
     assert!(error.contains("nobody serves it any more"), "{error}");
 }
+
+#[test]
+fn a_volume_without_a_name_of_an_earlier_process_of_this_number_is_forgotten() {
+    let (_folder, volumes) = volumes();
+    let spec = Spec::new(Size(2 << 20), "rs:8+2").unwrap();
+    let ours = format!("{UNNAMED}{}", std::process::id());
+    volumes.create(&ours, &spec).unwrap();
+    // In a container that shares the folder a process of the same number may run.
+    let owner = volumes.own(&ours).unwrap();
+    volumes.forget_unnamed().unwrap();
+    assert_eq!(volumes.list().unwrap(), [(ours.clone(), spec.clone())]);
+    drop(owner);
+    // One that runs may be about to own it.
+    let other = format!("{UNNAMED}{}", std::os::unix::process::parent_id());
+    volumes.create(&other, &spec).unwrap();
+    volumes.forget_unnamed().unwrap();
+    assert_eq!(volumes.list().unwrap(), [(other, spec.clone())]);
+    volumes.create(&ours, &spec).unwrap();
+}

@@ -360,7 +360,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these
-    /// asks. Where one cannot be flushed now, it is tried again.
+    /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
     fn is_flushed(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         // What comes back from a node that owns nothing any more is a part that is waited for already.
@@ -370,9 +370,16 @@ impl<B: Backend> Core<B> {
         });
         let mut flushed = mem::take(&mut spread.flushed);
         let mut waits = Vec::new();
+        let mut refused = Vec::new();
         let mut is_done = true;
         for index in 0..self.backend.partition_count() {
             if !self.backend.is_here(index) || flushed.contains(&index) {
+                continue;
+            }
+            // Who waited for it would wait until an operator acts.
+            if let Some(why) = self.backend.loss(index, text) {
+                flushed.push(index);
+                refused.push(why);
                 continue;
             }
             let partition = self.backend.partition(index);
@@ -395,7 +402,10 @@ impl<B: Backend> Core<B> {
         };
         let spread = self.spreads.entry(ticket).or_default();
         spread.flushed = flushed;
-        spread.left += waits.len() + nodes.len();
+        spread.left += waits.len() + refused.len() + nodes.len();
+        for why in refused {
+            self.deliver(ticket, why);
+        }
         for (index, xid) in waits {
             self.hold(index, xid, ticket, Vec::new());
         }

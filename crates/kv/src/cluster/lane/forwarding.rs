@@ -29,6 +29,9 @@ const UNREGISTERED: &[u8] =
 /// What is answered while too many nodes of a group are away.
 const MISSING: &[u8] =
     b"SERVER_ERROR more nodes are missing than the group bears, nothing was done\r\n";
+/// What is answered where not all partitions could be flushed.
+const UNFLUSHED: &[u8] =
+    b"SERVER_ERROR nodes are missing or cut off, not all items were flushed\r\n";
 
 pub(super) struct Forwarding {
     nodes: BTreeMap<NodeId, Way>,
@@ -282,6 +285,8 @@ enum Fate {
 pub(super) fn refusal(why: Closed, text: &[u8]) -> &'static [u8] {
     match (fate(text), why) {
         (Fate::Silent, _) => b"",
+        // Others of its partitions are flushed.
+        _ if text.starts_with(b"flush_all") => UNFLUSHED,
         (_, Closed::Unregistered) => UNREGISTERED,
         (_, Closed::Missing) => MISSING,
     }

@@ -74,6 +74,8 @@ impl Partition for Slow {
 struct Place {
     partition: Slow,
     nodes: Vec<u32>,
+    /// What is answered in place of the partition.
+    loss: Option<&'static [u8]>,
     asked: Vec<(u32, Ticket, Vec<u8>)>,
     asked_bytes: usize,
     /// Bytes of answers to other nodes.
@@ -95,6 +97,7 @@ impl Place {
         Self {
             partition,
             nodes,
+            loss: None,
             asked: Vec::new(),
             asked_bytes: 0,
             answers_max: usize::MAX,
@@ -122,6 +125,10 @@ impl Backend for Place {
 
     fn partition(&mut self, _index: usize) -> &mut Slow {
         &mut self.partition
+    }
+
+    fn loss(&self, _index: usize, _text: &[u8]) -> Option<&'static [u8]> {
+        self.loss
     }
 
     fn tenure(&self, _index: usize) -> u32 {
@@ -346,6 +353,43 @@ fn a_flush_that_a_node_hands_back_goes_to_the_next_owner() {
     assert_eq!((asked.len(), asked[0].0), (1, 4));
     bench.core.backend.answers.push(ticket, b"");
     assert_eq!(bench.read(), "OK\r\n");
+}
+
+#[test]
+fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
+    const REFUSAL: &[u8] = b"SERVER_ERROR refused\r\n";
+    let refuse = |place: &mut Place| {
+        place.loss = Some(REFUSAL);
+        place.partition.is_closed = true;
+    };
+    // For another node; for a client of this one.
+    let mut bench = Bench::new();
+    refuse(&mut bench.core.backend);
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    assert_eq!(bench.core.backend.answered, [REFUSAL]);
+    bench.say("flush_all\r\nmn\r\n");
+    assert_eq!(bench.read(), "SERVER_ERROR refused\r\nMN\r\n");
+    assert!(bench.core.spreads.is_empty() && bench.core.parked.bytes() == 0);
+
+    // All other parts are flushed, and waited for.
+    let shared = shared(2);
+    let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
+    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    refuse(&mut other.backend);
+    bench.say("flush_all\r\nmn\r\n");
+    let session = &mut bench.session;
+    hand_over(&mut bench.core, &mut other, |_, _| ());
+    hand_over(&mut other, &mut bench.core, |at, text| {
+        session.fill(at.slot, text)
+    });
+    assert_eq!(bench.read(), "");
+    assert_eq!(bench.commit(1), "SERVER_ERROR refused\r\nMN\r\n");
 }
 
 #[test]

@@ -232,6 +232,55 @@ fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_ag
 }
 
 #[test]
+fn a_group_that_is_ended_while_nodes_run_elsewhere_begins_again_by_command() {
+    let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+    let Some(mut gated) = Gated::found(&shape) else {
+        return;
+    };
+    let names = ["n00", "n01"];
+    names.into_iter().for_each(|name| gated.join(name));
+    let elsewhere = Well::empty();
+    fs::copy(
+        gated.well.path("cluster.key"),
+        elsewhere.path("cluster.key"),
+    )
+    .expect("a copy");
+    let joins = ["join", "--name", "other", "--etcd", &gated.url];
+    elsewhere.run(&joins).expect(0);
+    let status = gated.until("all is whole", |status| {
+        is_whole(status) && node(status, "other")["state"] == "up"
+    });
+    let before = view(&status);
+
+    let down = gated.well.run(&["down"]).expect(0);
+    let etcd = Etcd::new(&gated.url, None).expect("an address");
+    let has = |key: &str| {
+        etcd.read(&format!("/cenote/kv/kv/{key}"))
+            .unwrap()
+            .is_some()
+    };
+    assert!(
+        has("view/00000"),
+        "it is a loss to those who run: {down:#?}"
+    );
+    assert!(down.stderr.contains("reset-lost"), "{down:#?}");
+
+    names.into_iter().for_each(|name| gated.join(name));
+    let reset = gated
+        .well
+        .run(&["reset-lost", "--etcd", &gated.url])
+        .expect(0);
+    assert!(reset.stdout.contains("begins anew"), "{reset:#?}");
+    let status = gated.until("it is whole again", is_whole);
+    assert!(view(&status) > before, "{status:#}");
+    assert!(!has("seed"), "etcd has lost nothing");
+    // Where nobody is left it is forgotten.
+    elsewhere.run(&["down"]).expect(0);
+    gated.well.run(&["down"]).expect(0);
+    assert!(!has("view/00000"));
+}
+
+#[test]
 fn of_two_processes_of_one_name_that_start_at_once_one_stays() {
     let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
     let Some(gated) = Gated::found(&shape) else {

@@ -5,6 +5,7 @@
 
 use bytes::BytesMut;
 
+use super::NodeId;
 use super::config::{DocumentError, NodeState, Place, Registration};
 use super::etcd::{Entry, Etcd, Swap};
 use super::seeding::raised;
@@ -65,17 +66,19 @@ impl Place {
         let key = self.view(group);
         let mut found = store.read(&key)?;
         loop {
-            let (revision, step) = match &found {
-                Some(entry) => (entry.mod_revision, self.step(store, entry, sight)?),
-                None => match &sight.latest {
-                    Some(view) => (0, restore(view)),
-                    // Its view was lost with etcd's data, and then all of its processes were.
-                    None if store.read(&self.seed())?.is_some() => {
-                        let spares = spares(&self.registered(store)?, None);
-                        (0, all_anew(&sight.nothing, &spares, sight.homes))
-                    }
-                    None => return Ok(Anew::Nothing),
-                },
+            let view = found.as_ref().map(view_of).transpose()?;
+            let revision = found.as_ref().map_or(0, |entry| entry.mod_revision);
+            let nodes = self.registered(store)?;
+            let step = match (&view, &sight.latest) {
+                // Etcd came back from a backup: what it has is over.
+                (Some(view), Some(latest)) if latest.number > view.number => restore(latest),
+                (Some(view), _) => self.step(view, &nodes, sight),
+                (None, Some(latest)) => restore(latest),
+                // Its view was lost with etcd's data, and then all of its processes were.
+                (None, None) if store.read(&self.seed())?.is_some() => {
+                    all_anew(&sight.nothing, &spares(&nodes, None), sight.homes)
+                }
+                (None, None) => return Ok(Anew::Nothing),
             };
             let (done, next) = match step {
                 Step::None(why) => return Ok(why),
@@ -83,7 +86,17 @@ impl Place {
             };
             let mut bytes = BytesMut::new();
             encode_view(&next, &mut bytes);
-            match store.swap(&key, revision, &bytes, None)? {
+            // Who is given up by this must not have registered since.
+            let given_up = view.iter().flat_map(View::processes);
+            let given_up = given_up.filter(|process| !next.has(*process));
+            let others: Vec<(String, i64)> = given_up
+                .map(|process| {
+                    let key = self.node(NodeId(process.node));
+                    let known = nodes.iter().find(|one| one.process.node == process.node);
+                    (key, known.map_or(0, |one| one.revision))
+                })
+                .collect();
+            match store.swap_with(&key, revision, &bytes, &others)? {
                 Swap::Done(_) => return Ok(done),
                 Swap::Changed(other) => found = other,
             }
@@ -102,80 +115,76 @@ impl Place {
             name.is_some_and(|(_, name)| names.contains(&name.as_str()))
         };
         let registered = self.registered(etcd)?.into_iter();
-        let processes = registered.map(|(process, _)| process);
+        let processes = registered.map(|one| one.process);
         Ok(processes.filter(is_one).collect())
     }
 
     /// Forgets the views of groups of which every process has ended, as whoever ended them knows: these groups
-    /// begin again when their nodes run.
+    /// begin again when their nodes run. Where other processes run they would take a view that goes for a loss of
+    /// etcd's data, and one that begins again for an older one: nothing is forgotten then, and the groups are returned.
     ///
     /// # Errors
     /// See [`DocumentError`].
-    pub fn forget_ended(&self, etcd: &Etcd, ended: &[Process]) -> Result<(), DocumentError> {
+    pub fn forget_ended(
+        &self,
+        etcd: &Etcd,
+        ended: &[Process],
+    ) -> Result<Vec<usize>, DocumentError> {
+        let has_ended = |process: &Process| ended.contains(process);
         let views = self.read_views(etcd)?;
-        let mut left = views.len();
-        for (group, view) in &views {
-            if view
-                .processes()
-                .iter()
-                .all(|process| ended.contains(process))
-            {
-                etcd.delete(&self.view(*group))?;
-                left -= 1;
-            }
+        let of_ended = |(group, view): &(usize, View)| {
+            let is_over = view.processes().iter().all(has_ended);
+            is_over.then_some(*group)
+        };
+        let groups: Vec<usize> = views.iter().filter_map(of_ended).collect();
+        let nodes = self.registered(etcd)?;
+        if !nodes.iter().all(|one| has_ended(&one.process)) {
+            return Ok(groups);
         }
-        if left == 0 && !views.is_empty() {
+        for group in &groups {
+            etcd.delete(&self.view(*group))?;
+        }
+        if groups.len() == views.len() && !views.is_empty() {
             etcd.delete(&self.seed())?;
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
-    /// The view that is to follow the one of an entry.
-    fn step(
-        &self,
-        store: &impl Store,
-        entry: &Entry,
-        sight: &Sight<'_>,
-    ) -> Result<Step, DocumentError> {
-        let view =
-            decode_view(entry.value.clone().into()).map_err(|error| DocumentError::Malformed {
-                key: entry.key.clone(),
-                why: error.to_string(),
-            })?;
-        let registered = self.registered(store)?;
-        let is_there = |process: &Process| registered.iter().any(|(there, _)| there == process);
+    /// The view that is to follow this one.
+    fn step(&self, view: &View, nodes: &[Registered], sight: &Sight<'_>) -> Step {
+        let is_there = |process: &Process| nodes.iter().any(|one| one.process == *process);
         let (left, gone): (Vec<Process>, Vec<Process>) =
             view.processes().into_iter().partition(is_there);
         let after = view.without(|process| gone.contains(&process));
         let is_losing = |after: &View| after.lost() != view.lost();
         if let Some(next) = after.filter(is_losing) {
             if let Some(process) = gone.iter().find(|process| (sight.is_heard)(**process)) {
-                return Ok(Step::None(Anew::Lives(*process)));
+                return Step::None(Anew::Lives(*process));
             }
             if !left.is_empty() {
-                return Ok(Step::To(Anew::GivenUp(gone), next));
+                return Step::To(Anew::GivenUp(gone), next);
             }
         }
         if left.is_empty() {
-            return Ok(all_anew(&view, &spares(&registered, None), sight.homes));
+            return all_anew(view, &spares(nodes, None), sight.homes);
         }
         if view.lost() == 0 {
-            return Ok(Step::None(Anew::Nothing));
+            return Step::None(Anew::Nothing);
         }
         let partition = view.lost().trailing_zeros() as usize;
-        let spares = spares(&registered, Some(&view));
+        let spares = spares(nodes, Some(view));
         let of_plan = |process: &&Process| sight.homes.get(partition) == Some(&process.node);
         let Some(process) = spares.iter().find(of_plan).or(spares.first()).copied() else {
-            return Ok(Step::None(Anew::NoNode));
+            return Step::None(Anew::NoNode);
         };
-        Ok(match view.with_anew(partition, process) {
+        match view.with_anew(partition, process) {
             Some(next) => Step::To(Anew::Begun { partition, process }, next),
             None => Step::None(Anew::NotCalm),
-        })
+        }
     }
 
-    /// Processes that run, and whether they take new roles.
-    fn registered(&self, store: &impl Store) -> Result<Vec<(Process, NodeState)>, DocumentError> {
+    /// Processes that run.
+    fn registered(&self, store: &impl Store) -> Result<Vec<Registered>, DocumentError> {
         let mut all = Vec::new();
         for entry in store.list(&self.nodes())?.entries {
             let Some(node) = self.node_of(&entry.key) else {
@@ -186,10 +195,23 @@ impl Place {
                 node: node.0,
                 incarnation: found.incarnation,
             };
-            all.push((process, found.state));
+            all.push(Registered {
+                process,
+                state: found.state,
+                revision: entry.mod_revision,
+            });
         }
         Ok(all)
     }
+}
+
+/// A process that runs.
+struct Registered {
+    process: Process,
+    /// Whether it takes new roles.
+    state: NodeState,
+    /// Of its key.
+    revision: i64,
 }
 
 /// What is to be done.
@@ -201,13 +223,13 @@ enum Step {
 }
 
 /// Processes that may take a place in a group and have none in its view.
-fn spares(registered: &[(Process, NodeState)], view: Option<&View>) -> Vec<Process> {
+fn spares(nodes: &[Registered], view: Option<&View>) -> Vec<Process> {
     let inside = view.map(View::processes).unwrap_or_default();
     let is_inside = |node: u32| inside.iter().any(|process| process.node == node);
-    registered
+    nodes
         .iter()
-        .filter(|(process, state)| *state == NodeState::Up && !is_inside(process.node))
-        .map(|(process, _)| *process)
+        .filter(|one| one.state == NodeState::Up && !is_inside(one.process.node))
+        .map(|one| one.process)
         .collect()
 }
 
@@ -230,6 +252,14 @@ fn all_anew(before: &View, spares: &[Process], homes: &[u32]) -> Step {
     Step::To(Anew::AllBegun(players), next)
 }
 
+/// The view that an entry has.
+fn view_of(entry: &Entry) -> Result<View, DocumentError> {
+    decode_view(entry.value.clone().into()).map_err(|error| DocumentError::Malformed {
+        key: entry.key.clone(),
+        why: error.to_string(),
+    })
+}
+
 /// The view that those who are left of a group have.
 fn restore(latest: &View) -> Step {
     let view = raised(latest);
@@ -237,33 +267,4 @@ fn restore(latest: &View) -> Step {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::group::view::{Parity, Scheme};
-
-    fn process(node: u32, incarnation: u64) -> Process {
-        Process { node, incarnation }
-    }
-
-    #[test]
-    fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() {
-        let before = View::first(
-            Scheme::Coded,
-            &[process(0, 1), process(1, 1)],
-            &[process(2, 1)],
-        );
-        let spares = [process(1, 7), process(2, 8), process(5, 9)];
-        let Step::To(Anew::AllBegun(players), view) = all_anew(&before, &spares, &[0, 1, 2]) else {
-            panic!("there are enough");
-        };
-        assert_eq!(players, [process(5, 9), process(1, 7), process(2, 8)]);
-        assert_eq!((view.number, view.begun), (2, vec![2, 2]));
-        let full = Parity::Full {
-            process: process(2, 8),
-            since: 2,
-        };
-        assert_eq!(view.parities, [full]);
-        let few = all_anew(&before, &spares[..2], &[0, 1, 2]);
-        assert!(matches!(few, Step::None(Anew::NoNode)));
-    }
-}
+mod tests;

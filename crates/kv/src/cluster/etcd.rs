@@ -283,7 +283,7 @@ impl Etcd {
         value: &[u8],
         lease: Option<LeaseId>,
     ) -> Result<Swap, EtcdError> {
-        self.swap_by(key, expected, value, &put_of(key, value, lease))
+        self.swap_by(key, expected, value, &put_of(key, value, lease), &[])
     }
 
     /// As [`Etcd::swap`], of a key that stays with the lease that it has.
@@ -294,7 +294,7 @@ impl Etcd {
         let put = json!({
             "key": coded(key), "value": BASE64.encode(value), "ignore_lease": true,
         });
-        self.swap_by(key, expected, value, &put)
+        self.swap_by(key, expected, value, &put, &[])
     }
 
     fn swap_by(
@@ -303,12 +303,20 @@ impl Etcd {
         expected: i64,
         value: &[u8],
         put: &Value,
+        others: &[(String, i64)],
     ) -> Result<Swap, EtcdError> {
-        let request = json!({
-            "compare": [{
+        let is_at = |key: &str, revision: i64| {
+            json!({
                 "key": coded(key), "target": "MOD", "result": "EQUAL",
-                "mod_revision": expected.to_string(),
-            }],
+                "mod_revision": revision.to_string(),
+            })
+        };
+        let others = others.iter().map(|(key, revision)| is_at(key, *revision));
+        let compare: Vec<Value> = std::iter::once(is_at(key, expected))
+            .chain(others)
+            .collect();
+        let request = json!({
+            "compare": compare,
             "success": [{ "request_put": put }],
             "failure": [{ "request_range": { "key": coded(key) } }],
         });
@@ -507,6 +515,16 @@ impl Store for Etcd {
         lease: Option<LeaseId>,
     ) -> Result<Swap, EtcdError> {
         Self::swap(self, key, expected, value, lease)
+    }
+
+    fn swap_with(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        others: &[(String, i64)],
+    ) -> Result<Swap, EtcdError> {
+        self.swap_by(key, expected, value, &put_of(key, value, None), others)
     }
 
     fn list(&self, prefix: &str) -> Result<Listing, EtcdError> {

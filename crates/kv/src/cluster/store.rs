@@ -26,6 +26,19 @@ pub trait Store {
         lease: Option<LeaseId>,
     ) -> Result<Swap, EtcdError>;
 
+    /// As [`Store::swap`] without a lease, and only if the last changes of other keys were at these revisions (0: it is
+    /// not there). [`Swap::Changed`] with what was expected: one of the others was changed.
+    ///
+    /// # Errors
+    /// As above.
+    fn swap_with(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        others: &[(String, i64)],
+    ) -> Result<Swap, EtcdError>;
+
     /// All keys that start with `prefix`, at one moment.
     ///
     /// # Errors
@@ -50,3 +63,6 @@ pub trait Store {
     /// As above.
     fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError>;
 }
+
+#[cfg(test)]
+pub(super) mod memory;

@@ -19,7 +19,8 @@ use crate::process::{Identity, Process};
   cenote kv down --dir ~/.cenote/well
 
 What the nodes hold in memory is gone afterwards. The key and the logs stay in the folder. Groups of
-which all nodes were ended by this begin again, empty, when nodes run for them.")]
+which all nodes were ended by this begin again, empty, when nodes run for them; where nodes of the
+cluster run elsewhere, by cenote kv reset-lost.")]
 pub struct Args {
     /// Folder of the nodes
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
@@ -45,8 +46,20 @@ pub fn run(args: &Args) -> Result<u8> {
     let ending = Ending::of(&dir, &args.at_etcd, &nodes);
     // All of them end: nobody is there to take over what they have.
     let mut killed = end(&nodes, libc::SIGINT, limit)?;
-    if let Err(error) = ending.and_then(|ending| ending.map_or(Ok(()), Ending::forget)) {
-        eprintln!("groups keep their views in etcd: {error:#}");
+    let kept = match ending.and_then(|ending| ending.map_or(Ok(Vec::new()), Ending::forget)) {
+        Ok(groups) if groups.is_empty() => None,
+        Ok(groups) => Some(format!(
+            "other nodes run, so etcd keeps the views of groups that had all of theirs here: {}",
+            groups
+                .iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        )),
+        Err(error) => Some(format!("groups keep their views in etcd: {error:#}")),
+    };
+    if let Some(kept) = kept {
+        eprintln!("{kept}");
         eprintln!("try: cenote kv reset-lost, once nodes run for them");
     }
     // Last, so that nodes could say goodbye to it.
@@ -96,8 +109,9 @@ impl Ending {
         }))
     }
 
-    /// They have ended: what etcd has of groups of theirs alone is of no use.
-    fn forget(self) -> Result<()> {
+    /// They have ended: what etcd has of groups of theirs alone is of no use. Groups of which it is to stay, since
+    /// others know of it.
+    fn forget(self) -> Result<Vec<usize>> {
         Ok(self.place.forget_ended(&self.etcd, &self.processes)?)
     }
 }

@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 
 use super::*;
+use crate::cluster::store::Store as _;
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,6 +76,17 @@ fn keys_are_read_listed_swapped_and_deleted() {
         panic!("the revision is right");
     };
     assert!(second > first);
+
+    // One that depends on other keys: on one that is there, and on one that is not.
+    let others =
+        |there: i64, absent: i64| [("/a/1".to_owned(), there), ("/a/no".to_owned(), absent)];
+    for stale in [others(first, 0), others(second, first)] {
+        let swapped = etcd.swap_with("/a/3", 0, b"x", &stale).unwrap();
+        assert_eq!(swapped, Swap::Changed(None));
+    }
+    let swapped = etcd.swap_with("/a/3", 0, b"x", &others(second, 0)).unwrap();
+    assert!(matches!(swapped, Swap::Done(_)), "{swapped:?}");
+    etcd.delete("/a/3").unwrap();
 
     etcd.put("/a/2", b"", None).unwrap();
     etcd.put("/b", b"not listed", None).unwrap();

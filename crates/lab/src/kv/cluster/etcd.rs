@@ -182,6 +182,23 @@ impl Store for Reached<'_> {
         })
     }
 
+    fn swap_with(
+        &self,
+        key: &str,
+        expected: i64,
+        value: &[u8],
+        others: &[(String, i64)],
+    ) -> Result<Swap, EtcdError> {
+        let is_changed = |(other, revision): &(String, i64)| {
+            let etcd = self.etcd.borrow();
+            etcd.entry(other).map_or(0, |entry| entry.mod_revision) != *revision
+        };
+        if others.iter().any(is_changed) {
+            return Ok(Swap::Changed(self.read(key)?));
+        }
+        self.swap(key, expected, value, None)
+    }
+
     fn list(&self, prefix: &str) -> Result<Listing, EtcdError> {
         self.call(|etcd| etcd.listing(prefix))
     }

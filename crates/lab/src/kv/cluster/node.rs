@@ -221,10 +221,11 @@ impl Node {
         }
     }
 
-    /// A turn of the lane. `heard` is what came since the last one.
-    pub(super) fn lane_turn(&mut self, heard: Vec<(Process, Packet)>, at: Moment) {
+    /// A turn of the lane. `heard` is what came since the last one; of what it was told by the other threads it
+    /// finds no more than `orders`.
+    pub(super) fn lane_turn(&mut self, heard: Vec<(Process, Packet)>, orders: usize, at: Moment) {
         self.turned_at = at.ns;
-        self.take_orders(at);
+        self.take_orders(orders, at);
         let lease = self.standing.lease_at(at.ns);
         for seat in &mut self.seats {
             seat.refused = match seat.member.view() {
@@ -289,8 +290,8 @@ impl Node {
         }
     }
 
-    fn take_orders(&mut self, at: Moment) {
-        for notice in self.orders.drain(..) {
+    fn take_orders(&mut self, most: usize, at: Moment) {
+        for notice in self.orders.drain(..most.min(self.orders.len())) {
             match notice {
                 Notice::View { group, view, .. } => {
                     let seat = &mut self.seats[group];

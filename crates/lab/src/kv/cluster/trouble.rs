@@ -130,6 +130,12 @@ impl World {
         // A whole group that hears itself goes on: nobody may say that it has ended.
         if trouble == Trouble::GivenUp && self.options.k > 1 {
             self.operate(true);
+            // Who was given up may reach etcd again before the others.
+            if self.random.percent(50) {
+                self.etcd.borrow_mut().cut.clear();
+                let apart = self.random.below(3 * SECOND_NS);
+                self.go_on(apart);
+            }
         }
         self.mend();
         // Without those that were cut off there may have been no node for all that had to begin anew.

@@ -311,7 +311,12 @@ impl World {
         }
         let before = node.numbers();
         let heard = self.take_heard(handle, me);
-        node.lane_turn(heard, at);
+        // They are put there one by one: a lane may turn between any two.
+        let orders = match self.random.percent(50) {
+            true => 1,
+            false => usize::MAX,
+        };
+        node.lane_turn(heard, orders, at);
         let mut seats = Vec::new();
         for (seat, before) in node.seats.iter_mut().zip(before) {
             let view = seat.member.view().filter(|view| view.number > before);

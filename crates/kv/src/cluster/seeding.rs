@@ -5,6 +5,9 @@
 //! and has heard of the mark: nobody has gone on by a later one that the store has lost, or ever will. The number is
 //! raised by much, so that nothing of such a view can be mistaken for one of those that follow. Where a process is
 //! missing the group waits for it, or for an operator.
+//!
+//! Invariants: a loss is believed when the store itself confirms it, not by what a watch told; each node that notices
+//! one writes a new mark, so that nobody's word of an earlier loss counts.
 
 use std::collections::BTreeMap;
 
@@ -41,6 +44,8 @@ enum State {
     /// The store has what it is to have.
     #[default]
     Kept,
+    /// It seemed to lack some of it: what was told may be older than what is known, so it is asked.
+    Doubted,
     /// It lacks some of it.
     Lost,
     /// It is another cluster's of the same name: nothing in it is this one's.
@@ -51,8 +56,10 @@ enum State {
 #[derive(Debug, Default)]
 pub(super) struct Seeding {
     state: State,
-    /// The mark that this node would write.
-    mark: u64,
+    /// Of the marks that this node writes: each loss has one of its own.
+    random: u64,
+    /// How many losses it has noticed.
+    losses: u64,
     /// The mark of the last seeding that this node has heard of.
     seed: Option<u64>,
     /// The greatest incarnation of each node that was ever heard of.
@@ -63,9 +70,10 @@ pub(super) struct Seeding {
 }
 
 impl Seeding {
-    pub(super) fn new(mark: u64) -> Self {
+    /// `random` is of marks.
+    pub(super) fn new(random: u64) -> Self {
         Self {
-            mark,
+            random,
             ..Self::default()
         }
     }
@@ -73,7 +81,7 @@ impl Seeding {
     /// Whether the store is another cluster's now.
     pub(super) fn set_foreign(&mut self, is_foreign: bool) {
         match (self.state, is_foreign) {
-            (State::Kept | State::Lost, true) => {
+            (State::Kept | State::Doubted | State::Lost, true) => {
                 tracing::error!("etcd has another cluster of this name: nothing is changed there");
                 self.state = State::Foreign;
             }
@@ -86,16 +94,22 @@ impl Seeding {
         self.state == State::Foreign
     }
 
-    /// The store has lost its data.
-    pub(super) fn begin(&mut self) {
+    /// The store seems to have lost its data.
+    pub(super) fn doubt(&mut self) {
         if self.state == State::Kept {
-            tracing::warn!("etcd has lost what it had of this cluster: seed it again");
-            self.state = State::Lost;
+            self.state = State::Doubted;
         }
     }
 
     pub(super) fn is_needed(&self) -> bool {
-        self.state == State::Lost || self.has_views_to_write
+        matches!(self.state, State::Doubted | State::Lost) || self.has_views_to_write
+    }
+
+    /// The mark of the loss that was noticed last: nobody has heard of it before.
+    fn mark(&self) -> u64 {
+        let bytes = [self.random, self.losses].map(u64::to_le_bytes).concat();
+        // Zero says that there was none.
+        cenote_codec::xxh3(&bytes) | 1
     }
 
     /// Whether the store was seeded once: what it does not have may have been there.
@@ -121,6 +135,17 @@ impl Steward {
     pub(super) fn seed(&mut self, store: &impl Store, ask: Ask<'_>, now: u64) {
         if self.seeding.is_foreign() {
             return;
+        }
+        if self.seeding.state == State::Doubted {
+            match self.has_lost(store) {
+                Ok(true) => {
+                    tracing::warn!("etcd has lost what it had of this cluster: seed it again");
+                    self.seeding.state = State::Lost;
+                    self.seeding.losses += 1;
+                }
+                Ok(false) => self.seeding.state = State::Kept,
+                Err(error) => return tracing::warn!(%error, "see whether etcd has lost its data"),
+            }
         }
         if self.seeding.state == State::Lost {
             if let Err(error) = self.seed_documents(store) {
@@ -149,21 +174,48 @@ impl Steward {
         }
     }
 
+    /// Asks the store whether it lacks what it seemed to lack. What it has is taken.
+    fn has_lost(&mut self, store: &impl Store) -> Result<bool, EtcdError> {
+        let mut has_lost = store.read(&self.place.config())?.is_none();
+        let missing = self
+            .views
+            .iter()
+            .filter(|(_, known)| known.revision.is_none());
+        for group in missing.map(|(group, _)| *group).collect::<Vec<_>>() {
+            if let Some(entry) = store.read(&self.place.view(group))? {
+                self.take_view(group, &entry);
+            }
+            has_lost |= self.views[&group].revision.is_none();
+        }
+        Ok(has_lost)
+    }
+
     fn seed_documents(&mut self, store: &impl Store) -> Result<(), EtcdError> {
-        // The mark first: whoever finds the configuration finds it, too.
+        // The mark first: whoever finds the configuration finds it, too. One that is there may be older than this
+        // loss, and who has heard of that need not have heard of this.
         let key = self.place.seed();
-        let mark = self.seeding.mark | 1;
-        let entry = match store.swap(&key, 0, mark.to_string().as_bytes(), None)? {
+        let mark = self.seeding.mark().to_string();
+        let revision = store.read(&key)?.map_or(0, |entry| entry.mod_revision);
+        let entry = match store.swap(&key, revision, mark.as_bytes(), None)? {
             Swap::Done(_) => store.read(&key)?,
+            // Another's, of this moment.
             Swap::Changed(found) => found,
         };
+        // What others have written, or this node before an answer was lost, is not to be written again.
+        let there = store.list(&self.place.prefix())?.entries;
+        let has = |key: &str| there.iter().any(|entry| entry.key == key);
         for (node, name) in &self.names {
-            store.swap(&self.place.id(*node), 0, name.as_bytes(), None)?;
+            let key = self.place.id(*node);
+            if !has(&key) {
+                store.swap(&key, 0, name.as_bytes(), None)?;
+            }
         }
         for (node, incarnation) in &self.seeding.incarnations {
             self.place.raise_incarnation(store, *node, *incarnation)?;
         }
-        store.swap(&self.place.config(), 0, &self.config.to_bytes(), None)?;
+        if !has(&self.place.config()) {
+            store.swap(&self.place.config(), 0, &self.config.to_bytes(), None)?;
+        }
         if let Some(entry) = entry
             && let Some(seed) = self.seeding.take(&entry.value)
         {
@@ -220,3 +272,6 @@ pub(super) fn raised(view: &View) -> View {
         ..view.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -166,7 +166,7 @@ impl Steward {
             && !is_planted(Planted::LossUnseen)
         {
             (known.revision, known.instead) = (None, 0);
-            self.seeding.begin();
+            self.seeding.doubt();
         }
     }
 
@@ -181,7 +181,7 @@ impl Steward {
         });
         self.seeding.set_foreign(is_foreign);
         if config.is_none() && !is_planted(Planted::LossUnseen) {
-            self.seeding.begin();
+            self.seeding.doubt();
         }
         for group in self.views.keys().copied().collect::<Vec<_>>() {
             if is_foreign || !has(&place.view(group)) {
@@ -288,7 +288,7 @@ impl Steward {
                 "etcd has an older view than it had"
             );
             (known.revision, known.instead) = (None, entry.mod_revision);
-            return self.seeding.begin();
+            return self.seeding.doubt();
         }
         self.stand(group, entry.mod_revision, view, false);
     }

@@ -31,6 +31,8 @@ pub(super) struct Etcd {
     pub(super) is_up: bool,
     /// Nodes that do not reach it.
     pub(super) cut: BTreeSet<u32>,
+    /// It has lost what it had, once at least.
+    pub(super) has_lost: bool,
     /// Percent of answers that are lost.
     pub(super) losses: u64,
     pub(super) now: u64,
@@ -50,6 +52,7 @@ impl Etcd {
             tries_max: 0,
             is_up: true,
             cut: BTreeSet::new(),
+            has_lost: false,
             losses: 0,
             now: 0,
         }
@@ -60,6 +63,7 @@ impl Etcd {
         if self.random.percent(50) {
             self.cluster += 1;
         }
+        self.has_lost = true;
         self.revision = 1;
         self.entries.clear();
         self.leases.clear();
@@ -225,27 +229,38 @@ impl Store for Reached<'_> {
     }
 }
 
-/// A node's watch of all that there is: as the real one, it tells a store from another.
+/// A node's watch of all that there is: as the real one, it tells a store from another. It is another thread's, so
+/// all that there was may come when there is more.
 #[derive(Default)]
 pub(super) struct Watch {
     cluster: Option<u64>,
     next: Option<i64>,
+    /// What was listed at the last poll, and is told at the next.
+    listed: Option<Change>,
 }
 
 impl Watch {
     /// All is to be read again.
     pub(super) fn restart(&mut self) {
         self.next = None;
+        self.listed = None;
     }
 
     pub(super) fn poll(&mut self, store: &Reached<'_>, prefix: &str) -> Vec<Change> {
+        if let Some(listed) = self.listed.take() {
+            return vec![listed];
+        }
         let known = self.cluster;
+        let mut is_late = false;
         let told = store.call(|etcd| {
             let is_other = known.is_some_and(|cluster| cluster != etcd.cluster);
             let is_behind = self.next.is_some_and(|next| etcd.revision < next - 1);
             let is_noticed = (is_other || is_behind) && !is_planted(Planted::LossUnseen);
             let changes = match self.next.filter(|_| !is_noticed) {
-                None => vec![Change::Reset(etcd.listing(prefix))],
+                None => {
+                    is_late = etcd.random.percent(50);
+                    vec![Change::Reset(etcd.listing(prefix))]
+                }
                 Some(next) => {
                     let since = etcd.log.iter().rev().take_while(|(at, _)| *at >= next);
                     let mut since: Vec<Change> = since.map(|(_, change)| change.clone()).collect();
@@ -265,6 +280,12 @@ impl Watch {
             true => next.max(self.next.unwrap_or(0)),
             false => next,
         });
-        changes
+        match is_late {
+            true => {
+                self.listed = changes.into_iter().next();
+                Vec::new()
+            }
+            false => changes,
+        }
     }
 }

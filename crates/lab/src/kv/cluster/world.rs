@@ -400,6 +400,10 @@ impl World {
         if distinct.len() < all.len() {
             self.violate(format!("two processes cannot be told apart: {all:?}"));
         }
+        let has_seed = self.etcd.borrow().entry(&place().seed()).is_some();
+        if has_seed && !self.etcd.borrow().has_lost {
+            self.violate("etcd is seeded again, and has lost nothing".to_owned());
+        }
         for group in 0..self.options.groups {
             (0..self.options.k).for_each(|partition| self.look_at(group, partition));
         }

@@ -51,6 +51,8 @@ pub enum Planted {
     SkipRedo,
     /// What a page under way will be is not noted for the next owner.
     StaleImage,
+    /// A write that goes on without its late splits shares its place in the list with whatever comes next.
+    ShareSlot,
     /// Bits of pages are cleared while writes that set them are under way.
     EarlyClear,
     /// A read of the disk does not wait for writes that come before it.
@@ -98,7 +100,7 @@ pub enum Planted {
 }
 
 /// Every fault of this crate's users, by the name that people use.
-pub const ALL: [(&str, Planted); 44] = [
+pub const ALL: [(&str, Planted); 45] = [
     ("stale-snapshot", Planted::StaleSnapshot),
     ("two-writers", Planted::TwoWriters),
     ("ack-at-k", Planted::AckAtK),
@@ -121,6 +123,7 @@ pub const ALL: [(&str, Planted); 44] = [
     ("mend-by-parity", Planted::MendByParity),
     ("skip-redo", Planted::SkipRedo),
     ("stale-image", Planted::StaleImage),
+    ("share-slot", Planted::ShareSlot),
     ("no-renew", Planted::NoRenew),
     ("skip-compare", Planted::SkipCompare),
     ("heal-wrong", Planted::HealWrong),

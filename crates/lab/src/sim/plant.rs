@@ -128,8 +128,8 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small
         },
-        // Many write the pages that others read, over links that are slow now and then.
-        "late-split-lands" => Options {
+        // Many write the pages that others read, or parts of them, over links that are slow now and then.
+        "late-split-lands" | "share-slot" => Options {
             workers: 3,
             rate: 5000,
             gentle_percent: 100,

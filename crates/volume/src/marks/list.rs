@@ -8,7 +8,7 @@
 //! Invariants:
 //! - An image is whole before its slot names the page: the slot's word is stored after it, and a killed
 //!   process leaves the stores of each thread in the order in which it made them.
-//! - An image stays as it is while its slot names the page.
+//! - An image stays as it is while its slot names the page: nobody begins a page in a slot that has one.
 //! - A page is in one slot at a time: who lists it has its claim, and takes it off before the claim goes.
 //!
 //! Layout: `docs/formats/images.md`, `docs/protocols/journal.md`. Decision 46.
@@ -92,8 +92,18 @@ impl List {
     }
 
     /// Lists a page that is to be `bytes`. Under its claim, before the first verb.
+    ///
+    /// # Panics
+    /// If the slot has a page: the image of one that is under way would go.
     #[inline]
     pub fn begin(&self, slot: usize, page: u64, is_fresh: bool, bytes: &[u8]) {
+        let word = &self.slots.as_slice()[slot];
+        let before = word.load(Ordering::Relaxed);
+        assert!(
+            before == 0 || is_planted(Planted::ForgetListed),
+            "slot {slot} has page {}, and is to have page {page}",
+            (before & !FLAGS) - 1
+        );
         let mut listed = page + 1;
         if is_fresh {
             listed |= FRESH;
@@ -105,7 +115,7 @@ impl List {
             listed |= IMAGED;
         }
         // After the image.
-        self.slots.as_slice()[slot].store(listed, Ordering::Release);
+        word.store(listed, Ordering::Release);
     }
 
     /// Its write is acknowledged.

@@ -272,3 +272,12 @@ fn marks_without_slabs_keep_what_is_lost() {
     let marks = Marks::without_slabs(files.all(), 42, 1000).unwrap();
     assert_eq!(marks.written.count(0, 1000), 0);
 }
+
+#[test]
+#[should_panic(expected = "slot 5 has page 3, and is to have page 7")]
+fn a_slot_that_has_a_page_takes_no_other() {
+    let files = Files::new();
+    let marks = files.create();
+    marks.begin_write(5, 3, &page_of(30));
+    marks.begin_write(5, 7, &page_of(70));
+}

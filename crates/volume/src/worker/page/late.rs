@@ -131,10 +131,16 @@ impl Worker {
         }
         let next = self.free_ops.pop()?;
         let block = self.ops[usize::from(next)].block;
+        // This one's place in the list is another's as soon as its last verb has ended.
+        let slot = match is_planted(Planted::ShareSlot) {
+            true => self.ops[at].slot,
+            false => self.own_slot(next),
+        };
         self.ops[usize::from(next)] = PageOp {
             epoch: 0,
             pending: 0,
             revoked: false,
+            slot,
             ..self.ops[at]
         };
         self.ops[at].block = block;

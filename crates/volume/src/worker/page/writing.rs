@@ -164,6 +164,10 @@ impl Worker {
         }
         self.revoke_late(op);
         let Some(op) = self.detach(op) else { return };
+        if self.core.closed.load(Ordering::Acquire) {
+            // Its place in the list may be one that is left to the next owner.
+            return self.finish(op, Err(IoError::Closed));
+        }
         if !self.judge(op) {
             return;
         }

@@ -6,7 +6,8 @@
 //! last one says. Until then the two sides, the orders under way and the volume's file name two between them,
 //! so an owner may end at any time, and the next one finds what it knows.
 //!
-//! Concurrency: any thread, under a lock that is held while an order is sent. Decision 32.
+//! Concurrency: any thread, under a lock that is held while an order is sent. The control thread takes it as
+//! well: whoever has it waits for nobody. Decision 32.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -354,3 +354,32 @@ fn an_owner_who_finds_another_k_in_its_file_begins_the_change() {
         volume.detach();
     }
 }
+
+/// Whoever asked for another k waited for the control thread, which waited for him.
+#[test]
+fn two_orders_that_come_together_are_both_obeyed() {
+    let cluster = Cluster::start(6, Transport::Shm, 16 << 20, SLAB);
+    for round in 0..40 {
+        let volume = Arc::new(cluster.volume("rs:4+1", 4 * SLAB));
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn({
+            let volume = Arc::clone(&volume);
+            move || {
+                volume.set_resilience(usual("rs:4+2")).unwrap();
+                volume.set_resilience(usual("rs:2+2")).unwrap();
+                ended.send(()).unwrap();
+            }
+        });
+        let patience = std::time::Duration::from_secs(30);
+        let is_over = end.recv_timeout(patience).is_ok();
+        if !is_over {
+            // It could not be closed either.
+            std::mem::forget(volume);
+            panic!("round {round}: they wait for each other");
+        }
+        wait_until(
+            || volume.scheme() == usual("rs:2+2").scheme(),
+            || format!("{:#?}", volume.status()),
+        );
+    }
+}

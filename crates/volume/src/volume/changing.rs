@@ -58,13 +58,19 @@ impl Volume {
     /// # Errors
     /// As [`Volume::check_resilience`], and `Closed`.
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
+        let cut = Cut::of(resilience.scheme());
+        let is_new = {
+            let orders = self.core.recuts.lock();
+            self.check(resilience, &orders)?;
+            orders.is_new(cut)
+        };
+        if is_new {
+            // Without the lock: the control thread, which it waits for, takes that too.
+            self.start_mover()?;
+        }
         // Until the order is sent: two that come together are in one order.
         let mut orders = self.core.recuts.lock();
         self.check(resilience, &orders)?;
-        let cut = Cut::of(resilience.scheme());
-        if orders.is_new(cut) {
-            self.start_mover()?;
-        }
         self.command(Command::Reshape(resilience))?;
         orders.note_sent(cut, self.core.sides.at_rest());
         Ok(())

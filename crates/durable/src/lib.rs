@@ -12,6 +12,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,22 +82,35 @@ pub fn create_in(
 /// `StorageFull` or `QuotaExceeded`, or the system refuses for another reason. The file may be
 /// longer than before.
 pub fn allocate(file: &File, len_bytes: u64) -> io::Result<()> {
-    if len_bytes == 0 {
+    allocate_range(file, 0..len_bytes)
+}
+
+/// As [`allocate`], of bytes `range` of a file. Nobody stores to them meanwhile: where the file system cannot
+/// be asked, they are read and written. The others may be in use.
+///
+/// # Errors
+/// As [`allocate`].
+pub fn allocate_range(file: &File, range: Range<u64>) -> io::Result<()> {
+    if range.is_empty() {
         return Ok(());
     }
-    match fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
+    let len_bytes = range.end - range.start;
+    match fallocate(file, FallocateFlags::empty(), range.start, len_bytes) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP) => fill_holes(file, len_bytes),
+        Err(rustix::io::Errno::OPNOTSUPP) => fill_holes(file, range),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Has the disk keep room where the file system cannot be asked to: every block is written to.
-fn fill_holes(file: &File, len_bytes: u64) -> io::Result<()> {
+/// Has the disk keep room where the file system cannot be asked to: every block is written to, at its first
+/// byte of the range.
+fn fill_holes(file: &File, range: Range<u64>) -> io::Result<()> {
     use std::os::unix::fs::FileExt as _;
-    let end = file.metadata()?.len();
+    let (len_bytes, end) = (range.end, file.metadata()?.len());
     let mut byte = [0];
-    for offset in (0..len_bytes).step_by(BLOCK_BYTES) {
+    let blocks = (range.start / BLOCK_BYTES..).map(|block| block * BLOCK_BYTES);
+    for block in blocks.take_while(|&block| block < len_bytes) {
+        let offset = block.max(range.start);
         byte[0] = 0;
         if offset < end {
             file.read_at(&mut byte, offset)?;
@@ -111,7 +125,7 @@ fn fill_holes(file: &File, len_bytes: u64) -> io::Result<()> {
 }
 
 /// No file system of Linux has smaller blocks than this that could be left out.
-const BLOCK_BYTES: usize = 512;
+const BLOCK_BYTES: u64 = 512;
 
 /// Bytes on the disk under a name that nobody else writes to. It goes when this is dropped, unless
 /// it was renamed.

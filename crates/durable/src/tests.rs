@@ -76,7 +76,7 @@ fn room_is_kept_for_holes_too_and_bytes_stay() {
 fn holes_are_filled_by_hand_where_the_file_system_cannot() {
     let file = tempfile::tempfile().unwrap();
     (&file).write_all(b"kept").unwrap();
-    fill_holes(&file, 100_000).unwrap();
+    fill_holes(&file, 0..100_000).unwrap();
     let metadata = file.metadata().unwrap();
     assert_eq!(metadata.len(), 100_000);
     assert!(metadata.blocks() * 512 >= 100_000);
@@ -137,7 +137,18 @@ fn a_full_disk_leaves_what_was_there_and_nothing_else() {
     let refused = allocate(&file, 1 << 20).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::StorageFull);
     assert_eq!(
-        fill_holes(&file, 1 << 20).unwrap_err().kind(),
+        fill_holes(&file, 0..1 << 20).unwrap_err().kind(),
         ErrorKind::StorageFull
     );
+}
+
+/// Whoever grows a file that is mapped must not write old bytes over what others store meanwhile.
+#[test]
+fn filling_a_range_touches_nothing_before_it() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(64 << 10).unwrap();
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    assert_eq!(blocks(), 0, "a hole");
+    fill_holes(&file, (32 << 10) + 100..64 << 10).unwrap();
+    assert_eq!(blocks(), 64, "the first half is a hole still");
 }

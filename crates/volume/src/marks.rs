@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_durable::allocate;
+use cenote_durable::{allocate, allocate_range};
 use cenote_pool::planted::{Planted, is_planted};
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -299,7 +299,9 @@ impl Marks {
         if page_count <= before {
             return Ok(());
         }
-        allocate(file, len_bytes(page_count)? as u64)?;
+        // What is in use stays untouched.
+        let (from, to) = (len_bytes(before)? as u64, len_bytes(page_count)? as u64);
+        allocate_range(file, from..to)?;
         let room = self.written.grow(page_count);
         // Of pages that the volume had before it was smaller.
         let troubled = self.doubtful.count(before, room) + self.torn.count(before, room);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_codec::{crc64, xxh3};
-use cenote_durable::allocate;
+use cenote_durable::{allocate, allocate_range};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::protection::Protection;
@@ -53,6 +53,8 @@ pub struct Tags {
     /// This owner's place among them, and its salt, where tags are seals.
     owner: Option<(usize, OwnerSalt)>,
     file: Option<File>,
+    /// Pages whose tags the file has room for.
+    room: AtomicU64,
 }
 
 /// The salts of a volume's owners, by their places. One whose pages are all gone has none any more.
@@ -172,6 +174,7 @@ impl Tags {
         }
         let file = Some(file.try_clone()?);
         let tags = Self::begin(&map, file, protection, volume, page_count)?;
+        tags.room.store(pages.now, Ordering::Release);
         tags.inherit(marks);
         Ok(Some(tags))
     }
@@ -232,6 +235,7 @@ impl Tags {
             owners,
             owner,
             file,
+            room: AtomicU64::new(0),
         })
     }
 
@@ -267,7 +271,14 @@ impl Tags {
     /// The disk is full.
     pub fn reserve(&self, page_count: u64) -> io::Result<()> {
         match &self.file {
-            Some(file) => allocate(file, len_bytes(self.width, page_count)? as u64),
+            Some(file) => {
+                // What is in use stays untouched.
+                let before = self.room.load(Ordering::Acquire);
+                let len = |pages| len_bytes(self.width, pages).map(|len| len as u64);
+                allocate_range(file, len(before)?..len(page_count)?)?;
+                self.room.fetch_max(page_count, Ordering::AcqRel);
+                Ok(())
+            }
             None => Ok(()),
         }
     }

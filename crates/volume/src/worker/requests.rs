@@ -361,6 +361,11 @@ impl Worker {
                 continue;
             }
             let end = (slot.offset + slot.len_bytes) / PAGE;
+            if self.core.closed.load(Ordering::Acquire) {
+                // Pages of writes that are left to the next owner stay claimed.
+                self.refuse(at, IoError::Closed);
+                break;
+            }
             let Some(page) = self.core.marks.written.next(chunk.page, end, true) else {
                 self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
                 continue;

@@ -21,10 +21,11 @@ impl Control {
             // What is mapped for pages that are yet to come stays, unless it is lost.
             let is_target = self.is_crossing() && Side::of(extent) == self.core.sides.target();
             let is_awaiting = is_target && stripe.is_there();
-            if is_awaiting || stripe.has_stranded() || self.core.holds(extent) {
+            if is_awaiting || self.core.holds(extent) {
                 continue;
             }
-            if self.find_repair(extent).is_some() {
+            // Until its slabs are back or given up, or what is done to it has ended.
+            if stripe.has_stranded() || self.find_repair(extent).is_some() {
                 self.core.discarded.store(true, Ordering::Release);
                 continue;
             }

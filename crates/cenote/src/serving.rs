@@ -244,6 +244,7 @@ impl Serving {
         protected: Option<&Protected>,
         page_traffic: WireProtection,
     ) -> Result<Self> {
+        let is_read = protected.is_some();
         let spec = volumes.load(name)?;
         let owner = volumes.own(name)?;
         let size_bytes = spec.size()?.bytes();
@@ -275,13 +276,22 @@ impl Serving {
         } else if end == End::Forget {
             Volume::open(config, connector)
         } else {
-            Volume::open_kept(config, volumes.kept(name)?, connector)
+            let kept = volumes.kept(name)?;
+            let kept = match is_read {
+                true => kept,
+                false => kept.given_up(),
+            };
+            Volume::open_kept(config, kept, connector)
         };
         let volume = opened.map_err(|e| {
             let hint = match e {
                 _ if e.is_for_want_of_room() => {
                     "make room on the disk of the cluster's folder; nothing is lost".to_owned()
                 }
+                VolumeError::Unlisted { .. } => format!(
+                    "put them into {} again, or give its content up: cenote volume reset {name}",
+                    loaded.file.display()
+                ),
                 VolumeError::Marks(_)
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign

@@ -86,6 +86,14 @@ pub enum VolumeError {
         /// Their names.
         hosts: String,
     },
+    /// Hosts that an earlier owner's slabs are on are none of those given, and without them data is lost.
+    #[error(
+        "hosts {hosts} are not listed, and hold slabs of this volume without which it cannot be read"
+    )]
+    Unlisted {
+        /// Their names.
+        hosts: String,
+    },
     /// Another owner has taken the volume over.
     #[error(
         "the volume has been taken over by another owner since; only that one's journal is current"

@@ -29,6 +29,8 @@ pub struct Kept {
     /// Which pages are cut how while the volume's k changes, to be mapped; survives the process. Without
     /// it k does not change in use.
     pub sides: Option<File>,
+    /// Whether the volume is opened to be given back: then nothing of it need be read.
+    pub is_given_up: bool,
 }
 
 /// What an owner left, in short.
@@ -67,6 +69,7 @@ impl Kept {
             images: open(images)?,
             tags: None,
             sides: None,
+            is_given_up: false,
         })
     }
 
@@ -86,6 +89,16 @@ impl Kept {
     pub fn with_sides(self, sides: &Path) -> io::Result<Self> {
         let sides = Some(open(sides)?);
         Ok(Self { sides, ..self })
+    }
+
+    /// Of a volume that is opened to be given back: hosts that are not listed any more are not missed.
+    #[must_use]
+    pub fn given_up(self) -> Self {
+        let is_given_up = true;
+        Self {
+            is_given_up,
+            ..self
+        }
     }
 
     /// What the last owner left, in short; `None` when there is no journal.
@@ -152,7 +165,10 @@ impl Kept {
         if !is_same || !image.held.keys().all(fits) {
             return Err(VolumeError::Foreign);
         }
-        Ok(Some(image))
+        match missed(&image, config) {
+            Some(hosts) if !self.is_given_up => Err(VolumeError::Unlisted { hosts }),
+            _ => Ok(Some(image)),
+        }
     }
 
     /// Begins the next owner's time: its epoch is on the disk once this returned.
@@ -191,6 +207,30 @@ impl Kept {
         let journal = Journal::begin(self.journal, image).map_err(JournalError::Io)?;
         Ok((marks, tags, sides, journal))
     }
+}
+
+/// Hosts that the volume is opened without, of extents that could be read with them and cannot be without.
+/// A host that is left out by mistake is none that is gone for good.
+fn missed(image: &Image, config: &VolumeConfig) -> Option<String> {
+    let listed: BTreeSet<&str> = config.hosts.iter().map(|host| host.name.as_str()).collect();
+    // By extent: slabs on hosts that are listed, and the names of the others.
+    let mut extents: BTreeMap<u32, (usize, Vec<&str>)> = BTreeMap::new();
+    for (&(extent, _), held) in &image.held {
+        let (there, others) = extents.entry(extent).or_default();
+        match listed.contains(held.host.as_str()) {
+            true => *there += 1,
+            false => others.push(&held.host),
+        }
+    }
+    let is_missed = |&(extent, (there, others)): &(&u32, &(usize, Vec<&str>))| {
+        let shape = image.sides[Side::of(*extent as usize) as usize];
+        let k = shape.map_or(0, |shape| usize::from(shape.k));
+        *there < k && there + others.len() >= k
+    };
+    let missed = extents.iter().filter(is_missed);
+    let names: BTreeSet<&str> = missed.flat_map(|(_, (_, others))| others.clone()).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// The sides that the last owner left, with all pages to go where they are cut as `wanted`. One that

@@ -72,6 +72,7 @@ impl Estate {
             images: self.images.try_clone().expect("another descriptor"),
             tags: Some(self.tags.try_clone().expect("another descriptor")),
             sides: Some(self.sides.try_clone().expect("another descriptor")),
+            is_given_up: false,
         }
     }
 

@@ -72,6 +72,7 @@ use standing::Standings;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use hosts::HostConfig;
+pub(crate) use hosts::RETURN_MAX;
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);

@@ -49,6 +49,8 @@ pub struct Core {
     pub discarded: AtomicBool,
     /// Set when every extent was mapped ahead: empty ones then stay mapped.
     pub mapped_ahead: AtomicBool,
+    /// Set before the workers of a volume that ends go: what they leave is the next owner's.
+    pub ending: AtomicBool,
     pub closed: AtomicBool,
     pub wake: Wake,
     pub counters: Counters,
@@ -190,6 +192,7 @@ impl Core {
             mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
             discarded: AtomicBool::new(false),
             mapped_ahead: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             wake,
             counters: Counters::default(),

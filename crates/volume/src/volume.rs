@@ -112,8 +112,8 @@ impl Volume {
     /// new volume begins with an empty journal.
     ///
     /// # Errors
-    /// As [`Volume::open`]; `Journal`, `Marks`, `Foreign`, `Superseded`; `Unreachable`, after
-    /// which trying again is sensible. What was left is then as it was.
+    /// As [`Volume::open`]; `Journal`, `Marks`, `Foreign`, `Superseded`; `Unlisted`, where hosts are not
+    /// given without which it cannot be read; `Unreachable`, after which trying again is sensible. What was left is then as it was.
     pub fn open_kept(
         config: VolumeConfig,
         kept: Kept,
@@ -399,6 +399,9 @@ impl Volume {
 
     /// Has the control thread open endpoints for a new worker.
     pub(crate) fn ask_for_worker(&self) -> Result<Newcomer, VolumeError> {
+        if self.core.ending.load(Ordering::Acquire) {
+            return Err(VolumeError::Closed);
+        }
         let (id, epoch) = self
             .core
             .directory
@@ -474,7 +477,15 @@ impl Volume {
         self.end(Command::Detach);
     }
 
+    /// Says that the volume is about to end, before its workers go: a write that they cannot end, because a
+    /// host is on its way back, is left to the next owner. There are no new workers from then on. Workers
+    /// that are dropped wait up to 12 s for such writes, and 2 s for what is on its way.
+    pub fn announce_end(&self) {
+        self.core.ending.store(true, Ordering::Release);
+    }
+
     fn end(&self, command: Command) {
+        self.core.ending.store(true, Ordering::Release);
         self.core.closed.store(true, Ordering::Release);
         let Running {
             control,

@@ -28,7 +28,7 @@ use cenote_codec::{DATA_MAX, PARITY_MAX};
 use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
 use crate::Done;
-use crate::control::Command;
+use crate::control::{Command, RETURN_MAX};
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
@@ -45,6 +45,10 @@ pub const REQUESTS_MAX: usize = 256;
 
 /// Page operations in flight per worker; fewer than an endpoint's queue, so that a post always fits.
 pub(crate) const OPS_MAX: usize = 256;
+
+/// How long a worker that ends waits for writes that are held: for as long as a host may take to come back, and
+/// is missed then.
+const HELD_MAX: Duration = RETURN_MAX.saturating_add(FAILURE_TIMEOUT.saturating_mul(2));
 
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
@@ -313,6 +317,13 @@ impl Worker {
         self.is_abandoned = true;
     }
 
+    /// Whether writes are held that may be ended as soon as their slabs are back, or given up; of a volume
+    /// that ends with its owner they need not be.
+    fn awaits_held(&self) -> bool {
+        let is_over = self.core.ending.load(Ordering::Acquire) && !self.core.marks.has_images();
+        !is_over && self.has_held()
+    }
+
     /// Without endpoints nothing can land any more; only then may buffers go.
     fn drop_endpoints(&mut self) {
         if self.is_abandoned {
@@ -338,8 +349,18 @@ impl Drop for Worker {
         self.starting.clear();
         self.deferred.clear();
         self.retain_settling();
-        let deadline = (self.core.clock)().after(FAILURE_TIMEOUT * 2);
-        while (self.working > 0 || self.at_disk > 0) && (self.core.clock)() < deadline {
+        let begun = (self.core.clock)();
+        // Since when nothing is held.
+        let mut moving_since = begun;
+        loop {
+            let now = (self.core.clock)();
+            if self.awaits_held() && now.since(begun) < HELD_MAX {
+                moving_since = now;
+            }
+            let is_moving = self.working > 0 || self.at_disk > 0 || self.awaits_held();
+            if !is_moving || now.since(moving_since) >= FAILURE_TIMEOUT * 2 {
+                break;
+            }
             self.turn(Duration::from_millis(1));
             self.retain_settling();
         }

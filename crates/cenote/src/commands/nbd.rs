@@ -191,6 +191,8 @@ pub fn run(args: &Args) -> Result<u8> {
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");
     service::tell("STOPPING=1");
+    // Before its workers go.
+    serving.volume.announce_end();
     drop(server);
     let name = args.volume.volume.is_some().then(|| serving.name.clone());
     let status = serving.volume.status();

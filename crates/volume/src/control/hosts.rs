@@ -91,7 +91,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 pub(super) const RECONNECT_RETURNING: Duration = Duration::from_millis(25);
 
 /// Longest that a host that says so is waited for, whatever it says.
-const RETURN_MAX: Duration = Duration::from_secs(10);
+pub(crate) const RETURN_MAX: Duration = Duration::from_secs(10);
 
 impl Host {
     pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {

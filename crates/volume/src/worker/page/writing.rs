@@ -263,20 +263,34 @@ impl Worker {
         self.parked.push(op);
     }
 
-    /// Writes that will not go on ended unknown.
+    /// Whether a write waits for a rebuilder, a slab, or the journal, and for nothing that is on its way.
+    pub(in crate::worker) fn has_held(&self) -> bool {
+        let is_held = |state| matches!(state, State::Holding | State::Settling);
+        self.ops.iter().any(|op| is_held(op.state))
+    }
+
+    /// Writes that will not go on ended unknown, or are left to the next owner.
     pub(in crate::worker) fn fail_writes(&mut self) {
+        // Nothing begins in these places any more.
+        let is_over = self.core.ending.load(Ordering::Acquire);
         for op in 0..self.ops.len() {
-            self.end_listing(u16::try_from(op).expect("OPS_MAX fits"), false);
+            let op = u16::try_from(op).expect("OPS_MAX fits");
+            self.unlist_ended(op, false, is_over);
         }
     }
 
     /// Takes the operation's page off the list of pages in flight, if it is there.
     pub(super) fn end_listing(&mut self, op: u16, is_whole: bool) {
+        self.unlist_ended(op, is_whole, false);
+    }
+
+    /// `is_over`: this worker begins nothing any more, and no other has its places.
+    fn unlist_ended(&mut self, op: u16, is_whole: bool, is_over: bool) {
         let at = usize::from(op);
         if !std::mem::take(&mut self.ops[at].listed) {
             return;
         }
-        let is_over = self.core.closed.load(Ordering::Acquire);
+        let is_over = is_over || self.core.closed.load(Ordering::Acquire);
         if !is_whole && is_over && self.core.marks.has_images() {
             // The next owner redoes it. Till then nobody else is to write the page: its claim stays.
             self.withdraw_landed(op);

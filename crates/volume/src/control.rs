@@ -366,13 +366,14 @@ impl Control {
                     self.on_attached(host, descriptor, window)
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(host = %self.hosts[host].config.name, %error, "lost host");
                     return self.lose(host);
                 }
             }
         }
+        self.retake(host);
     }
 
     fn on_reply(&mut self, host: HostIndex, reply: Reply) {

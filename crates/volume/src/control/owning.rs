@@ -42,7 +42,9 @@ pub(super) enum Ownership {
     Asked {
         request: u64,
     },
-    /// Confirmed, or nothing to confirm.
+    /// Confirmed, or nothing to confirm; slabs that are stranded there are being asked for.
+    Retaking,
+    /// All that was stranded there is asked for.
     Owned,
 }
 
@@ -52,6 +54,9 @@ pub(super) struct Opening {
     /// Told how it ended; the simulator looks by itself.
     ended: Option<SyncSender<Result<(), VolumeError>>>,
 }
+
+/// Slabs that a host is asked for at a time: far fewer than its connection takes, and enough to keep it busy.
+const RETAKEN_AT_ONCE: usize = 256;
 
 /// Pause before a host is asked again whether the earlier owner is gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -148,9 +153,8 @@ impl Control {
         if self.is_kept() {
             self.ask_to_own(host);
         } else {
-            self.hosts[host].ownership = Ownership::Owned;
+            self.hosts[host].ownership = Ownership::Retaking;
             self.retake(host);
-            self.compare_books(host);
         }
     }
 
@@ -176,13 +180,8 @@ impl Control {
         if self.hosts[host].ownership != (Ownership::Asked { request }) {
             return;
         }
-        self.hosts[host].ownership = Ownership::Owned;
+        self.hosts[host].ownership = Ownership::Retaking;
         self.retake(host);
-        let volume = self.volume;
-        // After the last of what was asked for, on one connection.
-        self.send(host, &Request::Leave { volume });
-        self.compare_books(host);
-        self.repair_retry = Time(0);
     }
 
     /// A host refuses to let this client own the volume.
@@ -206,8 +205,32 @@ impl Control {
         self.hosts[host].ownership = Ownership::Unknown { ask_at };
     }
 
-    /// Asks a host for every slab that is stranded there.
-    fn retake(&mut self, host: HostIndex) {
+    /// Every slab that is stranded at the host has been asked for.
+    fn end_retaking(&mut self, host: HostIndex) {
+        self.hosts[host].ownership = Ownership::Owned;
+        if self.is_kept() {
+            let volume = self.volume;
+            // After the last of what was asked for, on one connection.
+            self.send(host, &Request::Leave { volume });
+            self.repair_retry = Time(0);
+        }
+        self.compare_books(host);
+    }
+
+    /// Asks a host for slabs that are stranded there, as long as any is left: some at a time. Called again
+    /// when it has answered, or time has passed.
+    pub(super) fn retake(&mut self, host: HostIndex) {
+        if self.hosts[host].ownership != Ownership::Retaking || !self.hosts[host].is_up() {
+            return;
+        }
+        let returns = |acquire: &&Acquire| {
+            acquire.session.host == host && matches!(acquire.purpose, Purpose::Return { .. })
+        };
+        let under_way = self.acquires.values().filter(returns).count();
+        if under_way > RETAKEN_AT_ONCE / 2 {
+            return;
+        }
+        let room = RETAKEN_AT_ONCE - under_way;
         let snapshot = self.core.directory.snapshot();
         // A slab may still be on its way from an earlier question.
         let on_its_way: BTreeSet<(usize, usize)> = self
@@ -216,6 +239,7 @@ impl Control {
             .map(|acquire| (acquire.extent, acquire.member))
             .collect();
         let mut asked = Vec::new();
+        // One more, which says that it is not the last.
         for (extent, stripe) in snapshot.extents.numbered() {
             let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
             let here = stranded.enumerate().filter_map(|(split, slab)| {
@@ -223,9 +247,19 @@ impl Control {
                     .map(|slab| (extent, split, slab.birth))
             });
             asked.extend(here.filter(|&(extent, split, _)| !on_its_way.contains(&(extent, split))));
+            if asked.len() > room {
+                break;
+            }
         }
+        let is_last = asked.len() <= room;
+        asked.truncate(room);
         for (extent, split, birth) in asked {
             self.acquire(extent, split, host, Purpose::Return { birth });
+        }
+        // The host may have been lost meanwhile, or refused one.
+        let goes_on = self.hosts[host].ownership == Ownership::Retaking;
+        if is_last && goes_on && self.hosts[host].is_up() {
+            self.end_retaking(host);
         }
     }
 
@@ -306,6 +340,7 @@ impl Control {
             if is_due && self.hosts[host].is_up() {
                 self.begin_owning(host);
             }
+            self.retake(host);
         }
         let snapshot = self.core.directory.snapshot();
         let stranded = |stripe: &Stripe| stripe.has_stranded();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cenote_kv::cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
@@ -97,11 +97,57 @@ impl Gated {
 
     /// Etcd dies with all that it had, and is there again without.
     fn lose_etcd(&mut self) {
+        self.begin_etcd_anew(|_| ());
+    }
+
+    /// The same, and it has the number that it had: it is made anew by the same words.
+    fn lose_etcd_of_that_number(&mut self) {
+        let process = self.etcd.as_ref().expect("it runs").process();
+        let words = fs::read_to_string(format!("/proc/{process}/cmdline")).expect("it runs");
+        let words: Vec<String> = words.split('\0').map(str::to_owned).collect();
+        let of = |name: &str| {
+            let index = words
+                .iter()
+                .position(|word| word == name)
+                .expect("it was told so");
+            words[index + 1].clone()
+        };
+        let peers = [
+            "--listen-peer-urls",
+            "--initial-advertise-peer-urls",
+            "--initial-cluster",
+        ];
+        let peers = peers.map(|name| [name.to_owned(), of(name)]).concat();
+        // The later one of two counts.
+        self.begin_etcd_anew(|command| drop(command.args(&peers)));
+    }
+
+    fn begin_etcd_anew(&mut self, prepare: impl Fn(&mut Command)) {
         drop(self.etcd.take());
         let folder = self.well.path("etcd");
         fs::remove_dir_all(folder.join("data")).expect("its data");
-        let again = EtcdServer::start_at(&folder, &self.url, |_| ());
+        let again = EtcdServer::start_at(&folder, &self.url, prepare);
         self.etcd = Some(again.expect("etcd starts again"));
+    }
+
+    /// Waits until etcd has all of these nodes, and views of all groups that were raised.
+    fn until_seeded(&self, names: &[&str]) {
+        let deadline = Instant::now() + PATIENCE;
+        // Until then the command has no cluster to tell of.
+        while let ended = self.well.run(&["status", "--json", "--etcd", &self.url])
+            && (ended.code == 1
+                || !names
+                    .iter()
+                    .all(|name| node(&ended.json(), name)["state"] == "up"))
+        {
+            assert!(Instant::now() < deadline, "it is not seeded: {ended:#?}");
+        }
+        self.until("views are in it again", |status| {
+            let groups = status["by_group"].as_array().expect("groups");
+            groups
+                .iter()
+                .all(|group| group["view"].as_u64() > Some(1 << 16))
+        });
     }
 }
 
@@ -202,23 +248,7 @@ fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_ag
     (0..50).for_each(|key| put(&mut client, key, "before"));
     gated.lose_etcd();
     (0..50).for_each(|key| put(&mut client, key, "meanwhile"));
-    let deadline = Instant::now() + PATIENCE;
-    // Until then the command has no cluster to tell of.
-    while let ended = gated.well.run(&["status", "--json", "--etcd", &gated.url])
-        && (ended.code == 1
-            || !["n00", "n01", "n02", "spare"]
-                .iter()
-                .all(|name| node(&ended.json(), name)["state"] == "up"))
-    {
-        assert!(Instant::now() < deadline, "it is not seeded: {ended:#?}");
-    }
-    let seeded = |status: &Value| {
-        let groups = status["by_group"].as_array().expect("groups");
-        groups
-            .iter()
-            .all(|group| group["view"].as_u64() > Some(1 << 16))
-    };
-    gated.until("views are in it again", seeded);
+    gated.until_seeded(&["n00", "n01", "n02", "spare"]);
     gated.kill("n01");
     gated.until("others take its places", |status| {
         is_whole(status) && places(status, "n01") == 0
@@ -229,6 +259,34 @@ fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_ag
     }
     gated.join("n01");
     gated.until("it is back", |status| node(status, "n01")["state"] == "up");
+}
+
+/// Neither its number nor its revision tells: nodes find out by their registrations, which are gone.
+#[test]
+fn an_etcd_that_has_lost_its_data_and_has_gone_on_past_it_is_given_what_nodes_know() {
+    let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+    let Some(mut gated) = Gated::found(&shape) else {
+        return;
+    };
+    let names = ["n00", "n01"];
+    names.iter().for_each(|name| gated.join(name));
+    gated.until("all is whole", is_whole);
+    let mut client = Client::connect(gated.address("n00")).unwrap();
+    (0..50).for_each(|key| put(&mut client, key, "before"));
+    gated.gates.values().for_each(Gate::shut);
+    let store = Etcd::new(&gated.url, None).expect("an address");
+    let before = store.list("/").expect("it answers");
+    gated.lose_etcd_of_that_number();
+    // Nothing of it is the nodes' own.
+    while store.list("/").expect("it answers").revision < before.revision + 100 {
+        store.put("/another", b"program", None).expect("it answers");
+    }
+    let after = store.list("/").expect("it answers");
+    assert_eq!(after.cluster, before.cluster, "it has another number");
+    gated.gates.values().for_each(Gate::open);
+    gated.until_seeded(&names);
+    gated.until("all is whole", is_whole);
+    expect_all(gated.address("n01"), "before");
 }
 
 #[test]

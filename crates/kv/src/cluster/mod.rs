@@ -6,6 +6,7 @@
 
 pub mod anew;
 pub mod ask;
+mod backoff;
 pub mod balance;
 pub mod config;
 pub mod detector;

@@ -9,10 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
 use super::NodeId;
+use super::backoff::Backoff;
 use super::balance::{self, Balance, HandOver};
 use super::config::{ClusterConfig, NodeState, Place, Registration, Scheme};
 use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
@@ -23,8 +25,12 @@ use crate::group::view::{self, View};
 use crate::group::wire::{decode_view, encode_view};
 use crate::planted::{Planted, is_planted};
 
-/// Between two tries to learn what became of a wish, in nanoseconds.
+/// Between two tries to do what etcd does not have yet, in nanoseconds.
 const RETRY_NS: u64 = 50_000_000;
+/// The first pause, at the most, after etcd did not say what became of a wish ...
+const RETRY_LEAST: Duration = Duration::from_millis(50);
+/// ... and all later ones: nothing fails over meanwhile.
+const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// A view that a lane wishes for.
 #[derive(Clone, Debug)]
@@ -92,6 +98,7 @@ pub struct Steward {
     pub(super) views: BTreeMap<usize, Known>,
     wishes: BTreeMap<usize, Wish>,
     retry_at: u64,
+    backoff: Backoff,
     balance: Balance,
     pub(super) seeding: Seeding,
     pub(super) notices: Vec<Notice>,
@@ -119,6 +126,7 @@ impl Steward {
             views: BTreeMap::new(),
             wishes: BTreeMap::new(),
             retry_at: 0,
+            backoff: Backoff::new(RETRY_LEAST, RETRY_MOST, mark),
             balance: Balance::default(),
             seeding: Seeding::new(mark),
             notices: Vec::new(),
@@ -334,14 +342,15 @@ impl Steward {
                 continue;
             };
             match self.grant(store, &wish) {
-                Outcome::Decided => {}
+                Outcome::Decided => self.backoff.reset(),
                 Outcome::Puzzled => {
                     is_puzzled = true;
                     self.wishes.insert(group, wish);
                 }
                 Outcome::Unknown => {
                     self.wishes.insert(group, wish);
-                    self.retry_at = now + RETRY_NS;
+                    let pause = self.backoff.pause().as_nanos();
+                    self.retry_at = now + u64::try_from(pause).expect("a short time");
                     return false;
                 }
                 Outcome::Held => drop(self.wishes.insert(group, wish)),
@@ -523,3 +532,6 @@ enum Outcome {
     /// The store does not have what it had.
     Puzzled,
 }
+
+#[cfg(test)]
+mod tests;

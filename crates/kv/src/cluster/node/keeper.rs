@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::super::NodeId;
+use super::super::backoff::Backoff;
 use super::super::config::{Place, Registration};
 use super::super::etcd::Etcd;
 use super::super::lane::now_ns;
@@ -17,8 +18,10 @@ use super::super::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
 use super::shared::Shared;
 use crate::threads;
 
-/// After a turn that came to nothing.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The first pause, at the most, after a turn that came to nothing ...
+const PAUSE_LEAST: Duration = Duration::from_millis(250);
+/// ... and all later ones: several fit into what is left of a lease.
+const PAUSE_MOST: Duration = Duration::from_secs(2);
 /// How long a lane may stand still. A busy machine does not take so long; arbitrary beyond that.
 const STILL_MAX: Duration = Duration::from_secs(3);
 
@@ -52,8 +55,10 @@ impl Keeper {
         let is_written_anew = Arc::new(AtomicBool::new(false));
         let (tells, tells_anew) = (Arc::clone(&is_replaced), Arc::clone(&is_written_anew));
         let (changed, changes) = mpsc::channel();
+        let seed = u64::from(node.0) << 32 | registration.incarnation;
         let keep = move || {
             let mut due = Instant::now() + RENEWAL;
+            let mut backoff = Backoff::new(PAUSE_LEAST, PAUSE_MOST, seed);
             loop {
                 match changes.recv_timeout(due.saturating_duration_since(Instant::now())) {
                     Ok(changed) => {
@@ -84,10 +89,13 @@ impl Keeper {
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "keep the registration");
-                        PAUSE
+                        let pause = backoff.pause();
+                        tracing::warn!(%error, ?pause, "keep the registration");
+                        due = Instant::now() + pause;
+                        continue;
                     }
                 };
+                backoff.reset();
                 due = Instant::now() + pause;
             }
             // Others need not wait for the lease to run out.

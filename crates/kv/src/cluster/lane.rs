@@ -337,6 +337,8 @@ impl Lane {
 
     fn report_at_once(&mut self, now: u64) {
         self.reported_at = now;
+        self.shared
+            .set_strangers(self.index, self.links.strangers());
         let clock = Clock::at(now);
         let reports = self.seats.iter().filter_map(|seat| {
             let view = seat.member.view()?.clone();

@@ -22,7 +22,7 @@ pub(super) use super::steward::Wish;
 use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
-    PlaceReport,
+    PlaceReport, StrangersReport,
 };
 pub(super) use shared::{Parting, Shared};
 pub(super) use times::Clock;
@@ -190,6 +190,12 @@ impl Groups {
     #[must_use]
     pub fn report(&self) -> Vec<GroupReport> {
         self.0.groups()
+    }
+
+    /// What has become of connections to its lanes that had not proven the key.
+    #[must_use]
+    pub fn strangers(&self) -> StrangersReport {
+        self.0.strangers().into()
     }
 }
 

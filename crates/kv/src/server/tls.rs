@@ -36,13 +36,15 @@ pub enum TlsError {
         source: io::Error,
     },
     /// Clients are to be verified, and there is no authority.
-    #[error("ssl_verify_mode needs ssl_ca_cert")]
+    #[error(
+        "clients are to show certificates, and no authority's certificate is given to check them"
+    )]
     NoAuthority,
     /// The key is not the certificate's, or there is another fault in them.
     #[error("certificate and key: {0}")]
     Faulty(#[from] rustls::Error),
     /// The authority's certificates are of no use.
-    #[error("ssl_ca_cert: {0}")]
+    #[error("the authority's certificate, for clients: {0}")]
     Authority(#[from] rustls::server::VerifierBuilderError),
 }
 

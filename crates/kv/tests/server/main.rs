@@ -499,3 +499,21 @@ fn a_udp_port_alone_is_the_tcp_port_as_well() {
     let (server, port) = server.expect("some port is free for both");
     assert_eq!((server.udp_port(), server.tcp_port()), (port, port));
 }
+
+#[test]
+fn who_may_read_and_change_everything_is_said_when_it_starts() {
+    let open = "Whoever reaches the ports may read and change every item";
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    assert!(server.said().contains(open), "{}", server.said());
+    assert_eq!(server.stop(), Some(0));
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "who:secret\n").unwrap();
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]);
+    let said = server.said();
+    assert!(
+        !said.contains(open) && said.contains("unencrypted"),
+        "{said}"
+    );
+    assert_eq!(server.stop(), Some(0));
+}

@@ -104,6 +104,11 @@ impl Server {
         self.port("UDP INET")
     }
 
+    /// What it has said on standard error.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("its log")
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.tcp_port())).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");

@@ -229,11 +229,36 @@ impl Collector for KvMetrics {
         commands.push((label("set", "hit"), (count("cmd_set") - cas).max(0.0)));
         let help = "Requests by command and what came of them";
         write(&mut encoder, "memcached_commands", Counter, help, &commands)?;
+        self.encode_strangers(&mut encoder)?;
         self.encode_groups(&mut encoder)
     }
 }
 
 impl KvMetrics {
+    fn encode_strangers(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let counts = self.groups.strangers();
+        let outcomes = [
+            ("proven", counts.proven),
+            ("wrong_key", counts.wrong_key),
+            ("wrong_version", counts.wrong_version),
+            ("hung_up", counts.hung_up),
+            ("late", counts.late),
+            ("displaced", counts.displaced),
+        ];
+        let outcomes = outcomes.map(|(outcome, count)| (vec![("outcome", outcome)], count as f64));
+        let help = "Connections to the ports for nodes by what became of them before they proved the cluster's key";
+        write(encoder, "cenote_kv_strangers", Counter, help, &outcomes)?;
+        let help = "Connections to the ports for nodes that have not proven the cluster's key yet";
+        let waiting = [(Labels::new(), counts.waiting as f64)];
+        write(
+            encoder,
+            "cenote_kv_strangers_waiting",
+            Gauge,
+            help,
+            &waiting,
+        )
+    }
+
     fn encode_groups(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let groups = self.groups.report();
         let numbers: Vec<String> = groups.iter().map(|group| group.group.to_string()).collect();

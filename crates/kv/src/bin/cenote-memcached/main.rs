@@ -69,6 +69,9 @@ fn run(options: &Options) -> Result<(), Refused> {
             eprintln!("{note}");
         }
     }
+    if let Some(warning) = options::warning(&settings, &files) {
+        eprintln!("{warning}");
+    }
     prepare(options)?;
     if options.daemon {
         // No thread has been started yet. Standard streams go to /dev/null.

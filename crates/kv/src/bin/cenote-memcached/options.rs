@@ -272,6 +272,24 @@ fn refused_file(error: &FileError) -> Refused {
     Refused::new(status, error.to_string())
 }
 
+/// What is to be said where whoever reaches a port is not asked who it is, or what it says travels as it is.
+pub fn warning(settings: &Settings, files: &Files) -> Option<&'static str> {
+    let is_verified = files
+        .tls
+        .as_ref()
+        .is_some_and(|tls| tls.verify == Verify::Required)
+        && settings.udp.is_empty()
+        && !settings.tcp.iter().any(|address| address.is_plain);
+    match (files.users.is_some() || is_verified, files.tls.is_some()) {
+        _ if settings.tcp.is_empty() && settings.udp.is_empty() => None,
+        (true, true) => None,
+        (true, false) => Some("Passwords and items of clients travel unencrypted: see -Z."),
+        (false, _) => Some(
+            "Whoever reaches the ports may read and change every item: see -Y, and -Z with -o ssl_verify_mode=2.",
+        ),
+    }
+}
+
 impl Options {
     /// What a server is to be, and what is said of it with `-v`.
     pub fn settings(&self) -> Result<(Settings, Files, Vec<String>), Refused> {

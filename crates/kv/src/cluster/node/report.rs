@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
+use cenote_fabric::strangers::Counts;
 use serde::{Deserialize, Serialize};
 
 use super::super::NodeId;
@@ -43,6 +44,46 @@ pub struct NodeReport {
     /// The seed of etcd's content that its groups' views are up to; 0: it was never seeded again.
     #[serde(default)]
     pub seed: u64,
+    /// Connections to its lanes that had not proven the cluster's key.
+    #[serde(default)]
+    pub strangers: StrangersReport,
+}
+
+/// What has become of connections that had not proven the key, of all lanes since the node started.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StrangersReport {
+    /// Accepted.
+    pub accepted: u64,
+    /// Proved the key: other nodes, and commands.
+    pub proven: u64,
+    /// Have another key.
+    pub wrong_key: u64,
+    /// Speak other versions.
+    pub wrong_version: u64,
+    /// Hung up.
+    pub hung_up: u64,
+    /// Took too long.
+    pub late: u64,
+    /// Went for others, when all places were taken.
+    pub displaced: u64,
+    /// Have not ended: how many there are now.
+    pub waiting: u64,
+}
+
+impl From<Counts> for StrangersReport {
+    fn from(counts: Counts) -> Self {
+        Self {
+            accepted: counts.accepted,
+            proven: counts.proven,
+            wrong_key: counts.wrong_key,
+            wrong_version: counts.wrong_version,
+            hung_up: counts.hung_up,
+            late: counts.late,
+            displaced: counts.displaced,
+            waiting: counts.waiting,
+        }
+    }
 }
 
 /// A group as one of its nodes knows it.

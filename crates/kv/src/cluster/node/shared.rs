@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use cenote_fabric::strangers::Counts;
+
 use super::super::NodeId;
 use super::super::config::{NodeState, Registration};
 use super::super::detector::Detector;
@@ -60,6 +62,8 @@ pub(in super::super) struct Shared {
     /// The node's thread.
     steward: OnceLock<Thread>,
     groups: Mutex<Vec<Vec<GroupReport>>>,
+    /// By lane.
+    strangers: Mutex<Vec<Counts>>,
     map: Mutex<Map>,
     changes: Mutex<VecDeque<ChangeReport>>,
     agreed: Mutex<VecDeque<AgreedReport>>,
@@ -95,6 +99,7 @@ impl Shared {
             }),
             homes,
             groups: Mutex::new(bells.iter().map(|_| Vec::new()).collect()),
+            strangers: Mutex::new(vec![Counts::default(); bells.len()]),
             parting: Mutex::new(vec![Parting::Begun; bells.len()]),
             ends_soon: AtomicBool::default(),
             standing: Arc::default(),
@@ -264,6 +269,19 @@ impl Shared {
         locked(&self.groups)[lane] = reports;
     }
 
+    pub(in super::super) fn set_strangers(&self, lane: usize, counts: Counts) {
+        locked(&self.strangers)[lane] = counts;
+    }
+
+    /// What has become of connections to all lanes.
+    pub(super) fn strangers(&self) -> Counts {
+        let mut all = Counts::default();
+        locked(&self.strangers)
+            .iter()
+            .for_each(|counts| all += *counts);
+        all
+    }
+
     pub(in super::super) fn note_change(&self, change: ChangeReport) {
         push_bounded(&mut locked(&self.changes), change, CHANGES_MAX);
     }
@@ -304,6 +322,7 @@ impl Shared {
             groups: self.groups(),
             agreed: locked(&self.agreed).iter().copied().collect(),
             seed: self.seed(),
+            strangers: self.strangers().into(),
         }
     }
 

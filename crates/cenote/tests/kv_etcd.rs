@@ -119,7 +119,9 @@ impl Gated {
         ];
         let peers = peers.map(|name| [name.to_owned(), of(name)]).concat();
         // The later one of two counts.
-        self.begin_etcd_anew(|command| drop(command.args(&peers)));
+        self.begin_etcd_anew(|command| {
+            command.args(&peers);
+        });
     }
 
     fn begin_etcd_anew(&mut self, prepare: impl Fn(&mut Command)) {

@@ -34,7 +34,8 @@ pub(super) struct Takeover {
 pub(super) struct Told {
     /// Oldest first.
     pub(super) takeovers: Vec<Takeover>,
-    /// Whether each partition has an owner that answers: none is still a dead node's.
+    /// Whether each partition has an owner that answers and has taken up the newest view that anybody
+    /// tells of: none is still a dead node's, and no takeover is still to begin.
     pub(super) all_owned: bool,
 }
 
@@ -46,11 +47,14 @@ struct Status {
 
 #[derive(Deserialize)]
 struct Places {
+    group: usize,
+    view: u32,
     data: Vec<Place>,
 }
 
 #[derive(Deserialize)]
 struct Place {
+    name: Option<String>,
     answers: bool,
 }
 
@@ -70,6 +74,7 @@ struct Report {
 #[derive(Deserialize)]
 struct Group {
     group: usize,
+    view: u32,
     #[serde(default)]
     takeovers: Vec<Takeover>,
 }
@@ -108,10 +113,23 @@ pub(super) fn told(status: &[u8]) -> Result<Told> {
         }
     }
     all.sort_by_key(|takeover| takeover.began_unix_us);
-    let mut places = status.by_group.iter().flat_map(|group| &group.data);
+    let has_taken_up = |name: &str, places: &Places| {
+        let mut reports = reports.iter().filter(|(node, _)| node == name);
+        reports.any(|(_, report)| {
+            let mut groups = report.groups.iter();
+            groups.any(|group| (group.group, group.view) == (places.group, places.view))
+        })
+    };
+    let is_owned = |places: &Places| {
+        let mut data = places.data.iter();
+        data.all(|place| {
+            let name = place.name.as_deref();
+            place.answers && name.is_some_and(|name| has_taken_up(name, places))
+        })
+    };
     Ok(Told {
         takeovers: all,
-        all_owned: places.all(|place| place.answers),
+        all_owned: status.by_group.iter().all(is_owned),
     })
 }
 
@@ -289,22 +307,23 @@ mod tests {
     const STATUS: &str = r#"{"nodes": [
         {"name": "a", "state": "down"},
         {"name": "b", "report": {"groups": [
-            {"group": 0, "takeovers": [
+            {"group": 0, "view": 3, "takeovers": [
                 {"partition": 2, "view": 2, "began_unix_us": 1040000, "settled_unix_us": 1042000,
                  "lease_over_unix_us": 1100000, "served_unix_us": 1101000,
                  "ended_unix_us": 1542000, "rebuilt_bytes": 500000000},
                 {"partition": 1, "view": 3, "began_unix_us": null, "settled_unix_us": null,
                  "lease_over_unix_us": null, "served_unix_us": null,
                  "ended_unix_us": null, "rebuilt_bytes": 0}]},
-            {"group": 1}]}},
-        {"name": "c", "report": {"groups": [{"group": 4, "takeovers": [
+            {"group": 1, "view": 1}]}},
+        {"name": "c", "report": {"groups": [{"group": 4, "view": 2, "takeovers": [
                 {"partition": 0, "view": 2, "began_unix_us": 1040000, "settled_unix_us": 1042000,
                  "lease_over_unix_us": null, "served_unix_us": 1043000,
                  "ended_unix_us": 2042000, "rebuilt_bytes": 500000000}]}],
             "agreed": [{"group": 0, "view": 1, "at_unix_us": 5},
                        {"group": 0, "view": 2, "at_unix_us": 1039000},
                        {"group": 4, "view": 2, "at_unix_us": 1038000}]}}],
-        "by_group": [{"data": [{"answers": true}, {"answers": true}]}]}"#;
+        "by_group": [{"group": 0, "view": 3, "data": [{"name": "b", "answers": true}]},
+                     {"group": 4, "view": 2, "data": [{"name": "c", "answers": true}]}]}"#;
 
     #[test]
     fn what_several_nodes_tell_is_put_together() {
@@ -330,7 +349,13 @@ mod tests {
     #[test]
     fn a_partition_of_a_node_that_does_not_answer_is_not_owned() {
         assert!(told(STATUS.as_bytes()).unwrap().all_owned);
-        let status = STATUS.replace(r#"{"answers": true}]"#, r#"{"answers": false}]"#);
+        let status = STATUS.replace(r#""c", "answers": true"#, r#""c", "answers": false"#);
+        assert!(!told(status.as_bytes()).unwrap().all_owned);
+    }
+
+    #[test]
+    fn a_partition_of_a_node_that_has_yet_to_take_up_the_view_is_not_owned() {
+        let status = STATUS.replace(r#""view": 2, "data""#, r#""view": 3, "data""#);
         assert!(!told(status.as_bytes()).unwrap().all_owned);
     }
 

@@ -23,6 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
+    ("cenote-cache", &["cenote-pool", "cenote-fabric"]),
     (
         "cenote-kv",
         &["cenote-pool", "cenote-fabric", "cenote-codec"],

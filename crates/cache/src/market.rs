@@ -1,0 +1,1 @@
+//! Machines, what they cost, and which of them a cache takes.

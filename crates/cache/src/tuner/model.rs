@@ -1,0 +1,199 @@
+//! What was measured, of one space, by transport, distance and size of records.
+//!
+//! A model is a text file (`docs/formats/cache-model.md`). A survey that is not done yet leaves a model, too, from
+//! which it goes on.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+pub use text::ModelError;
+
+use super::{Grid, MARGIN, Spacing, Surface, Table};
+use crate::{LatencyOf, Space};
+
+/// What carries requests.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Transport {
+    /// The simulated network of [`crate::simulated`].
+    Sim,
+    /// Memory that client and server share.
+    Shm,
+    /// TCP.
+    Tcp,
+    /// RDMA.
+    Rdma,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Sim, Self::Shm, Self::Tcp, Self::Rdma];
+
+    /// How it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sim => "sim",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = UnknownTransport;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTransport> {
+        let found = Self::ALL.into_iter().find(|one| one.name() == text);
+        found.ok_or(UnknownTransport)
+    }
+}
+
+/// A text that names no [`Transport`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("one of sim, shm, tcp and rdma")]
+pub struct UnknownTransport;
+
+/// What a table is for.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// What carried requests.
+    pub transport: Transport,
+    /// Time of a bit from client to server in nanoseconds, one way, as far as it was not measured.
+    pub distance_ns: u64,
+    /// Bytes of a record, at least 1.
+    pub record_bytes: u32,
+}
+
+/// Tables of one space.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    space: Space,
+    spacing: Spacing,
+    tables: BTreeMap<Key, Table>,
+}
+
+impl Model {
+    /// A model without tables.
+    #[must_use]
+    pub fn new(space: Space, spacing: Spacing) -> Self {
+        Self {
+            space,
+            spacing,
+            tables: BTreeMap::new(),
+        }
+    }
+
+    /// The space of all its tables.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// Which configurations are measured.
+    #[must_use]
+    pub fn spacing(&self) -> Spacing {
+        self.spacing
+    }
+
+    /// What a table of this model for records of `record_bytes` may hold.
+    #[must_use]
+    pub fn grid(&self, record_bytes: u32) -> Grid {
+        Grid::new(self.space.for_record(record_bytes), self.spacing)
+    }
+
+    /// The table for `key`, if something was measured.
+    #[must_use]
+    pub fn table(&self, key: Key) -> Option<&Table> {
+        self.tables.get(&key)
+    }
+
+    /// All tables.
+    pub fn tables(&self) -> impl Iterator<Item = (Key, &Table)> {
+        self.tables.iter().map(|(key, table)| (*key, table))
+    }
+
+    /// Puts a table in, for the one that is there.
+    ///
+    /// # Panics
+    /// The table is of another grid than [`Model::grid`] says.
+    pub fn insert(&mut self, key: Key, table: Table) {
+        assert_eq!(*table.grid(), self.grid(key.record_bytes));
+        self.tables.insert(key, table);
+    }
+
+    /// What is predicted for records of `record_bytes` at most `distance_ns` away. Taken from tables
+    /// at the least distance that is not shorter. Between two sizes of records, the worse of both counts; below the
+    /// smallest, that one.
+    ///
+    /// # Errors
+    /// Nothing was measured that far away, or with records that large.
+    pub fn surface(
+        &self,
+        transport: Transport,
+        distance_ns: u64,
+        record_bytes: u32,
+        latency_of: LatencyOf,
+    ) -> Result<Surface, NoTable> {
+        let of_transport = || self.tables().filter(|(key, _)| key.transport == transport);
+        if of_transport().next().is_none() {
+            return Err(NoTable::Transport(transport));
+        }
+        let farthest = of_transport().map(|(key, _)| key.distance_ns).max();
+        let distances = of_transport().map(|(key, _)| key.distance_ns);
+        let distance_ns = distances
+            .filter(|found| *found >= distance_ns)
+            .min()
+            .ok_or(NoTable::Distance {
+                farthest_ns: farthest.unwrap_or(0),
+            })?;
+        let of_distance = || of_transport().filter(|(key, _)| key.distance_ns == distance_ns);
+        let above = of_distance()
+            .filter(|(key, _)| key.record_bytes >= record_bytes)
+            .min_by_key(|(key, _)| *key);
+        let Some((_, above)) = above else {
+            let largest = of_distance().map(|(key, _)| key.record_bytes).max();
+            return Err(NoTable::Record {
+                largest_bytes: largest.unwrap_or(0),
+            });
+        };
+        let below = of_distance()
+            .filter(|(key, _)| key.record_bytes <= record_bytes)
+            .max_by_key(|(key, _)| *key);
+        let below = below.map_or(above, |(_, table)| table);
+        Ok(Surface::new(above, below, latency_of, MARGIN))
+    }
+}
+
+/// A model that says nothing about what was asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoTable {
+    /// Nothing was measured over it.
+    #[error("the model has nothing for {0}")]
+    Transport(Transport),
+    /// Everything was measured nearer.
+    #[error("the model ends at a distance of {farthest_ns} ns")]
+    Distance {
+        /// The longest distance that was measured.
+        farthest_ns: u64,
+    },
+    /// Everything was measured with smaller records.
+    #[error("the model ends at records of {largest_bytes} bytes")]
+    Record {
+        /// The largest records that were measured.
+        largest_bytes: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests;

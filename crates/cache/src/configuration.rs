@@ -77,17 +77,16 @@ impl Space {
     /// # Errors
     /// A limit is out of its range; the error names it.
     pub fn new(c_max: u32, s_max: u32, b_max: u32, q_max: u32) -> Result<Self, SpaceError> {
-        let within = |name, value, range: std::ops::RangeInclusive<u32>| match range
-            .contains(&value)
-        {
-            true => Ok(value),
-            false => Err(SpaceError {
-                name,
-                value,
-                least: *range.start(),
-                most: *range.end(),
-            }),
-        };
+        let within =
+            |name, value, range: std::ops::RangeInclusive<u32>| match range.contains(&value) {
+                true => Ok(value),
+                false => Err(SpaceError {
+                    name,
+                    value,
+                    least: *range.start(),
+                    most: *range.end(),
+                }),
+            };
         Ok(Self {
             c_max: within("c", c_max, 1..=THREADS_MAX)?,
             s_max: within("s", s_max, 0..=THREADS_MAX)?,
@@ -147,9 +146,8 @@ impl Space {
         (0..=self.s_max()).flat_map(move |s| {
             let b_max = if s == 0 { 1 } else { self.b_max };
             (s.max(1)..=self.c_max).flat_map(move |c| {
-                (1..=b_max).flat_map(move |b| {
-                    (1..=self.q_max).map(move |q| Configuration { c, s, b, q })
-                })
+                (1..=b_max)
+                    .flat_map(move |b| (1..=self.q_max).map(move |q| Configuration { c, s, b, q }))
             })
         })
     }

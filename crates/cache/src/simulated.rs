@@ -24,7 +24,7 @@ use crate::tuner::{Measurement, Measurer};
 #[derive(Clone, Debug)]
 pub struct SimulatedMeasurer {
     network: Network,
-    random: Random,
+    seed: u64,
     rounds: u32,
     messages: usize,
 }
@@ -36,7 +36,7 @@ impl SimulatedMeasurer {
     pub fn new(network: Network, seed: u64, rounds: u32, messages: usize) -> Self {
         Self {
             network,
-            random: Random::new(seed),
+            seed,
             rounds: rounds.max(1),
             messages: messages.max(100),
         }
@@ -52,10 +52,17 @@ impl SimulatedMeasurer {
     ///
     /// # Panics
     /// The configuration is none: c, b or q is 0, s is above c, or s is 0 and b is not 1.
-    pub fn run(&mut self, record_bytes: u32, configuration: Configuration) -> Measurement {
+    #[must_use]
+    pub fn run(&self, record_bytes: u32, configuration: Configuration) -> Measurement {
+        let Configuration { c, s, b, q } = configuration;
+        // The same whatever was measured before, so that a survey that goes on measures what it would have.
+        let mut random = Random::new(self.seed);
+        for part in [record_bytes, c, s, b, q] {
+            random = Random::new(random.number() ^ u64::from(part));
+        }
         let mut worst: Option<Measurement> = None;
         for _ in 0..self.rounds {
-            let seed = self.random.number();
+            let seed = random.number();
             let run = run::Run::new(&self.network, configuration, record_bytes, seed);
             let measured = run.finish(self.messages);
             worst = Some(worst.map_or(measured, |worst| worst.worse(measured)));

@@ -13,6 +13,7 @@ mod search;
 mod surface;
 mod survey;
 mod table;
+pub mod trial;
 
 pub use grid::{Grid, Spacing};
 pub use model::{Key, Model, ModelError, NoTable, Transport, UnknownTransport};

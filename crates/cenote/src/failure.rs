@@ -15,7 +15,8 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// The arguments make no sense (clap's own choice of number).
 pub const USAGE: u8 = 2;
-/// `status` and `volume status`: an answer was given, and something is not whole.
+/// `status` and `volume status`: an answer was given, and something is not whole. `cache search` and
+/// `cache plan`: nothing does what was asked.
 pub const NOT_WHOLE: u8 = 3;
 
 /// An error together with the way out of it.

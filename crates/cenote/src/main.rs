@@ -25,6 +25,7 @@ mod serving;
 mod share;
 mod signals;
 mod size;
+mod span;
 mod succession;
 mod table;
 mod volume_metrics;
@@ -35,8 +36,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status, swap,
-    top, ublk, up, volume,
+    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status,
+    swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -59,7 +60,8 @@ Exit codes:
   0  done
   1  failed; stderr says what, and what to do
   2  wrong usage
-  3  answered, but something is not whole (status, volume status)
+  3  answered, but something is not whole (status, volume status), or nothing
+     does what was asked (cache search, cache plan)
 
 Environment:
   CENOTE_DIR  stands in for --dir
@@ -91,6 +93,8 @@ enum Command {
     Key(key::Args),
     /// A store for clients of memcached that survives its nodes
     Kv(kv::Args),
+    /// A remote cache by what it has to do: how it is accessed, and on which machines
+    Cache(cache::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
     /// Say over which fabrics this program reaches memory here
@@ -125,6 +129,7 @@ impl Command {
             | Self::Status(_)
             | Self::Volume(_)
             | Self::Key(_)
+            | Self::Cache(_)
             | Self::Doctor(_)
             | Self::Fabric(_)
             | Self::Plan(_)
@@ -161,6 +166,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Swap(args) => swap::run(args),
         Command::Key(args) => key::run(args),
         Command::Kv(args) => kv::run(args),
+        Command::Cache(args) => cache::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),

@@ -78,7 +78,8 @@ impl Network {
 
     /// Time on a way of a message with `payload_bytes`, without the distance, in picoseconds.
     pub(super) fn way_ps(&self, payload_bytes: u64, messages_under_way: u64) -> f64 {
-        let bytes = (payload_bytes + u64::from(self.header_bytes)).max(u64::from(self.packet_bytes_min));
+        let bytes =
+            (payload_bytes + u64::from(self.header_bytes)).max(u64::from(self.packet_bytes_min));
         let line_ns = bytes as f64 * 8.0 / self.gigabits_per_second;
         let room = f64::from(self.crowd_messages);
         let crowd = (messages_under_way as f64 - room).max(0.0) / room;

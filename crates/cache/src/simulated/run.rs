@@ -132,7 +132,11 @@ impl<'a> Run<'a> {
             Stage::There => {
                 let service = self.jitter(self.costs.there);
                 let done = self.there.serve(now_ps, service) + distance_ps + self.late();
-                let next = if self.servers.is_empty() { Stage::Back } else { Stage::Server };
+                let next = if self.servers.is_empty() {
+                    Stage::Back
+                } else {
+                    Stage::Server
+                };
                 self.schedule(done, message, next);
             }
             Stage::Server => {
@@ -156,7 +160,8 @@ impl<'a> Run<'a> {
 
     fn schedule(&mut self, at_ps: u64, message: usize, stage: Stage) {
         self.made += 1;
-        self.events.push(Reverse((at_ps, self.made, message, stage)));
+        self.events
+            .push(Reverse((at_ps, self.made, message, stage)));
     }
 
     fn jitter(&mut self, ps: f64) -> u64 {
@@ -190,8 +195,7 @@ fn costs(network: &Network, configuration: Configuration, record_bytes: u32) -> 
     };
     let client = network.client_message_ns + records * per_client_request;
     let polled = f64::from(c.div_ceil(s.max(1)) - 1) * network.server_poll_ns;
-    let server =
-        network.server_message_ns + polled + records * network.server_request_ns + copied;
+    let server = network.server_message_ns + polled + records * network.server_request_ns + copied;
     let (clients_slower, servers_slower) = (network.slower(c), network.slower(s));
     Costs {
         post: client * clients_slower * 1000.0,

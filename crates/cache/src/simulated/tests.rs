@@ -1,7 +1,7 @@
 use super::*;
 
 fn measured(record_bytes: u32, c: u32, s: u32, b: u32, q: u32) -> Measurement {
-    let mut measurer = SimulatedMeasurer::usual(Network::paper(1000), 7);
+    let measurer = SimulatedMeasurer::usual(Network::paper(1000), 7);
     measurer.run(record_bytes, Configuration { c, s, b, q })
 }
 
@@ -27,7 +27,10 @@ fn a_lone_read_takes_three_to_four_microseconds() {
     let latency = measured(8, 1, 0, 1, 1).latency_us(crate::LatencyOf::P50);
     assert!((2.0..4.0).contains(&latency), "{latency}");
     let of_4_kib = measured(4096, 1, 0, 1, 1).latency_us(crate::LatencyOf::P50);
-    assert!((3.0_f64.min(latency)..4.5).contains(&of_4_kib), "{of_4_kib}");
+    assert!(
+        (3.0_f64.min(latency)..4.5).contains(&of_4_kib),
+        "{of_4_kib}"
+    );
 }
 
 #[test]
@@ -44,7 +47,13 @@ fn batches_of_small_records_bring_ten_times_the_throughput_and_of_256_bytes_none
 #[test]
 fn throughput_rises_with_client_threads_and_falls_when_they_contend() {
     let of = |c: u32| measured(8, c, 0, 1, 16).throughput_per_second();
-    assert!(of(1) < of(4) && of(4) < of(16), "{} {} {}", of(1), of(4), of(16));
+    assert!(
+        of(1) < of(4) && of(4) < of(16),
+        "{} {} {}",
+        of(1),
+        of(4),
+        of(16)
+    );
     assert!(of(30) < of(16), "{} {}", of(16), of(30));
 }
 
@@ -52,19 +61,27 @@ fn throughput_rises_with_client_threads_and_falls_when_they_contend() {
 fn what_is_under_way_is_throughput_times_latency() {
     // Little's law, on runs of one round, so that both figures are of the same run.
     for (c, s, b, q) in [(1, 0, 1, 1), (4, 0, 1, 8), (4, 2, 16, 4), (16, 16, 64, 16)] {
-        let mut measurer = SimulatedMeasurer::new(Network::paper(5000), 3, 1, 4000);
+        let measurer = SimulatedMeasurer::new(Network::paper(5000), 3, 1, 4000);
         let configuration = Configuration { c, s, b, q };
         let measured = measurer.run(64, configuration);
         let latency_s = measured.latency_us(crate::LatencyOf::Mean) / 1e6;
         let under_way = measured.throughput_per_second() * latency_s;
         let expected = configuration.requests_under_way() as f64;
-        assert!((under_way / expected - 1.0).abs() < 0.02, "{under_way} of {expected}");
+        assert!(
+            (under_way / expected - 1.0).abs() < 0.02,
+            "{under_way} of {expected}"
+        );
     }
 }
 
 #[test]
 fn a_seed_gives_the_same_run_and_another_seed_nearly_the_same() {
-    let configuration = Configuration { c: 4, s: 2, b: 16, q: 4 };
+    let configuration = Configuration {
+        c: 4,
+        s: 2,
+        b: 16,
+        q: 4,
+    };
     let run = |seed| SimulatedMeasurer::usual(Network::paper(1000), seed).run(64, configuration);
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -75,9 +92,16 @@ fn a_seed_gives_the_same_run_and_another_seed_nearly_the_same() {
 #[test]
 fn distance_is_in_every_answer_twice() {
     let of = |distance_ns| {
-        let mut measurer = SimulatedMeasurer::usual(Network::paper(distance_ns), 7);
-        let configuration = Configuration { c: 1, s: 1, b: 1, q: 1 };
-        measurer.run(64, configuration).latency_us(crate::LatencyOf::P50)
+        let measurer = SimulatedMeasurer::usual(Network::paper(distance_ns), 7);
+        let configuration = Configuration {
+            c: 1,
+            s: 1,
+            b: 1,
+            q: 1,
+        };
+        measurer
+            .run(64, configuration)
+            .latency_us(crate::LatencyOf::P50)
     };
     let difference = of(11_000) - of(1000);
     assert!((difference - 20.0).abs() < 0.1, "{difference}");

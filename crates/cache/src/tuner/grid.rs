@@ -115,9 +115,7 @@ impl Grid {
             b: level(B),
             q: level(Q),
         };
-        self.space
-            .contains(configuration)
-            .then_some(configuration)
+        self.space.contains(configuration).then_some(configuration)
     }
 
     /// Where a configuration is; `None` if it is not on the grid.
@@ -181,7 +179,12 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), grid.len());
-        let between = Configuration { c: 3, s: 1, b: 1, q: 1 };
+        let between = Configuration {
+            c: 3,
+            s: 1,
+            b: 1,
+            q: 1,
+        };
         assert_eq!(grid.find(between), None);
     }
 

@@ -144,33 +144,39 @@ impl Model {
         record_bytes: u32,
         latency_of: LatencyOf,
     ) -> Result<Surface, NoTable> {
-        let of_transport = || self.tables().filter(|(key, _)| key.transport == transport);
-        if of_transport().next().is_none() {
-            return Err(NoTable::Transport(transport));
-        }
-        let farthest = of_transport().map(|(key, _)| key.distance_ns).max();
-        let distances = of_transport().map(|(key, _)| key.distance_ns);
-        let distance_ns = distances
-            .filter(|found| *found >= distance_ns)
-            .min()
-            .ok_or(NoTable::Distance {
-                farthest_ns: farthest.unwrap_or(0),
-            })?;
-        let of_distance = || of_transport().filter(|(key, _)| key.distance_ns == distance_ns);
-        let above = of_distance()
-            .filter(|(key, _)| key.record_bytes >= record_bytes)
-            .min_by_key(|(key, _)| *key);
-        let Some((_, above)) = above else {
-            let largest = of_distance().map(|(key, _)| key.record_bytes).max();
+        let tables = self.by_record(transport, distance_ns)?;
+        let Some((_, above)) = tables.range(record_bytes..).next() else {
+            let largest = tables.keys().next_back();
             return Err(NoTable::Record {
-                largest_bytes: largest.unwrap_or(0),
+                largest_bytes: largest.copied().unwrap_or(0),
             });
         };
-        let below = of_distance()
-            .filter(|(key, _)| key.record_bytes <= record_bytes)
-            .max_by_key(|(key, _)| *key);
+        let below = tables.range(..=record_bytes).next_back();
         let below = below.map_or(above, |(_, table)| table);
         Ok(Surface::new(above, below, latency_of, MARGIN))
+    }
+}
+
+impl Model {
+    /// The tables at the least distance that is not shorter than `distance_ns`, by bytes of a record; at
+    /// least one.
+    ///
+    /// # Errors
+    /// Nothing was measured that far away.
+    pub fn by_record(
+        &self,
+        transport: Transport,
+        distance_ns: u64,
+    ) -> Result<BTreeMap<u32, &Table>, NoTable> {
+        let of_transport = || self.tables().filter(|(key, _)| key.transport == transport);
+        let distances = || of_transport().map(|(key, _)| key.distance_ns);
+        let farthest_ns = distances().max().ok_or(NoTable::Transport(transport))?;
+        let nearest = distances().filter(|found| *found >= distance_ns).min();
+        let nearest = nearest.ok_or(NoTable::Distance { farthest_ns })?;
+        let there = of_transport().filter(|(key, _)| key.distance_ns == nearest);
+        Ok(there
+            .map(|(key, table)| (key.record_bytes, table))
+            .collect())
     }
 }
 

@@ -61,7 +61,9 @@ impl Surface {
             for s in piece.first..=piece.last {
                 for (_, c_piece, parts) in of_one_piece {
                     let threads = c_piece.first.max(s)..=c_piece.last;
-                    let found = threads.into_iter().find_map(|c| self.in_parts(s, c, parts, wish));
+                    let found = threads
+                        .into_iter()
+                        .find_map(|c| self.in_parts(s, c, parts, wish));
                     if found.is_some() {
                         return found;
                     }
@@ -305,7 +307,11 @@ fn run(first: u32, last: u32, at_end: bool, does: impl Fn(u32) -> bool) -> Optio
             outside = middle;
         }
     }
-    Some(if at_end { (inside, last) } else { (first, inside) })
+    Some(if at_end {
+        (inside, last)
+    } else {
+        (first, inside)
+    })
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 //! Along each parameter, values are joined by straight lines over log2 of the parameter and by straight
 //! lines over the parameter itself, and the worse of the two counts: the lower throughput, the
 //! higher latency. Where throughput gains less with each step (it is concave along each parameter) and latency
-//! more (convex), no prediction is better than the truth; at measured points it is what was measured. All of
-//! this less [`MARGIN`], for noise.
+//! more (convex), no prediction is better than the truth; at measured points it is what was measured. A p99
+//! is that of the slowest server thread, which one client thread more may double: of it the higher end
+//! counts, wherever it is between two. All of this less [`MARGIN`], for noise.
 //!
 //! s = 0, one-sided verbs, is a plane of its own. A configuration is predicted when all corners of its
 //! cell were measured that have a say in it; behind an early stop, and across the edge s = c, none is.
 
-use super::grid::{AXES, B, C, Grid, Position, Q, S};
 use super::Table;
+use super::grid::{AXES, B, C, Grid, Position, Q, S};
 use crate::{Configuration, LatencyOf};
 
 /// Share by which throughput is predicted lower and latency higher than interpolated. Runs of the simulated
@@ -56,6 +57,8 @@ pub(super) struct Between {
     /// Its share of the way to the next level, and the same over logarithms; both 0 on the level.
     linear: f64,
     logarithmic: f64,
+    /// Of latencies the higher end counts.
+    is_tail: bool,
 }
 
 impl Between {
@@ -71,7 +74,10 @@ impl Between {
             )
         };
         let throughput = both(low.throughput_per_second, high.throughput_per_second);
-        let latency = both(low.latency_us, high.latency_us);
+        let latency = match self.is_tail {
+            true => (low.latency_us, high.latency_us),
+            false => both(low.latency_us, high.latency_us),
+        };
         Prediction {
             throughput_per_second: throughput.0.min(throughput.1),
             latency_us: latency.0.max(latency.1),
@@ -144,7 +150,11 @@ impl Surface {
             let both = of(larger).zip(of(smaller));
             points[grid.index(position)] = both.map(|(larger, smaller)| larger.worse(smaller));
         }
-        let axis = |axis: usize| (pieces(grid.levels(axis)), between(grid.levels(axis)));
+        let is_tail = latency_of == LatencyOf::P99;
+        let axis = |axis: usize| {
+            let levels = grid.levels(axis);
+            (pieces(levels), between(levels, is_tail))
+        };
         let axes: [_; AXES] = std::array::from_fn(axis);
         let mut surface = Self {
             pieces: axes.clone().map(|(pieces, _)| pieces),
@@ -201,6 +211,7 @@ impl Surface {
             low,
             linear: 0.0,
             logarithmic: 0.0,
+            is_tail: false,
         };
         let mut between = [on(0); AXES];
         between[S] = *self.between[S].get(s as usize)?;
@@ -232,9 +243,7 @@ impl Surface {
     pub(super) fn blocks(&self) -> impl Iterator<Item = (Piece, Piece, &Block)> {
         let pieces = |axis: usize| self.pieces[axis].iter();
         let pairs = pieces(S).flat_map(move |s| pieces(C).map(move |c| (*s, *c)));
-        pairs
-            .zip(&self.blocks)
-            .map(|((s, c), block)| (s, c, block))
+        pairs.zip(&self.blocks).map(|((s, c), block)| (s, c, block))
     }
 
     fn block(&self, s: Piece, c: Piece) -> Block {
@@ -295,7 +304,7 @@ fn pieces(levels: &[u32]) -> Vec<Piece> {
 }
 
 /// Where each value lies, from 0 to the highest level.
-fn between(levels: &[u32]) -> Vec<Between> {
+fn between(levels: &[u32], is_tail: bool) -> Vec<Between> {
     let highest = levels.last().copied().unwrap_or(0);
     let place = |value: u32| {
         let low = levels.partition_point(|level| *level <= value).max(1) - 1;
@@ -305,6 +314,7 @@ fn between(levels: &[u32]) -> Vec<Between> {
                 low,
                 linear: 0.0,
                 logarithmic: 0.0,
+                is_tail,
             };
         }
         let (from, to, at) = (
@@ -316,6 +326,7 @@ fn between(levels: &[u32]) -> Vec<Between> {
             low,
             linear: (at - from) / (to - from),
             logarithmic: (at / from).log2() / (to / from).log2(),
+            is_tail,
         }
     };
     (0..=highest).map(place).collect()

@@ -36,7 +36,9 @@ impl Survey {
     #[must_use]
     pub fn new(table: Table, rise_min: Option<f64>) -> Self {
         let grid = table.grid();
-        let order = grid.positions().filter(|position| grid.at(*position).is_some());
+        let order = grid
+            .positions()
+            .filter(|position| grid.at(*position).is_some());
         let mut survey = Self {
             order: order.collect(),
             table,

@@ -1,7 +1,7 @@
 //! What was measured for one size of records at one distance.
 
-use super::grid::{Grid, Position};
 use super::Measurement;
+use super::grid::{Grid, Position};
 use crate::Configuration;
 
 /// Measurements on a grid; some points, all, or none.

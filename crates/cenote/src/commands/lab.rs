@@ -6,6 +6,7 @@ mod infiniswap;
 mod kv;
 mod latency;
 pub mod output;
+mod redy;
 mod sim;
 
 use anyhow::Result;
@@ -66,6 +67,12 @@ and clients run; machines and programs are models.")]
 
 Each experiment has --help of its own.")]
     Hydra(hydra::Args),
+    /// Redy's configurations for SLOs, beside the paper's figures
+    #[command(after_help = "Example:
+  cenote lab redy slo --samples 100 --seed 7
+
+Each experiment has --help of its own.")]
+    Redy(redy::Args),
     /// Record what clients of a key-value store asked and were answered, to be judged
     #[command(after_help = "Example:
   cenote lab history --address 127.0.0.1:11211 --out history.jsonl
@@ -85,5 +92,6 @@ pub fn run(args: &Args) -> Result<u8> {
         Lab::Infiniswap(args) => infiniswap::run(args),
         Lab::History(args) => history::run(args),
         Lab::Hydra(args) => hydra::run(args),
+        Lab::Redy(args) => redy::run(args),
     }
 }

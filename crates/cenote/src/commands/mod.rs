@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod bench;
+pub mod cache;
 pub mod completions;
 pub mod demo;
 pub mod doctor;

@@ -30,7 +30,12 @@ fn a_file_is_read_as_it_is_documented() {
     };
     let table = model.table(key).unwrap();
     assert_eq!(table.measured_count(), 2);
-    let configuration = Configuration { c: 2, s: 1, b: 8, q: 2 };
+    let configuration = Configuration {
+        c: 2,
+        s: 1,
+        b: 8,
+        q: 2,
+    };
     let measured = Measurement::new(1.5e7, 10.0, 8.0, 30.0);
     assert_eq!(table.get(configuration), measured);
     assert_eq!(model.tables().count(), 2);
@@ -72,8 +77,16 @@ fn each_mistake_is_named_with_its_line() {
             "1 0 1 1",
             "line 6: a second row for this configuration",
         ),
-        ("end\n", "", "line 8: the file is cut off: there is no line \"end\""),
-        ("end\n", "end\nend\n", "line 9: something after the line \"end\""),
+        (
+            "end\n",
+            "",
+            "line 8: the file is cut off: there is no line \"end\"",
+        ),
+        (
+            "end\n",
+            "end\nend\n",
+            "line 9: something after the line \"end\"",
+        ),
         ("space", "#", "line 4: the line \"space\" comes first"),
     ] {
         assert_eq!(with(old, new), said, "{new}");

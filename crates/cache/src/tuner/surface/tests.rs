@@ -34,7 +34,12 @@ fn a_line_over_the_parameter_is_met_and_one_over_its_logarithm_is_not_trusted() 
     }));
     for c in 1..=8 {
         let prediction = linear
-            .predict(Configuration { c, s: 0, b: 1, q: 1 })
+            .predict(Configuration {
+                c,
+                s: 0,
+                b: 1,
+                q: 1,
+            })
             .unwrap();
         assert!((prediction.throughput_per_second - f64::from(c)).abs() < 1e-9);
         assert_eq!(prediction.latency_us, 5.0);
@@ -44,11 +49,33 @@ fn a_line_over_the_parameter_is_met_and_one_over_its_logarithm_is_not_trusted() 
         Some((100.0 - f64::from(one.c), f64::from(one.c)))
     }));
     let at_6 = falling
-        .predict(Configuration { c: 6, s: 0, b: 1, q: 1 })
+        .predict(Configuration {
+            c: 6,
+            s: 0,
+            b: 1,
+            q: 1,
+        })
         .unwrap();
     let share = 1.5_f64.log2();
     assert!((at_6.throughput_per_second - (96.0 - 4.0 * share)).abs() < 1e-9);
     assert!((at_6.latency_us - (4.0 + 4.0 * share)).abs() < 1e-9);
+}
+
+#[test]
+fn a_p99_between_two_levels_is_that_of_the_higher_end() {
+    let space = Space::new(8, 0, 1, 1).unwrap();
+    let table = table(space, Spacing::Powers, |one| Some((1.0, f64::from(one.c))));
+    let surface = Surface::new(&table, &table, LatencyOf::P99, 0.0);
+    let latency = |c| {
+        let configuration = Configuration {
+            c,
+            s: 0,
+            b: 1,
+            q: 1,
+        };
+        surface.predict(configuration).unwrap().latency_us
+    };
+    assert_eq!((latency(4), latency(5), latency(7)), (4.0, 8.0, 8.0));
 }
 
 #[test]
@@ -73,7 +100,12 @@ fn the_last_power_of_two_is_the_end_unless_ends_are_measured() {
     for (spacing, last) in [(Spacing::Powers, 16), (Spacing::PowersAndEnds, 30)] {
         let surface = alone(&table(space, spacing, |_| Some((1.0, 1.0))));
         let predicted = (1..=31).filter(|&c| {
-            let configuration = Configuration { c, s: 0, b: 1, q: 1 };
+            let configuration = Configuration {
+                c,
+                s: 0,
+                b: 1,
+                q: 1,
+            };
             surface.predict(configuration).is_some()
         });
         assert_eq!(predicted.max(), Some(last));
@@ -84,11 +116,18 @@ fn the_last_power_of_two_is_the_end_unless_ends_are_measured() {
 fn between_two_sizes_of_records_the_worse_of_both_counts() {
     let table = |record_bytes, throughput, latency| {
         let space = Space::PAPER.for_record(record_bytes);
-        table(space, Spacing::PowersAndEnds, |_| Some((throughput, latency)))
+        table(space, Spacing::PowersAndEnds, |_| {
+            Some((throughput, latency))
+        })
     };
     let (small, large) = (table(24, 90.0, 6.0), table(100, 70.0, 5.0));
     let surface = Surface::new(&large, &small, LatencyOf::Mean, 0.0);
-    let configuration = |b| Configuration { c: 2, s: 1, b, q: 1 };
+    let configuration = |b| Configuration {
+        c: 2,
+        s: 1,
+        b,
+        q: 1,
+    };
     let prediction = surface.predict(configuration(32)).unwrap();
     assert_eq!(
         (prediction.throughput_per_second, prediction.latency_us),
@@ -108,11 +147,17 @@ fn concave(steps: &[f64], first: f64) -> Vec<f64> {
         values.push(last + step);
     }
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    values.iter().map(|value| value - least.min(0.0) + 0.1).collect()
+    values
+        .iter()
+        .map(|value| value - least.min(0.0) + 0.1)
+        .collect()
 }
 
 fn steps(count: usize) -> impl Strategy<Value = Vec<f64>> {
-    (0.0_f64..3.0, proptest::collection::vec(-2.0_f64..3.0, count))
+    (
+        0.0_f64..3.0,
+        proptest::collection::vec(-2.0_f64..3.0, count),
+    )
         .prop_map(|(first, steps)| concave(&steps, first))
 }
 

@@ -1,0 +1,267 @@
+//! What machines can be had, where, and for how much: a TOML file.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+use super::Price;
+
+/// Most machine types of a catalogue: arbitrary, above what a cloud offers in one place.
+pub const TYPES_MAX: usize = 4096;
+/// Most machines of one type that are counted on.
+const COUNT_MAX: u32 = 1 << 20;
+/// Most cores and memory of a machine: arbitrary, above any.
+const CORES_MAX: u32 = 1 << 16;
+const MEMORY_MIB_MAX: u64 = 1 << 30;
+/// Longest distance: a second.
+const DISTANCE_NS_MAX: u64 = 1_000_000_000;
+/// Longest name.
+const NAME_BYTES_MAX: usize = 128;
+
+/// The file, as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileCatalogue {
+    #[serde(default)]
+    machine: Vec<FileMachine>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileMachine {
+    name: String,
+    provider: String,
+    cores: u32,
+    memory_mib: u64,
+    price_per_hour: f64,
+    spot_price_per_hour: Option<f64>,
+    #[serde(default)]
+    distance_ns: u64,
+    count: u32,
+}
+
+/// Machine types, each under a name of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Catalogue {
+    types: Vec<MachineType>,
+}
+
+impl Catalogue {
+    /// In the order of the file.
+    #[must_use]
+    pub fn types(&self) -> &[MachineType] {
+        &self.types
+    }
+}
+
+/// Machines of one kind, that cost the same and are as far away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineType {
+    /// Its name in the catalogue, of at least one character.
+    pub name: String,
+    /// Who has them: the name of a provider.
+    pub provider: String,
+    /// Cores that server threads may have, all of them; 0 for memory that is only reached by one-sided verbs.
+    pub cores: u32,
+    /// Memory that caches may have, at least 1 MiB.
+    pub memory_bytes: u64,
+    /// For as long as it is wanted.
+    pub price: Price,
+    /// For as long as its owner does not want it back; `None` if it is not to be had so.
+    pub spot_price: Option<Price>,
+    /// Time of a bit from the client to it, one way, in nanoseconds.
+    pub distance_ns: u64,
+    /// How many there are, of both prices together.
+    pub count: u32,
+}
+
+impl FromStr for Catalogue {
+    type Err = CatalogueError;
+
+    fn from_str(text: &str) -> Result<Self, CatalogueError> {
+        let file: FileCatalogue =
+            toml::from_str(text).map_err(|error| CatalogueError::Malformed(Box::new(error)))?;
+        if file.machine.len() > TYPES_MAX {
+            return Err(CatalogueError::Types(file.machine.len()));
+        }
+        let types: Result<Vec<_>, _> = file.machine.into_iter().map(checked).collect();
+        let types = types?;
+        let mut names = BTreeSet::new();
+        for one in &types {
+            if !names.insert(one.name.as_str()) {
+                return Err(CatalogueError::Twice(one.name.clone()));
+            }
+        }
+        Ok(Self { types })
+    }
+}
+
+fn checked(file: FileMachine) -> Result<MachineType, CatalogueError> {
+    let is_name = |name: &str| {
+        (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|one| one.is_ascii_graphic())
+    };
+    if !is_name(&file.name) {
+        return Err(CatalogueError::Name);
+    }
+    let wrong = |field| CatalogueError::Range {
+        name: file.name.clone(),
+        field,
+    };
+    if !is_name(&file.provider) {
+        return Err(wrong("provider"));
+    }
+    if file.cores > CORES_MAX {
+        return Err(wrong("cores"));
+    }
+    if !(1..=MEMORY_MIB_MAX).contains(&file.memory_mib) {
+        return Err(wrong("memory_mib"));
+    }
+    if file.distance_ns > DISTANCE_NS_MAX {
+        return Err(wrong("distance_ns"));
+    }
+    if file.count > COUNT_MAX {
+        return Err(wrong("count"));
+    }
+    let price = Price::new(file.price_per_hour).ok_or_else(|| wrong("price_per_hour"))?;
+    let spot_price = match file.spot_price_per_hour {
+        None => None,
+        Some(spot) => Some(Price::new(spot).ok_or_else(|| wrong("spot_price_per_hour"))?),
+    };
+    Ok(MachineType {
+        name: file.name,
+        provider: file.provider,
+        cores: file.cores,
+        memory_bytes: file.memory_mib << 20,
+        price,
+        spot_price,
+        distance_ns: file.distance_ns,
+        count: file.count,
+    })
+}
+
+/// A text that is no catalogue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogueError {
+    /// Not TOML, or not of this form; the source says where.
+    #[error("{0}")]
+    Malformed(Box<toml::de::Error>),
+    /// More types than are looked at.
+    #[error("{0} machines; a catalogue has at most {TYPES_MAX}")]
+    Types(usize),
+    /// A name that is empty, long, or has something in it besides visible ASCII.
+    #[error("a machine's name is 1 to {NAME_BYTES_MAX} visible characters")]
+    Name,
+    /// Two types of one name.
+    #[error("machine {0} is there twice")]
+    Twice(String),
+    /// A field that makes no sense.
+    #[error("machine {name}: {field} is out of range")]
+    Range {
+        /// The machine's name.
+        name: String,
+        /// The field's.
+        field: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: &str = "\
+[[machine]]
+name = \"HB60rs\"
+provider = \"azure\"
+cores = 60
+memory_mib = 233472
+price_per_hour = 2.28
+spot_price_per_hour = 0.456
+distance_ns = 1000
+count = 10
+
+[[machine]]
+name = \"h00\"
+provider = \"hosts\"
+cores = 0
+memory_mib = 4096
+price_per_hour = 0
+count = 1
+";
+
+    #[test]
+    fn a_catalogue_is_read_with_its_units() {
+        let catalogue: Catalogue = TEXT.parse().unwrap();
+        let [cloud, host] = catalogue.types() else {
+            panic!("{catalogue:?}");
+        };
+        assert_eq!(cloud.memory_bytes, 228 << 30);
+        assert_eq!(cloud.price, Price::from_micros(2_280_000));
+        assert_eq!(cloud.spot_price, Some(Price::from_micros(456_000)));
+        assert_eq!((host.price, host.spot_price), (Price::FREE, None));
+        assert_eq!((host.distance_ns, host.count), (0, 1));
+    }
+
+    #[test]
+    fn each_mistake_is_named() {
+        for (old, new, said) in [
+            (
+                "price_per_hour = 2.28",
+                "price_per_hour = -1",
+                "machine HB60rs: price_per_hour is out of range",
+            ),
+            (
+                "price_per_hour = 2.28",
+                "price_per_hour = nan",
+                "machine HB60rs: price_per_hour is out of range",
+            ),
+            (
+                "memory_mib = 4096",
+                "memory_mib = 0",
+                "machine h00: memory_mib is out of range",
+            ),
+            (
+                "count = 10",
+                "count = 4000000000",
+                "machine HB60rs: count is out of range",
+            ),
+            ("h00", "HB60rs", "machine HB60rs is there twice"),
+            ("h00", "", "a machine's name is 1 to 128 visible characters"),
+            (
+                "h00",
+                "a\\nb",
+                "a machine's name is 1 to 128 visible characters",
+            ),
+            (
+                "cores = 60",
+                "cores = 60\ncolour = 1",
+                "unknown field `colour`",
+            ),
+            ("count = 1\n", "", "missing field `count`"),
+            ("cores = 60", "cores = -1", "invalid value"),
+        ] {
+            let read = TEXT.replacen(old, new, 1).parse::<Catalogue>();
+            let error = read.unwrap_err().to_string();
+            assert!(error.contains(said), "{new}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_it_is_a_catalogue_or_an_error(
+            at in 0..TEXT.len(), with in "[ -~\n]{0,6}", cut in 0..6_usize,
+        ) {
+            let end = (at + cut).min(TEXT.len());
+            let text = format!("{}{with}{}", &TEXT[..at], &TEXT[end..]);
+            if let Ok(catalogue) = text.parse::<Catalogue>() {
+                for one in catalogue.types() {
+                    prop_assert!(one.memory_bytes > 0 && one.count <= COUNT_MAX);
+                    prop_assert!(one.price.per_hour() <= 1e6);
+                }
+            }
+        }
+    }
+}

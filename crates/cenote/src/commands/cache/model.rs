@@ -1,0 +1,195 @@
+//! `cache model`.
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use cenote_cache::Space;
+use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
+use serde::Serialize;
+
+use super::files;
+use super::measurer::{self, Effort};
+use super::printed::record_bytes;
+use crate::failure::{DONE, Failure};
+use crate::progress;
+use crate::size::Size;
+use crate::span::Span;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// What carries requests: sim
+    #[arg(long, value_name = "NAME")]
+    transport: Transport,
+    /// Bytes of a record; again for other sizes, between which is interpolated
+    #[arg(long, value_name = "SIZE", required = true)]
+    record: Vec<Size>,
+    /// Time of a bit from client to server, one way
+    #[arg(long, value_name = "DURATION", default_value = "1us")]
+    distance: Span,
+    /// The file that it goes to, and goes on from
+    #[arg(
+        long,
+        visible_alias = "model",
+        value_name = "FILE",
+        default_value = "cache.model"
+    )]
+    out: PathBuf,
+    /// Measure every power of two, also where throughput no longer rises
+    #[arg(long)]
+    full_grid: bool,
+    /// Measure the end of each range, too (30 threads, 500 requests), so that all of it can be chosen from
+    #[arg(long)]
+    ends: bool,
+    /// End after so many configurations; the next call goes on
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Decides everything that chance decides, on sim
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// JSON on standard output in place of text: a line for each size of records, and one for all
+    #[arg(long)]
+    json: bool,
+}
+
+/// The JSON line of a table.
+#[derive(Serialize)]
+struct Line {
+    transport: &'static str,
+    distance_us: f64,
+    record_bytes: u32,
+    #[serde(flatten)]
+    count: Count,
+}
+
+/// The last JSON line.
+#[derive(Serialize)]
+struct LastLine<'a> {
+    file: &'a Path,
+    #[serde(flatten)]
+    count: Count,
+}
+
+/// How much was measured.
+#[derive(Clone, Copy, Serialize)]
+pub struct Count {
+    /// Configurations that were measured, now or before.
+    pub measured: usize,
+    /// Of so many of the full grid.
+    pub grid: usize,
+    /// Whether nothing is left to measure.
+    pub complete: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let (path, distance_ns) = (&args.out, args.distance.ns());
+    let spacing = if args.ends {
+        Spacing::PowersAndEnds
+    } else {
+        Spacing::Powers
+    };
+    let mut measurer = measurer::open(args.transport, distance_ns, args.seed, Effort::Survey)?;
+    let mut model = match files::find_model(path)? {
+        None => Model::new(Space::PAPER, spacing),
+        Some(model) if model.spacing() == spacing && model.space() == Space::PAPER => model,
+        Some(_) => {
+            let what = format!("{} was measured at other configurations", path.display());
+            let remedy = "another --out, or --ends as it was made with";
+            return Err(Failure::new(what, remedy).into());
+        }
+    };
+    let mut out = stdout().lock();
+    let mut sum = Count {
+        measured: 0,
+        grid: 0,
+        complete: true,
+    };
+    let mut left = args.limit.unwrap_or(usize::MAX);
+    for &record in &args.record {
+        let record_bytes = record_bytes(record)?;
+        let key = Key {
+            transport: args.transport,
+            distance_ns,
+            record_bytes,
+        };
+        let table = model.table(key).cloned();
+        let table = table.unwrap_or_else(|| Table::new(model.grid(record_bytes)));
+        let mut survey = Survey::new(table, (!args.full_grid).then_some(RISE_MIN));
+        let bar = progress::steps(survey.grid_count() as u64, "configurations");
+        let mut saved = Instant::now();
+        while left > 0
+            && let Some(next) = survey.next()
+        {
+            let measured = measurer.measure(record_bytes, next)?;
+            survey.insert(next, measured)?;
+            left -= 1;
+            bar.set_position(survey.done_count() as u64);
+            if saved.elapsed() > SAVED_EVERY {
+                model.insert(key, survey.table().clone());
+                files::save(path, &model)?;
+                saved = Instant::now();
+            }
+        }
+        bar.finish_and_clear();
+        let count = count(&survey);
+        model.insert(key, survey.into_table());
+        files::save(path, &model)?;
+        sum.measured += count.measured;
+        sum.grid += count.grid;
+        sum.complete &= count.complete;
+        if args.json {
+            let line = Line {
+                transport: key.transport.name(),
+                distance_us: args.distance.us(),
+                record_bytes,
+                count,
+            };
+            serde_json::to_writer(&mut out, &line)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{record_bytes}-byte records: {}", told(count))?;
+        }
+    }
+    if args.json {
+        let line = LastLine {
+            file: path,
+            count: sum,
+        };
+        serde_json::to_writer(&mut out, &line)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}: {}", path.display(), told(sum))?;
+        if args.transport == Transport::Sim {
+            writeln!(out, "every figure is simulated")?;
+        }
+    }
+    Ok(DONE)
+}
+
+/// How often the file is written meanwhile.
+const SAVED_EVERY: Duration = Duration::from_secs(1);
+
+/// How far a survey is.
+pub fn count(survey: &Survey) -> Count {
+    Count {
+        measured: survey.table().measured_count(),
+        grid: survey.grid_count(),
+        complete: survey.next().is_none(),
+    }
+}
+
+fn told(count: Count) -> String {
+    let Count {
+        measured,
+        grid,
+        complete,
+    } = count;
+    let share = measured as f64 / grid.max(1) as f64 * 100.0;
+    let rest = if complete {
+        ""
+    } else {
+        "; not done, call again"
+    };
+    format!("measured {measured} of {grid} configurations of the full grid ({share:.0} %){rest}")
+}

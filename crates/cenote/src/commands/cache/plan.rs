@@ -1,0 +1,260 @@
+//! `cache plan`.
+
+use std::collections::BTreeSet;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_cache::Slo;
+use cenote_cache::market::{Allocation, Catalogue, Need};
+use cenote_cache::tuner::{Found, Model, Transport};
+use clap::ArgGroup;
+use serde::Serialize;
+
+use super::files;
+use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
+use crate::failure::{DONE, NOT_WHOLE};
+use crate::size::Size;
+use crate::span::Span;
+use crate::table::Table;
+
+#[derive(clap::Args, Debug)]
+#[command(group = ArgGroup::new("how").args(["model", "server_threads"]))]
+pub struct Args {
+    /// Machines that can be had, a TOML file
+    #[arg(long, value_name = "FILE")]
+    catalogue: PathBuf,
+    /// Bytes that the cache holds
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+    /// Bytes of a region, the part of a cache that is on one machine
+    #[arg(long, value_name = "SIZE", default_value_t = Size(1 << 30))]
+    region: Size,
+    /// Also take machines that their owner may want back
+    #[arg(long)]
+    spot: bool,
+    /// Server threads in all, without a model [default: 0, one-sided verbs]
+    #[arg(long, value_name = "N")]
+    server_threads: Option<u32>,
+    /// Machines that are farther away are not taken
+    #[arg(long, value_name = "DURATION")]
+    distance: Option<Span>,
+    /// What `cache model` wrote: server threads and distance are chosen for what is asked
+    #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    slo: Option<SloArgs>,
+    /// What carries requests [default: the only one in the model]
+    #[arg(long, value_name = "NAME", requires = "model")]
+    transport: Option<Transport>,
+    /// One JSON line on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// The JSON line of a plan.
+#[derive(Serialize)]
+struct Line {
+    price_per_hour: f64,
+    price_least_per_hour: f64,
+    regions: u64,
+    configuration: Option<Choice>,
+    machines: Vec<ShareLine>,
+}
+
+#[derive(Serialize)]
+struct ShareLine {
+    machine: String,
+    provider: String,
+    machines: u32,
+    spot: bool,
+    price_per_hour: f64,
+    regions: u64,
+    server_threads: u32,
+}
+
+/// The JSON line of a refusal.
+#[derive(Serialize)]
+struct Refused {
+    error: String,
+    best: Option<Best>,
+}
+
+/// A way to have the cache.
+struct Plan {
+    need: Need,
+    found: Option<Found>,
+    allocation: Allocation,
+}
+
+/// Why there is none.
+struct NoPlan {
+    said: String,
+    best: Option<Best>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let catalogue = files::catalogue(&args.catalogue)?;
+    let plan = match (&args.model, &args.slo) {
+        (Some(path), Some(asked)) => {
+            let model = files::model(path)?;
+            let transport = transport_of(&model, args.transport, path)?;
+            of_model(args, &catalogue, &model, transport, &asked.slo()?)?
+        }
+        _ => {
+            let distance_ns = args.distance.map_or(u64::MAX, Span::ns);
+            let threads = args.server_threads.unwrap_or(0);
+            of_threads(args, &catalogue, threads, distance_ns, None)?
+        }
+    };
+    let mut out = stdout().lock();
+    match plan {
+        Ok(plan) => {
+            print(&mut out, args, plan)?;
+            Ok(DONE)
+        }
+        Err(no_plan) => {
+            if args.json {
+                let NoPlan { said: error, best } = no_plan;
+                serde_json::to_writer(&mut out, &Refused { error, best })?;
+                writeln!(out)?;
+            } else {
+                writeln!(out, "{}", no_plan.said)?;
+            }
+            Ok(NOT_WHOLE)
+        }
+    }
+}
+
+fn of_threads(
+    args: &Args,
+    catalogue: &Catalogue,
+    threads: u32,
+    distance_ns_max: u64,
+    found: Option<Found>,
+) -> Result<Result<Plan, NoPlan>> {
+    let need = Need::new(
+        args.size.bytes(),
+        args.region.bytes(),
+        threads,
+        distance_ns_max,
+    )?;
+    let need = need.with_spot(args.spot);
+    Ok(match need.allocate(catalogue) {
+        Ok(allocation) => Ok(Plan {
+            need,
+            found,
+            allocation,
+        }),
+        Err(error) => Err(NoPlan {
+            said: error.to_string(),
+            best: None,
+        }),
+    })
+}
+
+/// The cheapest plan of all distances that were measured, within the one that was asked for.
+fn of_model(
+    args: &Args,
+    catalogue: &Catalogue,
+    model: &Model,
+    transport: Transport,
+    slo: &Slo,
+) -> Result<Result<Plan, NoPlan>> {
+    let of_transport = model.tables().filter(|(key, _)| key.transport == transport);
+    let distances: BTreeSet<u64> = of_transport.map(|(key, _)| key.distance_ns).collect();
+    // Without one at least the first is asked, for its error.
+    let nearest = distances.first().copied().unwrap_or(0);
+    let farthest = args.distance.map_or(u64::MAX, Span::ns);
+    let mut best: Option<Result<Plan, NoPlan>> = None;
+    for distance_ns in distances
+        .into_iter()
+        .filter(|one| *one == nearest || *one <= farthest)
+    {
+        let surface = model.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
+        let plan = match surface.search(slo) {
+            Ok(found) => {
+                let threads = found.configuration.s;
+                let distance_ns_max = distance_ns.min(farthest);
+                of_threads(args, catalogue, threads, distance_ns_max, Some(found))?
+            }
+            Err(refusal) => Err(NoPlan {
+                said: refused(&refusal, slo),
+                best: Some(Best::from(&*refusal)),
+            }),
+        };
+        let is_better = match (&best, &plan) {
+            (None, _) | (Some(Err(_)), Ok(_)) => true,
+            (Some(Ok(best)), Ok(plan)) => plan.allocation.price < best.allocation.price,
+            (Some(_), Err(_)) => false,
+        };
+        if is_better {
+            best = Some(plan);
+        }
+    }
+    Ok(best.unwrap_or_else(|| {
+        Err(NoPlan {
+            said: format!("the model has nothing for {transport}"),
+            best: None,
+        })
+    }))
+}
+
+fn print(out: &mut impl Write, args: &Args, plan: Plan) -> Result<()> {
+    let Plan {
+        need,
+        found,
+        allocation,
+    } = plan;
+    if args.json {
+        let shares = allocation.shares.into_iter();
+        let line = Line {
+            price_per_hour: allocation.price.per_hour(),
+            price_least_per_hour: allocation.price_least.per_hour(),
+            regions: need.regions(),
+            configuration: found.map(Choice::from),
+            machines: shares
+                .map(|share| ShareLine {
+                    machine: share.machine,
+                    provider: share.provider,
+                    machines: share.machines,
+                    spot: share.is_spot,
+                    price_per_hour: share.price.per_hour(),
+                    regions: share.regions,
+                    server_threads: share.server_threads,
+                })
+                .collect(),
+        };
+        serde_json::to_writer(&mut *out, &line)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    if let (Some(found), Some(slo)) = (&found, &args.slo) {
+        writeln!(out, "{}", told(found, slo.latency_of))?;
+    }
+    let mut table = Table::new([
+        "MACHINE", "PROVIDER", "COUNT", "PRICE", "REGIONS", "THREADS",
+    ]);
+    for share in &allocation.shares {
+        let spot = if share.is_spot { " spot" } else { "" };
+        table.row(vec![
+            share.machine.clone(),
+            share.provider.clone(),
+            share.machines.to_string(),
+            format!("{}{spot}", share.price),
+            share.regions.to_string(),
+            share.server_threads.to_string(),
+        ]);
+    }
+    table.write(out)?;
+    let (price, least) = (allocation.price, allocation.price_least);
+    let least = match price == least {
+        true => "nothing is cheaper".to_owned(),
+        false => format!("nothing is cheaper than {least}"),
+    };
+    writeln!(
+        out,
+        "{price} per hour; {least}. PRICE and REGIONS are of each machine"
+    )?;
+    Ok(())
+}

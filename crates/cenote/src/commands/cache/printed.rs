@@ -1,0 +1,155 @@
+//! What was asked of a model and what it answers, as arguments, text and JSON.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_cache::tuner::{Found, Model, Refusal, Transport};
+use cenote_cache::{LatencyOf, Slo};
+use serde::Serialize;
+
+use super::super::lab::output::amount;
+use crate::failure::Failure;
+use crate::size::Size;
+use crate::span::Span;
+
+/// A size as bytes of a record.
+///
+/// # Errors
+/// It is 0 or more than a region can be.
+pub fn record_bytes(size: Size) -> Result<u32> {
+    let bytes = u32::try_from(size.bytes()).ok();
+    let bytes = bytes.filter(|bytes| (1..=RECORD_BYTES_MAX).contains(bytes));
+    let what = || Failure::usage(format!("a record of {size}"), "from 1 byte to 1G");
+    Ok(bytes.ok_or_else(what)?)
+}
+
+const RECORD_BYTES_MAX: u32 = 1 << 30;
+
+/// What a cache has to do.
+#[derive(clap::Args, Debug)]
+pub struct SloArgs {
+    /// Least requests per second, of all client threads together
+    #[arg(long, value_name = "N", value_parser = amount)]
+    pub throughput: f64,
+    /// Most time of a request; microseconds without a unit
+    #[arg(long, value_name = "DURATION")]
+    pub latency: Span,
+    /// Bytes of a record
+    #[arg(long, value_name = "SIZE")]
+    pub record: Size,
+    /// Which latency: mean, p50 or p99
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub latency_of: LatencyOf,
+}
+
+impl SloArgs {
+    /// The wish.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn slo(&self) -> Result<Slo> {
+        Ok(Slo {
+            throughput_per_second: self.throughput,
+            latency_us: self.latency.us(),
+            latency_of: self.latency_of,
+            record_bytes: record_bytes(self.record)?,
+        })
+    }
+}
+
+/// The transport that was asked for, or the only one that was measured.
+///
+/// # Errors
+/// There are several, or none.
+pub fn transport_of(model: &Model, asked: Option<Transport>, path: &PathBuf) -> Result<Transport> {
+    if let Some(asked) = asked {
+        return Ok(asked);
+    }
+    let mut transports: Vec<Transport> = model.tables().map(|(key, _)| key.transport).collect();
+    transports.dedup();
+    match transports[..] {
+        [only] => Ok(only),
+        [] => Err(Failure::new(
+            format!("nothing was measured yet in {}", path.display()),
+            super::files::MODEL,
+        )
+        .into()),
+        _ => Err(Failure::usage(
+            format!("{} has several transports", path.display()),
+            "--transport",
+        )
+        .into()),
+    }
+}
+
+/// What was chosen, as a JSON object.
+#[derive(Clone, Copy, Serialize)]
+pub struct Choice {
+    c: u32,
+    s: u32,
+    b: u32,
+    q: u32,
+    predicted_throughput: f64,
+    predicted_latency_us: f64,
+}
+
+impl From<Found> for Choice {
+    fn from(found: Found) -> Self {
+        let Found {
+            configuration,
+            prediction,
+        } = found;
+        Self {
+            c: configuration.c,
+            s: configuration.s,
+            b: configuration.b,
+            q: configuration.q,
+            predicted_throughput: prediction.throughput_per_second,
+            predicted_latency_us: prediction.latency_us,
+        }
+    }
+}
+
+/// What comes nearest, as a JSON object.
+#[derive(Serialize)]
+pub struct Best {
+    within_latency: Option<Choice>,
+    at_throughput: Option<Choice>,
+}
+
+impl From<&Refusal> for Best {
+    fn from(refusal: &Refusal) -> Self {
+        Self {
+            within_latency: refusal.within_latency.map(Choice::from),
+            at_throughput: refusal.at_throughput.map(Choice::from),
+        }
+    }
+}
+
+/// A choice in words.
+pub fn told(found: &Found, of: LatencyOf) -> String {
+    let throughput = found.prediction.throughput_per_second;
+    let latency = found.prediction.latency_us;
+    format!(
+        "{}: at least {throughput:.0} requests a second, {of} at most {latency:.2} us",
+        found.configuration
+    )
+}
+
+/// A refusal in words.
+pub fn refused(refusal: &Refusal, slo: &Slo) -> String {
+    let mut text = String::from("nothing that was measured does it");
+    let nearest = [
+        ("within that latency", refusal.within_latency),
+        ("at that throughput", refusal.at_throughput),
+    ];
+    for (when, found) in nearest {
+        let best = match &found {
+            Some(found) => told(found, slo.latency_of),
+            None => "nothing".to_owned(),
+        };
+        write!(text, "\n  {when} {best}").expect("a string takes it");
+    }
+    text
+}

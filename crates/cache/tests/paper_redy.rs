@@ -5,8 +5,8 @@ use cenote_cache::tuner::trial::{Sample, Wishes};
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
 use cenote_cache::{LatencyOf, Space};
 
-const DISTANCE_NS: u64 = 1000;
-const RECORDS: [u32; 3] = [16, 64, 512];
+const DISTANCE_NS: u64 = 1500;
+const RECORDS: [u32; 2] = [16, 256];
 
 /// A model of the simulated network, and how many points were measured of how many.
 fn model(spacing: Spacing, rise_min: Option<f64>, seed: u64) -> (Model, usize, usize) {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "up",
     "down",
     "status",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 14] = [
     "swap",
     "key",
     "kv",
+    "cache",
     "doctor",
     "bench",
     "completions",

@@ -3,9 +3,10 @@
 //! Along each parameter, values are joined by straight lines over log2 of the parameter and by straight
 //! lines over the parameter itself, and the worse of the two counts: the lower throughput, the
 //! higher latency. Where throughput gains less with each step (it is concave along each parameter) and latency
-//! more (convex), no prediction is better than the truth; at measured points it is what was measured. A p99
-//! is that of the slowest server thread, which one client thread more may double: of it the higher end
-//! counts, wherever it is between two. All of this less [`MARGIN`], for noise.
+//! more (convex), no prediction is better than the truth; at measured points it is what was measured. A
+//! percentile jumps: one client thread more on one server thread may double a p99. Of percentiles the higher
+//! end counts, wherever it is between two. All of this less [`MARGIN`] for noise, and once more for each parameter
+//! that is between two levels: threads that contend are not quite concave.
 //!
 //! s = 0, one-sided verbs, is a plane of its own. A configuration is predicted when all corners of its
 //! cell were measured that have a say in it; behind an early stop, and across the edge s = c, none is.
@@ -14,8 +15,8 @@ use super::Table;
 use super::grid::{AXES, B, C, Grid, Position, Q, S};
 use crate::{Configuration, LatencyOf};
 
-/// Share by which throughput is predicted lower and latency higher than interpolated. Runs of the simulated
-/// network differ by less.
+/// Share by which throughput is predicted lower and latency higher than measured, and again for each
+/// parameter that is interpolated. Runs of the simulated network differ by less.
 pub const MARGIN: f64 = 0.02;
 
 /// What a configuration is expected to do at least.
@@ -58,11 +59,28 @@ pub(super) struct Between {
     linear: f64,
     logarithmic: f64,
     /// Of latencies the higher end counts.
-    is_tail: bool,
+    is_percentile: bool,
+    /// Share that is lost between levels.
+    margin: f64,
 }
 
 impl Between {
+    /// A level.
+    fn on(low: usize) -> Self {
+        Self {
+            low,
+            linear: 0.0,
+            logarithmic: 0.0,
+            is_percentile: false,
+            margin: 0.0,
+        }
+    }
+
+    /// What is predicted here; `low` alone counts on a level.
     pub(super) fn blend(self, low: Prediction, high: Prediction) -> Prediction {
+        if self.linear == 0.0 {
+            return low;
+        }
         let along = |low: f64, high: f64, share: f64| {
             // Rounding must not leave the two ends.
             (low + (high - low) * share).clamp(low.min(high), low.max(high))
@@ -74,13 +92,13 @@ impl Between {
             )
         };
         let throughput = both(low.throughput_per_second, high.throughput_per_second);
-        let latency = match self.is_tail {
+        let latency = match self.is_percentile {
             true => (low.latency_us, high.latency_us),
             false => both(low.latency_us, high.latency_us),
         };
         Prediction {
-            throughput_per_second: throughput.0.min(throughput.1),
-            latency_us: latency.0.max(latency.1),
+            throughput_per_second: throughput.0.min(throughput.1) / (1.0 + self.margin),
+            latency_us: latency.0.max(latency.1) * (1.0 + self.margin),
         }
     }
 }
@@ -150,10 +168,10 @@ impl Surface {
             let both = of(larger).zip(of(smaller));
             points[grid.index(position)] = both.map(|(larger, smaller)| larger.worse(smaller));
         }
-        let is_tail = latency_of == LatencyOf::P99;
+        let is_percentile = latency_of != LatencyOf::Mean;
         let axis = |axis: usize| {
             let levels = grid.levels(axis);
-            (pieces(levels), between(levels, is_tail))
+            (pieces(levels), between(levels, is_percentile, margin))
         };
         let axes: [_; AXES] = std::array::from_fn(axis);
         let mut surface = Self {
@@ -176,7 +194,7 @@ impl Surface {
         if !self.grid.space().contains(configuration) {
             return None;
         }
-        let mut between = [self.between[S].first().copied()?; AXES];
+        let mut between = [Between::on(0); AXES];
         for (axis, value) in [(S, s), (C, c), (Q, q), (B, b)] {
             between[axis] = *self.between[axis].get(value as usize)?;
         }
@@ -207,17 +225,11 @@ impl Surface {
 
     /// What is predicted for s and c with b and q on levels: corners of parts.
     pub(super) fn corner(&self, s: u32, c: u32, q: usize, b: usize) -> Option<Prediction> {
-        let on = |low: usize| Between {
-            low,
-            linear: 0.0,
-            logarithmic: 0.0,
-            is_tail: false,
-        };
-        let mut between = [on(0); AXES];
+        let mut between = [Between::on(0); AXES];
         between[S] = *self.between[S].get(s as usize)?;
         between[C] = *self.between[C].get(c as usize)?;
-        between[Q] = on(q);
-        between[B] = on(b);
+        between[Q] = Between::on(q);
+        between[B] = Between::on(b);
         self.reduce(&between, [0; AXES], AXES)
     }
 
@@ -304,18 +316,13 @@ fn pieces(levels: &[u32]) -> Vec<Piece> {
 }
 
 /// Where each value lies, from 0 to the highest level.
-fn between(levels: &[u32], is_tail: bool) -> Vec<Between> {
+fn between(levels: &[u32], is_percentile: bool, margin: f64) -> Vec<Between> {
     let highest = levels.last().copied().unwrap_or(0);
     let place = |value: u32| {
         let low = levels.partition_point(|level| *level <= value).max(1) - 1;
         let level = levels[low];
         if value <= level {
-            return Between {
-                low,
-                linear: 0.0,
-                logarithmic: 0.0,
-                is_tail,
-            };
+            return Between::on(low);
         }
         let (from, to, at) = (
             f64::from(level),
@@ -326,7 +333,8 @@ fn between(levels: &[u32], is_tail: bool) -> Vec<Between> {
             low,
             linear: (at - from) / (to - from),
             logarithmic: (at / from).log2() / (to / from).log2(),
-            is_tail,
+            is_percentile,
+            margin,
         }
     };
     (0..=highest).map(place).collect()

@@ -102,7 +102,11 @@ impl Sample {
     ///
     /// # Errors
     /// Those of the measurer.
-    pub fn run<M: Measurer>(slo: Slo, found: Found, measurer: &mut M) -> Result<Self, M::Error> {
+    pub fn run<M: Measurer + ?Sized>(
+        slo: Slo,
+        found: Found,
+        measurer: &mut M,
+    ) -> Result<Self, M::Error> {
         let measured = measurer.measure(slo.record_bytes, found.configuration)?;
         Ok(Self {
             slo,

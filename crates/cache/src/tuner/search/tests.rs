@@ -79,7 +79,7 @@ fn surface(space: Space, spacing: Spacing, measured: &[Option<(f64, f64)>]) -> S
             table.insert(configuration, measurement).unwrap();
         }
     }
-    Surface::new(&table, &table, LatencyOf::Mean, 0.0)
+    Surface::new(&table, &table, LatencyOf::Mean, 0.03)
 }
 
 /// A surface that rises and falls along each parameter, as networks do.
@@ -111,6 +111,11 @@ proptest! {
         // Exactly what a point has.
         if let Some((_, point)) = surface.points().next() {
             check(&surface, point.throughput_per_second, point.latency_us)?;
+        }
+        // And what one in between has.
+        let all = surface.grid().space().iter();
+        if let Some(between) = all.filter_map(|one| surface.predict(one)).nth(7) {
+            check(&surface, between.throughput_per_second, between.latency_us)?;
         }
     }
 
@@ -149,8 +154,8 @@ fn a_wish_that_nothing_meets_is_refused_with_what_comes_nearest() {
             refusal.at_throughput.map(|found| found.configuration.c),
         )
     };
-    assert_eq!(refused(20.0, 3.9), (Some(1), Some(2)));
-    assert_eq!(refused(20.1, 4.0), (Some(2), None));
-    assert_eq!(refused(10.0, 0.9), (None, Some(1)));
+    assert_eq!(refused(19.0, 3.9), (Some(1), Some(2)));
+    assert_eq!(refused(20.0, 4.2), (Some(2), None));
+    assert_eq!(refused(9.0, 0.9), (None, Some(1)));
     assert_eq!(refused(30.0, 0.5), (None, None));
 }

@@ -62,7 +62,7 @@ fn a_line_over_the_parameter_is_met_and_one_over_its_logarithm_is_not_trusted() 
 }
 
 #[test]
-fn a_p99_between_two_levels_is_that_of_the_higher_end() {
+fn a_percentile_between_two_levels_is_that_of_the_higher_end() {
     let space = Space::new(8, 0, 1, 1).unwrap();
     let table = table(space, Spacing::Powers, |one| Some((1.0, f64::from(one.c))));
     let surface = Surface::new(&table, &table, LatencyOf::P99, 0.0);

@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", required = true)]
     record: Vec<Size>,
     /// Time of a bit from client to server, one way
-    #[arg(long, value_name = "DURATION", default_value = "1us")]
+    #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
     /// The file that it goes to, and goes on from
     #[arg(

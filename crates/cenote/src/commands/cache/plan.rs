@@ -5,12 +5,13 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use cenote_cache::Slo;
 use cenote_cache::market::{Allocation, Catalogue, Need};
 use cenote_cache::tuner::{Found, Model, Transport};
+use cenote_cache::{LatencyOf, Slo};
 use clap::ArgGroup;
 use serde::Serialize;
 
+use super::super::lab::output::amount;
 use super::files;
 use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
 use crate::failure::{DONE, NOT_WHOLE};
@@ -42,14 +43,42 @@ pub struct Args {
     /// What `cache model` wrote: server threads and distance are chosen for what is asked
     #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
     model: Option<PathBuf>,
-    #[command(flatten)]
-    slo: Option<SloArgs>,
+    /// Least requests per second, of all client threads together
+    #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
+    throughput: Option<f64>,
+    /// Most time of a request; microseconds without a unit
+    #[arg(long, value_name = "DURATION", requires = "model")]
+    latency: Option<Span>,
+    /// Bytes of a record
+    #[arg(long, value_name = "SIZE", requires = "model")]
+    record: Option<Size>,
+    /// Which latency: mean, p50 or p99
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    latency_of: LatencyOf,
     /// What carries requests [default: the only one in the model]
     #[arg(long, value_name = "NAME", requires = "model")]
     transport: Option<Transport>,
     /// One JSON line on standard output
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// What the cache has to do, if that was given.
+    fn slo(&self) -> Result<Option<Slo>> {
+        let (Some(throughput), Some(latency), Some(record)) =
+            (self.throughput, self.latency, self.record)
+        else {
+            return Ok(None);
+        };
+        let asked = SloArgs {
+            throughput,
+            latency,
+            record,
+            latency_of: self.latency_of,
+        };
+        asked.slo().map(Some)
+    }
 }
 
 /// The JSON line of a plan.
@@ -95,11 +124,11 @@ struct NoPlan {
 
 pub fn run(args: &Args) -> Result<u8> {
     let catalogue = files::catalogue(&args.catalogue)?;
-    let plan = match (&args.model, &args.slo) {
-        (Some(path), Some(asked)) => {
+    let plan = match (&args.model, args.slo()?) {
+        (Some(path), Some(slo)) => {
             let model = files::model(path)?;
             let transport = transport_of(&model, args.transport, path)?;
-            of_model(args, &catalogue, &model, transport, &asked.slo()?)?
+            of_model(args, &catalogue, &model, transport, &slo)?
         }
         _ => {
             let distance_ns = args.distance.map_or(u64::MAX, Span::ns);
@@ -229,8 +258,8 @@ fn print(out: &mut impl Write, args: &Args, plan: Plan) -> Result<()> {
         writeln!(out)?;
         return Ok(());
     }
-    if let (Some(found), Some(slo)) = (&found, &args.slo) {
-        writeln!(out, "{}", told(found, slo.latency_of))?;
+    if let Some(found) = &found {
+        writeln!(out, "{}", told(found, args.latency_of))?;
     }
     let mut table = Table::new([
         "MACHINE", "PROVIDER", "COUNT", "PRICE", "REGIONS", "THREADS",

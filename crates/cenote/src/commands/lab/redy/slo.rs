@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "sim")]
     transport: Transport,
     /// Time of a bit from client to server, one way
-    #[arg(long, value_name = "DURATION", default_value = "1us")]
+    #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
     /// Sizes of records that are measured where there is no --model
     #[arg(long, value_name = "SIZE", default_values = ["16", "64", "256", "1K"])]
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<u8> {
             let of_full = surface.search(&slo).map(|found| found.configuration);
             same += u32::from(of_full == Ok(found.configuration));
         }
-        let sample = Sample::run(slo, found, &mut measurer)?;
+        let sample = Sample::run(slo, found, &mut *measurer)?;
         let (throughput, latency) = (sample.throughput_ratio(), sample.latency_ratio());
         line.met_throughput += u32::from(throughput >= 1.0);
         line.met_latency += u32::from(latency <= 1.0);

@@ -1,0 +1,257 @@
+//! `cenote cache` and `cenote lab redy` as a user runs them: JSON, files, refusals.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::run;
+
+/// A model of 1-KiB records, which has the fewest configurations.
+fn model(path: &Path, more: &[&str]) -> Vec<Value> {
+    let path = path.to_str().unwrap();
+    let arguments = ["cache", "model", "--transport", "sim", "--record", "1K"];
+    let rest = ["--out", path, "--json"];
+    let ended = run(&[&arguments[..], &rest, more].concat()).expect(0);
+    let lines = ended.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect()
+}
+
+fn keys(object: &Value) -> Vec<&str> {
+    let object = object.as_object().expect("an object");
+    object.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_model_that_was_broken_off_is_gone_on_with_and_ends_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    let lines = model(&whole, &[]);
+    let [table, last] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(table["record_bytes"], 1024);
+    assert_eq!(last["grid"], 250, "(s, c) pairs, 3 batches, 5 depths");
+    assert_eq!(last["complete"], true);
+    let measured = last["measured"].as_u64().unwrap();
+    assert!(measured < 230, "early stop: {last}");
+
+    let mut calls = 0;
+    while model(&parts, &["--limit", "70"])[1]["complete"] == false {
+        calls += 1;
+    }
+    assert_eq!(calls, measured / 70, "70 each time");
+    let text = fs::read_to_string(&whole).unwrap();
+    assert_eq!(fs::read_to_string(&parts).unwrap(), text);
+
+    // Another size is added, what is there stays.
+    let path = whole.to_str().unwrap();
+    let more = ["--record", "4K", "--full-grid"];
+    let arguments = ["cache", "model", "--transport", "sim", "--out", path];
+    let ended = run(&[&arguments[..], &more].concat()).expect(0);
+    assert!(
+        ended.stdout.contains("measured 100 of 100 configurations"),
+        "{ended:?}"
+    );
+    let added = fs::read_to_string(&whole).unwrap();
+    assert!(added.starts_with(text.strip_suffix("end\n").unwrap()));
+}
+
+#[test]
+fn a_model_that_is_damaged_or_another_is_refused_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut");
+    model(&path, &["--limit", "5"]);
+    let text = fs::read_to_string(&path).unwrap();
+    let path = path.to_str().unwrap();
+    let add = [
+        "cache",
+        "model",
+        "--transport",
+        "sim",
+        "--record",
+        "64",
+        "--out",
+        path,
+    ];
+    let other = run(&[&add[..], &["--ends"]].concat()).expect(1);
+    assert!(other.stderr.contains("try: another --out"), "{other:?}");
+
+    fs::write(path, text.strip_suffix("end\n").unwrap()).unwrap();
+    let cut = run(&add).expect(1);
+    assert!(
+        cut.stderr
+            .contains("line 9: the file is cut off: there is no line \"end\""),
+        "{cut:?}"
+    );
+    assert!(!fs::read_to_string(path).unwrap().contains("end"));
+}
+
+#[test]
+fn what_nothing_measures_yet_is_said() {
+    for transport in ["shm", "tcp", "rdma"] {
+        let arguments = ["cache", "model", "--record", "16", "--transport", transport];
+        let ended = run(&arguments).expect(1);
+        let said = format!("caches cannot be measured over {transport} yet");
+        assert!(ended.stderr.contains(&said), "{ended:?}");
+        assert!(ended.stderr.contains("try: --transport sim"), "{ended:?}");
+        run(&["lab", "redy", "slo", "--transport", transport]).expect(1);
+    }
+    run(&["cache", "model", "--record", "16", "--transport", "pigeon"]).expect(2);
+    run(&["cache", "model", "--record", "0", "--transport", "sim"]).expect(2);
+}
+
+#[test]
+fn a_search_answers_with_one_line_of_exactly_these_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    model(&path, &[]);
+    let search = |throughput: &str, latency: &str| {
+        let path = path.to_str().unwrap();
+        let asked = ["--throughput", throughput, "--latency", latency];
+        let rest = ["--record", "1000", "--json"];
+        run(&[&["cache", "search", "--model", path][..], &asked, &rest].concat())
+    };
+    let found = search("200000", "100us").expect(0).json();
+    let expected = [
+        "b",
+        "c",
+        "predicted_latency_us",
+        "predicted_throughput",
+        "q",
+        "s",
+        "search_us",
+    ];
+    assert_eq!(keys(&found), expected);
+    // One thread and one read after the other do 200,000.
+    assert_eq!(
+        [&found["c"], &found["s"], &found["b"], &found["q"]],
+        [1, 0, 1, 1]
+    );
+    assert!(found["predicted_throughput"].as_f64() >= Some(200_000.0));
+    assert!(found["predicted_latency_us"].as_f64() <= Some(100.0));
+
+    let refused = search("1e9", "10us").expect(3).json();
+    assert_eq!(keys(&refused), ["best", "search_us"]);
+    let best = &refused["best"];
+    assert_eq!(best["at_throughput"], Value::Null);
+    assert!(best["within_latency"]["predicted_latency_us"].as_f64() <= Some(10.0));
+    let nearest = best["within_latency"]["predicted_throughput"]
+        .as_f64()
+        .unwrap();
+    // What is said to be the best can be had, and nothing above it.
+    search(&format!("{nearest}"), "10us").expect(0);
+    search(&format!("{}", nearest * 1.001), "10us").expect(3);
+
+    let missing = run(&[
+        "cache",
+        "search",
+        "--model",
+        "/nowhere",
+        "--throughput",
+        "1",
+        "--latency",
+        "1us",
+        "--record",
+        "16",
+    ]);
+    let missing = missing.expect(1);
+    assert!(
+        missing.stderr.contains("try: cenote cache model"),
+        "{missing:?}"
+    );
+    assert!(
+        search("1", "x").expect(2).stderr.contains("as in 100us"),
+        "no span"
+    );
+}
+
+/// The catalogue of the guide.
+fn catalogue(folder: &Path) -> String {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/cache.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (_, after) = guide.split_once("```toml\n").expect("an example");
+    let (example, _) = after.split_once("```").expect("its end");
+    let path = folder.join("machines.toml");
+    fs::write(&path, example).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_plan_takes_the_cheapest_machines_of_the_guides_catalogue() {
+    let folder = tempfile::tempdir().unwrap();
+    let catalogue = catalogue(folder.path());
+    let plan = |more: &[&str]| {
+        let arguments = ["cache", "plan", "--catalogue", &catalogue, "--json"];
+        run(&[&arguments[..], more].concat())
+    };
+    let plain = plan(&["--size", "64G"]).expect(0).json();
+    assert_eq!(plain["price_per_hour"], json!(0.51));
+    assert_eq!(plain["price_least_per_hour"], json!(0.51));
+    assert_eq!(plain["regions"], 64);
+    let spot = plan(&["--size", "64G", "--spot"]).expect(0).json();
+    assert_eq!(spot["price_per_hour"], json!(0.15));
+    let with_threads = plan(&["--size", "64G", "--server-threads", "40"]).expect(0);
+    let with_threads = with_threads.json();
+    let machines = with_threads["machines"].as_array().unwrap();
+    let threads = machines
+        .iter()
+        .map(|one| one["machines"].as_u64().unwrap() * one["server_threads"].as_u64().unwrap());
+    assert!(threads.sum::<u64>() >= 40, "{with_threads}");
+
+    let refused = plan(&["--size", "100T"]).expect(3).json();
+    let said = refused["error"].as_str().unwrap();
+    assert!(said.contains("of 102400 regions"), "{said}");
+
+    let path = folder.path().join("model");
+    model(&path, &[]);
+    let model = ["--size", "64G", "--model", path.to_str().unwrap()];
+    let asked = ["--latency", "100us", "--record", "1K", "--throughput"];
+    let planned = plan(&[&model[..], &asked, &["200000"]].concat())
+        .expect(0)
+        .json();
+    assert_eq!(planned["configuration"]["s"], 0);
+    let refused = plan(&[&model[..], &asked, &["1e10"]].concat())
+        .expect(3)
+        .json();
+    assert_ne!(refused["best"]["within_latency"], Value::Null);
+    plan(&model).expect(2);
+
+    fs::write(&catalogue, "[[machine]]\nname = 1\n").unwrap();
+    let ended = plan(&["--size", "1G"]).expect(1);
+    assert!(ended.stderr.contains("expected a string"), "{ended:?}");
+}
+
+#[test]
+fn random_slos_are_kept_and_the_last_line_has_exactly_these_keys() {
+    let arguments = ["lab", "redy", "slo", "--samples", "100", "--seed", "5"];
+    let rest = ["--record", "1K", "--record", "256", "--compare", "--json"];
+    let ended = run(&[&arguments[..], &rest].concat()).expect(0);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    let [comparison, last] = &lines[..] else {
+        panic!("{ended:?}");
+    };
+    let comparison: Value = serde_json::from_str(comparison).unwrap();
+    assert!(
+        comparison["same_choice"].as_u64() >= Some(95),
+        "{comparison}"
+    );
+    assert!(comparison["measured"].as_u64() < comparison["grid"].as_u64());
+    let found: Value = serde_json::from_str(last).unwrap();
+    let expected = [
+        "met_latency",
+        "met_throughput",
+        "samples",
+        "worst_latency_ratio",
+        "worst_throughput_ratio",
+    ];
+    assert_eq!(keys(&found), expected);
+    for kept in ["samples", "met_latency", "met_throughput"] {
+        assert_eq!(found[kept], 100, "{found}");
+    }
+    assert!(found["worst_throughput_ratio"].as_f64() >= Some(1.0));
+    assert!(found["worst_latency_ratio"].as_f64() <= Some(1.0));
+}

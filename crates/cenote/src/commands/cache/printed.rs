@@ -1,7 +1,7 @@
 //! What was asked of a model and what it answers, as arguments, text and JSON.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::Result;
 use cenote_cache::tuner::{Found, Model, Refusal, Transport};
@@ -62,7 +62,7 @@ impl SloArgs {
 ///
 /// # Errors
 /// There are several, or none.
-pub fn transport_of(model: &Model, asked: Option<Transport>, path: &PathBuf) -> Result<Transport> {
+pub fn transport_of(model: &Model, asked: Option<Transport>, path: &Path) -> Result<Transport> {
     if let Some(asked) = asked {
         return Ok(asked);
     }

@@ -1,13 +1,15 @@
 //! A remote cache over the memory that hosts lend.
 //!
 //! From what a cache must do to what it costs: [`Slo`] -> [`tuner`] -> [`Configuration`] ->
-//! [`market`] -> machines. Everything here is pure: measurements, time and randomness are passed in.
+//! [`market`] -> machines. All of this is pure: measurements, time and randomness are passed in.
+//! [`log`] is a log store over tiers, of which the cache is to be one.
 //!
 //! Paper: \[redy22\], \[compucache22\]; see `docs/papers/`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod configuration;
+pub mod log;
 pub mod market;
 pub mod random;
 pub mod simulated;

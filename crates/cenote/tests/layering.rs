@@ -23,7 +23,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
-    ("cenote-cache", &["cenote-pool", "cenote-fabric"]),
+    (
+        "cenote-cache",
+        &["cenote-pool", "cenote-fabric", "cenote-durable"],
+    ),
     (
         "cenote-kv",
         &["cenote-pool", "cenote-fabric", "cenote-codec"],

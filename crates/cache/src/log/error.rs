@@ -1,0 +1,92 @@
+//! What can go wrong in a log store.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why an operation was not done, or how it ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No room until pages that are on their way to tiers have arrived, or until operations that
+    /// wait for tiers have ended. Poll, and try again.
+    #[error("no room until tiers have answered; poll and try again")]
+    Busy,
+    /// The slowest tier, which holds the whole log, refuses writes. Each poll tries again; reads
+    /// are served meanwhile.
+    #[error("tier {tier} refuses writes: {source}")]
+    Storage {
+        /// Its name.
+        tier: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Memory is full and there is no tier to write to: there never was one, or all are lost.
+    #[error("memory is full and no tier is left to write to")]
+    NoTier,
+    /// No tier that keeps what it has over a crash is left.
+    #[error("no durable tier is left")]
+    NotDurable,
+    /// A tier failed, and no other has the address.
+    #[error("address {address:#x} is on no tier that is left")]
+    Lost {
+        /// First byte of the record.
+        address: u64,
+    },
+    /// No tier that has the address returns what was written there.
+    #[error("address {address:#x}: no tier has a record with the right checksum")]
+    Corrupt {
+        /// First byte of the record or page.
+        address: u64,
+    },
+    /// The key is empty or too long.
+    #[error("a key has 1 to {} bytes", super::record::KEY_BYTES_MAX)]
+    KeyLength,
+    /// The value does not fit into a page beside its key.
+    #[error("a value with this key has at most {max} bytes")]
+    ValueLength {
+        /// Most bytes that it may have.
+        max: usize,
+    },
+    /// The index has no room for a chain more. Settings `index_buckets` or `overflow_buckets`.
+    #[error("the index is full (settings index_buckets, overflow_buckets)")]
+    IndexFull,
+    /// All sessions are taken.
+    #[error("all sessions are taken (settings sessions)")]
+    SessionsTaken,
+    /// The log reached 2^48 bytes.
+    #[error("the log is at its end of 2^48 bytes")]
+    LogEnd,
+    /// A setting is out of its range.
+    #[error("settings: {0}")]
+    Settings(&'static str),
+    /// The checkpoint file is none, or not whole, or does not fit the log.
+    #[error("checkpoint {}: {what}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The system refuses.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the same may succeed later with nothing done but polling.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Busy | Self::Storage { .. })
+    }
+
+    /// Whether bytes that were read are wrong.
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Checkpoint { .. })
+    }
+}

@@ -36,6 +36,7 @@ pub mod tiers;
 pub use checkpoint::{Checkpoint, Commit, Image};
 pub use compaction::Compacted;
 pub use error::Error;
+pub use index::Place;
 pub use record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use session::{Answer, Completion, Session, Ticket};
 pub use settings::Settings;

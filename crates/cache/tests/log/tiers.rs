@@ -1,1 +1,294 @@
-//! Later.
+//! What a store does with its tiers: which are waited for, which are read, and what when one fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
+use cenote_cache::log::tiers::{Request, Tier};
+use cenote_cache::log::{Answer, Error, Session, Settings, Store};
+
+use crate::harness::{self, SECRET, add, value_of};
+
+fn settings(commit_point: usize) -> Settings {
+    Settings {
+        overflow_buckets: 200,
+        ..harness::settings(commit_point)
+    }
+}
+
+/// A switch that the tiers of a test look at.
+#[derive(Clone, Default)]
+struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    fn set(&self, is_on: bool) {
+        self.0.store(is_on, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A tier that counts its reads, and refuses writes with `fault` while `is_down`.
+fn tier(name: &str, is_down: &Switch, fault: Fault, reads: &Arc<AtomicU64>) -> Box<dyn Tier> {
+    let (is_down, reads) = (is_down.clone(), Arc::clone(reads));
+    let faults = move |request: &Request| match request {
+        Request::Write { .. } if is_down.is_on() => fault,
+        Request::Read { .. } => {
+            reads.fetch_add(1, Ordering::Relaxed);
+            Fault::None
+        }
+        _ => Fault::None,
+    };
+    Box::new(MemoryTier::with_faults(name, None, Box::new(faults)))
+}
+
+fn open(tiers: Vec<Box<dyn Tier>>, commit_point: usize) -> Session {
+    let settings = settings(commit_point);
+    let store = Store::create(settings, SECRET, Arc::new(add), tiers, None);
+    store.unwrap().session().unwrap()
+}
+
+fn key(number: u64) -> [u8; 4] {
+    (number as u32).to_be_bytes()
+}
+
+/// Writes keys until there is no room, however often it is tried; how many, and why no more.
+fn fill(session: &mut Session, from: u64) -> (u64, Error) {
+    for number in from..from + 10_000 {
+        let mut refused = None;
+        for _ in 0..50 {
+            match session.upsert(&key(number), &value_of(number)) {
+                Ok(()) => {
+                    refused = None;
+                    break;
+                }
+                Err(error) => refused = Some(error),
+            }
+            session.poll(&mut Vec::new());
+        }
+        if let Some(error) = refused {
+            return (number, error);
+        }
+    }
+    panic!("no end of room");
+}
+
+fn write(session: &mut Session, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let value = value_of(number);
+        let upsert = |session: &mut Session| session.upsert(&key(number), &value);
+        session.wait(&mut Vec::new(), upsert).unwrap();
+    }
+}
+
+fn read(session: &mut Session, number: u64) -> Result<Option<Vec<u8>>, Error> {
+    let (mut value, mut ended) = (Vec::new(), Vec::new());
+    match session.read(&key(number), &mut value)? {
+        Answer::Done => Ok(Some(value)),
+        Answer::Absent => Ok(None),
+        Answer::Pending(_) => {
+            session.finish(&mut ended);
+            ended.pop().expect("it ended").result
+        }
+    }
+}
+
+fn check(session: &mut Session, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        assert_eq!(
+            read(session, number).unwrap(),
+            Some(value_of(number)),
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn pages_leave_memory_when_the_tiers_up_to_the_commit_point_have_them() {
+    let (up, is_down, reads) = (Switch::default(), Switch::default(), Arc::default());
+    is_down.set(true);
+    for (commit_point, leaves) in [(0, true), (1, false)] {
+        let cache = tier("cache", &up, Fault::None, &reads);
+        let mut session = open(
+            vec![cache, tier("disk", &is_down, Fault::Busy, &reads)],
+            commit_point,
+        );
+        let (written, error) = fill(&mut session, 0);
+        assert!(matches!(error, Error::Busy), "{error}");
+        assert_eq!(session.store().extent().head > 0, leaves);
+        check(&mut session, 0..written);
+        is_down.set(false);
+        write(&mut session, written..written + 100);
+        is_down.set(true);
+    }
+}
+
+#[test]
+fn a_page_is_read_while_the_only_tier_that_had_it_is_lost_and_the_next_has_it_not_yet() {
+    let (up, is_down, reads) = (Switch::default(), Switch::default(), Arc::default());
+    is_down.set(true);
+    let cache = tier("cache", &up, Fault::None, &reads);
+    let mut session = open(vec![cache, tier("disk", &is_down, Fault::Busy, &reads)], 0);
+    let (written, _) = fill(&mut session, 0);
+    assert!(session.store().extent().head > 0);
+    session.store().drop_tier(0);
+    check(&mut session, 0..written);
+    is_down.set(false);
+    write(&mut session, written..written + 100);
+    check(&mut session, 0..written + 100);
+}
+
+#[test]
+fn reads_go_to_the_fastest_tier_that_has_the_address() {
+    let up = Switch::default();
+    let (of_cache, of_disk) = (Arc::default(), Arc::default());
+    let cache = tier("cache", &up, Fault::None, &of_cache);
+    let mut session = open(vec![cache, tier("disk", &up, Fault::None, &of_disk)], 1);
+    write(&mut session, 0..100);
+    check(&mut session, 0..50);
+    assert!(of_cache.load(Ordering::Relaxed) >= 50);
+    assert_eq!(of_disk.load(Ordering::Relaxed), 0);
+    // One that is put in its place starts empty, and takes what is written from then on.
+    session.store().drop_tier(0);
+    check(&mut session, 0..50);
+    assert!(of_disk.load(Ordering::Relaxed) >= 50);
+    let of_new = Arc::default();
+    let cache = tier("cache", &up, Fault::None, &of_new);
+    session.store().restore_tier(0, cache).unwrap();
+    check(&mut session, 0..50);
+    assert_eq!(of_new.load(Ordering::Relaxed), 0);
+    write(&mut session, 100..200);
+    let before = of_disk.load(Ordering::Relaxed);
+    check(&mut session, 120..150);
+    assert!(of_new.load(Ordering::Relaxed) >= 30);
+    assert_eq!(of_disk.load(Ordering::Relaxed), before);
+}
+
+#[test]
+fn a_full_disk_is_named_reads_go_on_and_writes_when_there_is_room() {
+    let (is_full, reads) = (Switch::default(), Arc::default());
+    let fault = Fault::Fail(std::io::ErrorKind::StorageFull);
+    let mut session = open(vec![tier("disk", &is_full, fault, &reads)], 0);
+    write(&mut session, 0..100);
+    is_full.set(true);
+    let (written, error) = fill(&mut session, 100);
+    assert!(
+        matches!(&error, Error::Storage { tier, source }
+        if tier == "disk" && source.kind() == std::io::ErrorKind::StorageFull),
+        "{error}"
+    );
+    assert!(error.is_retryable());
+    check(&mut session, 0..written);
+    is_full.set(false);
+    for _ in 0..50 {
+        session.poll(&mut Vec::new());
+    }
+    write(&mut session, written..written + 100);
+    check(&mut session, 0..written + 100);
+}
+
+#[test]
+fn a_store_without_tiers_says_that_memory_is_full() {
+    let mut session = open(Vec::new(), 0);
+    let (written, error) = fill(&mut session, 0);
+    assert!(matches!(error, Error::NoTier), "{error}");
+    check(&mut session, 0..written);
+}
+
+#[test]
+fn what_no_tier_returns_right_is_an_error_of_that_read() {
+    let torn = |request: &Request| match request {
+        Request::Read { .. } => Fault::Torn(9),
+        _ => Fault::None,
+    };
+    let disk = MemoryTier::with_faults("disk", None, Box::new(torn));
+    let mut session = open(vec![Box::new(disk)], 0);
+    write(&mut session, 0..100);
+    let error = read(&mut session, 0).unwrap_err();
+    assert!(
+        matches!(error, Error::Corrupt { .. }) && error.is_corruption(),
+        "{error}"
+    );
+    assert_eq!(read(&mut session, 99).unwrap(), Some(value_of(99)));
+    session.store().drop_tier(0);
+    let error = read(&mut session, 0).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+}
+
+#[test]
+fn operations_that_wait_are_bounded() {
+    let never = |request: &Request| match request {
+        Request::Read { .. } => Fault::Delay(100),
+        _ => Fault::None,
+    };
+    let disk = MemoryTier::with_faults("disk", None, Box::new(never));
+    let mut session = open(vec![Box::new(disk)], 0);
+    write(&mut session, 0..100);
+    for number in 0..8 {
+        let answer = session.read(&key(number), &mut Vec::new()).unwrap();
+        assert!(matches!(answer, Answer::Pending(_)));
+    }
+    assert!(matches!(
+        session.read(&key(9), &mut Vec::new()),
+        Err(Error::Busy)
+    ));
+    assert!(matches!(session.merge(&key(9), &[0; 8]), Err(Error::Busy)));
+    assert_eq!(session.pending_count(), 8);
+    let mut ended = Vec::new();
+    session.finish(&mut ended);
+    assert_eq!(ended.len(), 8);
+}
+
+#[test]
+fn what_is_out_of_range_is_refused() {
+    let mut session = open(Vec::new(), 0);
+    assert!(matches!(session.upsert(b"", b"x"), Err(Error::KeyLength)));
+    assert!(matches!(
+        session.read(&[0; 1024], &mut Vec::new()),
+        Err(Error::KeyLength)
+    ));
+    let max = session.store().clone();
+    let max = settings(0)
+        .value_bytes_max(4)
+        .min(max.extent().tail as usize + 1000);
+    assert!(
+        matches!(session.upsert(b"four", &vec![0; max + 1]), Err(Error::ValueLength { max: it }) if it == max)
+    );
+    session.upsert(b"four", &vec![7; max]).unwrap();
+    let other = session.store().session().unwrap();
+    assert!(matches!(
+        session.store().session(),
+        Err(Error::SessionsTaken)
+    ));
+    drop(other);
+    assert!(session.store().session().is_ok());
+    assert!(matches!(
+        session.commit(&mut Vec::new()),
+        Err(Error::NotDurable)
+    ));
+    let odd = Settings {
+        pages: 3,
+        ..settings(0)
+    };
+    assert!(matches!(odd.check(), Err(Error::Settings(_))));
+}
+
+#[test]
+fn an_index_that_is_full_refuses_new_keys_and_serves_the_others() {
+    let settings = Settings {
+        overflow_buckets: 0,
+        ..settings(0)
+    };
+    let disk = MemoryTier::new("disk", None);
+    let store = Store::create(settings, SECRET, Arc::new(add), vec![Box::new(disk)], None);
+    let mut session = store.unwrap().session().unwrap();
+    write(&mut session, 0..7);
+    assert!(matches!(
+        session.upsert(&key(7), b"12345678"),
+        Err(Error::IndexFull)
+    ));
+    write(&mut session, 0..7);
+    check(&mut session, 0..7);
+}

@@ -9,6 +9,8 @@
 
 #[path = "../src/log/epoch.rs"]
 mod epoch;
+#[path = "../src/log/huge.rs"]
+mod huge;
 #[path = "../src/log/index.rs"]
 mod index;
 #[path = "../src/log/latch.rs"]

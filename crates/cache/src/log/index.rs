@@ -8,6 +8,7 @@
 //! marks the entry tentative, looks whether somebody else did the same, and steps back if so.
 //! Paper: FASTER section 3.2, as \[redy22\] uses it.
 
+use super::huge::array;
 use super::sync::{AtomicU64, Mutex, Ordering, yield_now};
 
 /// Entries of a bucket.
@@ -91,8 +92,8 @@ impl Index {
     pub fn new(buckets: usize, overflow: usize) -> Self {
         assert!(buckets.is_power_of_two());
         Self {
-            buckets: (0..buckets).map(|_| Bucket::new()).collect(),
-            overflow: (0..overflow).map(|_| Bucket::new()).collect(),
+            buckets: array(buckets, |_| Bucket::new()),
+            overflow: array(overflow, |_| Bucket::new()),
             overflow_used: Mutex::new(0),
         }
     }

@@ -137,7 +137,7 @@ impl Zipf {
 
 /// A number below `count`, from 64 random bits.
 fn scale(random: u64, count: u64) -> u64 {
-    (u128::from(random) * u128::from(count) >> 64) as u64
+    ((u128::from(random) * u128::from(count)) >> 64) as u64
 }
 
 fn mix(mut word: u64) -> u64 {

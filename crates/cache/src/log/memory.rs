@@ -4,6 +4,7 @@
 //! and what they read is judged by the record's [`latch`]. Whoever asks for an address is pinned,
 //! and found it at or above the head; so its frame still holds its page.
 
+use super::huge;
 use super::latch;
 use super::record::{HEADER_BYTES, Link, Shape};
 use super::sync::{AtomicU64, Ordering};
@@ -25,9 +26,7 @@ impl Memory {
         let count = pages as u64;
         let page_of = |frame: u64| first + (frame + count - first % count) % count;
         Self {
-            words: (0..page_bytes * pages / 8)
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            words: huge::array(page_bytes * pages / 8, |_| AtomicU64::new(0)),
             ready: (0..count)
                 .map(|frame| AtomicU64::new(page_of(frame)))
                 .collect(),
@@ -55,7 +54,7 @@ impl Memory {
 
     /// Gives the frame of `page`, which nobody looks at any more, to the page that is next in it.
     pub fn pass_on(&self, page: u64) {
-        let first = ((page * self.page_bytes & self.mask) >> 3) as usize;
+        let first = (((page * self.page_bytes) & self.mask) >> 3) as usize;
         for word in &self.words[first..first + self.page_bytes as usize / 8] {
             word.store(0, Ordering::Relaxed);
         }

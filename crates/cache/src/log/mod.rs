@@ -19,6 +19,7 @@ mod epoch;
 mod error;
 mod fetch;
 mod flow;
+mod huge;
 mod index;
 mod latch;
 pub mod load;

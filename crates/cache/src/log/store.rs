@@ -179,7 +179,7 @@ impl Store {
         settings.check()?;
         if tiers
             .iter()
-            .any(|tier| settings.page_bytes % tier.block_bytes() != 0)
+            .any(|tier| !settings.page_bytes.is_multiple_of(tier.block_bytes()))
         {
             return Err(Error::Settings(
                 "page_bytes is a multiple of each tier's block",
@@ -269,7 +269,7 @@ impl Store {
                 "only a lost tier before the last is restored",
             ));
         }
-        if self.settings.page_bytes % tier.block_bytes() != 0 {
+        if !self.settings.page_bytes.is_multiple_of(tier.block_bytes()) {
             return Err(Error::Settings(
                 "page_bytes is a multiple of each tier's block",
             ));

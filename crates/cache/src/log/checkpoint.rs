@@ -254,18 +254,19 @@ impl Session {
                     }
                     let token = store.tiers.token(self.inbox());
                     match store.tiers.start(tier, token, Request::Sync) {
-                        Started::UnderWay => commit.stage = Stage::Syncing { end, tier, token },
+                        Started::UnderWay => {
+                            self.expect(token);
+                            commit.stage = Stage::Syncing { end, tier, token };
+                        }
                         Started::Busy => return Ok(None),
                         Started::Lost => return Err(Error::NotDurable),
                     }
                 }
                 Stage::Syncing { end, tier, token } => {
-                    self.collect();
-                    let ended = self.others.iter().position(|end| end.token == token);
-                    let Some(ended) = ended else {
+                    let Some(ended) = self.answer(token) else {
                         return Ok(None);
                     };
-                    if let Err(source) = self.others.swap_remove(ended).result {
+                    if let Err(source) = ended.result {
                         commit.stage = Stage::Writing { end };
                         return Err(Error::Storage {
                             tier: store.tiers.name(tier).to_owned(),

@@ -120,16 +120,20 @@ impl Session {
         ended: &mut Vec<Completion>,
     ) -> Result<Option<Fetch>, Error> {
         let is_here = self.until(ended, |session| {
-            session.collect();
             if let Some(token) = fetch.asked_with()
-                && let Some(number) = session.others.iter().position(|end| end.token == token)
+                && let Some(end) = session.answer(token)
             {
-                let end = session.others.swap_remove(number);
                 fetch.take(&session.store, end);
             }
             match fetch.advance(&session.store, session.inbox()) {
                 Ok(Progress::Here) => Ok(Some(true)),
-                Ok(Progress::UnderWay) => Ok(None),
+                Ok(Progress::UnderWay) => {
+                    fetch
+                        .asked_with()
+                        .into_iter()
+                        .for_each(|it| session.expect(it));
+                    Ok(None)
+                }
                 Ok(Progress::Gone) => Ok(Some(false)),
                 Err(_) if fetch.address() < session.store.first() => Ok(Some(false)),
                 Err(error) => Err(error),

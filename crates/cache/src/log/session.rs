@@ -48,8 +48,8 @@ pub struct Session {
     pending: HashMap<Ticket, Operation>,
     /// Whose answer a token is.
     asked: HashMap<u64, Ticket>,
-    /// Answers for others that this session waits for: of compaction and checkpoints.
-    pub(super) others: Vec<End>,
+    /// What commits and compactions asked for, and the answers.
+    pub(super) others: HashMap<u64, Option<End>>,
     scratch: Vec<u8>,
     merged: Vec<u8>,
 }
@@ -106,7 +106,7 @@ impl Session {
             tickets: 0,
             pending: HashMap::new(),
             asked: HashMap::new(),
-            others: Vec::new(),
+            others: HashMap::new(),
             scratch: Vec::new(),
             merged: Vec::new(),
         }
@@ -407,9 +407,27 @@ impl Session {
                         fetch.take(&self.store, end);
                     }
                 }
-                None => self.others.push(end),
+                // What nobody asked for was asked for by the session before this one.
+                None => {
+                    if let Some(answer) = self.others.get_mut(&end.token) {
+                        *answer = Some(end);
+                    }
+                }
             }
         }
+    }
+
+    /// Notes that the answer with this token is waited for.
+    pub(super) fn expect(&mut self, token: u64) {
+        self.others.entry(token).or_default();
+    }
+
+    /// The answer with this token, if it came.
+    pub(super) fn answer(&mut self, token: u64) -> Option<End> {
+        self.collect();
+        let answer = self.others.get_mut(&token)?.take()?;
+        self.others.remove(&token);
+        Some(answer)
     }
 
     /// Goes on with an operation that no tier is working for.

@@ -160,6 +160,41 @@ fn a_file_that_is_there_is_not_made_again_and_pages_have_whole_blocks() {
     assert!(matches!(store, Err(Error::Settings(_))));
 }
 
+/// Set for the process that gets no `io_uring`.
+const REFUSED: &str = "CENOTE_TEST_NO_RING";
+
+#[test]
+fn a_system_that_refuses_io_uring_is_told_how_to_allow_it() {
+    let Some(folder) = std::env::var_os(REFUSED) else {
+        let folder = tempfile::tempdir().unwrap();
+        // A ring is a file handle, and there will be none left.
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "disk::a_system_that_refuses_io_uring_is_told_how_to_allow_it",
+            ])
+            .env(REFUSED, folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        return;
+    };
+    let error = SsdTier::create(&Path::new(&folder).join("log"))
+        .err()
+        .unwrap();
+    assert!(
+        error.to_string().contains("kernel.io_uring_disabled"),
+        "{error}"
+    );
+}
+
 /// Set for the process that has a small file system of its own.
 const SMALL: &str = "CENOTE_TEST_SMALL_DISK";
 

@@ -24,7 +24,7 @@ fn every_planted_mistake_is_found() {
         plant(Some(mistake));
         let found = match mistake {
             // It takes two threads.
-            Planted::NoSeal => (0..40)
+            Planted::NoSeal => (0..1000)
                 .find(|_| threads::count_with(Some(mistake), 2, 3000).is_err())
                 .map(|seed| (seed, "merges are lost".to_owned())),
             _ => (0..400).find_map(|seed| Some((seed, outcome(seed).err()?))),

@@ -19,6 +19,7 @@ mod epoch;
 mod error;
 mod fetch;
 mod flow;
+#[expect(unsafe_code, reason = "advice on memory has no safe wrapper")]
 mod huge;
 mod index;
 mod latch;

@@ -5,9 +5,11 @@
 //! read goes to the fastest tier that has the address. A tier that is lost serves nothing; one that
 //! is put in its place starts empty and takes what is written from then on.
 
+#[expect(unsafe_code, reason = "aligned blocks are looked at as bytes")]
 mod buffer;
 mod device;
 pub mod memory;
+#[expect(unsafe_code, reason = "the kernel works on buffers by address")]
 pub mod ssd;
 
 pub use buffer::Buffer;

@@ -134,6 +134,37 @@ fn what_was_not_measured_is_named() {
     assert_eq!(surface(Transport::Sim, 1000, 16), Ok(()));
 }
 
+#[test]
+fn between_two_sizes_of_records_both_tables_count_and_on_one_it_alone() {
+    let row = "1 0 1 1";
+    let text = format!(
+        "cenote-cache-model 1\nspace c=1 s=0 b=1 q=1 levels=powers\n\
+         table transport=sim distance_ns=7 record_bytes=16\n{row} 10 9 9 9\n\
+         table transport=sim distance_ns=7 record_bytes=64\n{row} 20 1 1 1\n\
+         table transport=sim distance_ns=9 record_bytes=32\n{row} 1 1 1 1\nend\n"
+    );
+    let model: Model = text.parse().unwrap();
+    for (record_bytes, throughput, latency) in [
+        (1, 10.0, 9.0),
+        (16, 10.0, 9.0),
+        (17, 10.0, 9.0),
+        (63, 10.0, 9.0),
+        (64, 20.0, 1.0),
+    ] {
+        let surface = model.surface(Transport::Sim, 5, record_bytes, LatencyOf::Mean);
+        let configuration = Configuration {
+            c: 1,
+            s: 0,
+            b: 1,
+            q: 1,
+        };
+        let prediction = surface.unwrap().predict(configuration).unwrap();
+        let margin = 1.0 + MARGIN;
+        assert_eq!(prediction.throughput_per_second, throughput / margin);
+        assert_eq!(prediction.latency_us, latency * margin, "{record_bytes}");
+    }
+}
+
 /// Pieces of which texts are made that are nearly models.
 fn nearly() -> impl Strategy<Value = String> {
     let lines = [

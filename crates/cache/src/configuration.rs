@@ -89,7 +89,8 @@ impl Space {
             };
         Ok(Self {
             c_max: within("c", c_max, 1..=THREADS_MAX)?,
-            s_max: within("s", s_max, 0..=THREADS_MAX)?,
+            // More than there are client threads are never of use.
+            s_max: within("s", s_max, 0..=THREADS_MAX)?.min(c_max),
             b_max: within("b", b_max, 1..=BATCH_BYTES_MAX)?,
             q_max: within("q", q_max, 1..=MESSAGES_MAX)?,
         })
@@ -115,7 +116,7 @@ impl Space {
     /// Most server threads; never more than there are client threads.
     #[must_use]
     pub fn s_max(self) -> u32 {
-        self.s_max.min(self.c_max)
+        self.s_max
     }
 
     /// Most requests in a message.
@@ -205,6 +206,7 @@ mod tests {
             "b up to 4097: at least 1 and at most 4096"
         );
         assert!(Space::new(1, 0, 1, 1).is_ok());
+        assert_eq!(Space::new(4, 5, 1, 1), Space::new(4, 4, 1, 1));
     }
 
     proptest! {

@@ -35,6 +35,16 @@ impl Store for Away {
         self.refuse()
     }
 
+    fn swap_with(
+        &self,
+        _: &str,
+        _: i64,
+        _: &[u8],
+        _: &[(String, i64)],
+    ) -> Result<Swap, EtcdError> {
+        self.refuse()
+    }
+
     fn list(&self, _: &str) -> Result<Listing, EtcdError> {
         self.refuse()
     }

@@ -5,8 +5,6 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use support::lab::wait_until;
 use support::machines::{
     CLIENT, CLIENT_ADDRESS, EXTENTS_WRITTEN, HOSTS, Machines, PAGE_BYTES, address_of, host_name,
@@ -173,9 +171,9 @@ fn a_host_comes_back_under_another_address() {
     assert_eq!(machines.requests_failed(), 0);
 }
 
-/// All hosts are out at once, for longer than the failure timeout. What was written is errors
-/// from then on, also when the link is back, since the volume gave its slabs up; it is never
-/// other bytes. What was not mapped works again by itself, what is discarded after that.
+/// All hosts are out at once, for longer than requests wait for any. What was written is errors
+/// then, and never other bytes, also when the link is back. What was not mapped works again by
+/// itself.
 #[test]
 fn the_client_loses_its_own_link() {
     let Some(machines) = Machines::new() else {
@@ -185,10 +183,7 @@ fn the_client_loses_its_own_link() {
     let written = machines.write_some(&mut client);
     let unmapped = machines.extent_bytes() * EXTENTS_WRITTEN;
     machines.net.unplug(CLIENT);
-    let start = Instant::now();
     assert_eq!(client.read(written[0], PAGE_BYTES), Err(EIO));
-    let waited = start.elapsed();
-    assert!(waited < NOTICED, "the first error came after {waited:?}");
     for &offset in &written {
         expect_right_or_error(&mut client, offset);
         assert_eq!(client.write(offset, &page(offset)), Err(EIO));
@@ -244,8 +239,6 @@ fn what_was_written_is_back_when_the_clients_link_is() {
     }
 }
 
-/// The failure timeout is one second; a busy machine may take longer to act on it.
-const NOTICED: Duration = Duration::from_secs(10);
 const EIO: Refused = Refused(5);
 const ENOSPC: Refused = Refused(28);
 

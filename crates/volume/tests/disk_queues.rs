@@ -116,7 +116,7 @@ fn workers_that_go_while_the_disk_is_late_hold_nobody_up() {
             };
             late.submit(Request { tag, offset, op }).unwrap();
         }
-        late.abandon();
+        drop(late);
     }
     disk.hold_writes(false);
     for index in 0..8 {

@@ -53,6 +53,8 @@ fn under_load(volume: &Volume, act: impl FnOnce()) -> Vec<(u64, u64)> {
             let stop = &stop;
             scope.spawn(move || load(volume, first, 2, stop))
         });
+        // Also when something is waited for in vain: the threads would never end.
+        let _stop = StopWhenDropped(&stop);
         wait_until(
             || volume.status().unwrap().stored_bytes == SIZE,
             || format!("{:#?}", volume.status()),
@@ -64,6 +66,14 @@ fn under_load(volume: &Volume, act: impl FnOnce()) -> Vec<(u64, u64)> {
             .flat_map(|thread| thread.join().unwrap())
             .collect()
     })
+}
+
+struct StopWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn holds(volume: &Volume, host: usize) -> bool {

@@ -17,7 +17,7 @@ pub fn crossing() -> Core {
     };
     let marks = Marks::anonymous(PAGES).unwrap();
     let (flights, wake) = (Flights::new().unwrap(), Wake::new().unwrap());
-    let core = Core::new(shape, marks, None, flights, None, wake, || Time(0));
+    let core = Core::new(shape, marks, None, flights, None, wake, ticking);
     core.sides.prepare().unwrap();
     core.sides.begin(Cut::of(scheme("rs:2+1")));
     for page in 0..8 {
@@ -87,4 +87,10 @@ fn an_extent_holds_what_is_on_its_side() {
     core.sides.end();
     assert!(!core.holds(old) && core.holds(new));
     assert_eq!((core.held_count(old), core.held_count(new)), (0, 8));
+}
+
+/// A tenth of a second later each time it is asked.
+fn ticking() -> Time {
+    static NANOS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    Time(NANOS.fetch_add(100_000_000, std::sync::atomic::Ordering::Relaxed))
 }

@@ -35,13 +35,7 @@ impl Store for Away {
         self.refuse()
     }
 
-    fn swap_with(
-        &self,
-        _: &str,
-        _: i64,
-        _: &[u8],
-        _: &[(String, i64)],
-    ) -> Result<Swap, EtcdError> {
+    fn swap_with(&self, _: &str, _: i64, _: &[u8], _: &[(String, i64)]) -> Result<Swap, EtcdError> {
         self.refuse()
     }
 

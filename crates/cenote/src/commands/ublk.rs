@@ -98,6 +98,8 @@ pub fn run(args: &Args) -> Result<u8> {
     .context("announce on standard output")?;
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");
+    // Before its workers go.
+    serving.volume.announce_end();
     device.stop().map_err(explain)?;
     drop(serving);
     match name {

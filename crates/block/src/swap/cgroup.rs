@@ -47,6 +47,7 @@ impl MemoryCgroup {
         group.set_limit(limit_bytes)?;
         if version == Version::V1 {
             group.relief = Some(Relief::start(&group.path, limit_bytes)?);
+            group.set_limit(limit_bytes)?;
         }
         Ok(group)
     }
@@ -113,7 +114,7 @@ impl MemoryCgroup {
     /// When the kernel's file cannot be read.
     pub fn usage_bytes(&self) -> io::Result<u64> {
         let name = match self.version {
-            Version::V1 => "memory.usage_in_bytes",
+            Version::V1 => V1_USAGE,
             Version::V2 => "memory.current",
         };
         number(&fs::read_to_string(self.path.join(name))?)
@@ -227,7 +228,7 @@ fn held_by(version: Version, dir: &Path) -> io::Result<Held> {
     };
     Ok(match version {
         Version::V1 => Held {
-            memory_bytes: number(&file("memory.usage_in_bytes")?)?,
+            memory_bytes: number(&file(V1_USAGE)?)?,
             swapped_bytes: stat("total_swap ")?,
             idle_file_bytes: stat("total_inactive_file ")?,
         },
@@ -317,6 +318,7 @@ fn number(text: &str) -> io::Result<u64> {
 }
 
 const V1_LIMIT: &str = "memory.limit_in_bytes";
+const V1_USAGE: &str = "memory.usage_in_bytes";
 const V2_LIMIT: &str = "memory.max";
 /// What a program may have beyond `memory.high`, where it is slowed down; arbitrary, some times
 /// what the kernel reclaims at once.

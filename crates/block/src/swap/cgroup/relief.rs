@@ -1,11 +1,20 @@
-//! Keeps the kernel from killing a program that swaps hard, under a version 1 memory cgroup.
+//! Keeps a program that swaps hard alive under a version 1 memory cgroup.
 //!
 //! Pages in the swap cache count against the limit. While all of a program's pages are active or
-//! on their way in or out, reclaim finds nothing, and the kernel calls the cgroup out of memory
-//! although swap is free. Its killer is switched off here: such a program stalls, `under_oom`
-//! says so, and a thread lends it [`LENT_BYTES`] for [`LENT_FOR`], after which reclaim finds
-//! something again. One that stalls on for [`PATIENCE`] needs more than there is: then the killer
-//! is switched on again, since a program that is killed says more than one that hangs.
+//! on their way in or out, direct reclaim finds nothing, and the kernel calls the cgroup out of
+//! memory although swap is free. With its killer on, the program dies. With its killer off, a
+//! store of the program waits, but a **system call** that copies into a swapped-out buffer fails
+//! with EFAULT, and a server closes the connection. So the limit must not be reached at all:
+//!
+//! - The kernel's limit is [`SLACK_BYTES`] above the one that was asked for, as `memory.max` is
+//!   above `memory.high` in version 2.
+//! - A thread looks every [`LOOK_PERIOD`] and presses the usage down to what was asked for: it
+//!   lowers the limit, which reclaims on this thread, and puts it back. The kernel lowers it only
+//!   when the usage has come down, so that nothing in the program meets the lower limit.
+//! - Where that is not enough, the killer is off, `under_oom` tells of a program that stalls, and
+//!   it is lent [`LENT_BYTES`] for [`LENT_FOR`]. One that stalls on for [`PATIENCE`] needs more
+//!   than there is: then the killer is switched on again, since a program that is killed says more
+//!   than one that hangs.
 
 use std::fs;
 use std::io;
@@ -32,10 +41,17 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// What was asked for, to which the limit returns.
+    /// What was asked for, to which the usage returns.
     limit_bytes: u64,
     /// How often memory was lent.
     count: u64,
+}
+
+impl State {
+    /// The kernel's own limit.
+    fn kernel_bytes(&self) -> u64 {
+        self.limit_bytes.saturating_add(SLACK_BYTES)
+    }
 }
 
 impl Relief {
@@ -66,9 +82,10 @@ impl Relief {
 
     pub(super) fn set_limit(&self, limit_bytes: u64) -> io::Result<()> {
         let mut state = self.shared.state();
+        // Comes down to it first, or says that it cannot.
         self.shared.write_limit(limit_bytes)?;
         state.limit_bytes = limit_bytes;
-        Ok(())
+        self.shared.write_limit(state.kernel_bytes())
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -109,6 +126,7 @@ impl Shared {
             }
             // Reclaim may find too little at first: then the next look tries again.
             has_lent = has_lent && self.take_back().is_err();
+            self.press();
         }
     }
 
@@ -120,7 +138,7 @@ impl Shared {
     fn lend(&self) {
         let mut state = self.state();
         state.count += 1;
-        let lent = state.limit_bytes.saturating_add(LENT_BYTES);
+        let lent = state.kernel_bytes().saturating_add(LENT_BYTES);
         if let Err(error) = self.write_limit(lent) {
             tracing::warn!(%error, path = %self.path.display(), "lend memory to a stalled cgroup");
         }
@@ -128,7 +146,22 @@ impl Shared {
 
     fn take_back(&self) -> io::Result<()> {
         let state = self.state();
-        self.write_limit(state.limit_bytes)
+        self.write_limit(state.kernel_bytes())
+    }
+
+    /// Reclaims what is used beyond what was asked for, or as much of it as can be now.
+    fn press(&self) {
+        let state = self.state();
+        let usage = fs::read_to_string(self.path.join(super::V1_USAGE));
+        let is_over = usage.is_ok_and(|told| {
+            super::number(&told).is_ok_and(|usage_bytes| usage_bytes > state.limit_bytes)
+        });
+        if is_over && self.write_limit(state.limit_bytes).is_ok() {
+            // At once: for as long as this takes the program is without its slack.
+            if let Err(error) = self.write_limit(state.kernel_bytes()) {
+                tracing::warn!(%error, path = %self.path.display(), "raise the limit again");
+            }
+        }
     }
 
     fn give_up(&self) {
@@ -153,11 +186,14 @@ impl Shared {
 
 /// Switches the kernel's killer, and tells whether a process waits for memory.
 pub(super) const OOM_CONTROL: &str = "memory.oom_control";
+/// What a program may have for a moment beyond what was asked for: what it brings in from swap,
+/// at most, between two looks and while they reclaim; small beside any limit.
+const SLACK_BYTES: u64 = 16 << 20;
 /// Small beside any limit, and more than the kernel reclaims at once.
 const LENT_BYTES: u64 = 8 << 20;
 /// About what a burst of swapping takes on a disk.
 const LENT_FOR: Duration = Duration::from_millis(100);
-/// How long a stall may go unseen; a look is a read of one small file.
+/// How long a stall may go unseen; a look is a read of two small files.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 /// Arbitrary: so long no disk takes to swap out [`LENT_BYTES`].
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -220,7 +256,30 @@ mod tests {
         assert_eq!(group.oom_kills().unwrap(), 0);
         wait_until("what was lent is taken back", || {
             let limit = fs::read_to_string(group.path.join(super::super::V1_LIMIT));
-            limit.unwrap().trim() == (LIMIT_BYTES * 4).to_string()
+            limit.unwrap().trim() == (LIMIT_BYTES * 4 + SLACK_BYTES).to_string()
+        });
+    }
+
+    #[test]
+    fn what_is_used_beyond_the_limit_is_reclaimed_and_the_kernels_limit_stays_above() {
+        let Some(group) = group("pressed") else { return };
+        // Pages of a file: what can be reclaimed at any time.
+        let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        let script = format!(
+            "echo 0 > {}; exec dd if=/dev/zero of={} bs=1M count=128",
+            group.procs_path().display(),
+            file.path().display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stderr(Stdio::null());
+        assert!(command.status().unwrap().success());
+
+        wait_until("the usage is within what was asked for", || {
+            group.usage_bytes().unwrap() <= LIMIT_BYTES
+        });
+        wait_until("the kernel's limit is above it", || {
+            let limit = fs::read_to_string(group.path.join(super::super::V1_LIMIT));
+            limit.unwrap().trim() == (LIMIT_BYTES + SLACK_BYTES).to_string()
         });
     }
 

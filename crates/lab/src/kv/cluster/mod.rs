@@ -1,7 +1,7 @@
 //! Whole nodes in one process and in virtual time: `cenote lab kv --cluster`.
 //!
 //! Registrar, steward, membership, detector, steering and member of each node are the real code (`cenote_kv`);
-//! links, clients and an [etcd](etcd) with leases, revisions, watches, cuts of its own and loss of its data are drawn
+//! links, clients and an [etcd] with leases, revisions, watches, cuts of its own and loss of its data are drawn
 //! from a seed.
 //!
 //! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none begins anew

@@ -13,7 +13,7 @@ use cenote_kv::cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
 use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, with_value};
-use support::well::{PATIENCE, Well, places};
+use support::well::{PATIENCE, Well, places, until};
 use support::{cenote, signal};
 
 /// Nodes that reach etcd each through a gate of its own.
@@ -75,14 +75,7 @@ impl Gated {
     }
 
     fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{what}: {status:#}");
-        }
+        until(what, || self.status(), wanted)
     }
 
     fn address(&self, name: &str) -> SocketAddr {

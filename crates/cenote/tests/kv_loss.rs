@@ -5,14 +5,16 @@
 mod judge;
 mod support;
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cenote_lab::history::{self, Options};
 use support::kept::{Kept, store};
 use support::memcached::{Client, shard_of, shards, with_value};
-use support::signal;
 use support::well::{PATIENCE, Well};
 use support::writer::{Load, WRITERS};
+use support::{cenote, signal};
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
@@ -192,4 +194,68 @@ fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
     }
     let again = well.run(&["reset-lost"]).expect(0);
     assert_eq!(again.stdout, "", "nothing is lost");
+}
+
+/// The binary, with lanes that panic as soon as there is a file.
+fn with_failing_clock(well: &Well, file: &Path) -> Command {
+    let library = well.path("failing_clock.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/failing_clock.c");
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, Path::new(source)])
+        .status();
+    assert!(compiled.expect("what links Rust too").success());
+    let mut program = cenote();
+    program
+        .env("LD_PRELOAD", library)
+        .env("CLOCK_FAILS_WITH", file);
+    program
+}
+
+#[test]
+fn a_node_whose_lane_panics_ends_and_its_group_serves_on() {
+    let Some(well) = Well::up(&FIVE) else {
+        return;
+    };
+    let [first, second, ..] = well.clients()[..] else {
+        panic!("five nodes");
+    };
+    signal(well.pid("nodes/n01"), "KILL");
+    let file = well.path("clock-fails");
+    let joins = ["join", "--name", "n01", "--clients", &second.to_string()];
+    let program = with_failing_clock(&well, &file);
+    well.run_by(program, &joins).expect(0);
+    let state = |status: &serde_json::Value| {
+        let nodes = status["nodes"].as_array().expect("nodes");
+        let node = nodes.iter().find(|node| node["name"] == "n01");
+        node.expect("it was there")["state"].clone()
+    };
+    well.until_whole();
+    // Some of them are its own.
+    let mut client = Client::connect(first).unwrap();
+    for key in 0..60 {
+        let request = with_value(&format!("set key{key}"), b"before", "");
+        assert_eq!(client.ask(&request).unwrap(), "STORED");
+    }
+
+    let pid = well.pid("nodes/n01");
+    std::fs::write(&file, "").expect("a file");
+    well.until("its registration is gone", |status| state(status) == "down");
+    let log = well.log("n01");
+    assert!(log.contains("thread kv-worker-0 panicked"), "{log}");
+    // Nobody may have asked yet how it has ended.
+    let process = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    assert!(
+        process.as_ref().map_or(true, |stat| stat.contains(") Z ")),
+        "{process:?}"
+    );
+    for key in 0..60 {
+        let key = format!("key{key}");
+        let value = client.get(&key).unwrap();
+        assert_eq!(value.as_deref(), Some(&b"before"[..]), "{key}");
+        let request = with_value(&format!("set {key}"), b"after", "");
+        assert_eq!(client.ask(&request).unwrap(), "STORED");
+    }
+    well.run(&["join", "--name", "n01"]).expect(0);
+    well.until_whole();
 }

@@ -91,15 +91,24 @@ impl Well {
     }
 
     /// Asks until the status is as wanted.
-    pub fn until(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status();
-            if wanted(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{what}: {status:#}");
+    pub fn until(&self, what: &str, wanted: impl FnMut(&Value) -> bool) -> Value {
+        until(what, || self.status(), wanted)
+    }
+}
+
+/// Asks by `status` until what it says is as wanted.
+pub fn until(
+    what: &str,
+    status: impl Fn() -> Value,
+    mut wanted: impl FnMut(&Value) -> bool,
+) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = status();
+        if wanted(&status) {
+            return status;
         }
+        assert!(Instant::now() < deadline, "{what}: {status:#}");
     }
 }
 

@@ -9,6 +9,7 @@
 //! Bounds: [`STRANGERS`] are the connections that have not proven the key, which push each other out;
 //! [`OBSERVERS_MAX`] observers.
 
+mod peer;
 mod sending;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +27,7 @@ use super::NodeId;
 use super::frame::Frame;
 use super::handshake::{Finished, Handshake, HandshakeError, Hello, OBSERVER};
 use super::link::{Full, Link, LinkError, Misplaced, OUT_BYTES_MAX, READ_BYTES, Received};
+use peer::Peer;
 
 /// Connections of whom nothing is known yet. A quarter for one source: more than the nodes that one
 /// machine has.
@@ -43,11 +45,6 @@ pub const TOKENS: usize = 1 << 16;
 /// How long a connection has to be open, and an observer to be done.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
 const OBSERVER_LIMIT: Duration = Duration::from_secs(10);
-/// Between two tries to connect: the first, doubled up to the most.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// A link that was open for so long is no failed try: it is made again at once.
-const LASTED: Duration = Duration::from_secs(1);
 
 /// What has happened.
 #[derive(Debug)]
@@ -135,20 +132,6 @@ enum Role {
     Observer,
 }
 
-#[derive(Default)]
-struct Peer {
-    address: Option<SocketAddr>,
-    /// The connection that is made, or open.
-    connection: Option<usize>,
-    open: bool,
-    incarnation: u64,
-    opened_at: Option<Instant>,
-    /// Tries since it was last open for a while.
-    tries: u32,
-    retry_at: Option<Instant>,
-    trouble: Option<String>,
-}
-
 impl Links {
     /// Links of the node that `hello` says, which accepts connections at `listener`; sockets are
     /// registered under [`TOKENS`] tokens from `first_token` on.
@@ -202,15 +185,12 @@ impl Links {
         events: &mut Vec<LinkEvent>,
     ) {
         let peer = self.peers.entry(node).or_default();
-        if peer.address == address {
+        if !peer.move_to(address, now) {
             return;
         }
-        peer.address = address;
-        peer.tries = 0;
-        peer.retry_at = address.map(|_| now);
         // The one that calls knows better where from: only links that we make depend on this.
         if self.hello.node < node
-            && let Some(connection) = peer.connection
+            && let Some(connection) = peer.connection()
         {
             self.close(connection, LinkError::Replaced, now, events);
         }
@@ -219,7 +199,7 @@ impl Links {
 
     /// Breaks the link to a peer; it is made again.
     pub fn reset(&mut self, node: NodeId, now: Instant, events: &mut Vec<LinkEvent>) {
-        if let Some(connection) = self.peers.get(&node).and_then(|peer| peer.connection) {
+        if let Some(connection) = self.peers.get(&node).and_then(Peer::connection) {
             self.close(connection, LinkError::Late, now, events);
         }
     }
@@ -227,13 +207,13 @@ impl Links {
     /// Whether the link to a peer is open.
     #[must_use]
     pub fn is_open(&self, node: NodeId) -> bool {
-        self.peers.get(&node).is_some_and(|peer| peer.open)
+        self.peers.get(&node).is_some_and(Peer::is_open)
     }
 
     /// What the last try to reach a peer that is not linked came to.
     #[must_use]
     pub fn trouble(&self, node: NodeId) -> Option<&str> {
-        self.peers.get(&node)?.trouble.as_deref()
+        self.peers.get(&node)?.trouble()
     }
 
     /// Whether the event is of one of our sockets.
@@ -324,7 +304,7 @@ impl Links {
         if !self.unread.is_empty() {
             return Some(now);
         }
-        let retries = self.peers.values().filter_map(|peer| peer.retry_at);
+        let retries = self.peers.values().filter_map(Peer::retry_at);
         let connections = self.connections.values();
         let late = connections.filter(|connection| !matches!(connection.role, Role::Peer(_)));
         retries
@@ -411,54 +391,33 @@ impl Links {
         let due: Vec<(NodeId, SocketAddr)> = self
             .peers
             .iter()
-            .filter(|(node, peer)| {
-                // The lesser number calls.
-                self.hello.node < **node
-                    && peer.connection.is_none()
-                    && peer.retry_at.is_some_and(|at| at <= now)
-            })
-            .filter_map(|(&node, peer)| Some((node, peer.address?)))
+            // The lesser number calls.
+            .filter(|(node, _)| self.hello.node < **node)
+            .filter_map(|(&node, peer)| Some((node, peer.due(now)?)))
             .collect();
         for (node, address) in due {
             let (handshake, first) = Handshake::call(&self.key, self.hello.clone());
             let made = TcpStream::connect(address)
                 .and_then(|stream| self.add(stream, handshake, &first, Role::Calling(node), now));
             let peer = self.peers.get_mut(&node).expect("it was listed");
-            peer.retry_at = None;
+            peer.stop_retrying();
             match made {
-                Ok(token) => peer.connection = Some(token),
+                Ok(token) => peer.note_call(token),
                 Err(error) => self.failed(node, &error.into(), now),
             }
         }
         let due = self.peers.iter_mut();
         // Those that call us are not called.
         for (_, peer) in due.filter(|(node, _)| self.hello.node >= **node) {
-            peer.retry_at = None;
+            peer.stop_retrying();
         }
     }
 
     /// Notes that a peer cannot be reached, and when to try again.
     fn failed(&mut self, node: NodeId, error: &LinkError, now: Instant) {
-        let Some(peer) = self.peers.get_mut(&node) else {
-            return;
-        };
-        peer.connection = None;
-        peer.open = false;
-        peer.trouble = Some(error.to_string());
-        let lasted = peer
-            .opened_at
-            .take()
-            .map(|at| now.saturating_duration_since(at));
-        if lasted.is_some_and(|lasted| lasted >= LASTED) {
-            peer.tries = 0;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.note_failure(error.to_string(), self.hello.node < node, now);
         }
-        // The first try at once: a process that lives takes it before anyone is alarmed.
-        let pause = match peer.tries {
-            0 => Duration::ZERO,
-            tries => (PAUSE * (1 << (tries - 1).min(8))).min(PAUSE_MAX),
-        };
-        peer.tries += 1;
-        peer.retry_at = (self.hello.node < node && peer.address.is_some()).then(|| now + pause);
     }
 
     fn close(&mut self, token: usize, error: LinkError, now: Instant, events: &mut Vec<LinkEvent>) {
@@ -585,19 +544,14 @@ impl Links {
             _ => {}
         }
         let peer = self.peers.entry(said.node).or_default();
-        if said.incarnation < peer.incarnation {
+        if said.incarnation < peer.incarnation() {
             return Err(Misplaced::Earlier(said.node).into());
         }
-        if let Some(older) = peer.connection.filter(|&older| older != token) {
+        if let Some(older) = peer.connection().filter(|&older| older != token) {
             self.close(older, LinkError::Replaced, now, events);
         }
         let peer = self.peers.entry(said.node).or_default();
-        peer.connection = Some(token);
-        peer.open = true;
-        peer.incarnation = said.incarnation;
-        peer.opened_at = Some(now);
-        peer.retry_at = None;
-        peer.trouble = None;
+        peer.note_open(token, said.incarnation, now);
         events.push(LinkEvent::Up {
             peer: said.node,
             incarnation: said.incarnation,

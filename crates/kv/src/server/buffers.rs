@@ -3,11 +3,17 @@
 //!
 //! A request counts with what has been received of it, not with what it has announced, and with nothing up to
 //! [`FREE_BYTES`], which every line but a long `get` has: so reads never wait for stores. Where a part is used
-//! up its clients wait, in their order, but a few may exceed it and come to their end. Who holds something there
-//! and does not go on at [`LEAST_BYTES`] a second while others wait is closed after [`PATIENCE_SECONDS`], and
-//! sooner the more often that happens; one of the few at once.
+//! up its clients wait, those of one source in their order, sources in turns. A few may exceed it and come to
+//! their end, and one source never has all places of these. Who holds something there and does not go on at
+//! [`LEAST_BYTES`] a second while others wait is closed after [`PATIENCE_SECONDS`], and sooner the more often that
+//! happens, unless its source holds less than an even share; one of the few at once, if somebody may have its
+//! place.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+
+use cenote_fabric::strangers::Source;
+
+use super::turns::{Turns, Waiter};
 
 /// What a client may hold of a request in any case: a part of what a connection costs.
 pub(super) const FREE_BYTES: usize = (2 << 10) + 2;
@@ -85,11 +91,11 @@ struct Pool {
     held: usize,
     /// What is under way for clients that may be gone.
     elsewhere: usize,
-    /// Places of clients that may exceed it, to come to an end.
-    enders: Vec<usize>,
+    /// Clients that may exceed it, to come to an end, by their places.
+    enders: BTreeMap<usize, Source>,
     enders_max: usize,
-    /// Places of clients that wait for room, and how much each wants to hold.
-    waiting: VecDeque<(usize, usize)>,
+    /// Clients that wait for room.
+    waiting: Turns,
 }
 
 impl Pool {
@@ -100,20 +106,24 @@ impl Pool {
         }
     }
 
-    /// Of requests that have so many bytes at the most: half is for those that may exceed the other half.
+    /// Of requests that have so many bytes at the most: half is for those that may exceed the other half. They are
+    /// two at least, so that one can be of another source.
     fn of_requests(max: usize, request_bytes_max: usize) -> Self {
         Self {
-            enders_max: (max / 2 / request_bytes_max).max(1),
+            enders_max: (max / 2 / request_bytes_max).max(2),
             ..Self::new(max / 2)
         }
     }
 
-    /// Whether a client may exceed it.
-    fn may_end(&mut self, place: usize) -> bool {
-        if !self.enders.contains(&place) && self.enders.len() < self.enders_max {
-            self.enders.push(place);
-        }
-        self.enders.contains(&place)
+    /// Whether a source may have one more client that exceeds it: all but one may be of one source.
+    fn is_below_limit(&self, source: Source, more: usize) -> bool {
+        let own = self.enders.values().filter(|of| **of == source).count();
+        own < self.enders_max.saturating_sub(1) + more
+    }
+
+    /// Whether a client of a source may come to exceed it now.
+    fn has_place(&self, source: Source) -> bool {
+        self.enders.len() < self.enders_max && self.is_below_limit(source, 0)
     }
 
     /// Whether a client that has `own` may hold `wanted`. One that is alone may.
@@ -170,37 +180,47 @@ impl Buffers {
         self.answers.elsewhere = bytes;
     }
 
-    /// Whether a client at a place may hold `wanted` bytes of its request, which has `own`.
-    pub(super) fn may_receive(
-        &mut self,
-        part: Part,
-        place: usize,
-        own: usize,
-        wanted: usize,
-    ) -> bool {
+    /// Whether a client may hold so many bytes of its request, which has `own`; otherwise it is to [wait](Self::wait).
+    pub(super) fn may_receive(&mut self, part: Part, client: Waiter, own: usize) -> bool {
         let pool = self.pool_mut(part);
-        // Who waits already is not passed by.
-        let is_first = pool.waiting.is_empty() || own > 0;
-        is_first && pool.has_room(own, wanted) || pool.may_end(place)
+        if pool.enders.contains_key(&client.place) {
+            return true;
+        }
+        // Who waits already is not passed by. What has been received of a request stands in the way until the
+        // request is whole, so that goes on while there is room, but it gets no place that others wait for.
+        let is_first = pool.waiting.is_empty();
+        if (is_first || own > 0) && pool.has_room(own, client.wanted) {
+            return true;
+        }
+        let may_end = is_first && pool.has_place(client.source);
+        if may_end {
+            pool.enders.insert(client.place, client.source);
+        }
+        may_end
     }
 
-    /// Whether the client at a place may exceed a part.
-    pub(super) fn is_ender(&self, part: Part, place: usize) -> bool {
-        self.pool(part).enders.contains(&place)
+    /// Whether the client at a place may exceed a part, and somebody who waits could do so in its stead.
+    pub(super) fn is_in_the_way(&self, part: Part, place: usize) -> bool {
+        let pool = self.pool(part);
+        pool.enders.get(&place).is_some_and(|own| {
+            let mut sources = pool.waiting.sources();
+            // Two sources at the most have as many as they may, so that this ends soon.
+            sources.any(|source| pool.is_below_limit(source, usize::from(source == *own)))
+        })
     }
 
     /// The client at a place is gone.
     pub(super) fn leave(&mut self, place: usize) {
         self.end(place);
         for pool in [&mut self.small, &mut self.large, &mut self.answers] {
-            pool.waiting.retain(|(waiting, _)| *waiting != place);
+            pool.waiting.remove(place);
         }
     }
 
     /// The request of the client at a place has come to its end.
     pub(super) fn end(&mut self, place: usize) {
         for pool in [&mut self.small, &mut self.large] {
-            pool.enders.retain(|ender| *ender != place);
+            pool.enders.remove(&place);
         }
     }
 
@@ -222,23 +242,75 @@ impl Buffers {
     }
 
     /// A client waits for room.
-    pub(super) fn wait(&mut self, part: Part, place: usize, wanted: usize) {
-        self.pool_mut(part).waiting.push_back((place, wanted));
+    pub(super) fn wait(&mut self, part: Part, client: Waiter) {
+        self.pool_mut(part).waiting.push(client);
     }
 
     pub(super) fn is_waited_for(&self, part: Part) -> bool {
         !self.pool(part).waiting.is_empty()
     }
 
-    /// The next client for which there is room now. `own` says what it holds.
+    /// The next client for which there is room now, or that may come to exceed the part. `own` says what it holds.
     pub(super) fn next(&mut self, part: Part, own: impl FnOnce(usize) -> usize) -> Option<usize> {
         let pool = self.pool_mut(part);
-        let (place, wanted) = *pool.waiting.front()?;
-        if !pool.has_room(own(place), wanted) && !pool.may_end(place) {
+        let front = pool.waiting.front()?;
+        if pool.has_room(own(front.place), front.wanted) {
+            pool.waiting.take(front.place);
+            return Some(front.place);
+        }
+        if pool.enders.len() == pool.enders_max {
             return None;
         }
-        pool.waiting.pop_front();
-        Some(place)
+        // One source at the most has all that it may while a place is free, so that this ends soon.
+        let fronts = pool.waiting.fronts();
+        let ender = { fronts }.find(|waiter| pool.has_place(waiter.source))?;
+        pool.enders.insert(ender.place, ender.source);
+        pool.waiting.take(ender.place);
+        Some(ender.place)
+    }
+
+    /// What each source holds where others wait, if `all` are the clients that there are.
+    pub(super) fn shares(&self, all: impl Iterator<Item = (Source, Held)>) -> Shares {
+        let mut shares = Shares::default();
+        for part in Part::ALL {
+            let waiting = self.pool(part).waiting.sources();
+            waiting.for_each(|source| shares.add(part, source, 0));
+        }
+        for (source, held) in all {
+            let holds = Part::ALL.into_iter().filter(|part| held.of(*part) > 0);
+            holds.for_each(|part| shares.add(part, source, held.of(part)));
+        }
+        shares
+    }
+}
+
+/// What each source holds of each part at one moment, of those that hold something there or wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    small: BTreeMap<Source, usize>,
+    large: BTreeMap<Source, usize>,
+    answers: BTreeMap<Source, usize>,
+}
+
+impl Shares {
+    fn add(&mut self, part: Part, source: Source, bytes: usize) {
+        let sources = match part {
+            Part::Small => &mut self.small,
+            Part::Large => &mut self.large,
+            Part::Answers => &mut self.answers,
+        };
+        *sources.entry(source).or_default() += bytes;
+    }
+
+    /// Whether a source holds an even share at least. The one that holds most always does.
+    pub(super) fn is_even(&self, part: Part, source: Source) -> bool {
+        let sources = match part {
+            Part::Small => &self.small,
+            Part::Large => &self.large,
+            Part::Answers => &self.answers,
+        };
+        let own = sources.get(&source).copied().unwrap_or_default();
+        own * sources.len() >= sources.values().sum()
     }
 }
 
@@ -248,6 +320,14 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
+    fn client(user: u32, place: usize, wanted: usize) -> Waiter {
+        Waiter {
+            source: Source::User(user),
+            place,
+            wanted,
+        }
+    }
+
     #[test]
     fn room_for_answers_goes_to_who_has_waited_longest() {
         let mut buffers = Buffers::new(200);
@@ -256,8 +336,8 @@ mod tests {
         buffers.change(part, 0, 60);
         assert!(buffers.is_scarce(part) && buffers.may_answer(0, 40) && !buffers.may_answer(0, 41));
         assert!(buffers.may_answer(60, 1000), "its own does not count");
-        buffers.wait(part, 7, 50);
-        buffers.wait(part, 8, 1);
+        buffers.wait(part, client(1, 7, 50));
+        buffers.wait(part, client(1, 8, 1));
         assert_eq!(
             buffers.next(part, |_| 0),
             None,
@@ -278,12 +358,12 @@ mod tests {
         let mut waiting = 0;
         for place in 0..100 {
             let mut own = 0;
-            while own < 200_000 && buffers.may_receive(large, place, own, own + 20_000) {
+            while own < 200_000 && buffers.may_receive(large, client(1, place, own + 20_000), own) {
                 buffers.change(large, own, own + 20_000);
                 own += 20_000;
             }
             if own < 200_000 {
-                buffers.wait(large, place, own + 20_000);
+                buffers.wait(large, client(1, place, own + 20_000));
                 waiting += 1;
             }
         }
@@ -293,7 +373,7 @@ mod tests {
         assert!(buffers.may_answer(0, MIB - 1));
         let small = buffers.part_of(50_000);
         assert_eq!(small, Part::Small);
-        assert!(buffers.may_receive(small, 100, 0, 50_000));
+        assert!(buffers.may_receive(small, client(1, 100, 50_000), 0));
     }
 
     #[test]
@@ -301,15 +381,18 @@ mod tests {
         let mut buffers = Buffers::new(800);
         let part = Part::Large;
         for place in [1, 2] {
-            assert!(buffers.may_receive(part, place, 0, 75));
+            assert!(buffers.may_receive(part, client(1, place, 75), 0));
             buffers.change(part, 0, 75);
         }
         // Neither could end within the part.
-        assert!(buffers.may_receive(part, 1, 75, 900) && buffers.is_ender(part, 1));
+        assert!(buffers.may_receive(part, client(1, 1, 900), 75));
         buffers.change(part, 75, 900);
-        assert!(!buffers.may_receive(part, 2, 75, 900), "one at a time");
-        buffers.wait(part, 2, 900);
-        buffers.wait(part, 3, 900);
+        assert!(
+            !buffers.may_receive(part, client(1, 2, 900), 75),
+            "one at a time"
+        );
+        buffers.wait(part, client(1, 2, 900));
+        buffers.wait(part, client(1, 3, 900));
         assert_eq!(buffers.next(part, |_| 75), None);
         buffers.end(1);
         buffers.change(part, 900, 0);
@@ -320,13 +403,84 @@ mod tests {
             Some(3),
             "it may exceed the part, which 2 does alone"
         );
-        assert!(!buffers.may_receive(part, 4, 0, 1));
-        buffers.wait(part, 4, 1);
+        assert!(!buffers.may_receive(part, client(1, 4, 1), 0));
+        buffers.wait(part, client(1, 4, 1));
         // Those who go are waited for no more.
         buffers.leave(4);
         assert!(!buffers.is_waited_for(part));
         buffers.leave(3);
         buffers.change(part, 900, 0);
-        assert!(buffers.may_receive(part, 4, 0, 1) && !buffers.is_ender(part, 4));
+        assert!(buffers.may_receive(part, client(1, 4, 1), 0));
+    }
+
+    #[test]
+    fn a_source_that_has_all_room_leaves_a_place_for_another() {
+        let mut buffers = Buffers::new(800);
+        let part = Part::Large;
+        // One is alone, one exceeds the part, and the rest wait.
+        assert!(buffers.may_receive(part, client(1, 0, 900), 0));
+        buffers.change(part, 0, 900);
+        assert!(buffers.may_receive(part, client(1, 1, 900), 0));
+        buffers.change(part, 0, 900);
+        for place in 2..300 {
+            assert!(!buffers.may_receive(part, client(1, place, 900), 0));
+            buffers.wait(part, client(1, place, 900));
+        }
+        assert_eq!(buffers.next(part, |_| 0), None);
+        assert!(buffers.is_in_the_way(part, 1) && !buffers.is_in_the_way(part, 0));
+        buffers.wait(part, client(2, 300, 900));
+        assert_eq!(buffers.next(part, |_| 0), Some(300), "no other has to go");
+        buffers.change(part, 0, 900);
+        assert!(buffers.may_receive(part, client(2, 300, 1800), 900));
+        assert!(
+            !buffers.is_in_the_way(part, 300),
+            "the first source has what it may have"
+        );
+        buffers.wait(part, client(2, 301, 900));
+        buffers.wait(part, client(3, 302, 900));
+        assert!(buffers.is_in_the_way(part, 300) && buffers.is_in_the_way(part, 1));
+        buffers.end(300);
+        assert_eq!(buffers.next(part, |_| 0), Some(301), "it came first");
+        buffers.wait(part, client(2, 303, 900));
+        buffers.end(301);
+        assert_eq!(buffers.next(part, |_| 0), Some(302));
+        buffers.end(302);
+        assert_eq!(buffers.next(part, |_| 0), Some(303));
+    }
+
+    #[test]
+    fn who_comes_anew_or_grows_gets_no_place_that_others_wait_for() {
+        let mut buffers = Buffers::new(800);
+        let part = Part::Large;
+        for place in [1, 2] {
+            assert!(buffers.may_receive(part, client(1, place, 75), 0));
+            buffers.change(part, 0, 75);
+        }
+        buffers.wait(part, client(1, 3, 900));
+        assert!(!buffers.may_receive(part, client(2, 4, 900), 0), "anew");
+        assert!(!buffers.may_receive(part, client(1, 1, 900), 75), "grows");
+        assert!(buffers.may_receive(part, client(1, 1, 75), 75), "is there");
+        assert_eq!(buffers.next(part, |_| 0), Some(3));
+        assert_eq!(buffers.next(part, |_| 0), None);
+        assert!(buffers.may_receive(part, client(2, 4, 900), 0));
+    }
+
+    #[test]
+    fn those_go_first_whose_source_holds_an_even_share() {
+        let mut buffers = Buffers::new(800);
+        let part = Part::Large;
+        let [many, one, other] = [1, 2, 3].map(Source::User);
+        let held = |bytes| {
+            let mut held = Held::default();
+            held.set(part, bytes);
+            held
+        };
+        let all = [(many, held(50)), (many, held(60)), (one, held(90))];
+        let shares = buffers.shares(all.into_iter());
+        assert!(shares.is_even(part, many) && !shares.is_even(part, one));
+        // 200 bytes, of three that want some.
+        buffers.wait(part, client(3, 7, 10));
+        let shares = buffers.shares(all.into_iter());
+        assert!(shares.is_even(part, one) && !shares.is_even(part, other));
     }
 }

@@ -9,12 +9,15 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cenote_fabric::strangers::Source;
+
 use super::backend::Backend;
-use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part};
+use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part, Shares};
 use super::core::Core;
 use super::session::{Direct, Session};
-use super::shared::{ConnectionFacts, locked};
+use super::shared::{ConnectionFacts, NewClient, locked};
 use super::transport::Transport;
+use super::turns::Waiter;
 use crate::protocol::authentication::{Credentials, GateStep, gate};
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{BINARY_REQUEST, Parser, Step};
@@ -48,6 +51,8 @@ pub(super) struct Client {
     /// It waits for memory.
     pub(super) is_waiting: bool,
     place: usize,
+    /// Whose share of the memory it has.
+    pub(super) source: Source,
     /// Memory that is counted for it.
     pub(super) held: Held,
     /// Bytes that its peer has given and taken since they were last looked at.
@@ -69,12 +74,16 @@ pub(super) enum Turn {
 
 impl Client {
     pub(super) fn new<B: Backend>(
-        transport: Transport,
-        facts: Arc<ConnectionFacts>,
+        new: NewClient,
         session: Session,
         place: usize,
         core: &Core<B>,
     ) -> Self {
+        let NewClient {
+            transport,
+            facts,
+            source,
+        } = new;
         let settings = &core.shared.settings;
         // Who has accepted it knows the system's time alone.
         facts.last_request.store(core.now, Ordering::Relaxed);
@@ -95,6 +104,7 @@ impl Client {
             is_queued: false,
             is_waiting: false,
             place,
+            source,
             held: Held::default(),
             moved: 0,
             slow_seconds: 0,
@@ -211,7 +221,7 @@ impl Client {
             return None;
         }
         let wanted = wanted.max(received + 1);
-        if !core.clients.may_receive(part, self.place, own, wanted) {
+        if !core.clients.may_receive(part, self.waiter(wanted), own) {
             if is_line {
                 input.reserve_exact(FREE_BYTES - received);
                 return None;
@@ -226,6 +236,15 @@ impl Client {
         }
         self.count_input(core, input.capacity());
         None
+    }
+
+    /// Itself, where it wants to hold so many bytes.
+    pub(super) fn waiter(&self, wanted: usize) -> Waiter {
+        Waiter {
+            source: self.source,
+            place: self.place,
+            wanted,
+        }
     }
 
     /// Counts the buffer of its request.
@@ -256,12 +275,22 @@ impl Client {
     }
 
     /// Once a second: whether it holds what others wait for, and was too slow for longer than `patience`.
-    pub(super) fn is_too_slow(&mut self, buffers: &Buffers, patience: u32) -> bool {
-        let keeps = |part| self.held.of(part) > 0 && buffers.is_waited_for(part);
+    pub(super) fn is_too_slow(
+        &mut self,
+        buffers: &Buffers,
+        shares: &Shares,
+        patience: u32,
+    ) -> bool {
+        let keeps = |part| {
+            let is_wanted = self.held.of(part) > 0 && buffers.is_waited_for(part);
+            is_wanted && shares.is_even(part, self.source)
+        };
+        let is_in_the_way = |part| buffers.is_in_the_way(part, self.place);
+        let is_privileged = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
         let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
         let does_not_go_on =
             !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
-        let keeps_request = keeps(Part::Small) || keeps(Part::Large);
+        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || is_privileged;
         let is_its_turn = does_not_read && keeps(Part::Answers)
             || does_not_go_on && !self.is_waiting && keeps_request;
         let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
@@ -269,8 +298,6 @@ impl Client {
             true => self.slow_seconds + 1,
             false => 0,
         };
-        let is_ender = |part| buffers.is_ender(part, self.place);
-        let is_privileged = is_ender(Part::Small) || is_ender(Part::Large);
         self.slow_seconds > if is_privileged { 0 } else { patience }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use cenote_fabric::strangers::Source;
 use mio::net::{TcpListener, UdpSocket, UnixListener};
 use mio::{Events, Interest, Poll, Token};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -183,7 +184,7 @@ impl Listener {
         }
     }
 
-    fn accept(&self, shared: &Shared) -> io::Result<(Transport, String)> {
+    fn accept(&self, shared: &Shared) -> io::Result<(Transport, Source, String)> {
         match self {
             Self::Tcp { listener, is_plain } => {
                 let (stream, peer) = listener.accept()?;
@@ -196,11 +197,13 @@ impl Listener {
                     }
                     _ => Transport::Tcp(stream),
                 };
-                Ok((transport, text(&peer)))
+                Ok((transport, peer.ip().into(), text(&peer)))
             }
             Self::Unix { listener, path } => {
                 let (stream, _) = listener.accept()?;
-                Ok((Transport::Unix(stream), format!("unix:{}", path.display())))
+                let user = sockopt::socket_peercred(stream.as_fd())?.uid.as_raw();
+                let address = format!("unix:{}", path.display());
+                Ok((Transport::Unix(stream), Source::User(user), address))
             }
         }
     }
@@ -294,9 +297,9 @@ impl Front {
                 self.set_accepting(true);
                 let listener = &self.bound.listeners[index];
                 match listener.accept(&self.shared) {
-                    Ok((transport, address)) => {
+                    Ok((transport, source, address)) => {
                         let listener = listener.address();
-                        if !self.take(transport, address, listener) {
+                        if !self.take(transport, source, address, listener) {
                             return Some(RETRY);
                         }
                     }
@@ -314,7 +317,13 @@ impl Front {
         None
     }
 
-    fn take(&mut self, mut transport: Transport, address: String, listener: String) -> bool {
+    fn take(
+        &mut self,
+        mut transport: Transport,
+        source: Source,
+        address: String,
+        listener: String,
+    ) -> bool {
         let connections = &self.shared.connections;
         if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
@@ -338,7 +347,11 @@ impl Front {
         self.shared.log(2, || {
             format!("<{number} new auto-negotiating client connection")
         });
-        self.hand_over(Box::new(NewClient { transport, facts }))
+        self.hand_over(Box::new(NewClient {
+            transport,
+            facts,
+            source,
+        }))
     }
 
     /// Gives a client to the next worker; keeps it if that one has no room.

@@ -11,7 +11,7 @@
 //! [`Alone`].
 //!
 //! Bounds: input of a client by [`Limits`](crate::protocol::Limits), its replies by `replies.rs`, all
-//! clients together by `buffers.rs`, mailboxes by number. A client that does not read is not read from.
+//! clients together by `buffers.rs` and in fair shares (`turns.rs`), mailboxes by number. A client that does not read is not read from.
 
 mod backend;
 mod batch;
@@ -30,6 +30,7 @@ mod shared;
 mod stats;
 pub mod tls;
 mod transport;
+mod turns;
 mod udp;
 mod worker;
 

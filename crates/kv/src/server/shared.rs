@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use cenote_fabric::strangers::Source;
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
 use rustix::time::{ClockId, clock_gettime};
@@ -37,6 +38,8 @@ pub(super) enum Message {
 pub(super) struct NewClient {
     pub(super) transport: Transport,
     pub(super) facts: Arc<ConnectionFacts>,
+    /// Whose share of the memory for clients it has.
+    pub(super) source: Source,
 }
 
 /// What `stats conns` tells of a connection.

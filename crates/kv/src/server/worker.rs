@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_fabric::strangers::Source;
 use mio::event::Event;
 use mio::net::UdpSocket;
 use mio::{Events, Interest, Poll, Token};
 
 use super::backend::{Backend, FIRST_TOKEN};
-use super::buffers::{PATIENCE_SECONDS, Part};
+use super::buffers::{Held, PATIENCE_SECONDS, Part, Shares};
 use super::client::{Client, Turn};
 use super::core::Core;
 use super::session::Session;
@@ -78,6 +79,14 @@ impl Places {
             Some(Occupant::Client(client)) => Some(client),
             _ => None,
         }
+    }
+
+    /// What each client holds, and whose share that is of.
+    fn held(&self) -> impl Iterator<Item = (Source, Held)> {
+        self.occupants.iter().filter_map(|occupant| match occupant {
+            Some(Occupant::Client(client)) => Some((client.source, client.held)),
+            _ => None,
+        })
     }
 }
 
@@ -221,19 +230,15 @@ impl<B: Backend> Worker<B> {
         true
     }
 
-    fn take_client(&mut self, new: NewClient) {
-        let NewClient {
-            mut transport,
-            facts,
-        } = new;
+    fn take_client(&mut self, mut new: NewClient) {
         let (place, generation) = self.places.next();
-        if let Err(error) = transport.register(self.poll.registry(), Token(place)) {
+        if let Err(error) = new.transport.register(self.poll.registry(), Token(place)) {
             self.shared.log(0, || format!("register: {error}"));
             self.places.free.push(place);
-            return self.shared.note_end(&facts);
+            return self.shared.note_end(&new.facts);
         }
         let session = Session::new(number(place), generation);
-        let client = Client::new(transport, facts, session, place, &self.core);
+        let client = Client::new(new, session, place, &self.core);
         self.places.occupants[place] = Some(Occupant::Client(Box::new(client)));
         self.enqueue(place);
     }
@@ -291,7 +296,7 @@ impl<B: Backend> Worker<B> {
                 Turn::Again => self.enqueue(place),
                 Turn::WaitsForRoom(part, wanted) => {
                     client.is_waiting = true;
-                    self.core.clients.wait(part, place, wanted);
+                    self.core.clients.wait(part, client.waiter(wanted));
                 }
                 Turn::Waits => {}
             }
@@ -418,14 +423,23 @@ impl<B: Backend> Worker<B> {
             self.core.traffic().idle_kicks.add(idle.len() as u64);
             self.drop_clients(idle);
         }
+        self.drop_slow();
+    }
+
+    /// Drops clients that keep others waiting.
+    fn drop_slow(&mut self) {
         let buffers = &self.core.clients;
         let mut parts = Part::ALL.into_iter();
         let is_waited_for = parts.any(|part| buffers.is_waited_for(part));
+        let shares = match is_waited_for {
+            true => buffers.shares(self.places.held()),
+            false => Shares::default(),
+        };
         let places = 0..self.places.occupants.len();
         let slow: Vec<usize> = places
             .filter(|place| {
                 let client = self.places.client(*place);
-                client.is_some_and(|client| client.is_too_slow(buffers, self.patience))
+                client.is_some_and(|client| client.is_too_slow(buffers, &shares, self.patience))
             })
             .collect();
         self.patience = match (is_waited_for, slow.is_empty()) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,19 @@ impl Server {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.tcp_port())).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream
+    }
+
+    /// The same from another address of this machine, as another machine would.
+    pub fn connect_from(&self, from: Ipv4Addr) -> TcpStream {
+        let kind = rustix::net::SocketType::STREAM;
+        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, kind, None);
+        let socket = socket.expect("a socket");
+        rustix::net::bind(&socket, &SocketAddrV4::new(from, 0)).expect("all of 127 is ours");
+        let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.tcp_port());
+        rustix::net::connect(&socket, &server).expect("it listens");
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         stream
     }

@@ -1,7 +1,7 @@
 //! Stores that stop half way keep nobody else from being served.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 
 use super::process::{Server, ask};
 
@@ -79,6 +79,60 @@ fn others_go_on(arguments: &[&str], count: usize, bytes: usize) {
     assert_eq!(server.stop(), Some(0));
 }
 
+/// `count` of one address stall after so many bytes; large stores of another are answered while most of them
+/// stand.
+fn another_address_goes_on(arguments: &[&str], count: usize, bytes: usize) {
+    let server =
+        Server::start(&[&["-p", "-1", "-l", "127.0.0.1", "-c", "4000"], arguments].concat());
+    let mut stalled = stalled(&server, count, bytes);
+    let value = "v".repeat(900_000);
+    // One client for each thread.
+    for round in 0..4 {
+        let mut client = server.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+        let set = format!("set s{round} 0 0 900000\r\n{value}\r\nmn\r\n");
+        assert_eq!(ask(&mut client, &set), "STORED\r\nMN\r\n");
+        let read = ask(&mut client, &format!("get s{round}\r\nmn\r\n"));
+        let found = format!("VALUE s{round} 0 900000\r\n{value}\r\nEND\r\nMN\r\n");
+        assert!(read == found, "{} bytes", read.len());
+    }
+    let standing = still_stand(&mut stalled);
+    assert!(
+        standing > count / 2,
+        "another address was served when only {standing} of {count} stalled stores were left"
+    );
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn many_of_one_address_that_stop_late_and_large_stores_of_another() {
+    another_address_goes_on(&["-m", "64"], 300, 900_000);
+}
+
+#[test]
+fn many_of_one_address_that_stop_late_on_one_thread_and_large_stores_of_another() {
+    another_address_goes_on(&["-m", "64", "-t", "1"], 300, 900_000);
+}
+
+/// They wait for each other, and those of another address for none of them.
+#[test]
+fn many_of_one_address_that_trickle_and_all_requests_of_another() {
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "1024", "-t", "1"]);
+    let mut stalled = stalled(&server, 100, 200_000);
+    let value = "v".repeat(900_000);
+    for round in 0..8 {
+        let mut client = server.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+        let set = format!("set s{round} 0 0 900000\r\n{value}\r\nget s\r\nmn\r\n");
+        assert_eq!(ask(&mut client, &set), "STORED\r\nEND\r\nMN\r\n");
+        for stream in &mut stalled {
+            // Those that were closed refuse it.
+            stream.write_all(b"v").ok();
+        }
+    }
+    let standing = still_stand(&mut stalled);
+    assert!(standing > 50, "only {standing} were left");
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn many_that_stop_early_in_little_memory() {
     others_go_on(&["-m", "64"], 300, 200_000);
@@ -86,7 +140,7 @@ fn many_that_stop_early_in_little_memory() {
 
 #[test]
 fn many_that_stop_late_on_one_thread() {
-    others_go_on(&["-m", "128", "-t", "1"], 200, 900_000);
+    others_go_on(&["-m", "128", "-t", "1"], 600, 900_000);
 }
 
 #[test]

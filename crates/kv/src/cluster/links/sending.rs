@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::super::NodeId;
+use super::peer::Peer;
 use super::{Links, Observer, Role, SendError};
 
 impl Links {
@@ -25,8 +26,8 @@ impl Links {
         head: &[u8],
         parts: &[Bytes],
     ) -> Result<(), SendError> {
-        let open = self.peers.get(&node).filter(|peer| peer.open);
-        let connection = open.and_then(|peer| peer.connection);
+        let open = self.peers.get(&node).filter(|peer| peer.is_open());
+        let connection = open.and_then(Peer::connection);
         let connection = connection.and_then(|token| self.connections.get_mut(&token));
         let link = &mut connection.ok_or(SendError::Down(node))?.link;
         Ok(link.send(kind, head, parts)?)
@@ -35,8 +36,8 @@ impl Links {
     /// Bytes that a peer's link takes before it is full; 0 without a link.
     #[must_use]
     pub fn room_bytes(&self, node: NodeId) -> usize {
-        let open = self.peers.get(&node).filter(|peer| peer.open);
-        let connection = open.and_then(|peer| self.connections.get(&peer.connection?));
+        let open = self.peers.get(&node).filter(|peer| peer.is_open());
+        let connection = open.and_then(|peer| self.connections.get(&peer.connection()?));
         connection.map_or(0, |connection| connection.link.room_bytes())
     }
 

@@ -216,7 +216,7 @@ fn a_peer_that_is_not_there_is_called_until_it_is() {
     let (links, events) = (&mut nodes.nodes[0], &mut nodes.events[0]);
     links.set_peer(NodeId(1), Some(nobody), Instant::now(), events);
     nodes.until("some tries", |nodes| {
-        nodes.nodes[0].peers[&NodeId(1)].tries >= 5
+        nodes.nodes[0].peers[&NodeId(1)].tries() >= 5
     });
     assert!(
         nodes.nodes[0]
@@ -248,7 +248,7 @@ fn a_node_that_starts_anew_takes_the_place_of_its_earlier_process() {
     assert_eq!(ups, [1, 2]);
     // The earlier one calls again and is refused, again and again.
     nodes.until("refused", |nodes| {
-        nodes.nodes[0].peers[&NodeId(1)].tries >= 3
+        nodes.nodes[0].peers[&NodeId(1)].tries() >= 3
     });
     assert_eq!(nodes.downs(1), 1);
     assert!(nodes.nodes[1].is_open(NodeId(0)));
@@ -346,7 +346,7 @@ fn strangers_that_stay_silent_are_late() {
 fn a_frame_that_is_none_ends_the_link() {
     let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
-    let token = nodes.nodes[0].peers[&NodeId(1)].connection.unwrap();
+    let token = nodes.nodes[0].peers[&NodeId(1)].connection().unwrap();
     let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
     std::io::Write::write_all(link.stream_mut(), &[0xff; 5]).unwrap();
     nodes.until("down", |nodes| nodes.downs(1) == 1);
@@ -362,7 +362,7 @@ fn a_record_that_was_made_up_or_changed_ends_the_link() {
     for protection in [WireProtection::Authenticated, WireProtection::Encrypted] {
         let mut nodes = Nodes::new(2, protection);
         nodes.linked(0, 1);
-        let token = nodes.nodes[0].peers[&NodeId(1)].connection.unwrap();
+        let token = nodes.nodes[0].peers[&NodeId(1)].connection().unwrap();
         let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
         // A frame as it would go without protection, as a record.
         let mut forged = vec![17 + 5, 0];

@@ -46,6 +46,10 @@ impl Control {
             stripe.is_some()
         });
         let Some(stripe) = stripe else { return };
+        // What comes back nobody knows any more.
+        for slab in stripe.stranded.iter().flatten() {
+            self.compare_books(slab.host);
+        }
         let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch }, self.now());
         if is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
@@ -73,12 +77,11 @@ impl Control {
         }
     }
 
-    /// Begins to drop extents that have too few slabs left to be read.
+    /// Begins to drop extents that have too few slabs left to be read, those counted that are awaited.
     pub(super) fn drop_the_lost(&mut self) {
-        let is_lost = |stripe: &Stripe| !stripe.is_there();
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.numbered() {
-            if !stripe.as_deref().is_some_and(is_lost) {
+            if !stripe.as_deref().is_some_and(Stripe::is_past_hope) {
                 continue;
             }
             // A slab that is still to come is of no use any more; it goes back when it does.

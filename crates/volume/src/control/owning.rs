@@ -353,6 +353,7 @@ impl Control {
             .retain(|extent, _| waiting.binary_search(extent).is_ok());
         self.reach.retain(&snapshot);
         let (mut unreachable, mut unread) = (Vec::new(), Vec::new());
+        let is_backed = self.core.backing.is_some();
         for &extent in &waiting {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
             if stripe.is_past_hope() {
@@ -362,7 +363,8 @@ impl Control {
             }
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
-            let is_readable = stripe.is_there();
+            // From the others, or from the disk.
+            let is_readable = stripe.is_there() || is_backed;
             // A host that is only silent may be all that is missing.
             let may_answer =
                 !is_readable && !hosts.clone().all(|host| self.hosts[host].has_ended());

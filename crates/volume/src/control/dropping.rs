@@ -2,7 +2,8 @@
 //!
 //! `UNMAPPED` (reads and writes go to the disk from then on) `-> DRAINED` (no worker is left in an
 //! epoch in which it had slabs, so nobody sets a page's bit any more) `-> ` bits cleared `-> DONE`.
-//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost.
+//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost. Slabs whose hosts have
+//! said that they will be back are waited for (`owning`, decision 61).
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
 //! again before its bits are clear (soundness Z1); one with a page that the disk has refused and only

@@ -7,6 +7,9 @@
 //! A page that is read from the disk while its extent has slabs is given to them, under its claim:
 //! the paper waits for its next write.
 //!
+//! While a slab of the stripe is away, and will be back, writes are the disk's, and reads of pages whose bits
+//! stand take the other slabs or the disk. When it is back these bits are true as ever (decision 61).
+//!
 //! Invariants: the bit of a page is looked at and set in an epoch, so it is one of the slabs of
 //! that epoch (soundness Z1, Z4); a page's writes join the lane in the order of its claims (Z2); a
 //! write that failed at its hosts clears the bit before the disk's end counts (Z5).

@@ -304,7 +304,8 @@ fn a_page_that_the_disk_refused_waits_for_its_slab() {
 fn a_host_that_comes_back_without_them_or_not_at_all_has_its_slabs_dropped() {
     for comes_back in [true, false] {
         let (mut scene, mut worker) = Scene::new(1, "plain");
-        scene.send_away(if comes_back { LONG } else { 1 });
+        scene.send_away(if comes_back { LONG } else { 3000 });
+        assert_ne!(status(&scene.volume).mapped_bytes, 0, "it is waited for");
         worker.write(at(1), &page(1, 2)).unwrap();
         if comes_back {
             scene.cluster.stop(0);

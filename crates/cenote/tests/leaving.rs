@@ -246,6 +246,52 @@ fn all_hosts_are_upgraded_in_place_one_after_the_other_under_load() {
 }
 
 #[test]
+fn slabs_in_front_of_a_disk_are_kept_when_all_hosts_are_upgraded_under_load() {
+    if !has_tools() {
+        return;
+    }
+    const HOSTS: u32 = 3;
+    for transport in ["tcp", "shm"] {
+        let lab = Lab::backed(HOSTS, transport);
+        let backing = |name: &str| lab.status()["backing"][name].as_u64().expect("a counter");
+        small_load(&lab).expect_clean();
+        let upgrade = |name: &str| {
+            let ended = order(&lab, &["upgrade", name]).wait_with_output();
+            Ended::from(ended.expect("a child of ours")).expect(0);
+        };
+        for index in 0..HOSTS {
+            let load = small_load(&lab);
+            lab.wait_written(lab.written() + 2_000);
+            upgrade(&format!("h{index:02}"));
+            load.expect_clean();
+            lab.wait_healthy();
+        }
+        let counters = &lab.status()["counters"];
+        let lost = [&counters["slabs_dropped"], &counters["slabs_rebuilt"]];
+        assert_eq!(lost, [0, 0], "{transport}: {counters}");
+
+        // From here on nothing is written: what is read from hosts, is so because they kept it.
+        expect_nothing_lost(&lab);
+        let promoted = backing("pages_promoted");
+        (0..HOSTS).for_each(|index| upgrade(&format!("h{index:02}")));
+        let is_read_from_hosts = || {
+            let before = backing("pages_read");
+            expect_nothing_lost(&lab);
+            backing("pages_read") == before
+        };
+        wait_until("hosts serve what they kept", is_read_from_hosts, || {
+            lab.status().to_string()
+        });
+        let after = lab.status();
+        assert_eq!(backing("pages_promoted"), promoted, "{transport}: {after}");
+        assert_eq!(
+            after["counters"]["slabs_dropped"], 0,
+            "{transport}: {after}"
+        );
+    }
+}
+
+#[test]
 fn what_a_host_held_that_does_not_come_back_in_time_is_rebuilt() {
     if !has_tools() {
         return;

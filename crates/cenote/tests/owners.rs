@@ -208,3 +208,64 @@ mod long {
         kill_in_every_order(seed, 100);
     }
 }
+
+/// Rewrites the cluster file without some of its hosts; what it said before.
+fn leave_out(lab: &Lab, left_out: &[String]) -> String {
+    let file = lab.folder.path().join("cluster.toml");
+    let before = std::fs::read_to_string(&file).expect("a cluster file");
+    let mut parts = before.split("[[host]]");
+    let head = parts.next().expect("what is said of all hosts");
+    let is_listed = |part: &&str| {
+        let says = |name: &String| part.contains(&format!("name = \"{name}\""));
+        !left_out.iter().any(says)
+    };
+    let listed = parts.filter(is_listed);
+    let after: String = listed.map(|part| format!("[[host]]{part}")).collect();
+    std::fs::write(&file, format!("{head}{after}")).expect("a cluster file");
+    before
+}
+
+/// Decision 66.
+#[test]
+fn a_volume_whose_hosts_the_cluster_file_lacks_is_not_served_and_loses_nothing() {
+    if !has_tools() {
+        return;
+    }
+    let mut lab = Lab::with_hosts(6, "tcp", "rs:4+2");
+    lab.fio_with(&["--rw=randwrite", "--bs=4k", "--size=16M"])
+        .expect_clean();
+    let content = lab.content();
+    let file = lab.folder.path().join("cluster.toml");
+    lab.kill_server();
+
+    let missing = ["h01", "h03", "h04"].map(str::to_owned);
+    let before = leave_out(&lab, &missing);
+    let socket = lab.folder.path().join("elsewhere");
+    let socket = socket.to_str().expect("UTF-8").to_owned();
+    for _ in 0..2 {
+        let nbd = ["nbd", "--volume", "v0", "--socket", &socket];
+        let refused = lab.folder.run(&nbd).expect(1);
+        for said in ["h01, h03, h04", "are not listed", "cenote volume reset v0"] {
+            assert!(refused.stderr.contains(said), "{refused:#?}");
+        }
+    }
+    std::fs::write(&file, &before).expect("a cluster file");
+    lab.serve_after_kill();
+    assert!(lab.content() == content, "nothing was given back");
+    assert_eq!(lab.health(), "healthy");
+
+    // What the volume bears is rebuilt as far as there are hosts, or waits for them.
+    lab.kill_server();
+    leave_out(&lab, &missing[..2]);
+    lab.serve_after_kill();
+    assert!(lab.content() == content);
+    assert_eq!(lab.health(), "degraded");
+
+    // Who gives the content up needs none of them.
+    lab.kill_server();
+    leave_out(&lab, &missing);
+    lab.folder.run(&["volume", "reset", "v0"]).expect(0);
+    std::fs::write(&file, &before).expect("a cluster file");
+    lab.serve_after_kill();
+    assert!(lab.content().iter().all(|&byte| byte == 0));
+}

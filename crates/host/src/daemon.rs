@@ -29,9 +29,9 @@ use cenote_pool::control::{
 };
 use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 use cenote_pool::pressure::Room;
-pub(crate) use leaving::Heir;
 use leaving::Leaving;
 pub use leaving::{End, Inheritance};
+pub(crate) use leaving::{Heir, open as inherit};
 use stocking::Stocking;
 pub(crate) use watch::Watch;
 
@@ -157,7 +157,7 @@ impl Daemon {
     /// As [`Daemon::start`]; `Inheritance` when what was handed over contradicts itself.
     pub fn start_with(mut config: Config, inheritance: Inheritance) -> Result<Self> {
         let mut machine = Machine::read();
-        let heir = leaving::open(inheritance, config.huge_pages)?;
+        let heir = inherit(inheritance, config.huge_pages)?;
         heir.adjust(&mut config, &mut machine);
         config.check(&machine)?;
         let locked = config.decide_lock(&machine)?;

@@ -3,14 +3,17 @@
 //! For simulators. The daemon, the ledger and the filler are those of a real host; what the
 //! keeper and the filler do beside the control thread happens in [`Stepped::work`].
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
+use cenote_fabric::{
+    ClientId, Connector, Event, Listen, Region, RegionOptions, Time, WindowDescriptor,
+};
 use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::Handover;
 
-use crate::daemon::{Daemon, Heir, Outcome, Parts, Watch};
+use crate::daemon::{Daemon, Heir, Inheritance, Outcome, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
 use crate::machine::Machine;
@@ -49,6 +52,36 @@ impl Stepped {
         clock: fn() -> Time,
         gauge: Option<Gauge>,
     ) -> Result<Self> {
+        let outward = (connector, client);
+        Self::assemble(config, Heir::default(), listener, outward, clock, gauge)
+    }
+
+    /// As [`Stepped::start`], with the slabs that an earlier process of this host had lent, whose windows
+    /// `listen` is given.
+    ///
+    /// # Errors
+    /// As [`Stepped::start`] and `listen`; `Inheritance`.
+    pub fn start_with(
+        config: Config,
+        inheritance: Inheritance,
+        listen: impl FnOnce(Vec<(Arc<Region>, WindowDescriptor)>) -> Result<Box<dyn Listen>>,
+        outward: (Box<dyn Connector>, ClientId),
+        clock: fn() -> Time,
+        gauge: Option<Gauge>,
+    ) -> Result<Self> {
+        let heir = inherit(inheritance, config.huge_pages)?;
+        let listener = listen(heir.windows())?;
+        Self::assemble(config, heir, listener, outward, clock, gauge)
+    }
+
+    fn assemble(
+        config: Config,
+        heir: Heir,
+        listener: Box<dyn Listen>,
+        (connector, client): (Box<dyn Connector>, ClientId),
+        clock: fn() -> Time,
+        gauge: Option<Gauge>,
+    ) -> Result<Self> {
         config.check(&Machine::boundless())?;
         let watch = Watch::open(&config, gauge, Duration::from_nanos(clock().0))?;
         let (outcome_sender, outcomes) = channel();
@@ -59,7 +92,7 @@ impl Stepped {
         let mut daemon = Daemon::assemble(
             config,
             Parts {
-                heir: Heir::default(),
+                heir,
                 listener,
                 outcomes,
                 keeper,
@@ -133,6 +166,25 @@ impl Stepped {
         let how = if draining { Drain::On } else { Drain::Off };
         self.daemon
             .drain(Duration::from_nanos((self.clock)().0), how);
+    }
+
+    /// Tells its clients, once, that another process is about to take its place; whether it may end. It is to
+    /// be asked until then.
+    pub fn bids_farewell(&mut self) -> bool {
+        self.daemon.has_bidden_farewell()
+    }
+
+    /// What the process after this one is to have.
+    ///
+    /// # Errors
+    /// `Os`: the system has no descriptors.
+    pub fn inheritance(&self) -> Result<Inheritance> {
+        let (state, memory) = self.daemon.handover();
+        let copies = memory.into_iter().map(|fd| fd.try_clone_to_owned());
+        let memory = copies.collect::<std::io::Result<_>>();
+        let memory =
+            memory.map_err(|error| cenote_fabric::Error::os("copy a descriptor", error))?;
+        Ok(Inheritance { state, memory })
     }
 
     /// Its view of itself.

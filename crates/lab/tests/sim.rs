@@ -364,6 +364,34 @@ fn assert_kept_on_disk(seed: u64) {
     assert_kept_in_work(&options);
 }
 
+/// Hosts are replaced all the time, and some have not what they left, or come too late: stripes wait for the
+/// others, and with a disk behind them no request does.
+#[test]
+fn volumes_whose_hosts_are_replaced_keep_every_promise() {
+    for is_backed in [true, false] {
+        assert_kept_while_replaced(1, is_backed);
+    }
+}
+
+fn assert_kept_while_replaced(seed: u64, is_backed: bool) {
+    let mut options = options(seed, 75);
+    if is_backed {
+        options = options.backed();
+    }
+    options.hosts = if is_backed { 4 } else { 9 };
+    options.epoch = Duration::from_secs(15);
+    options.weights = Weights {
+        upgrade: 40,
+        lose: 4,
+        delay: 4,
+        pause_client: 2,
+        drain: 4,
+        ..Weights::default()
+    };
+    let report = assert_kept(&options);
+    assert!(report.page_ops > 1000 && report.faults > 10, "{report:?}");
+}
+
 /// A place is mapped anew while the slab that it had is given back: the host has taken the slab back for the
 /// one reason when it hears of the other, and its window is still open.
 #[test]
@@ -446,6 +474,14 @@ mod long {
         let seed = RandomState::new().hash_one(0) & u64::from(u32::MAX);
         println!("a fresh seed: {seed}");
         seed
+    }
+
+    #[test]
+    fn volumes_whose_hosts_are_replaced_keep_every_promise() {
+        for is_backed in [true, false] {
+            assert_kept_while_replaced(2, is_backed);
+            assert_kept_while_replaced(fresh_seed(), is_backed);
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! read  ---> bit clear  --------------> jobs, in order  -------------->    served or read: told
 //! ```
 //!
+//! A bit stays set while the page's slab is away and will be back: it says what that slab has.
+//!
 //! Invariants: I1 (`entries`); I2, a page's bit is set only while hosts hold its newest
 //! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, a page goes
 //! through one lane, however it is cut, in the order of its claims, and reads among them (`order`).

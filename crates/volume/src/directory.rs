@@ -198,7 +198,8 @@ pub struct Directory {
     failed: Mutex<Vec<Session>>,
     /// Whose hosts have said that their slabs will be back, as they are, when these have ended.
     returning: Mutex<Vec<Session>>,
-    /// Whether slabs that are out of reach are waited for: nothing else has their bytes.
+    /// Whether slabs are waited for whose hosts have not said that they will be back: nothing else has
+    /// their bytes.
     strands: bool,
 }
 
@@ -282,11 +283,11 @@ impl Directory {
     }
 
     /// Notes whether the slabs of a session will be back when it has ended: then they are stranded, and
-    /// no write of their stripes is acknowledged, until they are or are given up.
+    /// no write of their stripes is acknowledged by hosts, until they are or are given up.
     pub fn set_returning(&self, session: Session, returns: bool) {
         let mut returning = self.lock_returning();
         returning.retain(|&other| other != session);
-        if returns && self.strands {
+        if returns {
             returning.push(session);
         }
     }
@@ -349,7 +350,7 @@ impl Directory {
                 let strands = match loss {
                     Loss::ForGood => false,
                     Loss::MayReturn => self.strands && is_last,
-                    Loss::Returns => self.strands,
+                    Loss::Returns => true,
                 };
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {

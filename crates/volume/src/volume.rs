@@ -4,7 +4,6 @@ mod changing;
 mod dialled;
 mod tending;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +29,7 @@ use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::{Worker, slots_of};
 use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
-use dialled::{DIALS_MAX, Dialled};
+use dialled::Dialled;
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -146,42 +145,11 @@ impl Volume {
             client,
             name: config.name.clone(),
         };
-        let lending = |link: &&(usize, Link)| config.hosts[link.0].lends;
-        let domains_of = |links: &[(usize, Link)]| {
-            let lenders = links.iter().filter(lending);
-            let domains = lenders.map(|(host, _)| config.hosts[*host].domain.as_str());
-            domains.collect::<BTreeSet<&str>>().len()
-        };
-        let k = config.resilience.scheme().k();
-        let mut dialled = Dialled::all(&config.hosts);
-        for _ in 0..DIALS_MAX {
-            dialled.dial_silent(&config.hosts, &connector, &hello);
-            // What holds data is opened with whoever answers, and waits for others then.
-            if has_data || dialled.silent.is_empty() || domains_of(&dialled.links) >= k {
-                break;
-            }
-        }
-        let links = dialled.links;
-        let answered = domains_of(&links);
-        if answered < k && !has_data {
-            let needed = config.resilience.scheme().members();
-            let complaint = dialled
-                .complaint
-                .map(|text| format!(" ({text})"))
-                .unwrap_or_default();
-            return Err(VolumeError::TooFewHosts {
-                scheme: config.resilience.scheme(),
-                needed,
-                answered,
-                complaint,
-            });
-        }
+        let dialled = Dialled::enough(&config, &connector, &hello, has_data)?;
         // A volume with contents keeps its geometry.
-        let offered = links.iter().filter(lending);
-        let offered = offered.map(|(_, link)| link.slab_bytes).min();
         let slab_bytes = match &left {
             Some(image) if has_data => image.identity.slab_bytes,
-            _ => offered.expect("at least k links"),
+            _ => dialled.slab_bytes(&config.hosts).expect("at least k links"),
         };
         let dialer = Arc::new(Threads(connector));
         let clock = Time::now;
@@ -197,7 +165,7 @@ impl Volume {
                 client,
                 machine: cenote_fabric::machine_id(),
                 slab_bytes,
-                links,
+                links: dialled.links,
                 dialer,
                 clock,
                 kept,

@@ -1,5 +1,6 @@
 //! What can go wrong, at any time and by name of the node: the methods that tests inject it with.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::CLIENT_SILENCE;
@@ -10,7 +11,9 @@ use super::model::{LinkModel, Nic};
 use super::net::{Net, NodeId, Serving};
 use super::state::State;
 use super::trace::Kind;
-use crate::{Error, FAILURE_TIMEOUT, Generation, Result, Status, WindowId};
+use crate::{
+    Error, FAILURE_TIMEOUT, Generation, Region, Result, Status, WindowDescriptor, WindowId,
+};
 
 /// What becomes of a host's memory when its process crashes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -154,14 +157,36 @@ impl Net {
     /// If the node is no host, or its process runs.
     #[must_use]
     pub fn restart(&self, host: NodeId) -> SimListener {
+        let inherited = self.restart_with(host, Vec::new());
+        inherited.expect("no window is passed on")
+    }
+
+    /// As [`Net::restart`], with windows that an earlier process of the host had open.
+    ///
+    /// # Errors
+    /// `StaleWindow`, `Bound`: a window cannot stand again.
+    ///
+    /// # Panics
+    /// As [`Net::restart`].
+    pub fn restart_with(
+        &self,
+        host: NodeId,
+        windows: Vec<(Arc<Region>, WindowDescriptor)>,
+    ) -> Result<SimListener> {
         {
-            let mut state = self.lock();
+            let state = &mut *self.lock();
             let node = state.node(host);
             assert!(node.address.is_some() && !node.is_up, "a host that is down");
             state.start_process(host);
             state.trace(Kind::Fault, host, 9, 0);
+            for (region, window) in windows {
+                let process = state.nodes[host.0 as usize].process.as_ref();
+                let table = &process.expect("just started").table;
+                table.restore(region, window)?;
+                state.witness.register(host, window);
+            }
         }
-        SimListener::new(self, host)
+        Ok(SimListener::new(self, host))
     }
 
     /// Starts a client's process again: its connector works from here on.

@@ -146,7 +146,7 @@ impl Daemon {
 
     /// Tells who holds slabs that they will be here again soon, once; whether all know it, so that
     /// the connections may end.
-    pub(super) fn has_bidden_farewell(&mut self) -> bool {
+    pub(crate) fn has_bidden_farewell(&mut self) -> bool {
         let now = (self.clock)();
         if self.leaving.farewell.is_none() {
             let hands_over = Reply::HandsOver {
@@ -214,7 +214,7 @@ pub(crate) struct Heir {
 ///
 /// # Errors
 /// `Inheritance`: it contradicts itself; `Fabric`: memory that is not what it should be.
-pub(super) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
+pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
     if inheritance.state.is_empty() {
         return Ok(Heir::default());
     }
@@ -271,7 +271,7 @@ impl Heir {
     }
 
     /// The windows as they stood.
-    pub(super) fn windows(&self) -> Vec<(Arc<Region>, WindowDescriptor)> {
+    pub(crate) fn windows(&self) -> Vec<(Arc<Region>, WindowDescriptor)> {
         let windows = self.handover.slabs.iter().map(|slab| slab.held.window);
         let regions = self.regions.iter().map(Arc::clone);
         regions.zip(windows.map(from_wire)).collect()

@@ -50,6 +50,7 @@ enum Kind {
     Ambush,
     Rot,
     Part,
+    Upgrade,
 }
 
 /// How a fault ends.
@@ -108,6 +109,9 @@ impl Faults {
             let end = Time(now.0 + world.random.between(100 * MS, 10 * S));
             self.ends.push((end, Restart(host)));
         }
+        for host in 0..world.hosts.len() {
+            self.end_leaving(world, now, host);
+        }
         let is_whole = world.clients.iter_mut().all(Client::is_settled);
         if is_whole && self.ends.is_empty() && now >= self.noticed_at {
             self.impaired.clear();
@@ -145,7 +149,30 @@ impl Faults {
         for host in std::mem::take(&mut world.sprung) {
             self.ends.push((Time(0), Restart(host)));
         }
+        for host in 0..world.hosts.len() {
+            let net = world.net.clone();
+            if world.hosts[host].leave(&net, true) {
+                self.ends.push((Time(0), Restart(host)));
+            }
+        }
         self.end_due(world, Time(u64::MAX));
+    }
+
+    /// Ends the process of a host whose clients know that another takes its place: mostly one that is there
+    /// while they wait, and has what it left.
+    fn end_leaving(&mut self, world: &mut World, now: Time, host: usize) {
+        let net = world.net.clone();
+        if !world.hosts[host].leave(&net, false) {
+            return;
+        }
+        let longest = if world.random.percent(80) { S } else { 10 * S };
+        let end = Time(now.0 + world.random.between(MS, longest));
+        if world.random.percent(10) {
+            world.hosts[host].forget_left();
+        }
+        world.note(format!("h{host:02} has left"));
+        self.impair(host, now);
+        self.ends.push((end, Restart(host)));
     }
 
     fn impair(&mut self, host: usize, now: Time) {
@@ -250,7 +277,8 @@ impl Faults {
             }
             _ => {}
         }
-        if self.is_busy(host) || world.sprung.contains(&host) || !world.hosts[host].is_up() {
+        let is_up = world.hosts[host].is_up() && !world.hosts[host].is_leaving();
+        if self.is_busy(host) || world.sprung.contains(&host) || !is_up {
             return;
         }
         // A delay below the failure time impairs nobody, nor does a host that only asks, nor one that
@@ -268,6 +296,12 @@ impl Faults {
             Kind::Cut => self.cut(world, now, client, host),
             Kind::Part => self.part(world, now, host),
             Kind::Lose => self.lose(world, now, client, host),
+            Kind::Upgrade => {
+                world.note(format!(
+                    "another process is to take the place of h{host:02}"
+                ));
+                world.hosts[host].begin_leaving();
+            }
             Kind::Drain => {
                 let end = Time(now.0 + world.random.between(10 * MS, 10 * S));
                 world.note(format!("drain h{host:02}"));
@@ -409,6 +443,7 @@ impl Weights {
             (self.ambush, Kind::Ambush),
             (self.rot, Kind::Rot),
             (self.part, Kind::Part),
+            (self.upgrade, Kind::Upgrade),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
         let mut at = world.random.below(sum.max(1));

@@ -1,15 +1,18 @@
 //! One host: the daemon's real parts behind a listener that is watched.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::sim::{self, Net, NodeId};
-use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Time};
-use cenote_host::{Config, Gauge, Headroom, LockMemory, Reading, Share, Stepped};
+use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Region, Time, WindowDescriptor};
+use cenote_host::{Config, Gauge, Headroom, Inheritance, LockMemory, Reading, Share, Stepped};
 use cenote_pool::ledger::Handover;
 
-use super::watched::{Sightings, Watched, complain};
+use super::watched::{Records, Sightings, Watched, complain};
+
+/// Windows that one process of a host passes on to the next.
+type Windows = Vec<(Arc<Region>, WindowDescriptor)>;
 
 /// A host and its process, while it has one.
 pub struct Host {
@@ -17,6 +20,12 @@ pub struct Host {
     pub node: NodeId,
     config: Config,
     process: Option<Stepped>,
+    /// What was seen of its process, and of those before it that left theirs to it.
+    records: Records,
+    /// Its clients are being told that another process takes its place.
+    is_leaving: bool,
+    /// What the next process is to have.
+    left: Option<Inheritance>,
     seen: Sightings,
     /// What the programs of its machine use, in bytes: at most as much as it lends.
     others: Arc<AtomicU64>,
@@ -58,21 +67,35 @@ impl Host {
             node,
             config,
             process: None,
+            records: Records::default(),
+            is_leaving: false,
+            left: None,
             seen: Arc::clone(seen),
             others: Arc::default(),
         };
-        host.start(net, Box::new(listener));
+        host.start(net, |_| Box::new(listener));
         host
     }
 
-    /// Starts a process, on a machine that has none.
-    fn start(&mut self, net: &Net, listener: Box<dyn Listen>) {
-        let watched = Watched::new(listener, &self.name, &self.seen);
+    /// Starts a process, on a machine that has none: with what the one before it left, if it left anything.
+    fn start(&mut self, net: &Net, listen: impl FnOnce(Windows) -> Box<dyn Listen>) {
+        if self.left.is_none() {
+            self.records = Records::default();
+        }
         let outward = net.client_on(self.node);
         let identity = ClientId(u128::from(self.node.0) << 64 | u128::from(net.now().0));
-        let process = Stepped::start(
+        let (name, seen, records) = (&self.name, &self.seen, &self.records);
+        let watched = |windows: Windows| {
+            let mut book = records.lock().unwrap_or_else(PoisonError::into_inner);
+            book.inherit(&windows);
+            drop(book);
+            let watched = Watched::new(listen(windows), name, records, seen);
+            Ok(Box::new(watched) as Box<dyn Listen>)
+        };
+        let process = Stepped::start_with(
             self.config.clone(),
-            Box::new(watched),
+            self.left.take().unwrap_or_default(),
+            watched,
             (Box::new(outward), identity),
             sim::now,
             Some(self.gauge()),
@@ -105,6 +128,36 @@ impl Host {
     pub fn crash(&mut self, net: &Net, memory: sim::Memory, notice: sim::Notice) {
         net.crash(self.node, memory, notice);
         self.process = None;
+        self.is_leaving = false;
+    }
+
+    /// Its clients are to be told that another process takes its place.
+    pub fn begin_leaving(&mut self) {
+        self.is_leaving = true;
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
+    /// Ends its process once its clients know, or now, if that `is_urgent`, and keeps what it lent for the next;
+    /// whether it has.
+    pub fn leave(&mut self, net: &Net, is_urgent: bool) -> bool {
+        let Some(process) = self.process.as_mut().filter(|_| self.is_leaving) else {
+            return false;
+        };
+        if !process.bids_farewell() && !is_urgent {
+            return false;
+        }
+        let left = process.inheritance();
+        self.left = Some(left.expect("descriptors are left"));
+        self.crash(net, sim::Memory::Kept, sim::Notice::AtOnce);
+        true
+    }
+
+    /// What its process left is gone, too.
+    pub fn forget_left(&mut self) {
+        self.left = None;
     }
 
     pub fn is_up(&self) -> bool {
@@ -117,8 +170,11 @@ impl Host {
     }
 
     pub fn restart(&mut self, net: &Net) {
-        let listener = net.restart(self.node);
-        self.start(net, Box::new(listener));
+        let node = self.node;
+        self.start(net, |windows| {
+            let listener = net.restart_with(node, windows);
+            Box::new(listener.expect("windows stand as they stood"))
+        });
     }
 
     /// Wants everything back, or no longer does.
@@ -164,7 +220,10 @@ impl Host {
         let Some(process) = &self.process else {
             return Time(u64::MAX);
         };
-        if process.is_filling() {
+        if self.is_leaving {
+            // The faults look every now and then whether it may end.
+            process.next_tick().max(sim::now().after(FILL))
+        } else if process.is_filling() {
             process.next_tick().min(sim::now().after(FILL))
         } else {
             process.next_tick()

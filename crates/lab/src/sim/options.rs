@@ -122,6 +122,8 @@ pub struct Weights {
     pub rot: u64,
     /// Two hosts do not reach each other, while their clients reach both.
     pub part: u64,
+    /// Another process takes a host's place and has its slabs: soon, late, or without them.
+    pub upgrade: u64,
 }
 
 impl Weights {
@@ -146,6 +148,8 @@ impl Weights {
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,
             part: 10,
+            // Where it is asked for.
+            upgrade: 0,
         }
     }
 }
@@ -161,6 +165,7 @@ impl Options {
             gentle_percent: 100,
             weights: Weights {
                 drain: 20,
+                upgrade: 20,
                 ambush: 0,
                 ..self.weights
             },

@@ -34,13 +34,16 @@ pub type Sightings = Arc<Mutex<Seen>>;
 pub struct Watched {
     listener: Box<dyn Listen>,
     host: String,
-    book: Mutex<Book>,
+    book: Records,
     seen: Sightings,
 }
 
+/// What is known of a host, and goes on when another process takes its place.
+pub type Records = Arc<Mutex<Book>>;
+
 /// What has passed through.
 #[derive(Default)]
-struct Book {
+pub struct Book {
     peers: BTreeMap<PeerId, Peer>,
     /// Those that went since the last look: the host may still answer what they had asked before.
     gone: BTreeMap<PeerId, Peer>,
@@ -85,11 +88,11 @@ struct Grant {
 const DECIDED: Duration = Duration::from_secs(2);
 
 impl Watched {
-    pub fn new(listener: Box<dyn Listen>, host: &str, seen: &Sightings) -> Self {
+    pub fn new(listener: Box<dyn Listen>, host: &str, book: &Records, seen: &Sightings) -> Self {
         Self {
             listener,
             host: host.to_owned(),
-            book: Mutex::default(),
+            book: Arc::clone(book),
             seen: Arc::clone(seen),
         }
     }
@@ -149,6 +152,22 @@ impl Watched {
 }
 
 impl Book {
+    /// What a process knows that has these windows of the one before it.
+    pub fn inherit(&mut self, windows: &[(Arc<Region>, WindowDescriptor)]) {
+        self.peers.clear();
+        self.gone.clear();
+        let standing = windows.iter().map(|(region, window)| {
+            let standing = (window.generation, Arc::clone(region));
+            (window.id, standing)
+        });
+        self.standing = standing.collect();
+        let stands = |generation: &Generation| {
+            let mut windows = windows.iter();
+            windows.any(|(_, window)| window.generation == *generation)
+        };
+        self.grants.retain(|generation, _| stands(generation));
+    }
+
     fn hear(&mut self, client: ClientId) {
         let now = sim::now();
         let before = self.clients.get(&client).copied();

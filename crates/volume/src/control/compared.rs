@@ -32,9 +32,12 @@ impl Control {
         let expected = self.core.resilience();
         let resilience = Resilience::in_stripe(expected.mode(), expected.delta(), scheme);
         let (k, is_tagged) = (scheme.k(), self.is_tagged());
-        // Splits of a page that holds nothing, or whose last write ended unknown, may disagree by right.
+        // Splits of a page that holds nothing, or whose last write ended unknown or at the disk, may
+        // disagree by right.
+        let store = self.core.backing.as_ref();
         let is_judged = is_judged
             && self.core.marks.written.contains(page)
+            && store.is_none_or(|store| store.pages.remote.contains(page))
             && self.core.marks.soundness(page) == Soundness::Sound;
         if !(resilience.compares() || is_tagged) || (count == 1 && !is_judged) {
             return k;

@@ -2,7 +2,8 @@
 //!
 //! `UNMAPPED` (reads and writes go to the disk from then on) `-> DRAINED` (no worker is left in an
 //! epoch in which it had slabs, so nobody sets a page's bit any more) `-> ` bits cleared `-> DONE`.
-//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost.
+//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost. Slabs whose hosts have
+//! said that they will be back are waited for (`owning`, decision 61).
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
 //! again before its bits are clear (soundness Z1); one with a page that the disk has refused and only
@@ -46,6 +47,10 @@ impl Control {
             stripe.is_some()
         });
         let Some(stripe) = stripe else { return };
+        // What comes back nobody knows any more.
+        for slab in stripe.stranded.iter().flatten() {
+            self.compare_books(slab.host);
+        }
         let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch }, self.now());
         if is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
@@ -73,12 +78,11 @@ impl Control {
         }
     }
 
-    /// Begins to drop extents that have too few slabs left to be read.
+    /// Begins to drop extents that have too few slabs left to be read, those counted that are awaited.
     pub(super) fn drop_the_lost(&mut self) {
-        let is_lost = |stripe: &Stripe| !stripe.is_there();
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.numbered() {
-            if !stripe.as_deref().is_some_and(is_lost) {
+            if !stripe.as_deref().is_some_and(Stripe::is_past_hope) {
                 continue;
             }
             // A slab that is still to come is of no use any more; it goes back when it does.

@@ -2,16 +2,18 @@
 //!
 //! A slab is **stranded** when it holds current data and cannot be reached: its connection went
 //! when no more than k of its stripe were left, or after its host had said that another process
-//! takes its place (decision 57), or it is named in the journal that an earlier owner left. Its host is asked for it by its birth on the next connection (`RETAKE`); a host
-//! that has been started anew knows nothing of it. While a slab of a stripe is stranded no write
-//! is acknowledged there. Once at least k are back, the others are waited for a while and then
-//! given up.
+//! takes its place (decision 57), or it is named in the journal that an earlier owner left. Its
+//! host is asked for it by its birth on the next connection (`RETAKE`); a host that has been
+//! started anew knows nothing of it. While a slab of a stripe is stranded no write is acknowledged
+//! there, but by a backing store, which has it alone then (decision 61). Once at least k are back,
+//! the others are waited for a while and then given up.
 //!
 //! Taking over: the journal's next epoch is on the disk, then every host is told (`OWN`), asked
 //! for what the journal names (`RETAKE`), and told to free the rest (`LEAVE`).
 //!
-//! Invariants: a slab that missed an acknowledged write is never taken back; nothing of a volume
-//! that outlives its owners is asked of a host that has not confirmed the owner's epoch.
+//! Invariants: a slab that missed an acknowledged write is never taken back, unless the page's bit
+//! says so; nothing of a volume that outlives its owners is asked of a host that has not confirmed
+//! the owner's epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -353,6 +355,7 @@ impl Control {
             .retain(|extent, _| waiting.binary_search(extent).is_ok());
         self.reach.retain(&snapshot);
         let (mut unreachable, mut unread) = (Vec::new(), Vec::new());
+        let is_backed = self.core.backing.is_some();
         for &extent in &waiting {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
             if stripe.is_past_hope() {
@@ -362,7 +365,8 @@ impl Control {
             }
             let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
-            let is_readable = stripe.is_there();
+            // From the others, or from the disk.
+            let is_readable = stripe.is_there() || is_backed;
             // A host that is only silent may be all that is missing.
             let may_answer =
                 !is_readable && !hosts.clone().all(|host| self.hosts[host].has_ended());

@@ -3,26 +3,78 @@
 //! All at once; those that do not answer in time are dialled again while the volume cannot do without
 //! them. Whoever refuses has answered.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_fabric::{Connector, Error, FAILURE_TIMEOUT, Hello};
 
+use super::VolumeConfig;
+use crate::VolumeError;
 use crate::control::{HostConfig, Link, dial};
 
 /// How often hosts that do not answer are dialled, [`FAILURE_TIMEOUT`] each time, while too few have answered.
-pub(super) const DIALS_MAX: usize = 5;
+const DIALS_MAX: usize = 5;
 
 /// The hosts of a volume that is opened.
 pub(super) struct Dialled {
     pub links: Vec<(usize, Link)>,
     /// Those that are yet to answer. Who refused is not among them.
-    pub silent: Vec<usize>,
+    silent: Vec<usize>,
     /// What the first said that cannot be reached.
-    pub complaint: Option<String>,
+    complaint: Option<String>,
 }
 
 impl Dialled {
-    pub fn all(hosts: &[HostConfig]) -> Self {
+    /// Dials the hosts of a volume until enough of them have answered, or were asked often enough. What
+    /// `has_data` is opened with whoever answers, and waits for others then.
+    ///
+    /// # Errors
+    /// `TooFewHosts`: fewer failure domains than data splits have answered.
+    pub fn enough(
+        config: &VolumeConfig,
+        connector: &Arc<dyn Connector>,
+        hello: &Hello,
+        has_data: bool,
+    ) -> Result<Self, VolumeError> {
+        let (scheme, hosts) = (config.resilience.scheme(), &config.hosts);
+        let mut dialled = Self::all(hosts);
+        for _ in 0..DIALS_MAX {
+            dialled.dial_silent(hosts, connector, hello);
+            let is_enough = has_data || dialled.domains(hosts) >= scheme.k();
+            if is_enough || dialled.silent.is_empty() {
+                break;
+            }
+        }
+        let answered = dialled.domains(hosts);
+        if answered >= scheme.k() || has_data {
+            return Ok(dialled);
+        }
+        let complaint = dialled.complaint.map(|text| format!(" ({text})"));
+        Err(VolumeError::TooFewHosts {
+            scheme,
+            needed: scheme.members(),
+            answered,
+            complaint: complaint.unwrap_or_default(),
+        })
+    }
+
+    /// Size of slabs that all have; `None`: nobody who lends has answered.
+    pub fn slab_bytes(&self, hosts: &[HostConfig]) -> Option<u64> {
+        self.lenders(hosts).map(|(_, link)| link.slab_bytes).min()
+    }
+
+    /// Failure domains that have answered.
+    fn domains(&self, hosts: &[HostConfig]) -> usize {
+        let domains = self.lenders(hosts);
+        let domains = domains.map(|(host, _)| hosts[*host].domain.as_str());
+        domains.collect::<BTreeSet<&str>>().len()
+    }
+
+    fn lenders(&self, hosts: &[HostConfig]) -> impl Iterator<Item = &(usize, Link)> {
+        self.links.iter().filter(|link| hosts[link.0].lends)
+    }
+
+    fn all(hosts: &[HostConfig]) -> Self {
         Self {
             links: Vec::new(),
             silent: (0..hosts.len()).collect(),
@@ -31,12 +83,7 @@ impl Dialled {
     }
 
     /// Connects to those that have not answered, at once.
-    pub fn dial_silent(
-        &mut self,
-        hosts: &[HostConfig],
-        connector: &Arc<dyn Connector>,
-        hello: &Hello,
-    ) {
+    fn dial_silent(&mut self, hosts: &[HostConfig], connector: &Arc<dyn Connector>, hello: &Hello) {
         /// Connects under way at a time; bounds threads on large clusters.
         const BATCH: usize = 64;
         for some in std::mem::take(&mut self.silent).chunks(BATCH) {

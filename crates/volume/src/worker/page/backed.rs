@@ -7,6 +7,9 @@
 //! A page that is read from the disk while its extent has slabs is given to them, under its claim:
 //! the paper waits for its next write.
 //!
+//! While a slab of the stripe is away, and will be back, writes are the disk's, and reads of pages whose bits
+//! stand take the other slabs or the disk. When it is back these bits are true as ever (decision 61).
+//!
 //! Invariants: the bit of a page is looked at and set in an epoch, so it is one of the slabs of
 //! that epoch (soundness Z1, Z4); a page's writes join the lane in the order of its claims (Z2); a
 //! write that failed at its hosts clears the bit before the disk's end counts (Z5).
@@ -28,6 +31,14 @@ impl Worker {
         let page = self.ops[usize::from(op)].page;
         let store = self.core.backing.as_ref();
         store.is_none_or(|store| store.pages.remote.contains(page))
+    }
+
+    /// Whether the disk has refused the page's newest bytes and hosts have them. They are waited for where
+    /// they will be back: a write of the page that the disk refuses, too, must not take the rest with it.
+    pub(super) fn is_only_on_slabs(&self, op: u16) -> bool {
+        let page = self.ops[usize::from(op)].page;
+        let pages = &self.store().pages;
+        pages.stale.contains(page) && pages.remote.contains(page)
     }
 
     fn store(&self) -> &Arc<Store> {
@@ -97,10 +108,11 @@ impl Worker {
         true
     }
 
-    /// Writes the page to the disk alone: no slab is there to take it.
+    /// Writes the page to the disk alone: no slab is there to take it, or one that is to be back misses it.
     pub(super) fn store_alone(&mut self, op: u16) {
+        let is_mapped = stripe_of(&self.views, &self.ops[usize::from(op)]).is_some();
         self.leave(op);
-        if self.store().hot_slab == 0.0 {
+        if !is_mapped && self.store().hot_slab == 0.0 {
             // Whether it is refused is for the next write: this one is the disk's.
             self.core.want(self.ops[usize::from(op)].extent);
         }
@@ -199,6 +211,10 @@ impl Worker {
 
     /// The disk has read the page.
     fn end_fetch(&mut self, op: u16, page: *const u8, is_ok: bool) {
+        if !is_ok && self.is_only_on_slabs(op) {
+            // The disk refused the write before it, which hosts have.
+            return self.park(op);
+        }
         if !is_ok {
             return self.finish(op, Err(self.disk_error()));
         }
@@ -242,6 +258,10 @@ impl Worker {
         }
         self.ops[at].claimed = true;
         self.enter(op);
+        if self.is_remote(op) {
+            // They were away and are back, and have it.
+            return false;
+        }
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
             stripe.is_there() && !stripe.fence.contains(index) && !stripe.has_stranded()
         });

@@ -60,6 +60,10 @@ impl Worker {
         };
         let is_there = readable.count_ones() as usize >= k;
         if self.core.backing.is_some() && !(is_there && self.is_remote(op)) {
+            let stripe = stripe_of(&self.views, &self.ops[at]);
+            if stripe.is_some_and(Stripe::has_stranded) && self.is_only_on_slabs(op) {
+                return self.park(op);
+            }
             return self.fetch(op);
         }
         if !is_there {

@@ -84,10 +84,13 @@ impl Worker {
                 .fence
                 .note((self.core.clock)().since(since));
         }
-        if !stripe.is_there() {
-            if is_backed {
-                return self.store_alone(op);
+        if is_backed && (!stripe.is_there() || stripe.has_stranded()) {
+            if stripe.has_stranded() && self.is_only_on_slabs(op) {
+                return self.park(op);
             }
+            return self.store_alone(op);
+        }
+        if !stripe.is_there() {
             // Until slabs are back, or it is unmapped and mapped anew.
             if stripe.is_awaited() || stripe.is_past_hope() {
                 return self.park(op);
@@ -197,8 +200,12 @@ impl Worker {
             self.enter(op);
             self.ops[at].failed = false;
             let stripe = stripe_of(&self.views, &self.ops[at]);
-            let Some(stripe) = stripe.filter(|stripe| stripe.is_there()) else {
-                if self.ops[at].entry.is_some() {
+            // The disk needs no slab to come back.
+            let is_backed = self.ops[at].entry.is_some();
+            let goes_on =
+                |stripe: &&Stripe| stripe.is_there() && !(is_backed && stripe.has_stranded());
+            let Some(stripe) = stripe.filter(goes_on) else {
+                if is_backed {
                     return self.await_disk(op);
                 }
                 if stripe.is_some_and(Stripe::is_awaited) {

@@ -1,0 +1,339 @@
+//! Slabs of a volume with a disk behind it whose host is replaced: they wait for it, and requests do not.
+//!
+//! The host says that another process takes its place, its connection ends, and it is back when the test
+//! says so, with the slabs that it had: a real daemon, which the client is kept away from meanwhile.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use cenote_fabric::{Endpoint, Error, Incoming};
+use cenote_pool::control::{Reply, Request as Message};
+use cenote_volume::{Backing, Done, Health, Op, Request, Volume, Worker};
+use support::backed::{PAGE, SLAB, read, status, wait_for};
+use support::disk::TestDisk;
+use support::guarded::{Guard, Guarded};
+use support::tardy::Tardy;
+use support::{Cluster, Transport, page, wait_for_health, wait_until};
+
+/// How long hosts say that they will be away, in milliseconds.
+const LONG: usize = 10_000;
+
+/// A host that is replaced when the test says so.
+#[derive(Clone, Default)]
+struct Replaced {
+    tardy: Tardy,
+    /// It is to say that it will be back within so many milliseconds; 0: nothing.
+    back_within_ms: Arc<AtomicUsize>,
+    /// Its client has said that it waits.
+    is_awaited: Arc<AtomicBool>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Guard for Replaced {
+    fn connect(&self) -> Result<(), Error> {
+        match self.is_away.load(Ordering::SeqCst) {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
+    fn breaks(&self, _incoming: &Incoming) -> bool {
+        self.is_away.load(Ordering::SeqCst)
+    }
+
+    fn endpoint(&self, inner: Box<dyn Endpoint>) -> Box<dyn Endpoint> {
+        self.tardy.endpoint(inner)
+    }
+
+    fn receiving(&self, incoming: Incoming) -> Incoming {
+        let Incoming::Message(bytes) = &incoming else {
+            return incoming;
+        };
+        if !matches!(Reply::decode(bytes), Ok(Reply::Pong { .. })) {
+            return incoming;
+        }
+        let back_within_ms = self.back_within_ms.swap(0, Ordering::SeqCst);
+        if back_within_ms == 0 {
+            return incoming;
+        }
+        let back_within_ms = u32::try_from(back_within_ms).unwrap();
+        let mut message = Vec::new();
+        Reply::HandsOver { back_within_ms }.encode(&mut message);
+        Incoming::Message(message)
+    }
+
+    fn sending(&self, message: &[u8]) {
+        if matches!(Message::decode(message), Ok(Message::Awaits)) {
+            self.is_awaited.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A volume of one extent, its disk and its hosts, of which the first may be replaced.
+struct Scene {
+    volume: Volume,
+    disk: TestDisk,
+    guard: Replaced,
+    cluster: Cluster,
+}
+
+impl Scene {
+    /// With the first pages written by the first worker, and on the disk.
+    fn new(hosts: usize, scheme: &str) -> (Self, Worker) {
+        Self::with(hosts, scheme, |_| ())
+    }
+
+    /// With other settings.
+    fn with(hosts: usize, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
+        let cluster = Cluster::start(hosts, Transport::Tcp, 16 << 20, SLAB);
+        let (disk, guard) = (TestDisk::default(), Replaced::default());
+        let connector = Guarded {
+            inner: cluster.connector(),
+            addresses: vec![cluster.configs[0].address.clone()],
+            guard: guard.clone(),
+        };
+        let config = cluster.config(scheme, SLAB);
+        let mut backing = disk.backing();
+        change(&mut backing);
+        let volume = Volume::open_backed(config, backing, Arc::new(connector)).unwrap();
+        let mut worker = volume.worker().unwrap();
+        worker.write(0, &page(0, 0)).unwrap();
+        wait_for(&volume, |status| status.mapped_bytes > 0);
+        for index in 0..PAGES {
+            worker.write(at(index), &page(index, 1)).unwrap();
+        }
+        wait_for(&volume, |status| {
+            let backing = status.backing.unwrap();
+            (backing.pending_bytes, backing.remote_bytes) == (0, at(PAGES))
+        });
+        let scene = Self {
+            volume,
+            disk,
+            guard,
+            cluster,
+        };
+        (scene, worker)
+    }
+
+    /// The first host says that it will be back in time, and goes.
+    fn send_away(&self, back_within_ms: usize) {
+        let Replaced {
+            back_within_ms: said,
+            is_awaited,
+            is_away,
+            ..
+        } = &self.guard;
+        is_awaited.store(false, Ordering::SeqCst);
+        said.store(back_within_ms, Ordering::SeqCst);
+        let is_heard = || is_awaited.load(Ordering::SeqCst);
+        wait_until(is_heard, || "the client does not await the host".into());
+        is_away.store(true, Ordering::SeqCst);
+        wait_for(&self.volume, |status| !status.hosts[0].connected);
+    }
+
+    fn let_back(&self) {
+        self.guard.is_away.store(false, Ordering::SeqCst);
+        wait_for_health(&self.volume, Health::Healthy);
+    }
+
+    fn reads(&self) -> u64 {
+        self.disk.moved().0
+    }
+
+    fn expect_kept(&self) {
+        let status = status(&self.volume);
+        assert_eq!(status.mapped_bytes, status.extent_bytes);
+        let counters = status.counters;
+        let moved = (counters.slabs_dropped, counters.slabs_rebuilt);
+        assert_eq!(moved, (0, 0), "{counters:?}");
+    }
+}
+
+/// Pages that are written.
+const PAGES: u64 = 8;
+
+fn at(index: u64) -> u64 {
+    index * PAGE as u64
+}
+
+/// Polls until a request has ended.
+fn end_of(worker: &mut Worker) -> Done {
+    let mut done = Vec::new();
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            !done.is_empty()
+        },
+        || "the request does not end".into(),
+    );
+    done.remove(0)
+}
+
+#[test]
+fn pages_that_were_not_written_meanwhile_are_read_from_their_slab_again() {
+    let (scene, mut worker) = Scene::new(1, "plain");
+    scene.send_away(LONG);
+    assert!(read(&mut worker, 0) == page(0, 1));
+    assert_eq!(scene.reads(), 1, "the disk has it meanwhile");
+    worker.write(at(1), &page(1, 2)).unwrap();
+    // Of part of a page: the rest comes from the disk.
+    worker.write(at(2) + 512, &page(2, 2)[512..1024]).unwrap();
+    assert!(read(&mut worker, 1) == page(1, 2));
+    let during = status(&scene.volume);
+    assert_eq!(during.health, Health::Degraded);
+    assert_eq!(during.backing.unwrap().remote_bytes, at(PAGES - 2));
+
+    let (reads, promoted) = (scene.reads(), during.backing.unwrap().pages_promoted);
+    scene.let_back();
+    for index in (0..PAGES).filter(|index| ![1, 2].contains(index)) {
+        assert!(read(&mut worker, index) == page(index, 1), "page {index}");
+    }
+    assert_eq!(scene.reads(), reads, "its slab has them");
+    let mut second = page(2, 1);
+    second[512..1024].copy_from_slice(&page(2, 2)[512..1024]);
+    for _ in 0..2 {
+        assert!(read(&mut worker, 1) == page(1, 2));
+        assert!(read(&mut worker, 2) == second);
+    }
+    assert_eq!(scene.reads(), reads + 2, "once each");
+    let backing = status(&scene.volume).backing.unwrap();
+    assert_eq!(backing.pages_promoted, promoted + 2);
+    scene.expect_kept();
+}
+
+#[test]
+fn what_is_on_its_way_to_the_disk_is_read_while_its_slab_is_away_and_after() {
+    let (scene, mut worker) = Scene::new(1, "plain");
+    scene.disk.hold_writes(true);
+    worker.write(0, &page(0, 2)).expect("its host has it");
+    scene.send_away(LONG);
+    assert!(read(&mut worker, 0) == page(0, 2));
+    let (tag, offset) = (1, at(1));
+    let op = Op::Write(page(1, 2));
+    worker.submit(Request { tag, offset, op }).unwrap();
+    let mut done = Vec::new();
+    worker.poll(&mut done);
+    assert!(done.is_empty(), "the disk alone takes it, and holds it");
+    scene.let_back();
+    assert!(read(&mut worker, 0) == page(0, 2));
+    scene.disk.hold_writes(false);
+    assert_eq!(end_of(&mut worker).result, Ok(()));
+    assert!(read(&mut worker, 1) == page(1, 2));
+    assert!(read(&mut worker, 0) == page(0, 2));
+    scene.expect_kept();
+}
+
+#[test]
+fn a_write_that_is_under_way_when_its_host_goes_is_the_disks() {
+    for (hosts, scheme) in [(1, "plain"), (3, "rs:2+1")] {
+        let (scene, mut worker) = Scene::new(hosts, scheme);
+        let holds = &scene.guard.tardy.holds_writes;
+        holds.store(true, Ordering::SeqCst);
+        let (tag, offset) = (0, 0);
+        let op = Op::Write(page(0, 2));
+        worker.submit(Request { tag, offset, op }).unwrap();
+        let mut done = Vec::new();
+        wait_until(
+            || {
+                worker.poll(&mut done);
+                scene.guard.tardy.held_writes.load(Ordering::SeqCst) > 0
+            },
+            || "nothing is sent".into(),
+        );
+        assert!(done.is_empty());
+        scene.send_away(LONG);
+        // Sent on a connection that has ended.
+        holds.store(false, Ordering::SeqCst);
+        assert_eq!(end_of(&mut worker).result, Ok(()));
+        scene.let_back();
+        for index in 0..PAGES {
+            let round = 1 + u64::from(index == 0);
+            assert!(read(&mut worker, index) == page(index, round), "{scheme}");
+        }
+        scene.expect_kept();
+    }
+}
+
+#[test]
+fn a_stripe_without_one_of_its_slabs_is_read_from_the_others_and_written_to_the_disk() {
+    let (scene, mut worker) = Scene::new(3, "rs:2+1");
+    scene.send_away(LONG);
+    let reads = scene.reads();
+    assert!(read(&mut worker, 0) == page(0, 1));
+    assert_eq!(scene.reads(), reads, "two of three are there");
+    worker.write(at(1), &page(1, 2)).unwrap();
+    assert!(read(&mut worker, 1) == page(1, 2));
+    assert_eq!(scene.reads(), reads + 1);
+    scene.let_back();
+    for index in 0..PAGES {
+        let round = 1 + u64::from(index == 1);
+        assert!(read(&mut worker, index) == page(index, round));
+    }
+    assert_eq!(scene.reads(), reads + 2, "once more, and then it is there");
+    assert!(read(&mut worker, 1) == page(1, 2));
+    assert_eq!(scene.reads(), reads + 2);
+    scene.expect_kept();
+}
+
+#[test]
+fn a_page_that_the_disk_refused_waits_for_its_slab() {
+    let (scene, mut worker) = Scene::new(1, "plain");
+    scene.disk.break_page(Some(0));
+    worker.write(0, &page(0, 2)).expect("its host has it");
+    wait_for(&scene.volume, |status| {
+        status.backing.unwrap().stale_pages == 1
+    });
+    scene.send_away(LONG);
+    let op = Op::Read(vec![0; PAGE]);
+    let (tag, offset) = (7, 0);
+    worker.submit(Request { tag, offset, op }).unwrap();
+    assert!(read(&mut worker, 1) == page(1, 1), "others do not wait");
+    let mut done = Vec::new();
+    worker.poll(&mut done);
+    assert!(done.is_empty(), "an error, or old bytes");
+    scene.let_back();
+    let done = end_of(&mut worker);
+    assert_eq!((done.tag, done.result), (7, Ok(())));
+    assert!(matches!(&done.op, Op::Read(bytes) if *bytes == page(0, 2)));
+    scene.expect_kept();
+}
+
+#[test]
+fn a_host_that_comes_back_without_them_or_not_at_all_has_its_slabs_dropped() {
+    for comes_back in [true, false] {
+        let (mut scene, mut worker) = Scene::new(1, "plain");
+        scene.send_away(if comes_back { LONG } else { 3000 });
+        assert_ne!(status(&scene.volume).mapped_bytes, 0, "it is waited for");
+        worker.write(at(1), &page(1, 2)).unwrap();
+        if comes_back {
+            scene.cluster.stop(0);
+            scene.cluster.restart(0);
+            scene.guard.is_away.store(false, Ordering::SeqCst);
+        }
+        wait_for(&scene.volume, |status| {
+            status.mapped_bytes == 0 && status.backing.unwrap().remote_bytes == 0
+        });
+        for index in 0..PAGES {
+            let round = 1 + u64::from(index == 1);
+            assert!(read(&mut worker, index) == page(index, round));
+        }
+    }
+}
+
+#[test]
+fn a_slab_that_cools_down_while_its_host_is_away_goes_back_when_that_returns() {
+    let (scene, mut worker) = Scene::with(1, "plain", |backing| backing.cold_slab = 0.5);
+    scene.send_away(LONG);
+    wait_for(&scene.volume, |status| status.mapped_bytes == 0);
+    assert!(scene.guard.is_away.load(Ordering::SeqCst));
+    assert_eq!(status(&scene.volume).backing.unwrap().remote_bytes, 0);
+    scene.guard.is_away.store(false, Ordering::SeqCst);
+    wait_for(&scene.volume, |status| {
+        status.hosts[0].connected && status.hosts[0].slabs_free == 16
+    });
+    for index in 0..PAGES {
+        assert!(read(&mut worker, index) == page(index, 1));
+    }
+}

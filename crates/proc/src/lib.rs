@@ -22,6 +22,6 @@ mod table;
 pub mod wasm;
 
 pub use native::Native;
-pub use procedures::{Procedures, Registry, RegistryError};
+pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{CacheId, ClientId, Outcome, ProcedureId, Request, Response, Status, Trap};
 pub use table::{Machine, Place, Slot, Table};

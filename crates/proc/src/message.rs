@@ -104,7 +104,7 @@ pub struct Data {
 /// Anything that travels.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Message {
-    /// From a client, which the connection tells: no request names another.
+    /// Of a client.
     Requests(Vec<Request>),
     /// To a client.
     Responses(Vec<Response>),
@@ -116,6 +116,17 @@ pub enum Message {
     Fetch(Fetch),
     /// DFlow, back.
     Data(Data),
+}
+
+/// Who is at the other end, as the connection's handshake says. Nobody may send what is not his.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sender {
+    /// Requests come from here, all in this client's name.
+    Client(ClientId),
+    /// Answers come from here.
+    Server,
+    /// Another machine of the cache: requests and bytes on their way.
+    Machine,
 }
 
 /// The bytes are no message.
@@ -163,31 +174,32 @@ impl Message {
         }
     }
 
-    /// Reads one; `client` is who sent it, as the connection knows.
+    /// Reads one.
     ///
     /// # Errors
     /// [`NoMessage`]: the peer is broken or hostile, and its connection ends.
-    pub fn read(bytes: &[u8], client: ClientId) -> Result<Self, NoMessage> {
+    pub fn read(bytes: &[u8], sender: Sender) -> Result<Self, NoMessage> {
         if bytes.len() > MESSAGE_MAX {
             return Err(NoMessage("too long"));
         }
         let mut input = Input(bytes);
-        let message = match input.u8()? {
-            1 => {
+        let message = match (input.u8()?, sender) {
+            (1, Sender::Client(client)) => {
                 let count = input.u32()? as usize;
-                Self::Requests(input.list(count, REQUEST_BYTES, |input| input.request(client))?)
+                let one = |input: &mut Input<'_>| input.request(client);
+                Self::Requests(input.list(count, REQUEST_BYTES, one)?)
             }
-            2 => {
+            (2, Sender::Server) => {
                 let count = input.u32()? as usize;
                 Self::Responses(input.list(count, RESPONSE_BYTES, Input::response)?)
             }
-            3 => Self::Moved(input.moved()?),
-            4 => Self::Refused(Refused {
+            (3, Sender::Machine) => Self::Moved(input.moved()?),
+            (4, Sender::Machine) => Self::Refused(Refused {
                 moved: input.moved()?,
             }),
-            5 => Self::Fetch(input.fetch()?),
-            6 => Self::Data(input.data()?),
-            _ => return Err(NoMessage("unknown kind")),
+            (5, Sender::Machine) => Self::Fetch(input.fetch()?),
+            (6, Sender::Machine) => Self::Data(input.data()?),
+            _ => return Err(NoMessage("unknown kind, or not this sender's")),
         };
         match input.0 {
             [] => Ok(message),
@@ -417,6 +429,7 @@ fn status_number(status: Status) -> (u8, u32) {
         Status::Trapped(Trap::Crashed) => (8, 0),
         Status::Trapped(Trap::BadVerdict) => (9, 0),
         Status::Trapped(Trap::Unknown) => (10, 0),
+        Status::Trapped(Trap::Denied) => (11, 0),
     }
 }
 
@@ -433,6 +446,7 @@ fn status(kind: u8, detail: u32) -> Result<Status, NoMessage> {
         8 => Status::Trapped(Trap::Crashed),
         9 => Status::Trapped(Trap::BadVerdict),
         10 => Status::Trapped(Trap::Unknown),
+        11 => Status::Trapped(Trap::Denied),
         _ => return Err(NoMessage("unknown status")),
     };
     match status {

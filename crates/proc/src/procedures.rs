@@ -30,7 +30,37 @@ struct Inner {
 struct Entry {
     name: String,
     version: u32,
+    grants: Grants,
     code: Code,
+}
+
+/// What a procedure may do with a cache.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Access {
+    /// Load.
+    Read,
+    /// Load, and store where the cache allows it.
+    ReadWrite,
+}
+
+/// Which caches a procedure may be run on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Grants {
+    /// Those named here.
+    Caches(Vec<(CacheId, Access)>),
+    /// All of the host.
+    All(Access),
+}
+
+impl Grants {
+    fn of(&self, cache: CacheId) -> Option<Access> {
+        match self {
+            Self::All(access) => Some(*access),
+            Self::Caches(caches) => caches
+                .iter()
+                .find_map(|(granted, access)| (*granted == cache).then_some(*access)),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -62,8 +92,15 @@ impl Registry {
         &self,
         id: ProcedureId,
         name: &str,
+        grants: Grants,
     ) -> Result<(), RegistryError> {
-        self.put(id, name, 0, Code::Native(Arc::new(Linked::<P>::new())))
+        let entry = Entry {
+            name: name.to_owned(),
+            version: 0,
+            grants,
+            code: Code::Native(Arc::new(Linked::<P>::new())),
+        };
+        self.put(id, entry)
     }
 
     /// Adds a module.
@@ -75,36 +112,32 @@ impl Registry {
         id: ProcedureId,
         name: &str,
         version: u32,
+        grants: Grants,
         guest: Guest,
     ) -> Result<(), RegistryError> {
-        self.put(id, name, version, Code::Guest(Arc::new(guest)))
+        let entry = Entry {
+            name: name.to_owned(),
+            version,
+            grants,
+            code: Code::Guest(Arc::new(guest)),
+        };
+        self.put(id, entry)
     }
 
-    fn put(
-        &self,
-        id: ProcedureId,
-        name: &str,
-        version: u32,
-        code: Code,
-    ) -> Result<(), RegistryError> {
+    fn put(&self, id: ProcedureId, entry: Entry) -> Result<(), RegistryError> {
+        let (name, version) = (&entry.name, entry.version);
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_fine) {
             return Err(RegistryError::Name);
         }
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
-        let same_name = |entry: &Entry| entry.name == name && entry.version == version;
+        let same_name = |other: &Entry| other.name == *name && other.version == version;
         if inner.by_id.contains_key(&id) || inner.by_id.values().any(same_name) {
             return Err(RegistryError::Taken);
         }
         if inner.by_id.len() >= PROCEDURES_MAX {
             return Err(RegistryError::Full);
         }
-        let name = name.to_owned();
-        let entry = Entry {
-            name,
-            version,
-            code,
-        };
         inner.by_id.insert(id, entry);
         inner.changes += 1;
         Ok(())
@@ -130,9 +163,9 @@ impl Registry {
         rows
     }
 
-    fn code(&self, id: ProcedureId) -> Option<Code> {
+    fn entry(&self, id: ProcedureId) -> Option<Entry> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.by_id.get(&id).map(|entry| entry.code.clone())
+        inner.by_id.get(&id).cloned()
     }
 
     fn changes(&self) -> u64 {
@@ -155,6 +188,7 @@ pub struct Procedures {
 struct Ready {
     procedure: ProcedureId,
     cache: CacheId,
+    access: Access,
     code: Loaded,
 }
 
@@ -182,10 +216,12 @@ impl Procedures {
         if let Some(at) = self.ready.iter().position(is_it) {
             return Ok(at);
         }
-        let code = match self.registry.code(request.procedure) {
-            None => return Err(Trap::Unknown),
-            Some(Code::Native(native)) => Loaded::Native(native),
-            Some(Code::Guest(guest)) => {
+        let entry = self.registry.entry(request.procedure);
+        let entry = entry.ok_or(Trap::Unknown)?;
+        let access = entry.grants.of(request.cache).ok_or(Trap::Denied)?;
+        let code = match entry.code {
+            Code::Native(native) => Loaded::Native(native),
+            Code::Guest(guest) => {
                 let instance = guest.instance().map_err(|_| Trap::Crashed)?;
                 Loaded::Guest(Box::new(instance), Arc::clone(guest.runtime()))
             }
@@ -196,6 +232,7 @@ impl Procedures {
         self.ready.push(Ready {
             procedure: request.procedure,
             cache: request.cache,
+            access,
             code,
         });
         Ok(self.ready.len() - 1)
@@ -209,7 +246,7 @@ impl Run for Procedures {
             self.seen = changes;
             let registry = &self.registry;
             self.ready
-                .retain(|ready| registry.code(ready.procedure).is_some());
+                .retain(|ready| registry.entry(ready.procedure).is_some());
         }
     }
 
@@ -224,7 +261,9 @@ impl Run for Procedures {
             Ok(at) => at,
             Err(trap) => return Outcome::Trap(trap),
         };
-        match &mut self.ready[at].code {
+        let ready = &mut self.ready[at];
+        table.begin_step(ready.access == Access::ReadWrite);
+        match &mut ready.code {
             Loaded::Native(native) => {
                 self.frame.begin(&request.state, addr, data);
                 let verdict = native.step(table, &mut self.frame);
@@ -248,7 +287,7 @@ impl Run for Procedures {
 impl Trap {
     /// Whether what ran was cut off in the middle.
     fn is_crash(self) -> bool {
-        !matches!(self, Self::Failed(_) | Self::Unknown)
+        !matches!(self, Self::Failed(_) | Self::Unknown | Self::Denied)
     }
 }
 

@@ -71,6 +71,8 @@ pub enum Trap {
     BadVerdict,
     /// No such procedure is here.
     Unknown,
+    /// The procedure may not be run on this cache.
+    Denied,
 }
 
 /// How a request ended, for its client.

@@ -55,7 +55,10 @@ pub struct Slot {
 pub struct Table {
     region_bytes: u64,
     slots: Vec<Slot>,
+    /// Whether procedures may write at all.
     writable: bool,
+    /// Whether the one that steps may.
+    step_writes: bool,
     /// A store of the step met a region on the move.
     wrote_leaving: Option<u64>,
 }
@@ -90,6 +93,7 @@ impl Table {
             region_bytes,
             slots: vec![slot; regions],
             writable,
+            step_writes: writable,
             wrote_leaving: None,
         }
     }
@@ -157,6 +161,11 @@ impl Table {
         self.slots.is_empty()
     }
 
+    /// Says whether the procedure of the next step may write.
+    pub fn begin_step(&mut self, writes: bool) {
+        self.step_writes = writes && self.writable;
+    }
+
     /// The region on the move that a store of the last step met, once.
     pub fn take_wrote_leaving(&mut self) -> Option<u64> {
         self.wrote_leaving.take()
@@ -201,7 +210,7 @@ impl Memory for Table {
     }
 
     fn store(&mut self, mut addr: u64, mut source: &[u8]) -> Result<(), Fault> {
-        if !self.writable {
+        if !self.step_writes {
             return Err(Fault::Denied);
         }
         while !source.is_empty() {

@@ -6,8 +6,8 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc::executor::Run;
 use cenote_proc::wasm::{Limits, ModuleError, Runtime};
 use cenote_proc::{
-    CacheId, ClientId, Outcome, Place, ProcedureId, Procedures, Registry, Request, Slot, Table,
-    Trap,
+    Access, CacheId, ClientId, Grants, Outcome, Place, ProcedureId, Procedures, Registry, Request,
+    Slot, Table, Trap,
 };
 use proptest::prelude::*;
 
@@ -45,10 +45,16 @@ impl Bench {
     }
 
     fn load(&mut self, module: &[u8]) -> ProcedureId {
+        self.load_for(module, Grants::All(Access::ReadWrite))
+    }
+
+    fn load_for(&mut self, module: &[u8], grants: Grants) -> ProcedureId {
         self.next += 1;
         let id = ProcedureId(self.next);
         let guest = self.runtime.compile(module).unwrap();
-        self.registry.load(id, "guest", self.next, guest).unwrap();
+        self.registry
+            .load(id, "guest", self.next, grants, guest)
+            .unwrap();
         id
     }
 
@@ -193,15 +199,20 @@ fn bytes_are_written_only_where_procedures_may_write() {
             (call $store (i64.const 100) (i32.const 65564) (i32.const 4)))
          (i32.const 0)",
     );
-    let id = bench.load(&module);
-    for (writable, code) in [(true, 0), (false, 2)] {
+    let caches = vec![(CacheId(1), Access::Read), (CacheId(2), Access::ReadWrite)];
+    let id = bench.load_for(&module, Grants::Caches(caches));
+    // The cache's own word counts as well as the procedure's.
+    for (cache, writable, code) in [(2, true, 0), (2, false, 2), (1, true, 2), (1, false, 2)] {
         let (mut table, memory) = table(writable);
-        let (outcome, answer) = bench.step(id, 1 + u64::from(writable), &mut table);
+        let (outcome, answer) = bench.step(id, cache, &mut table);
         assert_eq!((outcome, answer[0]), (Outcome::Done, code));
         let mut bytes = [0; 4];
         memory.read(100, &mut bytes).unwrap();
-        assert_eq!(&bytes == b"ment", writable, "{bytes:?}");
+        assert_eq!(&bytes == b"ment", code == 0, "{bytes:?}");
     }
+    let (mut other, _) = table(true);
+    let (outcome, _) = bench.step(id, 3, &mut other);
+    assert_eq!(outcome, Outcome::Trap(Trap::Denied));
 }
 
 #[test]
@@ -271,7 +282,7 @@ proptest! {
         let mut bench = Bench::new();
         let (mut table, _memory) = table(false);
         if let Ok(guest) = bench.runtime.compile(&module) {
-            bench.registry.load(ProcedureId(1), "damaged", 1, guest).unwrap();
+            bench.registry.load(ProcedureId(1), "damaged", 1, Grants::All(Access::Read), guest).unwrap();
             let (_outcome, state) = bench.step(ProcedureId(1), 1, &mut table);
             prop_assert!(state.len() <= cenote_proc_sdk::STATE_MAX);
         }

@@ -7,8 +7,8 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc::executor::Run;
 use cenote_proc::wasm::{Limits, Runtime};
 use cenote_proc::{
-    CacheId, ClientId, Machine, Outcome, Place, ProcedureId, Procedures, Registry, Request, Slot,
-    Table, Trap, client,
+    Access, CacheId, ClientId, Grants, Machine, Outcome, Place, ProcedureId, Procedures, Registry,
+    Request, Slot, Table, Trap, client,
 };
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{
@@ -23,10 +23,18 @@ const BYTES: usize = REGION as usize * REGIONS;
 /// Native procedures are 1 to 4, the same as guests 11 to 14.
 fn registry() -> Arc<Registry> {
     let registry = Registry::default();
-    registry.link::<Echo>(ProcedureId(1), "echo").unwrap();
-    registry.link::<WalkList>(ProcedureId(2), "walk").unwrap();
-    registry.link::<Lookup>(ProcedureId(3), "lookup").unwrap();
-    registry.link::<Filter>(ProcedureId(4), "filter").unwrap();
+    registry
+        .link::<Echo>(ProcedureId(1), "echo", Grants::All(Access::ReadWrite))
+        .unwrap();
+    registry
+        .link::<WalkList>(ProcedureId(2), "walk", Grants::All(Access::ReadWrite))
+        .unwrap();
+    registry
+        .link::<Lookup>(ProcedureId(3), "lookup", Grants::All(Access::ReadWrite))
+        .unwrap();
+    registry
+        .link::<Filter>(ProcedureId(4), "filter", Grants::All(Access::ReadWrite))
+        .unwrap();
     let runtime = Runtime::new(Limits::default()).unwrap();
     let modules: [(&str, &[u8]); 4] = [
         ("echo", include_bytes!("../guests/echo.wasm")),
@@ -36,7 +44,9 @@ fn registry() -> Arc<Registry> {
     ];
     for (at, (name, module)) in (11..).zip(modules) {
         let guest = runtime.compile(module).unwrap();
-        registry.load(ProcedureId(at), name, 1, guest).unwrap();
+        registry
+            .load(ProcedureId(at), name, 1, Grants::All(Access::Read), guest)
+            .unwrap();
     }
     Arc::new(registry)
 }

@@ -7,7 +7,7 @@ use cenote_proc_sdk::procedures::Echo;
 
 use super::*;
 use crate::planted::{Planted, plant};
-use crate::{Place, ProcedureId, Procedures, Registry};
+use crate::{Access, Grants, Place, ProcedureId, Procedures, Registry};
 use cluster::Cluster;
 
 /// Runs some seeds; the first complaint.
@@ -45,7 +45,9 @@ fn every_planted_mistake_is_found() {
 
 fn echo_executor(limits: Limits) -> (Executor, Procedures) {
     let registry = Registry::default();
-    registry.link::<Echo>(ProcedureId(1), "echo").unwrap();
+    registry
+        .link::<Echo>(ProcedureId(1), "echo", Grants::All(Access::ReadWrite))
+        .unwrap();
     let mut executor = Executor::new(Machine(1), limits);
     executor.handle_cache(CacheId(1), Table::new(4096, 1, false));
     (executor, Procedures::new(Arc::new(registry)))

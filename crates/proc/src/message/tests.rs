@@ -21,7 +21,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn any_status() -> impl Strategy<Value = Status> {
-    (0u8..11, any::<u32>()).prop_map(|(kind, detail)| {
+    (0u8..12, any::<u32>()).prop_map(|(kind, detail)| {
         let detail = if kind == 6 { detail } else { 0 };
         status(kind, detail).expect("a status")
     })
@@ -85,21 +85,39 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn sender(message: &Message) -> Sender {
+    match message {
+        Message::Requests(_) => SENDERS[0],
+        Message::Responses(_) => SENDERS[1],
+        _ => SENDERS[2],
+    }
+}
+
 proptest! {
+    #[test]
+    fn nobody_sends_what_is_anothers(message in message()) {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        for other in SENDERS {
+            let read = Message::read(&bytes, other);
+            prop_assert_eq!(read.is_ok(), other == sender(&message));
+        }
+    }
+
     #[test]
     fn what_is_written_is_read(message in message()) {
         let mut bytes = Vec::new();
         message.write(&mut bytes);
-        prop_assert_eq!(Message::read(&bytes, CLIENT), Ok(message));
+        prop_assert_eq!(Message::read(&bytes, sender(&message)), Ok(message));
     }
 
     #[test]
     fn a_message_that_is_cut_or_longer_is_none(message in message(), cut in any::<prop::sample::Index>()) {
         let mut bytes = Vec::new();
         message.write(&mut bytes);
-        prop_assert!(Message::read(&bytes[..cut.index(bytes.len())], CLIENT).is_err());
+        prop_assert!(Message::read(&bytes[..cut.index(bytes.len())], sender(&message)).is_err());
         bytes.push(0);
-        prop_assert!(Message::read(&bytes, CLIENT).is_err());
+        prop_assert!(Message::read(&bytes, sender(&message)).is_err());
     }
 
     #[test]
@@ -109,10 +127,12 @@ proptest! {
             *first = kind;
         }
         // What is taken is written as it came: nothing has two forms.
-        if let Ok(message) = Message::read(&bytes, CLIENT) {
-            let mut again = Vec::new();
-            message.write(&mut again);
-            prop_assert_eq!(again, bytes);
+        for sender in SENDERS {
+            if let Ok(message) = Message::read(&bytes, sender) {
+                let mut again = Vec::new();
+                message.write(&mut again);
+                prop_assert_eq!(&again, &bytes);
+            }
         }
     }
 
@@ -126,7 +146,7 @@ proptest! {
         message.write(&mut bytes);
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        if let Ok(message) = Message::read(&bytes, CLIENT) {
+        if let Ok(message) = Message::read(&bytes, sender(&message)) {
             let mut again = Vec::new();
             message.write(&mut again);
             prop_assert_eq!(again.len(), bytes.len());
@@ -137,9 +157,10 @@ proptest! {
 #[test]
 fn a_count_beyond_the_message_reserves_nothing() {
     let bytes = [1, 0xff, 0xff, 0xff, 0xff];
-    assert!(Message::read(&bytes, CLIENT).is_err());
+    assert!(Message::read(&bytes, SENDERS[0]).is_err());
     let long = vec![1; MESSAGE_MAX + 1];
-    assert!(Message::read(&long, CLIENT).is_err());
+    assert!(Message::read(&long, SENDERS[0]).is_err());
 }
 
 const CLIENT: ClientId = ClientId(7);
+const SENDERS: [Sender; 3] = [Sender::Client(CLIENT), Sender::Server, Sender::Machine];

@@ -10,8 +10,8 @@ use cenote_proc_sdk::{Away, BAD_ARGUMENT, Frame, Memory, Procedure, Verdict};
 use super::super::{Action, Executor, Limits};
 use crate::message::{Data, Fetch, Moved, Refused};
 use crate::{
-    CacheId, ClientId, Machine, Place, ProcedureId, Procedures, Registry, Request, Response, Slot,
-    Status, Table, client,
+    Access, CacheId, ClientId, Grants, Machine, Place, ProcedureId, Procedures, Registry, Request,
+    Response, Slot, Status, Table, client,
 };
 
 const MACHINES: usize = 4;
@@ -80,8 +80,12 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(seed: u64) -> Self {
         let registry = Registry::default();
-        registry.link::<WalkList>(ProcedureId(1), "walk").unwrap();
-        registry.link::<Add>(ProcedureId(2), "add").unwrap();
+        registry
+            .link::<WalkList>(ProcedureId(1), "walk", Grants::All(Access::ReadWrite))
+            .unwrap();
+        registry
+            .link::<Add>(ProcedureId(2), "add", Grants::All(Access::ReadWrite))
+            .unwrap();
         let registry = Arc::new(registry);
         // Never given up: what is lost shows as a request without an answer.
         let limits = Limits {

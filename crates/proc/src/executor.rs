@@ -221,11 +221,10 @@ impl Executor {
         for waiting in self.parked.take_retries(self.now) {
             self.pursue(waiting);
         }
-        self.accounts.flush(None, &mut self.actions);
     }
 
     /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
-    /// Returns how many steps were taken.
+    /// Returns how many steps were taken. To be called after events even if none is to be taken.
     pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         self.shelf.take(most, &mut batch);
@@ -239,7 +238,7 @@ impl Executor {
         }
         self.batch = batch;
         self.round += 1;
-        self.accounts.flush(Some(self.round), &mut self.actions);
+        self.accounts.flush(self.round, &mut self.actions);
         taken
     }
 

@@ -462,4 +462,4 @@ const REQUEST_BYTES: usize = 24;
 const RESPONSE_BYTES: usize = 17;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

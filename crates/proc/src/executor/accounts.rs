@@ -96,9 +96,8 @@ impl Accounts {
         }
     }
 
-    /// Sends what waits of clients without requests that are queued, and what waited long; or, without
-    /// a round, everything.
-    pub(super) fn flush(&mut self, round: Option<u64>, actions: &mut VecDeque<Action>) {
+    /// Sends what waits of clients without requests that are queued, and what waited long.
+    pub(super) fn flush(&mut self, round: u64, actions: &mut VecDeque<Action>) {
         for _ in 0..self.open.len() {
             let Some(client) = self.open.pop_front() else {
                 break;
@@ -106,9 +105,8 @@ impl Accounts {
             let Some(account) = self.by_client.get_mut(&client) else {
                 continue;
             };
-            let waits = round.is_some_and(|round| {
-                account.queued > 0 && round < account.since_round + self.limits.batch_rounds
-            });
+            let waits =
+                account.queued > 0 && round < account.since_round + self.limits.batch_rounds;
             if !account.responses.is_empty() && waits {
                 self.open.push_back(client);
                 continue;

@@ -3,9 +3,12 @@ mod cluster;
 use std::collections::HashMap;
 
 use cenote_fabric::{Region, RegionOptions};
-use cenote_proc_sdk::procedures::Echo;
+use cenote_proc_sdk::procedures::{Echo, WalkList};
+use proptest::prelude::*;
 
 use super::*;
+use crate::message::Message;
+use crate::message::tests::message;
 use crate::planted::{Planted, plant};
 use crate::{Access, Grants, Place, ProcedureId, Procedures, Registry};
 use cluster::Cluster;
@@ -235,6 +238,7 @@ fn who_waits_too_long_is_told_so_and_late_bytes_find_nobody() {
     executor.handle_tick(Time(due.0 - 1));
     assert_eq!(executor.inactive(), 1);
     executor.handle_tick(due);
+    executor.run(&mut Wants(Outcome::Again), 16);
     let (all, _) = answers(&mut executor);
     assert_eq!(all[&ClientId(1)][0].status, Status::TimedOut);
     let token = fetch.token;
@@ -313,9 +317,105 @@ fn threads_that_help_lose_nothing_and_answer_through_the_owner() {
     for ended in ended.into_iter().flatten() {
         owner.settle(ended);
     }
-    owner.handle_tick(Time(1));
+    owner.run(&mut runner, 16);
     let (all, _) = answers(&mut owner);
     let mut numbers: Vec<_> = all.values().flatten().map(|r| r.number).collect();
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..4000));
+}
+
+/// Puts a message where it means something: into a cache of four regions and a gap behind.
+fn aimed(message: Message) -> Message {
+    let near = |addr: u64| addr % (5 * 4096);
+    let need = |need: Need| match need {
+        Need::Data { addr, size } => Need::Data {
+            addr: near(addr),
+            size,
+        },
+        Need::Place { addr, size } => Need::Place {
+            addr: near(addr),
+            size,
+        },
+    };
+    let aim = |mut moved: Moved| {
+        moved.request.cache = CacheId(1);
+        moved.request.procedure = ProcedureId(moved.request.procedure.0 % 3);
+        moved.need = moved.need.map(need);
+        moved.generation %= 4;
+        moved
+    };
+    match message {
+        Message::Requests(mut requests) => {
+            for request in &mut requests {
+                request.cache = CacheId(1);
+                request.procedure = ProcedureId(request.procedure.0 % 3);
+            }
+            Message::Requests(requests)
+        }
+        Message::Moved(moved) => Message::Moved(aim(moved)),
+        Message::Refused(refused) => {
+            let moved = aim(refused.moved);
+            Message::Refused(Refused { moved })
+        }
+        Message::Fetch(mut fetch) => {
+            fetch.cache = CacheId(1);
+            fetch.addr = near(fetch.addr);
+            fetch.generation %= 4;
+            Message::Fetch(fetch)
+        }
+        Message::Data(mut data) => {
+            data.token %= 16;
+            Message::Data(data)
+        }
+        other => other,
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_peers_say_is_answered_within_bounds(messages in prop::collection::vec(message(), 1..40)) {
+        let registry = Registry::default();
+        let all = || Grants::All(Access::Read);
+        registry.link::<Echo>(ProcedureId(1), "echo", all()).unwrap();
+        registry.link::<WalkList>(ProcedureId(2), "walk", all()).unwrap();
+        let mut runner = Procedures::new(Arc::new(registry));
+        let limits = Limits { client_requests: 5, clients: 20, ..Limits::default() };
+        let mut executor = Executor::new(Machine(1), limits);
+        let mut table = Table::new(4096, 4, false);
+        let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
+        let memory = Arc::new(memory);
+        let places = [
+            Place::Here { memory: Arc::clone(&memory), offset: 0 },
+            Place::At(Machine(2)),
+            Place::Leaving { memory, offset: 0 },
+            Place::Nowhere,
+        ];
+        for (index, place) in places.into_iter().enumerate() {
+            table.set(index, Slot { generation: 2, place });
+        }
+        executor.handle_cache(CacheId(1), table);
+        for (at, message) in (0..).zip(messages) {
+            let requests = match aimed(message) {
+                Message::Requests(requests) => { let count = requests.len(); executor.handle_requests(requests); count }
+                Message::Moved(moved) => { executor.handle_moved(moved); 1 }
+                Message::Refused(refused) => { executor.handle_refused(refused); 1 }
+                Message::Fetch(fetch) => { executor.handle_fetch(fetch); 1 }
+                Message::Data(data) => { executor.handle_data(data); 1 }
+                Message::Responses(_) => 0,
+            };
+            executor.handle_tick(Time(at * 1000));
+            executor.run(&mut runner, 16);
+            prop_assert!(executor.inactive() + executor.shelf().len() <= 100);
+            let mut actions = 0;
+            while executor.poll_action().is_some() {
+                actions += 1;
+            }
+            prop_assert!(actions <= requests + 16, "{} for {}", actions, requests);
+        }
+        // What is left ends when its time is over.
+        executor.handle_tick(Time(u64::MAX));
+        while executor.run(&mut runner, 16) > 0 {}
+        executor.handle_tick(Time(u64::MAX));
+        prop_assert_eq!(executor.inactive(), 0);
+    }
 }

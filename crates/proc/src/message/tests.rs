@@ -48,7 +48,7 @@ fn moved() -> impl Strategy<Value = Moved> {
     })
 }
 
-fn message() -> impl Strategy<Value = Message> {
+pub(crate) fn message() -> impl Strategy<Value = Message> {
     let response =
         (any::<u64>(), any_status(), state()).prop_map(|(number, status, state)| Response {
             number,

@@ -26,7 +26,7 @@ const CACHE: CacheId = CacheId(1);
 
 fn main() {
     let registry = registry();
-    let (memory, bytes) = list();
+    let (memory, order) = list();
     println!("empty procedures, one thread, million a second, from message to message");
     for batch in [1, 16, 128] {
         let native = best(|| empty(&registry, 1, batch));
@@ -43,9 +43,12 @@ fn main() {
         best(|| step(&registry, 11))
     );
     for (nodes, what) in [(2048, "128 KiB"), (REGION as usize / NODE, "64 MiB")] {
-        let native = best(|| hop(&registry, 2, &memory, nodes, &bytes));
-        let guest = best(|| hop(&registry, 12, &memory, nodes, &bytes));
-        println!("a hop, list of {what}, ns: native {native:.1}, WebAssembly {guest:.1}");
+        let native = best(|| hop(&registry, 2, &memory, nodes, &order));
+        let guest = best(|| hop(&registry, 12, &memory, nodes, &order));
+        let plain = best(|| chase(&order, nodes));
+        println!(
+            "a hop, list of {what}, ns: plain {plain:.1}, native {native:.1}, WebAssembly {guest:.1}"
+        );
     }
     for record in [64, 1024, 4096] {
         let native = best(|| scan(&registry, 4, &memory, record));
@@ -242,6 +245,22 @@ fn hop(
     let start = Instant::now();
     while runner.step(&mut request, &mut table, 0, &[]) == Outcome::Again {}
     per(hops as usize, start)
+}
+
+/// The same list in memory of this process, without anything between: what the machine takes.
+fn chase(order: &[usize], nodes: usize) -> f64 {
+    let inside: Vec<usize> = order.iter().copied().filter(|node| *node < nodes).collect();
+    let mut memory = vec![0usize; nodes * NODE / 8];
+    for (at, node) in inside.iter().enumerate() {
+        memory[node * NODE / 8 + 1] = inside[(at + 1) % inside.len()] * NODE / 8 + 1;
+    }
+    let mut at = inside[0] * NODE / 8 + 1;
+    let start = Instant::now();
+    for _ in 0..1_000_000 {
+        at = memory[at];
+    }
+    std::hint::black_box(at);
+    per(1_000_000, start)
 }
 
 /// Nanoseconds of a byte.

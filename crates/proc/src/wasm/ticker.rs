@@ -21,7 +21,9 @@ struct Shared {
     /// Guards alive.
     running: AtomicUsize,
     ends: AtomicBool,
-    /// Held by who looks at the two above in order to sleep, and by who wakes the sleeper.
+    /// Whether the thread sleeps until it is woken; otherwise nobody pays for waking it.
+    sleeps: AtomicBool,
+    /// Held by who looks at the above in order to sleep, and by who wakes the sleeper.
     gate: Mutex<()>,
     wake: Condvar,
 }
@@ -47,7 +49,8 @@ impl Ticker {
 
     /// Has epochs counted until the guard is dropped.
     pub(super) fn running(&self) -> Running<'_> {
-        if self.shared.running.fetch_add(1, Ordering::SeqCst) == 0 {
+        self.shared.running.fetch_add(1, Ordering::SeqCst);
+        if self.shared.sleeps.load(Ordering::SeqCst) {
             self.shared.wake();
         }
         Running(&self.shared)
@@ -60,9 +63,12 @@ impl Shared {
             std::thread::sleep(EPOCH);
             engine.increment_epoch();
             let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            // Either this thread sees the guard, or who made it sees this.
+            self.sleeps.store(true, Ordering::SeqCst);
             while self.running.load(Ordering::SeqCst) == 0 && !self.ends.load(Ordering::SeqCst) {
                 gate = self.wake.wait(gate).unwrap_or_else(PoisonError::into_inner);
             }
+            self.sleeps.store(false, Ordering::SeqCst);
         }
     }
 

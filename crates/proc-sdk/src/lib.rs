@@ -6,7 +6,7 @@
 //! [`export!`] makes a WebAssembly module of it.
 //!
 //! Numbers are little-endian; addresses are bytes from the beginning of the cache.
-//! Paper: [compucache] LocalTranslator, DFlow, FFlow.
+//! Paper: `[compucache]` LocalTranslator, DFlow, FFlow.
 
 #![no_std]
 #![cfg_attr(not(target_arch = "wasm32"), forbid(unsafe_code))]
@@ -62,14 +62,14 @@ pub enum Verdict {
     /// The state is the answer.
     Done,
     /// Bring these bytes here, at most [`DATA_MAX`], and step again: the request is INACTIVE
-    /// until they come. Paper: [compucache] DFlow.
+    /// until they come. Paper: `[compucache]` DFlow.
     Fetch {
         /// Of the first byte.
         addr: u64,
         /// 1 to [`DATA_MAX`].
         size: u32,
     },
-    /// Go on where these bytes begin, with the state as it is. Paper: [compucache] FFlow.
+    /// Go on where these bytes begin, with the state as it is. Paper: `[compucache]` FFlow.
     Move {
         /// Of the first byte.
         addr: u64,

@@ -1,5 +1,5 @@
-//! What procedures cost on local memory: empty ones in batches, a hop of a list, a load, and how long
-//! requests of an uneven load wait with and without threads that help.
+//! What procedures cost on local memory: empty ones in batches, a hop of a list, a load, and how
+//! long requests of an uneven load wait with and without threads that help.
 //!
 //! `cargo run --release -p cenote-proc --example procedures`. Best of five rounds.
 
@@ -303,8 +303,8 @@ fn load(memory: &Arc<Region>, size: usize) -> f64 {
     per(1_000_000, start)
 }
 
-/// One client's requests come to the first of two threads, faster than it can run them; how long each
-/// waited. Each walks 200 hops of a list in the cache.
+/// One client's requests come to the first of two threads, faster than it can run them; how long
+/// each waited. Each walks 200 hops of a list in the cache.
 fn uneven(registry: &Arc<Registry>, helped: bool) -> Vec<Duration> {
     let (memory, order) = list();
     hop(registry, 2, &memory, 2048, &order);

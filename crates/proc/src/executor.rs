@@ -1,14 +1,14 @@
 //! What becomes of requests on one server thread.
 //!
-//! Events come in by `handle_*`, steps are taken by [`Executor::run`], and [`Executor::poll_action`]
-//! says what to send. A request that needs bytes of another machine is INACTIVE: parked with its
-//! state alone until they are here (DFlow), or it goes there (FFlow).
+//! Events come in by `handle_*`, steps are taken by [`Executor::run`], and
+//! [`Executor::poll_action`] says what to send. A request that needs bytes of another machine is
+//! INACTIVE: parked with its state alone until they are here (DFlow), or it goes there (FFlow).
 //!
 //! Regions move meanwhile. Everything that names a region names its generation as well: the machine
-//! that had it forwards what is stale once, to the owner that it knows, and refuses it otherwise; who
-//! is refused waits for the word about the new owner and asks again (R2, R3).
-//! Pure: no clock, no I/O; only the [`Shelf`] of requests that wait to be run is shared, so that idle
-//! threads can help. Paper: [compucache] Execution, Migration with forwarding.
+//! that had it forwards what is stale once, to the owner that it knows, and refuses it otherwise;
+//! who is refused waits for the word about the new owner and asks again (R2, R3).
+//! Pure: no clock, no I/O; only the [`Shelf`] of requests that wait to be run is shared, so that
+//! idle threads can help. Paper: `[compucache]` Execution, Migration with forwarding.
 
 mod accounts;
 mod moves;
@@ -36,7 +36,8 @@ pub trait Run {
     /// Called before some steps.
     fn begin(&mut self) {}
 
-    /// Takes one step on the bytes of `table`; `data` are what was fetched from `addr`, if anything.
+    /// Takes one step on the bytes of `table`; `data` are what was fetched from `addr`, if
+    /// anything.
     fn step(&mut self, request: &mut Request, table: &mut Table, addr: u64, data: &[u8])
     -> Outcome;
 }

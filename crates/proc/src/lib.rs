@@ -6,7 +6,7 @@
 //! and of WebAssembly modules alike; [`message`] is what travels.
 //!
 //! Connections and server threads that wait on them belong to the host.
-//! Paper: [compucache]; docs/papers/compucache.md.
+//! Paper: `[compucache]`; docs/papers/compucache.md.
 
 #![forbid(unsafe_code)]
 

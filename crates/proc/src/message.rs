@@ -276,7 +276,8 @@ impl<'a> Input<'a> {
         self.take(len).map(<[u8]>::to_vec)
     }
 
-    /// `least` bytes are an item's at least, so that a count cannot claim more than the message has.
+    /// `least` bytes are an item's at least, so that a count cannot claim more than the message
+    /// has.
     fn list<T>(
         &mut self,
         count: usize,

@@ -2,7 +2,7 @@
 //!
 //! A thread without requests takes some of the thread that has most. Only requests that wait to be
 //! run move; who answers, and who keeps the books of a client, stays.
-//! Paper: [compucache] the server-wide scheduler.
+//! Paper: `[compucache]` the server-wide scheduler.
 
 /// Whom an idle thread helps, and with how many requests; `lengths` are the threads' queues.
 ///

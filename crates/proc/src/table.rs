@@ -5,7 +5,7 @@
 //! while it changes, so no step ever uses a region that was taken away (invariant R2).
 //!
 //! Memory that peers write is reached by copies through [`cenote_fabric::Region`] alone.
-//! Paper: [compucache] Translate.
+//! Paper: `[compucache]` Translate.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub enum Place {
     },
     /// It belongs to another machine.
     At(Machine),
-    /// It is here and moves away: reads go on, writes wait. Paper: [redy] migration.
+    /// It is here and moves away: reads go on, writes wait. Paper: `[redy22]` migration.
     Leaving {
         /// What the bytes are in.
         memory: Arc<Region>,

@@ -7,7 +7,7 @@
 //!
 //! Bounds are checked by code, not by signals: a host has its own handler for lost memory, and two
 //! that guess whose fault it was are one too many (decision 76).
-//! Paper: [compucache] stored procedures; WebAssembly is ours.
+//! Paper: `[compucache]` stored procedures; WebAssembly is ours.
 
 mod instance;
 mod ticker;
@@ -31,7 +31,8 @@ pub struct Limits {
     pub stack_bytes: usize,
     /// Entries of its table.
     pub table_entries: usize,
-    /// Processor time that a step may take. A thread that others keep waiting costs its guest nothing.
+    /// Processor time that a step may take. A thread that others keep waiting costs its guest
+    /// nothing.
     pub step_time: Duration,
 }
 

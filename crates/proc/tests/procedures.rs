@@ -1,5 +1,5 @@
-//! The procedures answer what plain client code finds, native and as WebAssembly, wherever the bytes
-//! are.
+//! The procedures answer what plain client code finds, native and as WebAssembly, wherever the
+//! bytes are.
 
 use std::sync::Arc;
 

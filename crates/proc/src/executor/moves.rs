@@ -260,8 +260,8 @@ impl Executor {
         }
     }
 
-    /// Gives all requests for a cache to another machine, because this one leaves it: those that are
-    /// queued, and those that are INACTIVE, with what they need.
+    /// Gives all requests for a cache to another machine, because this one leaves it: those that
+    /// are queued, and those that are INACTIVE, with what they need.
     ///
     /// This machine goes on forwarding what is stale as long as it has the table.
     pub fn handle_leave(&mut self, cache: CacheId, successor: Machine) {

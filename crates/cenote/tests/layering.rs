@@ -27,6 +27,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "cenote-cache",
         &["cenote-pool", "cenote-fabric", "cenote-durable"],
     ),
+    ("cenote-proc-sdk", &[]),
+    (
+        "cenote-proc",
+        &[
+            "cenote-proc-sdk",
+            "cenote-pool",
+            "cenote-fabric",
+            "cenote-durable",
+        ],
+    ),
     (
         "cenote-kv",
         &["cenote-pool", "cenote-fabric", "cenote-codec"],

@@ -1,0 +1,396 @@
+//! What becomes of requests on one server thread.
+//!
+//! Events come in by `handle_*`, steps are taken by [`Executor::run`], and
+//! [`Executor::poll_action`] says what to send. A request that needs bytes of another machine is
+//! INACTIVE: parked with its state alone until they are here (DFlow), or it goes there (FFlow).
+//!
+//! Regions move meanwhile. Everything that names a region names its generation as well: the machine
+//! that had it forwards what is stale once, to the owner that it knows, and refuses it otherwise;
+//! who is refused waits for the word about the new owner and asks again (R2, R3).
+//! Pure: no clock, no I/O; only the [`Shelf`] of requests that wait to be run is shared, so that
+//! idle threads can help. Paper: `[compucache]` Execution, Migration with forwarding.
+
+mod accounts;
+mod moves;
+mod parked;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+use cenote_proc_sdk::Memory as _;
+
+use crate::message::{Data, Fetch, Moved, Need, Refused};
+use crate::planted::{self, Planted};
+use crate::{CacheId, ClientId, Machine, Outcome, Request, Response, Slot, Status, Table, Trap};
+use accounts::Accounts;
+use parked::{Parked, Wait, Waiting};
+pub use shelf::{Ready, Shelf};
+
+/// Runs steps of procedures.
+pub trait Run {
+    /// Called before some steps.
+    fn begin(&mut self) {}
+
+    /// Takes one step on the bytes of `table`; `data` are what was fetched from `addr`, if
+    /// anything.
+    fn step(&mut self, request: &mut Request, table: &mut Table, addr: u64, data: &[u8])
+    -> Outcome;
+}
+
+/// What a thread and a client may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests of a client that are queued or parked on a thread; more are answered `Busy`.
+    pub client_requests: usize,
+    /// Clients with requests on a thread; requests of more are answered `Busy`.
+    pub clients: usize,
+    /// Steps of a request in all, on whichever machines.
+    pub steps: u32,
+    /// How long a request waits for bytes, or for the word about a region.
+    pub wait: Duration,
+    /// How long until a machine is asked again that has not heard of its region yet.
+    pub retry: Duration,
+    /// Answers travel together up to so many bytes.
+    pub batch_bytes: usize,
+    /// Rounds that an answer waits for others at most, while its client has requests queued.
+    pub batch_rounds: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            client_requests: 4096,
+            clients: 4096,
+            steps: 1 << 20,
+            wait: Duration::from_secs(10),
+            retry: Duration::from_millis(1),
+            batch_bytes: 4096,
+            batch_rounds: 8,
+        }
+    }
+}
+
+/// Something to send.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A batch of answers.
+    Answer {
+        /// Whose.
+        client: ClientId,
+        /// One at least.
+        responses: Vec<Response>,
+    },
+    /// A request that goes on elsewhere.
+    Move {
+        /// Where.
+        to: Machine,
+        /// The request.
+        moved: Moved,
+    },
+    /// A request that came here for nothing goes back.
+    Refuse {
+        /// Who sent it.
+        to: Machine,
+        /// The request.
+        refused: Refused,
+    },
+    /// Bytes are asked for.
+    Fetch {
+        /// Their owner.
+        to: Machine,
+        /// Which.
+        fetch: Fetch,
+    },
+    /// Bytes that were asked for.
+    Data {
+        /// Who asked.
+        to: Machine,
+        /// The bytes, or why not.
+        data: Data,
+    },
+}
+
+/// A step that was taken; by whom does not matter.
+pub struct Ended {
+    request: Request,
+    outcome: Outcome,
+    /// A store met a region on the move.
+    wrote_leaving: bool,
+}
+
+/// One server thread's requests.
+pub struct Executor {
+    me: Machine,
+    limits: Limits,
+    now: Time,
+    shelf: Arc<Shelf>,
+    caches: HashMap<CacheId, Table>,
+    accounts: Accounts,
+    parked: Parked,
+    actions: VecDeque<Action>,
+    round: u64,
+    /// Reused between rounds.
+    batch: Vec<Ready>,
+}
+
+impl Executor {
+    /// Of a thread of machine `me`.
+    #[must_use]
+    pub fn new(me: Machine, limits: Limits) -> Self {
+        Self {
+            me,
+            limits,
+            now: Time::default(),
+            shelf: Arc::default(),
+            caches: HashMap::new(),
+            accounts: Accounts::new(limits),
+            parked: Parked::default(),
+            actions: VecDeque::new(),
+            round: 0,
+            batch: Vec::new(),
+        }
+    }
+
+    /// The requests that wait to be run, for threads that have none.
+    #[must_use]
+    pub fn shelf(&self) -> Arc<Shelf> {
+        Arc::clone(&self.shelf)
+    }
+
+    /// Takes a cache in, or forgets what was known of it.
+    pub fn handle_cache(&mut self, cache: CacheId, table: Table) {
+        self.caches.insert(cache, table);
+    }
+
+    /// Ends the use of a cache: requests for it are answered `OutOfBounds` from now on.
+    pub fn handle_deleted(&mut self, cache: CacheId) {
+        self.caches.remove(&cache);
+        for waiting in self.parked.take_of(cache) {
+            self.answer(waiting.request, Status::OutOfBounds);
+        }
+    }
+
+    /// What is known of a cache here.
+    #[must_use]
+    pub fn table(&self, cache: CacheId) -> Option<&Table> {
+        self.caches.get(&cache)
+    }
+
+    /// Requests of clients. What a client may not have under way is answered `Busy`.
+    pub fn handle_requests(&mut self, requests: impl IntoIterator<Item = Request>) {
+        let (accounts, actions, caches) = (&mut self.accounts, &mut self.actions, &self.caches);
+        self.shelf
+            .extend(requests.into_iter().filter_map(|request| {
+                let status = if !caches.contains_key(&request.cache) {
+                    Status::OutOfBounds
+                } else if !accounts.admit(request.client) {
+                    Status::Busy
+                } else {
+                    accounts.queued(request.client);
+                    return Some(Ready::from(request));
+                };
+                let client = request.client;
+                let responses = vec![request.into_response(status)];
+                actions.push_back(Action::Answer { client, responses });
+                None
+            }));
+    }
+
+    /// A word about a region; what waited for it goes on.
+    pub fn handle_map(&mut self, cache: CacheId, index: usize, slot: Slot) {
+        let Some(table) = self.caches.get_mut(&cache) else {
+            return;
+        };
+        if table.set(index, slot) && !planted::is(Planted::SleepOn) {
+            for waiting in self.parked.take_for_map(cache, index) {
+                self.pursue(waiting);
+            }
+        }
+    }
+
+    /// Time goes on: asks again what was too early, gives up what waited too long.
+    pub fn handle_tick(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        for waiting in self.parked.take_overdue(self.now) {
+            self.answer(waiting.request, Status::TimedOut);
+        }
+        for waiting in self.parked.take_retries(self.now) {
+            self.pursue(waiting);
+        }
+    }
+
+    /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
+    /// Returns how many steps were taken. To be called after events even if none is to be taken.
+    pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.shelf.take(most, &mut batch);
+        let taken = batch.len();
+        if taken > 0 {
+            runner.begin();
+        }
+        for ready in batch.drain(..) {
+            let ended = self.step(runner, ready);
+            self.settle(ended);
+        }
+        self.batch = batch;
+        self.round += 1;
+        self.accounts.flush(self.round, &mut self.actions);
+        taken
+    }
+
+    /// Takes up to `most` steps for another thread, whose executor is to [`Executor::settle`] them.
+    pub fn help(&mut self, other: &Shelf, runner: &mut impl Run, most: usize) -> Vec<Ended> {
+        let mut batch = std::mem::take(&mut self.batch);
+        other.take(most, &mut batch);
+        runner.begin();
+        let ended = batch
+            .drain(..)
+            .map(|ready| self.step(runner, ready))
+            .collect();
+        self.batch = batch;
+        ended
+    }
+
+    fn step(&mut self, runner: &mut impl Run, ready: Ready) -> Ended {
+        let Ready {
+            mut request,
+            addr,
+            data,
+        } = ready;
+        let (outcome, wrote_leaving) = match self.caches.get_mut(&request.cache) {
+            Some(table) => {
+                request.steps = request.steps.saturating_add(1);
+                let outcome = runner.step(&mut request, table, addr, &data);
+                (outcome, table.take_wrote_leaving().is_some())
+            }
+            None => (Outcome::Trap(Trap::Unknown), false),
+        };
+        Ended {
+            request,
+            outcome,
+            wrote_leaving,
+        }
+    }
+
+    /// Acts on a step's end.
+    pub fn settle(&mut self, ended: Ended) {
+        let Ended {
+            request,
+            outcome,
+            wrote_leaving,
+        } = ended;
+        self.accounts.unqueued(request.client);
+        let is_over = matches!(outcome, Outcome::Done | Outcome::Stop | Outcome::Trap(_));
+        if !is_over && request.steps >= self.limits.steps {
+            return self.answer(request, Status::TooManySteps);
+        }
+        match outcome {
+            Outcome::Done => self.answer(request, Status::Done),
+            Outcome::Stop => self.answer(request, Status::Stopped),
+            Outcome::Trap(trap) => self.answer(request, Status::Trapped(trap)),
+            Outcome::Again => self.queue(Ready::from(request)),
+            Outcome::DataNeeded { addr, size } => {
+                let need = Need::Data { addr, size };
+                self.need(request, need, wrote_leaving);
+            }
+            Outcome::Forward { addr, size } => {
+                let need = Need::Place { addr, size };
+                self.need(request, need, wrote_leaving);
+            }
+        }
+    }
+
+    /// What is to be sent next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Executor::handle_tick`] is due next, if nothing else comes.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Time> {
+        self.parked.next_time()
+    }
+
+    /// Requests that wait for bytes or for a word.
+    #[must_use]
+    pub fn inactive(&self) -> usize {
+        self.parked.len()
+    }
+
+    fn queue(&mut self, ready: Ready) {
+        self.accounts.queued(ready.request.client);
+        self.shelf.extend([ready]);
+    }
+
+    fn answer(&mut self, request: Request, status: Status) {
+        let client = request.client;
+        let response = request.into_response(status);
+        self.accounts
+            .answer(client, response, self.round, &mut self.actions);
+    }
+
+    /// Parks a request, and goes after what it needs.
+    fn need(&mut self, request: Request, need: Need, wrote_leaving: bool) {
+        let waiting = Waiting {
+            request,
+            need,
+            buffer: Vec::new(),
+            give_up: self.now.after(self.limits.wait),
+        };
+        let (addr, _) = need.range();
+        let Some(table) = self.caches.get(&waiting.request.cache) else {
+            return self.answer(waiting.request, Status::OutOfBounds);
+        };
+        match table.index(addr) {
+            // A write waits for the end of the move, and is then done at the new owner.
+            Some(index) if wrote_leaving => {
+                let waiting = Waiting {
+                    need: Need::Place { addr, size: 1 },
+                    ..waiting
+                };
+                self.parked.put(waiting, Wait::Map { index });
+            }
+            _ => self.pursue(waiting),
+        }
+    }
+
+    /// Does the next thing for a request that waits: it can run, goes away, asks, or waits on.
+    fn pursue(&mut self, mut waiting: Waiting) {
+        loop {
+            let Some(table) = self.caches.get_mut(&waiting.request.cache) else {
+                return self.answer(waiting.request, Status::OutOfBounds);
+            };
+            let (addr, size) = waiting.need.range();
+            let wanted = u64::from(size) - waiting.buffer.len() as u64;
+            let at = addr.checked_add(waiting.buffer.len() as u64);
+            let place = at.and_then(|at| Some((at, table.index(at)?)));
+            let half = planted::is(Planted::HalfData) && !waiting.buffer.is_empty();
+            if wanted == 0 || half {
+                return self.queue(waiting.into_ready(addr));
+            }
+            let Some((at, index)) = place else {
+                return self.answer(waiting.request, Status::OutOfBounds);
+            };
+            let here = table.here(at, wanted);
+            if here == wanted && matches!(waiting.need, Need::Place { .. }) {
+                return self.queue(Ready::from(waiting.request));
+            }
+            if here > 0 {
+                // The rest of bytes that begin here is brought, whichever way they were wanted.
+                waiting.need = Need::Data { addr, size };
+                let mut bytes = vec![0; usize::try_from(here).unwrap_or(0)];
+                if table.load(at, &mut bytes).is_err() {
+                    return self.parked.put(waiting, Wait::Map { index });
+                }
+                waiting.buffer.extend_from_slice(&bytes);
+                continue;
+            }
+            return self.go_after(waiting, at, index, wanted);
+        }
+    }
+}

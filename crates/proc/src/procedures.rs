@@ -1,0 +1,316 @@
+//! Which procedures there are, and the instances that run them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_proc_sdk::{Frame, Procedure, Verdict};
+
+use crate::executor::Run;
+use crate::native::{Linked, Native};
+use crate::wasm::{Guest, Instance, Runtime};
+use crate::{CacheId, Outcome, ProcedureId, Request, Table, Trap};
+
+/// The procedures of a host, by name and version; shared by its threads.
+///
+/// A version is never replaced: an upload of a name makes the next version, with a number of its
+/// own, so that a request under way ends with the code that it began with.
+#[derive(Default)]
+pub struct Registry {
+    inner: RwLock<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    by_id: HashMap<ProcedureId, Entry>,
+    /// Counts changes, so that threads know when to look again.
+    changes: u64,
+}
+
+#[derive(Clone)]
+struct Entry {
+    name: String,
+    version: u32,
+    grants: Grants,
+    code: Code,
+}
+
+/// What a procedure may do with a cache.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Access {
+    /// Load.
+    Read,
+    /// Load, and store where the cache allows it.
+    ReadWrite,
+}
+
+/// Which caches a procedure may be run on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Grants {
+    /// Those named here.
+    Caches(Vec<(CacheId, Access)>),
+    /// All of the host.
+    All(Access),
+}
+
+impl Grants {
+    fn of(&self, cache: CacheId) -> Option<Access> {
+        match self {
+            Self::All(access) => Some(*access),
+            Self::Caches(caches) => caches
+                .iter()
+                .find_map(|(granted, access)| (*granted == cache).then_some(*access)),
+        }
+    }
+}
+
+#[derive(Clone)]
+enum Code {
+    Native(Arc<dyn Native>),
+    Guest(Arc<Guest>),
+}
+
+/// Why a procedure was not taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum RegistryError {
+    /// The number is another procedure's.
+    #[error("the number belongs to another procedure or version")]
+    Taken,
+    /// A name has 1 to 64 letters, digits, `-`, `_` and `.`.
+    #[error("a procedure's name has 1 to 64 letters, digits, '-', '_' and '.'")]
+    Name,
+    /// As many as a host keeps are here.
+    #[error("a host keeps at most {PROCEDURES_MAX} procedures")]
+    Full,
+}
+
+impl Registry {
+    /// Adds a native procedure, as version 0.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub fn link<P: Procedure + 'static>(
+        &self,
+        id: ProcedureId,
+        name: &str,
+        grants: Grants,
+    ) -> Result<(), RegistryError> {
+        let entry = Entry {
+            name: name.to_owned(),
+            version: 0,
+            grants,
+            code: Code::Native(Arc::new(Linked::<P>::new())),
+        };
+        self.put(id, entry)
+    }
+
+    /// Adds a module.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub fn load(
+        &self,
+        id: ProcedureId,
+        name: &str,
+        version: u32,
+        grants: Grants,
+        guest: Guest,
+    ) -> Result<(), RegistryError> {
+        let entry = Entry {
+            name: name.to_owned(),
+            version,
+            grants,
+            code: Code::Guest(Arc::new(guest)),
+        };
+        self.put(id, entry)
+    }
+
+    fn put(&self, id: ProcedureId, entry: Entry) -> Result<(), RegistryError> {
+        let (name, version) = (&entry.name, entry.version);
+        let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(is_fine) {
+            return Err(RegistryError::Name);
+        }
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let same_name = |other: &Entry| other.name == *name && other.version == version;
+        if inner.by_id.contains_key(&id) || inner.by_id.values().any(same_name) {
+            return Err(RegistryError::Taken);
+        }
+        if inner.by_id.len() >= PROCEDURES_MAX {
+            return Err(RegistryError::Full);
+        }
+        inner.by_id.insert(id, entry);
+        inner.changes += 1;
+        Ok(())
+    }
+
+    /// Takes a procedure away; whether it was there. Requests for it are answered `Unknown`.
+    pub fn remove(&self, id: ProcedureId) -> bool {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        inner.changes += 1;
+        inner.by_id.remove(&id).is_some()
+    }
+
+    /// All of them: number, name, version, whether native; by number.
+    #[must_use]
+    pub fn list(&self) -> Vec<(ProcedureId, String, u32, bool)> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let row = |(id, entry): (&ProcedureId, &Entry)| {
+            let native = matches!(entry.code, Code::Native(_));
+            (*id, entry.name.clone(), entry.version, native)
+        };
+        let mut rows: Vec<_> = inner.by_id.iter().map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    fn entry(&self, id: ProcedureId) -> Option<Entry> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        inner.by_id.get(&id).cloned()
+    }
+
+    fn changes(&self) -> u64 {
+        self.inner
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .changes
+    }
+}
+
+/// Runs steps on one thread, with instances of its own.
+pub struct Procedures {
+    registry: Arc<Registry>,
+    seen: u64,
+    /// Small: a linear search is faster than a hash.
+    ready: Vec<Ready>,
+    frame: Box<Frame>,
+}
+
+struct Ready {
+    procedure: ProcedureId,
+    cache: CacheId,
+    access: Access,
+    code: Loaded,
+}
+
+enum Loaded {
+    Native(Arc<dyn Native>),
+    Guest(Box<Instance>, Arc<Runtime>),
+}
+
+impl Procedures {
+    /// For one thread.
+    #[must_use]
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self {
+            registry,
+            seen: 0,
+            ready: Vec::new(),
+            frame: Box::default(),
+        }
+    }
+
+    /// Where the code of a request is in `ready`, loaded if need be.
+    fn find(&mut self, request: &Request) -> Result<usize, Trap> {
+        let is_it =
+            |ready: &Ready| ready.procedure == request.procedure && ready.cache == request.cache;
+        if let Some(at) = self.ready.iter().position(is_it) {
+            return Ok(at);
+        }
+        let entry = self.registry.entry(request.procedure);
+        let entry = entry.ok_or(Trap::Unknown)?;
+        let access = entry.grants.of(request.cache).ok_or(Trap::Denied)?;
+        let code = match entry.code {
+            Code::Native(native) => Loaded::Native(native),
+            Code::Guest(guest) => {
+                let instance = guest.instance().map_err(|_| Trap::Crashed)?;
+                Loaded::Guest(Box::new(instance), Arc::clone(guest.runtime()))
+            }
+        };
+        if self.ready.len() >= READY_MAX {
+            self.ready.remove(0);
+        }
+        self.ready.push(Ready {
+            procedure: request.procedure,
+            cache: request.cache,
+            access,
+            code,
+        });
+        Ok(self.ready.len() - 1)
+    }
+}
+
+impl Run for Procedures {
+    fn begin(&mut self) {
+        let changes = self.registry.changes();
+        if changes != self.seen {
+            self.seen = changes;
+            let registry = &self.registry;
+            self.ready
+                .retain(|ready| registry.entry(ready.procedure).is_some());
+        }
+    }
+
+    fn step(
+        &mut self,
+        request: &mut Request,
+        table: &mut Table,
+        addr: u64,
+        data: &[u8],
+    ) -> Outcome {
+        let at = match self.find(request) {
+            Ok(at) => at,
+            Err(trap) => return Outcome::Trap(trap),
+        };
+        let ready = &mut self.ready[at];
+        table.begin_step(ready.access == Access::ReadWrite);
+        match &mut ready.code {
+            Loaded::Native(native) => {
+                self.frame.begin(&request.state, addr, data);
+                let verdict = native.step(table, &mut self.frame);
+                request.state.clear();
+                request.state.extend_from_slice(self.frame.state());
+                of_verdict(verdict)
+            }
+            Loaded::Guest(instance, runtime) => {
+                let running = runtime.running();
+                let outcome = instance.step(request, table, addr, data);
+                drop(running);
+                if matches!(outcome, Outcome::Trap(trap) if trap.is_crash()) {
+                    self.ready.remove(at);
+                }
+                outcome
+            }
+        }
+    }
+}
+
+impl Trap {
+    /// Whether what ran was cut off in the middle.
+    fn is_crash(self) -> bool {
+        !matches!(self, Self::Failed(_) | Self::Unknown | Self::Denied)
+    }
+}
+
+fn of_verdict(verdict: Verdict) -> Outcome {
+    match verdict {
+        Verdict::Done => Outcome::Done,
+        Verdict::Fetch { size, .. } | Verdict::Move { size, .. } if !is_size(size) => {
+            Outcome::Trap(Trap::BadVerdict)
+        }
+        Verdict::Fetch { addr, size } => Outcome::DataNeeded { addr, size },
+        Verdict::Move { addr, size } => Outcome::Forward { addr, size },
+        Verdict::Again => Outcome::Again,
+        Verdict::Stop => Outcome::Stop,
+        Verdict::Fail(code) => Outcome::Trap(Trap::Failed(code)),
+    }
+}
+
+/// Whether a procedure may want that many bytes at once.
+pub(crate) fn is_size(size: u32) -> bool {
+    (1..=cenote_proc_sdk::DATA_MAX).contains(&(size as usize))
+}
+
+/// Arbitrary: more than people name, and few enough to be listed in one answer.
+const PROCEDURES_MAX: usize = 1024;
+/// Instances that a thread keeps; each has a few pages.
+const READY_MAX: usize = 64;

@@ -1,0 +1,150 @@
+//! What is asked, and what comes of it.
+
+use cenote_proc_sdk::STATE_MAX;
+
+/// A cache, by its number on this cluster.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct CacheId(pub u64);
+
+/// A client, by its number on this cluster.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ClientId(pub u64);
+
+/// One version of a procedure, the same on all machines of a cluster.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ProcedureId(pub u32);
+
+/// A procedure to run, or one that is on its way.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Request {
+    /// Who gets the answer.
+    pub client: ClientId,
+    /// The client's own, echoed in the answer.
+    pub number: u64,
+    /// On whose bytes.
+    pub cache: CacheId,
+    /// What runs.
+    pub procedure: ProcedureId,
+    /// Steps that were taken.
+    pub steps: u32,
+    /// The argument, or the state after some steps; [`STATE_MAX`] bytes at most.
+    pub state: Vec<u8>,
+}
+
+/// How a step ended, with what the executor has to do.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// The answer is the request's state.
+    Done,
+    /// INACTIVE until these bytes are here.
+    DataNeeded {
+        /// Of the first byte.
+        addr: u64,
+        /// 1 to [`cenote_proc_sdk::DATA_MAX`].
+        size: u32,
+    },
+    /// To go on where these bytes begin.
+    Forward {
+        /// Of the first byte.
+        addr: u64,
+        /// 1 to [`cenote_proc_sdk::DATA_MAX`].
+        size: u32,
+    },
+    /// To go on after others.
+    Again,
+    /// The client goes on from the state.
+    Stop,
+    /// It made a mistake, and is over.
+    Trap(Trap),
+}
+
+/// Why a request was ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Trap {
+    /// The procedure says so, with a number of its own.
+    Failed(u32),
+    /// A step took longer than it may.
+    TooLong,
+    /// It wanted more memory or stack than it may have, or did what the machine forbids.
+    Crashed,
+    /// It does not keep to the interface: a verdict or a length that cannot be.
+    BadVerdict,
+    /// No such procedure is here.
+    Unknown,
+    /// The procedure may not be run on this cache.
+    Denied,
+}
+
+/// How a request ended, for its client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Status {
+    /// The answer is whole.
+    Done,
+    /// The client may go on from the answer.
+    Stopped,
+    /// The client has too much under way; try again when answers have come.
+    Busy,
+    /// The procedure was ended.
+    Trapped(Trap),
+    /// It took more steps, or moved more often, than a request may.
+    TooManySteps,
+    /// Bytes did not come in time. Trying again makes sense.
+    TimedOut,
+    /// An address is in no region of the cache, or the cache is not here.
+    OutOfBounds,
+}
+
+impl Status {
+    /// Whether the same request may end otherwise a little later.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Busy | Self::TimedOut)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Response {
+    /// The request's.
+    pub number: u64,
+    /// How it ended.
+    pub status: Status,
+    /// The answer, or the state to go on from.
+    pub state: Vec<u8>,
+}
+
+impl Request {
+    /// A request that was not run yet.
+    ///
+    /// # Panics
+    /// If the argument is longer than [`STATE_MAX`].
+    #[must_use]
+    pub fn new(
+        client: ClientId,
+        number: u64,
+        cache: CacheId,
+        procedure: ProcedureId,
+        argument: &[u8],
+    ) -> Self {
+        assert!(argument.len() <= STATE_MAX, "an argument is a state");
+        Self {
+            client,
+            number,
+            cache,
+            procedure,
+            steps: 0,
+            state: argument.to_vec(),
+        }
+    }
+
+    /// The answer to it, with its state.
+    #[must_use]
+    pub fn into_response(self, status: Status) -> Response {
+        let keeps = matches!(status, Status::Done | Status::Stopped);
+        Response {
+            number: self.number,
+            status,
+            state: if keeps { self.state } else { Vec::new() },
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Where the bytes of a cache are, as one server thread knows it: the `LocalTranslator`.
+//!
+//! A cache is an array of regions of one size. Each is here, on another machine, or stopped while
+//! it moves; generations say which word is newer. A thread has a table of its own and runs no step
+//! while it changes, so no step ever uses a region that was taken away (invariant R2).
+//!
+//! Memory that peers write is reached by copies through [`cenote_fabric::Region`] alone.
+//! Paper: `[compucache]` Translate.
+
+use std::sync::Arc;
+
+use cenote_fabric::Region;
+use cenote_proc_sdk::{Fault, Memory};
+
+use crate::planted::{self, Planted};
+
+/// A machine of a cache.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Machine(pub u32);
+
+/// What is known of a region.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Its bytes are here, from `offset` of `memory`.
+    Here {
+        /// What the bytes are in.
+        memory: Arc<Region>,
+        /// Of the region's first byte.
+        offset: u64,
+    },
+    /// It belongs to another machine.
+    At(Machine),
+    /// It is here and moves away: reads go on, writes wait. Paper: `[redy22]` migration.
+    Leaving {
+        /// What the bytes are in.
+        memory: Arc<Region>,
+        /// Of the region's first byte.
+        offset: u64,
+    },
+    /// Nobody has it, as far as is known here.
+    Nowhere,
+}
+
+/// A region's place, and which word about it this is.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Grows with each change of the owner.
+    pub generation: u64,
+    /// Where the region is.
+    pub place: Place,
+}
+
+/// The regions of one cache.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    region_bytes: u64,
+    slots: Vec<Slot>,
+    /// Whether procedures may write at all.
+    writable: bool,
+    /// Whether the one that steps may.
+    step_writes: bool,
+    /// A store of the step met a region on the move.
+    wrote_leaving: Option<u64>,
+}
+
+/// A range of bytes of one region that is here.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    memory: &'a Region,
+    offset: u64,
+    len: u64,
+    leaving: bool,
+}
+
+impl Table {
+    /// Of a cache of `regions` regions, none of which is anywhere yet; procedures may write if
+    /// `writable`.
+    ///
+    /// # Panics
+    /// If the regions have no bytes, or all of them more than an address can say.
+    #[must_use]
+    pub fn new(region_bytes: u64, regions: usize, writable: bool) -> Self {
+        assert!(region_bytes > 0, "a region has bytes");
+        let total = u64::try_from(regions)
+            .ok()
+            .and_then(|n| n.checked_mul(region_bytes));
+        assert!(total.is_some(), "addresses are 64 bits");
+        let slot = Slot {
+            generation: 0,
+            place: Place::Nowhere,
+        };
+        Self {
+            region_bytes,
+            slots: vec![slot; regions],
+            writable,
+            step_writes: writable,
+            wrote_leaving: None,
+        }
+    }
+
+    /// Takes a word about a region in; whether it was news.
+    ///
+    /// Of one generation a word counts that only changes between here and leaving.
+    ///
+    /// # Panics
+    /// If a place here is smaller than a region.
+    pub fn set(&mut self, index: usize, slot: Slot) -> bool {
+        let Some(known) = self.slots.get_mut(index) else {
+            return false;
+        };
+        let same_owner =
+            |place: &Place| matches!(place, Place::Here { .. } | Place::Leaving { .. });
+        let news = slot.generation > known.generation
+            || slot.generation == known.generation
+                && same_owner(&slot.place)
+                && same_owner(&known.place);
+        if let Place::Here { memory, offset } | Place::Leaving { memory, offset } = &slot.place {
+            let end = offset.checked_add(self.region_bytes);
+            assert!(
+                end.is_some_and(|end| end <= memory.len_bytes()),
+                "a region's bytes are inside its memory"
+            );
+        }
+        let serves_old = planted::is(Planted::ServeOld)
+            && same_owner(&known.place)
+            && matches!(slot.place, Place::At(_));
+        if news && !serves_old || planted::is(Planted::OldWord) {
+            *known = slot;
+        }
+        news
+    }
+
+    /// The region that `addr` is in, if the cache is that long.
+    #[must_use]
+    pub fn index(&self, addr: u64) -> Option<usize> {
+        let index = usize::try_from(addr.checked_div(self.region_bytes)?).ok()?;
+        (index < self.slots.len()).then_some(index)
+    }
+
+    /// What is known of the region at `index`.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)
+    }
+
+    /// Bytes from `addr` to the end of its region.
+    #[must_use]
+    pub fn rest_of_region(&self, addr: u64) -> u64 {
+        self.region_bytes - addr % self.region_bytes
+    }
+
+    /// How many regions there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether the cache has no region.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Says whether the procedure of the next step may write.
+    pub fn begin_step(&mut self, writes: bool) {
+        self.step_writes = writes && self.writable;
+    }
+
+    /// The region on the move that a store of the last step met, once.
+    pub fn take_wrote_leaving(&mut self) -> Option<u64> {
+        self.wrote_leaving.take()
+    }
+
+    /// The part of a range that is here in one piece: null in the paper's words is `None`, and a
+    /// piece shorter than asked is out of bounds at its end.
+    fn translate(&self, addr: u64, size: u64) -> Option<Span<'_>> {
+        let index = addr.checked_div(self.region_bytes)?;
+        let within = addr - index * self.region_bytes;
+        let slot = self.slots.get(usize::try_from(index).ok()?)?;
+        let (memory, offset, leaving) = match &slot.place {
+            Place::Here { memory, offset } => (memory, *offset, false),
+            Place::Leaving { memory, offset } => (memory, *offset, true),
+            Place::At(_) | Place::Nowhere => return None,
+        };
+        Some(Span {
+            memory,
+            offset: offset + within,
+            len: size.min(self.region_bytes - within),
+            leaving,
+        })
+    }
+}
+
+impl Memory for Table {
+    #[inline]
+    fn load(&mut self, mut addr: u64, mut target: &mut [u8]) -> Result<(), Fault> {
+        while !target.is_empty() {
+            let size = target.len() as u64;
+            let span = self.translate(addr, size).ok_or(Fault::Elsewhere)?;
+            let len = usize::try_from(span.len).map_err(|_| Fault::Elsewhere)?;
+            let (part, rest) = target.split_at_mut(len);
+            // Memory that died under the read is nowhere until the table says where it is.
+            span.memory
+                .read(span.offset, part)
+                .map_err(|_| Fault::Elsewhere)?;
+            addr = addr.wrapping_add(span.len);
+            target = rest;
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, mut addr: u64, mut source: &[u8]) -> Result<(), Fault> {
+        if !self.step_writes {
+            return Err(Fault::Denied);
+        }
+        while !source.is_empty() {
+            let size = source.len() as u64;
+            let span = self.translate(addr, size).ok_or(Fault::Elsewhere)?;
+            if span.leaving && !planted::is(Planted::WriteLeaving) {
+                self.wrote_leaving = Some(addr);
+                return Err(Fault::Elsewhere);
+            }
+            let len = usize::try_from(span.len).map_err(|_| Fault::Elsewhere)?;
+            let (part, rest) = source.split_at(len);
+            span.memory
+                .write(span.offset, part)
+                .map_err(|_| Fault::Elsewhere)?;
+            addr = addr.wrapping_add(span.len);
+            source = rest;
+        }
+        Ok(())
+    }
+
+    fn here(&mut self, addr: u64, size: u64) -> u64 {
+        let mut total = 0;
+        while total < size {
+            let at = addr.wrapping_add(total);
+            match self.translate(at, size - total) {
+                Some(span) => total += span.len,
+                None => break,
+            }
+        }
+        total
+    }
+}

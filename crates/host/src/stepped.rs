@@ -10,6 +10,7 @@ use cenote_fabric::{ClientId, Connector, Event, Listen, RegionOptions, Time};
 use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::Handover;
 
+use crate::cache_threads::{CacheThreads, Owners};
 use crate::daemon::{Daemon, Heir, Outcome, Parts, Watch};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
@@ -64,6 +65,8 @@ impl Stepped {
                 outcomes,
                 keeper,
                 filler,
+                cache_threads: CacheThreads::none(),
+                owners: Owners::default(),
                 locked: false,
                 incarnation: clock().0,
                 clock,

@@ -7,12 +7,15 @@
 //! [`BytesMut`] and puts it together again with `unsplit`, which copies nothing either.
 //!
 //! [`OneSided`] is the configuration with s = 0: each request is one verb of `cenote-fabric`. With
-//! server threads, requests travel many in a message.
+//! server threads, [`Batched`] sends many in a message.
 //!
 //! Not here: which machine has an address, retries and migration. They are the region table's.
 //!
 //! Paper: \[redy22\] section 4, configuration (c, s, b, q).
 
+#[forbid(unsafe_code)]
+mod batched;
+#[expect(unsafe_code, reason = "verbs name buffers by address")]
 mod one_sided;
 
 use std::collections::VecDeque;
@@ -21,6 +24,7 @@ use std::os::fd::RawFd;
 use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
 
+pub use batched::Batched;
 pub use one_sided::OneSided;
 
 /// Chosen by who submits, returned in the completion. Need not be unique.
@@ -162,9 +166,15 @@ pub trait Path: Send {
     /// Requests taken whose completions were not given yet.
     fn outstanding(&self) -> usize;
 
+    /// Most bytes that one request may read or write; a longer one is refused as `TooLong`.
+    fn request_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether the path is of no more use; every request on it ends with [`Failure::Lost`].
     fn is_lost(&self) -> bool;
 
-    /// Readable when `poll` would make progress. `None`: progress never needs waiting.
+    /// Readable when `poll` would make progress. Ask before every wait, after a `poll`: asking may be
+    /// what has the machine wake this thread. `None`: progress never needs waiting.
     fn fd(&self) -> Option<RawFd>;
 }

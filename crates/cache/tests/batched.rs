@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use cenote_cache::closed_loop::{Kind, Plan, Waiting, run};
+use cenote_cache::closed_loop::{Kind, Plan, RunError, Waiting, run};
 use cenote_cache::path::{Batched, Completion, Failure, Full, Operation, Path, Refusal};
 use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
@@ -275,7 +275,12 @@ fn closed_loops_keep_records_whole_under_load() {
                     waiting: Waiting::default(),
                     seed: 3,
                 };
-                run(&mut paths, &windows, &plan).unwrap();
+                // On a busy machine no thread may have had its turn in the time that counts.
+                let deadline = Instant::now() + DEADLINE;
+                while let Err(error) = run(&mut paths, &windows, &plan) {
+                    assert_eq!(error, RunError::Nothing);
+                    assert!(Instant::now() < deadline, "no request ever ends");
+                }
             }
         }
         let mut path = bench.path(1, 1);

@@ -54,7 +54,7 @@ fn outcomes(
         .iter()
         .map(|&len| {
             answers
-                .next(len)
+                .next_answer(len)
                 .map(|(outcome, read)| (outcome, read.to_vec()))
         })
         .collect::<Result<_, _>>()

@@ -365,6 +365,25 @@ fn rings() -> (Arc<crate::Region>, Mapping) {
     (region, mapping)
 }
 
+#[test]
+fn a_side_that_sleeps_is_woken_once_and_one_that_missed_something_does_not_sleep() {
+    let (region, mapping) = rings();
+    let (mut calls, _) = ring::ends(Memory::Client(Box::new(mapping)), Way::Calls);
+    let (_, mut taken) = ring::ends(Memory::Host(region), Way::Answers);
+    let mut message = vec![0; CALL_BYTES_MAX];
+    assert!(taken.sleep(), "nothing is there");
+    assert!(calls.push(1, b"a").unwrap());
+    assert!(calls.publish(), "the reader sleeps");
+    assert!(calls.push(2, b"b").unwrap());
+    assert!(!calls.publish(), "it was woken already");
+    assert!(!taken.sleep(), "two messages are there");
+    taken.wake();
+    while taken.next(&mut message).unwrap().is_some() {}
+    assert!(calls.sleep(), "no room came yet");
+    assert!(taken.release(), "the writer sleeps");
+    assert!(!calls.sleep(), "room came");
+}
+
 /// A writer that does what it likes with shared memory.
 #[derive(Clone, Debug)]
 enum Mischief {

@@ -2,15 +2,17 @@
 //!
 //! From what a cache must do to what it costs: [`Slo`] -> [`tuner`] -> [`Configuration`] ->
 //! [`market`] -> machines. All of this is pure: measurements, time and randomness are passed in.
-//! [`log`] is a log store over tiers, of which the cache is to be one.
+//! [`path`] is how its client reaches one machine, [`closed_loop`] measures paths. [`log`] is a log store over tiers, of which the cache is to be one.
 //!
 //! Paper: \[redy22\], \[compucache22\]; see `docs/papers/`.
 
 #![deny(unsafe_code)]
 
+pub mod closed_loop;
 pub mod configuration;
 pub mod log;
 pub mod market;
+pub mod path;
 pub mod random;
 pub mod simulated;
 pub mod slo;

@@ -186,6 +186,12 @@ fn with_sockets(traits: &Traits) -> bool {
 /// some out; `--list` lists.
 #[must_use]
 pub fn main(backends: &[&dyn Backend]) -> ExitCode {
+    main_with(backends, &cases())
+}
+
+/// As [`main`], with the cases of a layer above.
+#[must_use]
+pub fn main_with(backends: &[&dyn Backend], cases: &[Case]) -> ExitCode {
     let mut arguments = Vec::new();
     let mut left_out = Vec::new();
     let mut given = std::env::args().skip(1);
@@ -210,7 +216,7 @@ pub fn main(backends: &[&dyn Backend]) -> ExitCode {
     };
     let (mut failed, mut passed, mut skipped) = (Vec::new(), 0, 0);
     for backend in backends {
-        for case in cases() {
+        for case in cases {
             let name = format!("{}::{}", backend.name(), case.name);
             if !is_wanted(&name) {
                 continue;

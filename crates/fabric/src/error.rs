@@ -48,6 +48,14 @@ pub enum Error {
         /// Which, and what to do.
         reason: String,
     },
+    /// The host has no server threads that answer calls, or not over this transport.
+    #[error("{address}: {reason}")]
+    Unanswered {
+        /// The host.
+        address: Address,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
     /// This program or machine cannot use RDMA at the address.
     #[error("{address}: RDMA cannot be used here: {reason}")]
     Unusable {

@@ -72,6 +72,8 @@ pub(crate) enum Welcome {
     Full,
     /// A data connection whose protection is weaker than the host wants.
     Unprotected,
+    /// A connection for calls to a host that has no server threads, or not for this transport.
+    Unanswered,
 }
 
 impl<'a> Frame<'a> {
@@ -148,6 +150,7 @@ impl<'a> Frame<'a> {
                 1 => Welcome::NoSession,
                 2 => Welcome::Full,
                 3 => Welcome::Unprotected,
+                4 => Welcome::Unanswered,
                 _ => return Err(Error::Protocol("unknown welcome")),
             }),
             1 if body.len() > MESSAGE_BYTES_MAX => return Err(Error::Protocol("message too long")),
@@ -268,6 +271,7 @@ mod tests {
             Frame::Welcome(Welcome::NoSession),
             Frame::Welcome(Welcome::Full),
             Frame::Welcome(Welcome::Unprotected),
+            Frame::Welcome(Welcome::Unanswered),
             Frame::Message(b""),
             Frame::Message(b"grant 7"),
             Frame::Attach { id, generation },
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn an_attach_is_thirteen_bytes() {
         let mut bytes = Vec::new();
-        samples()[6].encode(&mut bytes);
+        samples()[7].encode(&mut bytes);
         assert_eq!(
             bytes,
             [

@@ -13,10 +13,13 @@
 //!   after [`Endpoint::revoke_landing`] returns, none lands in that buffer.
 //! - A verb that carries an old generation is refused and changes nothing.
 //!
+//! Beside verbs there are [`calls`]: messages that server threads of a host answer.
+//!
 //! Not here: what the memory means. Placement, leases and repair are `pool`, `host`
 //! and `volume`.
 
 mod address;
+pub mod calls;
 mod channel;
 pub mod conformance;
 mod endpoint;
@@ -69,6 +72,7 @@ pub use session::{
 pub use time::Time;
 pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};
+pub use windows::Windows;
 
 /// How long a peer may be silent while something is owed before it counts as failed.
 ///

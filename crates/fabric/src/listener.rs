@@ -23,21 +23,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::channel::Channel;
+use crate::calls::{Adopted, Answerer, Answerers, Pipe, create_rings};
+use crate::channel::{Channel, Granting};
 use crate::frame::{Frame, Welcome};
 use crate::listen::{Event, Listen, PeerId};
 use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
 #[cfg(feature = "rdma")]
 use crate::rdma;
-use crate::record::DATA_RECORDS;
+use crate::record::{CALL_RECORDS, DATA_RECORDS};
 use crate::socket::{self, Epoll, Interest, Ready};
 use crate::strangers::{Counts, Parting};
 use crate::tcp::agent::{Agent, AgentEvent};
-use crate::windows::WindowTable;
+use crate::windows::{WindowTable, Windows};
 use crate::{
-    Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
-    WireProtection,
+    Address, ClientId, ClusterKey, Error, Generation, Result, Rights, Waker, WindowDescriptor,
+    WindowId, WireProtection,
 };
 use bound::{Bound, DataPath};
 #[cfg(feature = "rdma")]
@@ -50,6 +51,7 @@ pub struct Listener {
     // Dropped first: the agent's thread uses the table.
     agent: Option<Agent>,
     agent_events: Receiver<AgentEvent>,
+    answerers: Answerers,
     table: Arc<WindowTable>,
     key: ClusterKey,
     /// The least protection of data connections over `tcp`.
@@ -117,6 +119,7 @@ impl Listener {
         let mut listener = Self {
             agent,
             agent_events,
+            answerers: Answerers::default(),
             table,
             key: key.clone(),
             page_traffic,
@@ -135,6 +138,21 @@ impl Listener {
         }
         listener.accept_or_pause()?;
         Ok(listener)
+    }
+
+    /// Makes the end of one more server thread, for that thread. Connections for calls are given
+    /// out among all that there are; without any they are turned away.
+    ///
+    /// # Errors
+    /// `Os`: no descriptor is left.
+    pub fn answerer(&mut self) -> Result<Answerer> {
+        self.answerers.add()
+    }
+
+    /// The windows, for the host's own threads.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        Windows::new(Arc::clone(&self.table))
     }
 
     /// System calls of the thread that serves `tcp` verbs, for benchmarks.
@@ -324,13 +342,17 @@ impl Listener {
             Purpose::Control if earlier.is_none() && self.peers.len() >= PEER_COUNT_MAX => {
                 Welcome::Full
             }
-            Purpose::Data(_) if earlier.is_none() => Welcome::NoSession,
-            Purpose::Data(wanted)
+            Purpose::Data(_) | Purpose::Calls(_) if earlier.is_none() => Welcome::NoSession,
+            Purpose::Calls(_) if !self.answers_calls(&path) => Welcome::Unanswered,
+            Purpose::Data(wanted) | Purpose::Calls(wanted)
                 if matches!(path, DataPath::Tcp) && wanted < self.page_traffic =>
             {
                 Welcome::Unprotected
             }
-            Purpose::Data(_) if self.data_count(earlier) >= DATA_COUNT_MAX => Welcome::Full,
+            Purpose::Data(_) | Purpose::Calls(_) if self.data_count(earlier) >= DATA_COUNT_MAX => {
+                Welcome::Full
+            }
+            Purpose::Calls(_) if self.caller_count(earlier) >= CALLER_COUNT_MAX => Welcome::Full,
             _ => Welcome::Served,
         };
         // It fits into the empty socket buffer whole, or the connection is useless.
@@ -364,7 +386,10 @@ impl Listener {
             (Purpose::Data(protection), Some(peer)) => {
                 self.adopt(id, channel, peer, path, protection);
             }
-            (Purpose::Data(_), None) => {}
+            (Purpose::Calls(protection), Some(peer)) => {
+                self.adopt_caller(id, channel, peer, &path, protection);
+            }
+            (Purpose::Data(_) | Purpose::Calls(_), None) => {}
         }
     }
 
@@ -405,9 +430,57 @@ impl Listener {
         }
     }
 
+    fn caller_count(&self, peer: Option<PeerId>) -> usize {
+        match peer.and_then(|peer| self.connections.get(&peer.0)) {
+            Some(Connection::Peer(peer)) => peer.calls.connections(),
+            _ => 0,
+        }
+    }
+
+    fn answers_calls(&self, path: &DataPath) -> bool {
+        matches!(path, DataPath::Shm | DataPath::Tcp) && !self.answerers.is_empty()
+    }
+
+    /// Gives a connection for calls to a server thread; one that breaks on the way is closed.
+    fn adopt_caller(
+        &mut self,
+        id: u64,
+        channel: Channel,
+        peer: PeerId,
+        path: &DataPath,
+        protection: WireProtection,
+    ) {
+        let Some(Connection::Peer(owner)) = self.connections.get(&peer.0) else {
+            return;
+        };
+        let member = owner.calls.clone();
+        let pipe = match path {
+            DataPath::Shm => grant_rings(channel),
+            _ => {
+                let (socket, transport) = channel.into_parts();
+                let records = transport.records(CALL_RECORDS, protection);
+                let stream = TcpStream::from(socket);
+                socket::end_when_unreachable(stream.as_fd(), CLIENT_SILENCE)
+                    .map(|()| Pipe::of_stream(stream, records))
+                    .map_err(|e| Error::os("set up a connection for calls", e))
+            }
+        };
+        let watched = pipe.and_then(|pipe| {
+            let removed = self.epoll.remove(pipe.as_fd());
+            removed.map_err(|e| Error::os("hand over a connection for calls", e))?;
+            Ok(pipe)
+        });
+        match watched {
+            Ok(pipe) => self.answerers.adopt(Adopted { pipe, member }),
+            Err(error) => tracing::debug!(%error, connection = id, "a connection ended"),
+        }
+    }
+
     fn data_count(&self, peer: Option<PeerId>) -> usize {
         match peer.and_then(|peer| self.connections.get(&peer.0)) {
-            Some(Connection::Peer(peer)) => peer.data.len() + peer.adopted,
+            Some(Connection::Peer(peer)) => {
+                peer.data.len() + peer.adopted + peer.calls.connections()
+            }
             _ => 0,
         }
     }
@@ -430,10 +503,11 @@ impl Listener {
         }
         if let Some(Connection::Peer(peer)) = self.connections.remove(&id.0) {
             self.peers.remove(&peer.client);
-            for data in peer.data {
-                self.connections.remove(&data);
+            for data in &peer.data {
+                self.connections.remove(data);
             }
             self.note_peers();
+            self.answerers.end(&peer.calls);
             if let Some(agent) = &self.agent {
                 agent.disconnect(agents_name(id));
             }
@@ -473,11 +547,49 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    /// Server threads close the connections that they have.
+    fn drop(&mut self) {
+        for connection in self.connections.values() {
+            if let Connection::Peer(peer) = connection {
+                self.answerers.end(&peer.calls);
+            }
+        }
+    }
+}
+
 impl AsFd for Listener {
     /// Readable when `poll` has something to do, for hosts that wait for other things as well.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// Makes the rings of a connection over `shm` and grants them to its client.
+fn grant_rings(mut channel: Channel) -> Result<Pipe> {
+    let region = Arc::new(create_rings()?);
+    let descriptor = WindowDescriptor {
+        id: WindowId(0),
+        generation: Generation(0),
+        len_bytes: region.len_bytes(),
+        rights: Rights::ALL,
+    };
+    let frame = Frame::Attached {
+        descriptor,
+        granted: true,
+    };
+    let grant = Granting {
+        region: Arc::clone(&region),
+        writable: true,
+    };
+    channel.queue(&frame, Some(grant))?;
+    channel.flush()?;
+    if channel.wants_write() {
+        // A fresh socket has room, or its client does something else with it.
+        return Err(Error::Bound("a grant of rings"));
+    }
+    let (socket, _) = channel.into_parts();
+    Ok(Pipe::of_host(socket, region))
 }
 
 /// The agent knows connections by the peer that they belong to, so that an ended peer's late
@@ -490,6 +602,8 @@ fn agents_name(peer: PeerId) -> ClientId {
 const PEER_COUNT_MAX: usize = 1024;
 /// Most data connections of one client; arbitrary, one per worker thread is usual.
 const DATA_COUNT_MAX: usize = 256;
+/// Most connections for calls of one client, each with a megabyte of this host's memory on `shm`.
+const CALLER_COUNT_MAX: usize = 64;
 /// Most messages and immediates between the agent and the control thread.
 const AGENT_EVENTS_MAX: usize = 1024;
 /// How long nobody is accepted when the system refused a connection.

@@ -16,7 +16,7 @@ use crate::record::connection_secret;
 use crate::{ClientId, ClusterKey, Hello, WireProtection};
 
 /// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Oldest version that it speaks, so that a cluster is upgraded machine by machine.
 pub const VERSION_OLDEST: u16 = 1;
 
@@ -83,6 +83,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// Version from which on data connections over `tcp` may be protected.
 pub(crate) const VERSION_PROTECTED: u16 = 5;
+/// Version from which on there are connections for calls.
+pub(crate) const VERSION_CALLS: u16 = 6;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -90,6 +92,8 @@ pub(crate) enum Purpose {
     Control,
     /// How verbs on it are to be protected; looked at on `tcp` alone.
     Data(WireProtection),
+    /// Messages for a server thread; protected as verbs are.
+    Calls(WireProtection),
 }
 
 /// Why a handshake ended.
@@ -300,11 +304,15 @@ fn read_preamble(
 
 fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
     let mut bytes = [0; HELLO_PLAIN_BYTES];
+    let protection = |protection| match protection {
+        WireProtection::Plain => 0,
+        WireProtection::Authenticated => 1,
+        WireProtection::Encrypted => 2,
+    };
     (bytes[0], bytes[2]) = match purpose {
         Purpose::Control => (1, 0),
-        Purpose::Data(WireProtection::Plain) => (2, 0),
-        Purpose::Data(WireProtection::Authenticated) => (2, 1),
-        Purpose::Data(WireProtection::Encrypted) => (2, 2),
+        Purpose::Data(wanted) => (2, protection(wanted)),
+        Purpose::Calls(wanted) => (3, protection(wanted)),
     };
     bytes[1] = u8::try_from(hello.name.len()).expect("checked when the session was opened");
     bytes[8..24].copy_from_slice(&hello.client.0.to_le_bytes());
@@ -314,11 +322,16 @@ fn encode_hello(purpose: Purpose, hello: &Hello) -> [u8; HELLO_PLAIN_BYTES] {
 
 fn decode_hello(bytes: &[u8]) -> Option<(Purpose, Hello)> {
     let bytes: &[u8; HELLO_PLAIN_BYTES] = bytes.try_into().ok()?;
-    let purpose = match (bytes[0], bytes[2]) {
-        (1, _) => Purpose::Control,
-        (2, 0) => Purpose::Data(WireProtection::Plain),
-        (2, 1) => Purpose::Data(WireProtection::Authenticated),
-        (2, 2) => Purpose::Data(WireProtection::Encrypted),
+    let protection = || match bytes[2] {
+        0 => Some(WireProtection::Plain),
+        1 => Some(WireProtection::Authenticated),
+        2 => Some(WireProtection::Encrypted),
+        _ => None,
+    };
+    let purpose = match bytes[0] {
+        1 => Purpose::Control,
+        2 => Purpose::Data(protection()?),
+        3 => Purpose::Calls(protection()?),
         _ => return None,
     };
     let name = bytes[24..].get(..usize::from(bytes[1]))?;
@@ -506,12 +519,18 @@ mod tests {
     fn a_hello_is_checked() {
         let good = encode_hello(Purpose::Control, &hello());
         assert_eq!(decode_hello(&good), Some((Purpose::Control, hello())));
-        for (index, value) in [(0, 0), (0, 3), (1, 65), (1, 255), (24, 0xff), (24, 0x1b)] {
+        for (index, value) in [(0, 0), (0, 4), (1, 65), (1, 255), (24, 0xff), (24, 0x1b)] {
             let mut bad = good;
             bad[index] = value;
             assert_eq!(decode_hello(&bad), None, "byte {index} = {value}");
         }
         assert_eq!(decode_hello(&good[1..]), None);
+        for purpose in WireProtection::ALL.map(Purpose::Calls) {
+            let mut calls = encode_hello(purpose, &hello());
+            assert_eq!(decode_hello(&calls), Some((purpose, hello())));
+            calls[2] = 3;
+            assert_eq!(decode_hello(&calls), None);
+        }
     }
 
     proptest! {

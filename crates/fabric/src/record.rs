@@ -63,6 +63,8 @@ impl FromStr for WireProtection {
 
 /// Purpose of the records that carry verbs.
 pub(crate) const DATA_RECORDS: &str = "data";
+/// As [`DATA_RECORDS`], of connections for calls.
+pub(crate) const CALL_RECORDS: &str = "calls";
 
 /// Length of a record before its body: the length of what follows.
 pub const RECORD_LENGTH_BYTES: usize = 2;

@@ -5,6 +5,7 @@ mod client;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use crate::calls::CallerOpener;
 use crate::{Address, Endpoint, RemoteWindow, Result, WindowDescriptor};
 
 pub use client::{connector, connector_with};
@@ -83,6 +84,10 @@ pub trait Session: Send {
     /// What [`Session::endpoint`] does, for a thread that may block while the session's own
     /// may not. Fails once the session is gone.
     fn opener(&self) -> Opener;
+
+    /// What opens connections to the host's server threads, each for one client thread. Fails once
+    /// the session is gone, with `Unanswered` where nobody answers calls.
+    fn caller_opener(&self) -> CallerOpener;
 
     /// Readable when `receive` would return something; writable interest while sends are queued.
     /// `None`: there is nothing to wait on, time passes elsewhere.

@@ -335,6 +335,75 @@ impl Drop for WindowGuard<'_> {
 }
 
 /// Chunk and index of a slot; chunk `i` holds `CHUNK_SLOTS_FIRST << i`.
+/// Reads and writes of the host's own threads on whatever stands in its windows.
+///
+/// Each access checks the generation when it is made; while it lasts the window is not revoked.
+#[derive(Clone)]
+pub struct Windows(Arc<WindowTable>);
+
+impl Windows {
+    pub(crate) fn new(table: Arc<WindowTable>) -> Self {
+        Self(table)
+    }
+
+    /// Appends `len_bytes` at `offset` of a window to `target`, or nothing.
+    ///
+    /// # Errors
+    /// The status that a READ would end with.
+    pub fn read(
+        &self,
+        (id, generation): (WindowId, Generation),
+        offset: u64,
+        len_bytes: usize,
+        target: &mut Vec<u8>,
+    ) -> std::result::Result<(), Status> {
+        let len = len_bytes as u64;
+        let guard = self.0.enter(id, generation, Rights::READ, offset, len)?;
+        target.reserve(len_bytes);
+        let end = target.len();
+        // SAFETY: the guard's pointer is valid for `len_bytes` while it lives: other processes may
+        // write there meanwhile, and lost memory is replaced under the copy; `reserve` made as much
+        // room behind the vector's end, which is apart from any window.
+        unsafe {
+            let room = target.as_mut_ptr().add(end);
+            std::ptr::copy_nonoverlapping(guard.ptr().cast_const(), room, len_bytes);
+        }
+        if guard.is_dead() {
+            return Err(Status::Revoked);
+        }
+        // SAFETY: so many bytes behind the end were just written.
+        unsafe { target.set_len(end + len_bytes) };
+        Ok(())
+    }
+
+    /// Writes `source` at `offset` of a window.
+    ///
+    /// # Errors
+    /// The status that a WRITE would end with.
+    pub fn write(
+        &self,
+        (id, generation): (WindowId, Generation),
+        offset: u64,
+        source: &[u8],
+    ) -> std::result::Result<(), Status> {
+        let len = source.len() as u64;
+        let guard = self.0.enter(id, generation, Rights::WRITE, offset, len)?;
+        // SAFETY: as in `read`; the source is a slice of private memory.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), guard.ptr(), source.len()) };
+        if guard.is_dead() {
+            Err(Status::Revoked)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl std::fmt::Debug for Windows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Windows").finish_non_exhaustive()
+    }
+}
+
 #[inline]
 fn place(id: WindowId) -> (usize, usize) {
     let position = id.0 as usize + CHUNK_SLOTS_FIRST;

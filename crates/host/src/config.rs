@@ -35,6 +35,8 @@ pub struct Config {
     /// The least protection of page traffic over `tcp`: clients that want less are turned away, and
     /// what is read from other hosts is protected so.
     pub page_traffic: WireProtection,
+    /// Server threads that carry out batches for caches; 0: batches are turned away.
+    pub cache_threads: usize,
 }
 
 /// Whether lent memory is locked into RAM, so that it is never itself swapped out.
@@ -95,6 +97,10 @@ impl Config {
             let rule = "the memory must hold 1 to 1048576 slabs";
             return wrong("slab size", self.slab_bytes.to_string(), rule);
         }
+        if self.cache_threads > CACHE_THREADS_MAX {
+            let rule = "must be at most 256";
+            return wrong("cache threads", self.cache_threads.to_string(), rule);
+        }
         if self.clients_max == 0 {
             return wrong("clients at most", "0".into(), "must be at least 1");
         }
@@ -136,6 +142,8 @@ impl Config {
     }
 }
 
+/// More than the cores of any machine.
+const CACHE_THREADS_MAX: usize = 256;
 const PAGE_BYTES: u64 = 4096;
 /// Far above what descriptors allow; keeps counts well inside 32 bits.
 const SLABS_MAX: u64 = 1 << 20;
@@ -157,6 +165,7 @@ mod tests {
             clients_max: 8,
             headroom: None,
             page_traffic: WireProtection::default(),
+            cache_threads: 0,
         }
     }
 

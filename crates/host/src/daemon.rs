@@ -35,6 +35,7 @@ pub(crate) use leaving::{Heir, open as inherit};
 use stocking::Stocking;
 pub(crate) use watch::Watch;
 
+use crate::cache_threads::{CacheThreads, Owners};
 use crate::machine::{Machine, volunteer_for_oom_killer};
 use crate::side_thread::SideThread;
 use crate::{Config, Result, fill, keeper};
@@ -61,6 +62,9 @@ pub struct Daemon {
     keeper: SideThread<keeper::Job>,
     stocking: Stocking,
     filler: SideThread<fill::Job>,
+    /// Carry out batches of clients. Only held: dropping them ends the threads.
+    _cache_threads: CacheThreads,
+    owners: Owners,
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
     leaving: Leaving,
@@ -79,6 +83,8 @@ pub(crate) struct Parts {
     pub outcomes: Receiver<Outcome>,
     pub keeper: SideThread<keeper::Job>,
     pub filler: SideThread<fill::Job>,
+    pub cache_threads: CacheThreads,
+    pub owners: Owners,
     pub locked: bool,
     pub incarnation: u64,
     pub clock: fn() -> Time,
@@ -169,12 +175,17 @@ impl Daemon {
             reserved: config.huge_pages && config.headroom.is_none(),
             lock: locked,
         };
-        let listener = Listener::bind_with(
+        let mut listener = Listener::bind_with(
             &config.addresses,
             &config.key,
             config.page_traffic,
             heir.windows(),
         )?;
+        let answerers = (0..config.cache_threads)
+            .map(|_| listener.answerer())
+            .collect::<cenote_fabric::Result<Vec<_>>>()?;
+        let owners = Owners::default();
+        let cache_threads = CacheThreads::start(answerers, &listener.windows(), &owners)?;
         let (sender, outcomes) = channel();
         let reserve_bytes = watch.as_ref().map_or(0, Watch::reserve_bytes);
         let keeper = keeper::start(
@@ -201,6 +212,8 @@ impl Daemon {
                 outcomes,
                 keeper,
                 filler,
+                cache_threads,
+                owners,
                 locked,
                 incarnation: u64::try_from(incarnation.as_nanos()).unwrap_or(u64::MAX),
                 clock: Time::now,
@@ -228,6 +241,9 @@ impl Daemon {
         };
         let start = Duration::from_nanos(now.0);
         let ledger = Ledger::inherit(limits, start, &parts.heir.handover);
+        for (_, grant) in ledger.grants() {
+            parts.owners.grant(&grant.window, grant.client);
+        }
         let memory = parts.heir.memory(ledger.counts().total());
         Self {
             locked: parts.locked,
@@ -246,6 +262,8 @@ impl Daemon {
             keeper: parts.keeper,
             stocking: Stocking::default(),
             filler: parts.filler,
+            _cache_threads: parts.cache_threads,
+            owners: parts.owners,
             is_short: false,
             leaving: Leaving::default(),
             watch: parts.watch,
@@ -509,6 +527,7 @@ mod tests {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 8,
+            cache_threads: 0,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         };

@@ -5,10 +5,13 @@
 //! windows. Slow work runs on two threads that block while there is none: the keeper
 //! makes and gives back memory, the filler rebuilds lost splits from other hosts.
 //!
+//! Beside them stand the server threads for caches, as many as the configuration says.
+//!
 //! A page that a client reads or writes never passes through here.
 
 #![deny(unsafe_code)]
 
+mod cache_threads;
 mod config;
 mod daemon;
 mod error;

@@ -13,6 +13,7 @@ use cenote_fabric::{
 use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::Handover;
 
+use crate::cache_threads::{CacheThreads, Owners};
 use crate::daemon::{Daemon, Heir, Inheritance, Outcome, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
@@ -97,6 +98,8 @@ impl Stepped {
                 outcomes,
                 keeper,
                 filler,
+                cache_threads: CacheThreads::none(),
+                owners: Owners::default(),
                 locked: false,
                 incarnation: clock().0,
                 clock,

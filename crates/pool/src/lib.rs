@@ -4,6 +4,7 @@
 //! a client and a simulator drive the same types.
 //!
 //! - [`control`]: the messages between a client and a host.
+//! - [`batch`]: many reads and writes in a message to a host's server threads.
 //! - [`ledger`]: a host's truth about its slabs, and the leases on them.
 //! - [`placement`]: which hosts the members of a stripe go to.
 //! - [`pressure`]: how many slabs a host has room for beside its machine's own programs.
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod cluster;
 pub mod control;
 pub mod eviction;

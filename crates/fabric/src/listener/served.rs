@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bound::DataPath;
 use super::{Event, PeerId};
+use crate::calls::Membership;
 use crate::channel::{Channel, Granting};
 use crate::frame::Frame;
 use crate::socket::{Epoll, Interest, Ready};
@@ -20,6 +21,8 @@ pub(super) struct Peer {
     pub(super) data: Vec<u64>,
     /// Its data connections that the agent serves.
     pub(super) adopted: usize,
+    /// Shared with its connections for calls, which server threads have.
+    pub(super) calls: Membership,
     interest: Interest,
 }
 
@@ -31,6 +34,7 @@ impl Peer {
             path,
             data: Vec::new(),
             adopted: 0,
+            calls: Membership::new(client),
             interest: Interest::READ,
         }
     }

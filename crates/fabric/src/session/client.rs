@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::calls::{CallerOpener, Pipe, SocketCaller, receive_rings};
 use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::Mapping;
 use crate::noise::{
-    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_PROTECTED,
+    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_CALLS,
+    VERSION_PROTECTED,
 };
-use crate::record::DATA_RECORDS;
+use crate::record::{CALL_RECORDS, DATA_RECORDS};
 use crate::resolver::Resolver;
 use crate::session::Opener;
 use crate::shm::ShmEndpoint;
@@ -240,6 +242,41 @@ impl Session for SocketSession {
         })
     }
 
+    fn caller_opener(&self) -> CallerOpener {
+        let (address, key) = (self.address.clone(), self.key.clone());
+        let (hello, host_lost) = (self.hello.clone(), Arc::clone(&self.host_lost));
+        let protection = match address {
+            Address::Tcp(_) => self.page_traffic,
+            Address::Shm(_) | Address::Rdma(_) => WireProtection::Plain,
+        };
+        Box::new(move |timeout| {
+            if host_lost.load(Ordering::Relaxed) {
+                return Err(Error::Closed);
+            }
+            if let Address::Rdma(_) = address {
+                return Err(no_calls_over_rdma(&address));
+            }
+            let dialog = Dialog::new(&address, timeout);
+            let (socket, _) = dialog.dial(&Resolver::default())?;
+            let purpose = Purpose::Calls(protection);
+            let mut channel = open(&dialog, socket, &key, purpose, &hello)?;
+            let pipe = match address {
+                Address::Shm(_) => {
+                    let rings = dialog.rings(&mut channel)?;
+                    let (socket, _) = channel.into_parts();
+                    Pipe::of_client(socket, rings)
+                }
+                Address::Tcp(_) => {
+                    let (socket, transport) = channel.into_parts();
+                    let records = transport.records(CALL_RECORDS, protection);
+                    Pipe::of_stream(TcpStream::from(socket), records)
+                }
+                Address::Rdma(_) => unreachable!("refused above"),
+            };
+            Ok(Box::new(SocketCaller::new(pipe, Arc::clone(&host_lost))?))
+        })
+    }
+
     fn fd(&self) -> Option<RawFd> {
         Some(self.channel.as_raw_fd())
     }
@@ -257,6 +294,13 @@ impl Drop for SocketSession {
     /// The host ends a client's data connections with its session.
     fn drop(&mut self) {
         self.host_lost.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_calls_over_rdma(address: &Address) -> Error {
+    Error::Unanswered {
+        address: address.clone(),
+        reason: "calls go over shm and tcp alone; give the host's tcp address",
     }
 }
 
@@ -300,6 +344,14 @@ fn open(
             theirs,
         },
     })?;
+    if let Purpose::Calls(_) = purpose
+        && transport.version() < VERSION_CALLS
+    {
+        return Err(Error::Unanswered {
+            address: address.clone(),
+            reason: "the host is of a version that answers no calls; upgrade it",
+        });
+    }
     if let Purpose::Data(wanted) = purpose
         && wanted > WireProtection::Plain
         && transport.version() < VERSION_PROTECTED
@@ -335,6 +387,10 @@ fn open(
                 "the host takes no page traffic that is protected so little; choose a stronger \
                      protection here, or allow a weaker one there"
                     .into(),
+        }),
+        Frame::Welcome(Welcome::Unanswered) => Err(Error::Unanswered {
+            address: address.clone(),
+            reason: "the host has no server threads; start it with --cache-threads",
         }),
         Frame::Welcome(Welcome::Full) => Err(Error::Bound("the host's connections")),
         Frame::Welcome(Welcome::NoSession) => Err(Error::Closed),
@@ -414,6 +470,21 @@ impl<'a> Dialog<'a> {
             }
         }
         Err(last)
+    }
+
+    /// Waits for the rings that the host grants next.
+    fn rings(&self, channel: &mut Channel) -> Result<Mapping> {
+        loop {
+            if let Some(rings) = receive_rings(channel)? {
+                return Ok(rings);
+            }
+            let mut polled = [libc::pollfd {
+                fd: channel.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            wait::poll(&mut polled, Some(self.left()?)).map_err(|e| self.os("wait for", e))?;
+        }
     }
 
     fn send(&self, socket: &OwnedFd, mut bytes: &[u8]) -> Result<()> {

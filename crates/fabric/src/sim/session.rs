@@ -15,6 +15,7 @@ use super::message::{Body, Leg};
 use super::net::{Net, NodeId};
 use super::state::State;
 use super::trace::Kind;
+use crate::calls::CallerOpener;
 use crate::noise::NAME_BYTES_MAX;
 use crate::{
     Address, Connector, Endpoint, Error, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Result,
@@ -222,6 +223,19 @@ impl Session for SimSession {
         Box::new(move |timeout| -> Result<Box<dyn Endpoint>> {
             let connection = net.lock().open_endpoint(session, timeout)?;
             Ok(Box::new(SimEndpoint::new(net.clone(), connection)))
+        })
+    }
+
+    fn caller_opener(&self) -> CallerOpener {
+        let state = &mut *self.net.lock();
+        let host = state.connection(self.connection).host;
+        let address = state.node(host).address.clone();
+        let address = address.expect("a host has an address");
+        Box::new(move |_| {
+            Err(Error::Unanswered {
+                address: address.clone(),
+                reason: "nobody answers calls on the simulated network",
+            })
         })
     }
 

@@ -89,8 +89,9 @@ impl Daemon {
                     }
                 }
                 Action::Send { client, reply } => {
-                    match reply {
-                        Reply::Mapped { .. } => {
+                    match &reply {
+                        Reply::Mapped { window, .. } => {
+                            self.owners.grant(window, client);
                             self.counters.maps += 1;
                             self.stocking.note_grant((self.clock)());
                         }
@@ -364,6 +365,7 @@ impl Daemon {
         if is_planted(Planted::NoRenew) {
             return;
         }
+        self.owners.forget(window.id);
         match self.listener.renew(WindowId(window.id)) {
             Ok(renewed) => self.ledger.handle_renewed(slab, to_wire(renewed)),
             Err(error) => {
@@ -382,6 +384,7 @@ impl Daemon {
         let memory = self.memory[slab as usize]
             .take()
             .expect("kept until its window is closed");
+        self.owners.forget(memory.window.0);
         if let Err(error) = self.listener.revoke(memory.window) {
             tracing::error!(slab, %error, "revoke a slab's window");
         }

@@ -68,6 +68,7 @@ impl Lab {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 16,
+            cache_threads: 0,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         }

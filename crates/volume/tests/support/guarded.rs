@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{
     Address, Connector, Endpoint, Error, Hello, Incoming, Opener, Result, Session, WindowDescriptor,
 };
@@ -117,6 +118,10 @@ impl<G: Guard> Session for GuardedSession<G> {
             guard.open()?;
             open(timeout).map(|endpoint| guard.endpoint(endpoint))
         })
+    }
+
+    fn caller_opener(&self) -> CallerOpener {
+        self.inner.caller_opener()
     }
 
     fn fd(&self) -> Option<RawFd> {

@@ -85,6 +85,7 @@ impl Cluster {
             huge_pages: false,
             lock_memory: LockMemory::Never,
             clients_max: 64,
+            cache_threads: 0,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         };

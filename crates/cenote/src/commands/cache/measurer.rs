@@ -1,11 +1,14 @@
 //! What measures configurations, by transport.
 
+mod live;
+
 use anyhow::Result;
 use cenote_cache::Configuration;
 use cenote_cache::simulated::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::{Measurement, Measurer, Transport};
 
 use crate::failure::Failure;
+use live::Live;
 
 /// How thoroughly a configuration is run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,9 +40,10 @@ pub fn open(
                 Effort::Use => SimulatedMeasurer::new(network, seed, 1, 10_000),
             })))
         }
-        Transport::Shm | Transport::Tcp | Transport::Rdma => Err(Failure::new(
+        Transport::Shm | Transport::Tcp => Ok(Box::new(Live::new(transport, seed, effort)?)),
+        Transport::Rdma => Err(Failure::new(
             format!("caches cannot be measured over {transport} yet"),
-            "--transport sim",
+            "--transport sim, shm or tcp",
         )
         .into()),
     }

@@ -19,7 +19,7 @@ use crate::span::Span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What carries requests: sim
+    /// What carries requests: sim, or shm and tcp between threads of this machine
     #[arg(long, value_name = "NAME")]
     transport: Transport,
     /// Bytes of a record; again for other sizes, between which is interpolated

@@ -48,6 +48,10 @@ pub struct Given {
     /// Most clients with slabs at the same time [default: 256]
     #[arg(long, value_name = "N")]
     clients_max: Option<u32>,
+    /// Server threads that carry out batches of reads and writes for caches; they block while there
+    /// is no load. 0: none [default: 1]
+    #[arg(long, value_name = "N")]
+    cache_threads: Option<usize>,
     /// Whether lent memory is locked into RAM [default: auto]
     #[arg(long, value_enum)]
     lock: Option<Lock>,
@@ -95,6 +99,7 @@ struct FileSettings {
     metrics: Option<HostPort>,
     allow_remote: Option<bool>,
     clients_max: Option<u32>,
+    cache_threads: Option<usize>,
     lock: Option<Lock>,
     #[serde(default, deserialize_with = "parsed")]
     page_traffic: Option<WireProtection>,
@@ -122,6 +127,7 @@ pub struct Settings {
     pub metrics: Option<HostPort>,
     pub allow_remote: bool,
     clients_max: u32,
+    cache_threads: usize,
     lock: Lock,
     page_traffic: WireProtection,
     /// Whether lent memory outlives the process, in systemd's hands.
@@ -131,6 +137,8 @@ pub struct Settings {
 }
 
 const CLIENTS_MAX_DEFAULT: u32 = 256;
+/// One that blocks costs nothing, and any cache may use it.
+const CACHE_THREADS_DEFAULT: usize = 1;
 
 impl Given {
     /// Reads the file, if one is named, and puts both together.
@@ -184,6 +192,10 @@ impl Given {
                 .clients_max
                 .or(file.clients_max)
                 .unwrap_or(CLIENTS_MAX_DEFAULT),
+            cache_threads: self
+                .cache_threads
+                .or(file.cache_threads)
+                .unwrap_or(CACHE_THREADS_DEFAULT),
             lock: self.lock.or(file.lock).unwrap_or_default(),
             page_traffic: self.page_traffic.or(file.page_traffic).unwrap_or_default(),
             keep_slabs: self.keep_slabs || file.keep_slabs.unwrap_or(false),
@@ -256,6 +268,7 @@ impl Settings {
                 Lock::Never => LockMemory::Never,
             },
             clients_max: self.clients_max,
+            cache_threads: self.cache_threads,
             headroom: self.room.headroom(self.meminfo.clone())?,
             page_traffic: self.page_traffic,
         })

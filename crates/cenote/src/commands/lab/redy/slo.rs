@@ -25,7 +25,7 @@ pub struct Args {
     /// Decides everything that chance decides
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What carries requests: sim
+    /// What carries requests: sim, or shm and tcp between threads of this machine
     #[arg(long, value_name = "NAME", default_value = "sim")]
     transport: Transport,
     /// Time of a bit from client to server, one way

@@ -1,0 +1,264 @@
+//! Closed loops over real paths: how a configuration does on a transport, measured.
+//!
+//! One thread for each path (the configuration's c). Each keeps as many requests under way as its
+//! path takes, up to b times q, each for a record at random. A thread that sees nothing for
+//! [`Waiting::spin`] blocks until the path has something, so that threads share few cores.
+//!
+//! Paper: \[redy22\], offline modelling.
+
+use std::collections::VecDeque;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use cenote_fabric::{RemoteWindow, Time, wait};
+use hdrhistogram::Histogram;
+
+use crate::path::{Completion, Failure, Operation, Path};
+use crate::random::Random;
+use crate::tuner::Measurement;
+
+/// What each request of a loop does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// Reads a record.
+    Read,
+    /// Writes a record.
+    Write,
+}
+
+/// How a client thread waits for completions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Waiting {
+    /// How long it polls before it blocks. Zero: it blocks at once.
+    pub spin: Duration,
+}
+
+impl Default for Waiting {
+    /// Some round trips over shared memory.
+    fn default() -> Self {
+        Self {
+            spin: Duration::from_micros(20),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What requests do.
+    pub kind: Kind,
+    /// Bytes of each record, at least 1.
+    pub record_bytes: u32,
+    /// Requests under way on each path: b times q.
+    pub under_way: usize,
+    /// How long it warms up before it counts.
+    pub warm_up: Duration,
+    /// How long it counts.
+    pub span: Duration,
+    /// How threads wait.
+    pub waiting: Waiting,
+    /// Decides which records.
+    pub seed: u64,
+}
+
+/// A run came to no end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A request failed.
+    #[error("a request failed: {0}")]
+    Request(#[from] Failure),
+    /// Nothing ended in the time that was counted.
+    #[error("no request ended in the time of the measurement")]
+    Nothing,
+    /// The system refused to wait.
+    #[error("a thread cannot wait for its path")]
+    Wait,
+}
+
+/// What one thread saw.
+struct Seen {
+    /// Nanoseconds.
+    latency: Histogram<u64>,
+    ended: u64,
+}
+
+/// Runs `plan` on every path, each on a thread of its own, over records of all `windows`.
+///
+/// # Errors
+/// [`RunError`]: of the thread that failed first.
+///
+/// # Panics
+/// If there is no path or no window, a window is shorter than a record, or nothing is to be under way.
+pub fn run(
+    paths: &mut [Box<dyn Path>],
+    windows: &[RemoteWindow],
+    plan: &Plan,
+) -> Result<Measurement, RunError> {
+    assert!(!paths.is_empty() && !windows.is_empty() && plan.under_way > 0);
+    let (barrier, failed) = (Barrier::new(paths.len()), AtomicBool::new(false));
+    let ends: Vec<Result<Seen, RunError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = paths
+            .iter_mut()
+            .zip(1_u64..)
+            .map(|(path, number)| {
+                let (barrier, failed) = (&barrier, &failed);
+                scope.spawn(move || {
+                    let random = Random::new(plan.seed ^ number << 32);
+                    barrier.wait();
+                    let seen = Loop::new(&mut **path, windows, plan, random).run(failed);
+                    failed.fetch_or(seen.is_err(), Ordering::Relaxed);
+                    seen
+                })
+            })
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut latency = histogram();
+    let mut ended = 0;
+    for seen in ends {
+        let seen = seen?;
+        latency.add(&seen.latency).map_err(|_| RunError::Nothing)?;
+        ended += seen.ended;
+    }
+    let us = |ns: f64| ns / 1000.0;
+    let at = |quantile| us(latency.value_at_quantile(quantile) as f64);
+    Measurement::new(
+        ended as f64 / plan.span.as_secs_f64(),
+        us(latency.mean()),
+        at(0.5),
+        at(0.99),
+    )
+    .ok_or(RunError::Nothing)
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(60_000_000_000, 3).expect("bounds that the histogram takes")
+}
+
+/// One thread's loop.
+struct Loop<'a> {
+    path: &'a mut dyn Path,
+    windows: &'a [RemoteWindow],
+    plan: &'a Plan,
+    random: Random,
+    /// When each request was submitted, by token.
+    submitted: Vec<Time>,
+    /// Requests to submit, with their tokens.
+    idle: Vec<(u64, Operation)>,
+    ended: VecDeque<Completion>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(
+        path: &'a mut dyn Path,
+        windows: &'a [RemoteWindow],
+        plan: &'a Plan,
+        random: Random,
+    ) -> Self {
+        let record = vec![0x5A; plan.record_bytes as usize];
+        let operation = || match plan.kind {
+            Kind::Read => Operation::Read(BytesMut::from(&record[..])),
+            Kind::Write => Operation::Write(Bytes::copy_from_slice(&record)),
+        };
+        Self {
+            path,
+            windows,
+            plan,
+            random,
+            submitted: vec![Time(0); plan.under_way],
+            idle: (0..plan.under_way as u64)
+                .map(|token| (token, operation()))
+                .collect(),
+            ended: VecDeque::new(),
+        }
+    }
+
+    /// Runs until the plan's time is over, or another thread failed; then takes what is under way.
+    fn run(mut self, failed: &AtomicBool) -> Result<Seen, RunError> {
+        let mut seen = Seen {
+            latency: histogram(),
+            ended: 0,
+        };
+        let begun = Time::now();
+        let counted = begun.after(self.plan.warm_up);
+        let over = counted.after(self.plan.span);
+        let mut now = begun;
+        let mut progress_at = begun;
+        while now < over && !failed.load(Ordering::Relaxed) {
+            self.submit(now);
+            self.path.poll(now, &mut self.ended);
+            now = Time::now();
+            if self.ended.is_empty() {
+                self.rest(now, progress_at)?;
+                continue;
+            }
+            progress_at = now;
+            while let Some(completion) = self.ended.pop_front() {
+                completion.result?;
+                if now >= counted && now < over {
+                    let begun = self.submitted[completion.token as usize];
+                    let ns = u64::try_from(now.since(begun).as_nanos()).unwrap_or(u64::MAX);
+                    seen.latency.saturating_record(ns.max(1));
+                    seen.ended += 1;
+                }
+                self.idle.push((completion.token, completion.operation));
+            }
+        }
+        self.drain()?;
+        Ok(seen)
+    }
+
+    fn submit(&mut self, now: Time) {
+        let record_bytes = u64::from(self.plan.record_bytes);
+        let mut any = false;
+        while let Some((token, operation)) = self.idle.pop() {
+            let number = self.random.number();
+            let window = &self.windows[(number >> 32) as usize % self.windows.len()];
+            let records = window.descriptor.len_bytes / record_bytes;
+            let offset = self.random.number() % records * record_bytes;
+            self.submitted[token as usize] = now;
+            if let Err(full) = self.path.submit(window, offset, operation, token) {
+                self.idle.push((token, full.0));
+                break;
+            }
+            any = true;
+        }
+        if any {
+            self.path.flush();
+        }
+    }
+
+    /// Blocks when nothing has come for a while.
+    fn rest(&mut self, now: Time, progress_at: Time) -> Result<(), RunError> {
+        if now.since(progress_at) < self.plan.waiting.spin {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let fds: Vec<_> = self.path.fd().into_iter().collect();
+        wait(&fds, Some(REST)).map(drop).map_err(|_| RunError::Wait)
+    }
+
+    fn drain(&mut self) -> Result<(), RunError> {
+        self.path.flush();
+        while self.path.outstanding() > 0 {
+            let now = Time::now();
+            self.path.poll(now, &mut self.ended);
+            if self.ended.is_empty() {
+                self.rest(now, Time(0))?;
+            }
+            self.ended.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Longest sleep of a thread: a path that died is noticed by polling.
+const REST: Duration = Duration::from_millis(10);

@@ -1,0 +1,518 @@
+//! Calls over both transports, and peers that do what they should not.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::ring::{self, Memory, Way};
+use super::stream::Stream;
+use super::*;
+use crate::listener::Listener;
+use crate::memory::Mapping;
+use crate::{
+    Address, ClientId, ClusterKey, Connector, Error, Event, Generation, Hello, Listen, Rights,
+    Session, Waker, WindowDescriptor, WindowId, WireProtection, connector_with,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn key() -> ClusterKey {
+    ClusterKey::from_hex(&"37".repeat(32)).unwrap()
+}
+
+/// A listener with server threads that echo: the client's number, then the request.
+struct Host {
+    addresses: Vec<Address>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<(Waker, JoinHandle<()>)>,
+}
+
+/// What the echo does with requests that begin so.
+const LATER: u8 = 0xF0;
+const NEVER: u8 = 0xF1;
+/// Makes an answer of the longest length.
+const LONG: u8 = 0xF2;
+
+fn echo(call: &Call<'_>, answer: &mut Vec<u8>, later: &mut Vec<(CallId, Vec<u8>)>) -> Answered {
+    match call.request.first() {
+        Some(&LATER) => {
+            later.push((call.id, call.request.to_vec()));
+            return Answered::Later;
+        }
+        Some(&NEVER) => return Answered::Never("asked for"),
+        Some(&LONG) => answer.resize(CALL_BYTES_MAX, LONG),
+        _ => {
+            answer.push(call.client.0 as u8);
+            answer.extend_from_slice(call.request);
+        }
+    }
+    Answered::Now
+}
+
+impl Host {
+    fn start(dir: &tempfile::TempDir, server_threads: usize) -> Self {
+        let addresses = [
+            Address::Shm(dir.path().join("host.sock")),
+            "tcp:127.0.0.1:0".parse().unwrap(),
+        ];
+        let plain = WireProtection::Plain;
+        let mut listener = Listener::bind_with(&addresses, &key(), plain, Vec::new()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for _ in 0..server_threads {
+            let mut answerer = listener.answerer().unwrap();
+            let (waker, stopped) = (answerer.waker(), Arc::clone(&stop));
+            let serve = move || {
+                let mut later = Vec::new();
+                while !stopped.load(std::sync::atomic::Ordering::Acquire) {
+                    let mut handler =
+                        |call: Call<'_>, answer: &mut Vec<u8>| echo(&call, answer, &mut later);
+                    let any = answerer.turn(Some(Duration::from_millis(20)), &mut handler);
+                    any.unwrap();
+                    for (call, answer) in later.drain(..).rev() {
+                        answerer.answer(call, &answer);
+                    }
+                }
+            };
+            threads.push((waker, thread::spawn(serve)));
+        }
+        let (addresses, waker) = (listener.addresses(), listener.waker());
+        let stopped = Arc::clone(&stop);
+        let control = move || {
+            let mut events: Vec<Event> = Vec::new();
+            while !stopped.load(std::sync::atomic::Ordering::Acquire) {
+                listener.poll(None, &mut events).unwrap();
+                events.clear();
+            }
+        };
+        threads.push((waker, thread::spawn(control)));
+        Self {
+            addresses,
+            stop,
+            threads,
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        for (waker, thread) in self.threads.drain(..) {
+            waker.wake();
+            let joined = thread.join();
+            assert!(
+                joined.is_ok() || thread::panicking(),
+                "a host's thread panicked"
+            );
+        }
+    }
+}
+
+fn connect(address: &Address, client: u128, protection: WireProtection) -> Box<dyn Session> {
+    let hello = Hello {
+        client: ClientId(client),
+        name: "test".into(),
+    };
+    let connector = connector_with(key(), protection);
+    connector.connect(address, &hello, PATIENCE).unwrap()
+}
+
+fn caller(session: &dyn Session) -> Box<dyn Caller> {
+    session.caller_opener()(PATIENCE).unwrap()
+}
+
+type Ended = (Token, std::result::Result<Vec<u8>, Status>);
+
+/// Waits for `count` ends, blocking in between.
+fn ends(caller: &mut dyn Caller, count: usize) -> Vec<Ended> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut ended: Vec<Ended> = Vec::new();
+    caller.flush();
+    loop {
+        caller.poll(Time::now(), &mut |token, answer| {
+            ended.push((token, answer.map(<[u8]>::to_vec)));
+        });
+        if ended.len() >= count {
+            return ended;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{} of {count} calls ended, {} under way",
+            ended.len(),
+            caller.outstanding()
+        );
+        let fds: Vec<_> = caller.fd().into_iter().collect();
+        crate::wait(&fds, Some(Duration::from_millis(200))).unwrap();
+    }
+}
+
+/// Every transport and protection, on a fresh host.
+fn on_each(case: impl Fn(&Host, &Address, WireProtection)) {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&dir, 1);
+    case(&host, &host.addresses[0], WireProtection::Plain);
+    for protection in WireProtection::ALL {
+        case(&host, &host.addresses[1], protection);
+    }
+}
+
+#[test]
+fn calls_are_answered_under_the_callers_name() {
+    on_each(|_, address, protection| {
+        let session = connect(address, 7, protection);
+        let mut caller = caller(&*session);
+        for round in 0..20_u8 {
+            caller.call(&[round; 9], u64::from(round)).unwrap();
+            let ended = ends(&mut *caller, 1);
+            let mut expected = vec![7];
+            expected.extend([round; 9]);
+            assert_eq!(ended, [(u64::from(round), Ok(expected))]);
+        }
+        assert_eq!(caller.outstanding(), 0);
+    });
+}
+
+#[test]
+fn as_many_calls_as_may_be_are_under_way_and_one_more_waits() {
+    on_each(|_, address, protection| {
+        let session = connect(address, 1, protection);
+        let mut caller = caller(&*session);
+        // Answered late and in the other order, so that all are under way together.
+        for token in 0..CALLS_UNDER_WAY_MAX as u64 {
+            let number = u8::try_from(token % 100).unwrap();
+            caller.call(&[LATER, number], token).unwrap();
+        }
+        assert_eq!(caller.call(&[1], 0), Err(CallsFull));
+        let mut ended = ends(&mut *caller, CALLS_UNDER_WAY_MAX);
+        ended.sort_by_key(|(token, _)| *token);
+        for (token, (ended, answer)) in (0..).zip(ended) {
+            let number = u8::try_from(token % 100).unwrap();
+            assert_eq!((ended, answer), (token, Ok(vec![LATER, number])));
+        }
+        caller.call(&[1], 3).unwrap();
+        assert_eq!(ends(&mut *caller, 1), [(3, Ok(vec![1, 1]))]);
+    });
+}
+
+#[test]
+fn the_longest_messages_go_both_ways_and_around_the_ring() {
+    on_each(|_, address, protection| {
+        let session = connect(address, 3, protection);
+        let mut caller = caller(&*session);
+        for round in 0..40_u8 {
+            let request = vec![round; CALL_BYTES_MAX - 1];
+            caller.call(&request, 5).unwrap();
+            caller.call(&[LONG], 6).unwrap();
+            let mut ended = ends(&mut *caller, 2);
+            ended.sort_by_key(|(token, _)| *token);
+            let mut echoed = vec![3];
+            echoed.extend(&request);
+            assert_eq!(ended[0], (5, Ok(echoed)));
+            assert_eq!(ended[1], (6, Ok(vec![LONG; CALL_BYTES_MAX])));
+        }
+    });
+}
+
+#[test]
+fn who_takes_no_answers_and_floods_hinders_nobody_else() {
+    on_each(|_, address, protection| {
+        let flooding = connect(address, 8, protection);
+        let mut flood = caller(&*flooding);
+        let session = connect(address, 9, protection);
+        let mut honest = caller(&*session);
+        // 255 answers of 64 KiB are far more than any buffer on the way holds.
+        let mut made = 0;
+        while made < CALLS_UNDER_WAY_MAX - 1 && flood.call(&[LONG], made as u64).is_ok() {
+            made += 1;
+        }
+        flood.flush();
+        for round in 0..50_u8 {
+            honest.call(&[round], 1).unwrap();
+            assert_eq!(ends(&mut *honest, 1), [(1, Ok(vec![9, round]))]);
+        }
+        // It has lost nothing but time.
+        let ended = ends(&mut *flood, made);
+        assert!(ended.iter().all(|(_, answer)| answer.is_ok()));
+    });
+}
+
+#[test]
+fn a_call_that_is_none_ends_its_connection_alone() {
+    on_each(|_, address, protection| {
+        let session = connect(address, 2, protection);
+        let mut wrong = caller(&*session);
+        let mut right = caller(&*session);
+        wrong.call(&[NEVER], 1).unwrap();
+        wrong.call(&[1], 2).unwrap();
+        let mut ended = ends(&mut *wrong, 2);
+        ended.sort_by_key(|(token, _)| *token);
+        let lost = Err(Status::Disconnected);
+        assert_eq!(ended, [(1, lost.clone()), (2, lost)]);
+        assert!(wrong.is_dead());
+        wrong.call(&[1], 3).unwrap();
+        assert_eq!(ends(&mut *wrong, 1), [(3, Err(Status::Disconnected))]);
+        right.call(&[4], 4).unwrap();
+        assert_eq!(ends(&mut *right, 1), [(4, Ok(vec![2, 4]))]);
+    });
+}
+
+#[test]
+fn the_end_of_a_session_is_the_end_of_its_calls() {
+    on_each(|_, address, protection| {
+        let session = connect(address, 5, protection);
+        let opener = session.caller_opener();
+        let mut caller = opener(PATIENCE).unwrap();
+        caller.call(&[1], 1).unwrap();
+        assert_eq!(ends(&mut *caller, 1), [(1, Ok(vec![5, 1]))]);
+        // The next session of the same client ends the first on the host's side.
+        let next = connect(address, 5, protection);
+        caller.call(&[2], 2).unwrap();
+        let ended = ends(&mut *caller, 1);
+        // It may have been answered just before.
+        if ended[0].1.is_ok() {
+            let deadline = Instant::now() + PATIENCE;
+            while !caller.is_dead() {
+                assert!(Instant::now() < deadline, "the connection stands");
+                let fds: Vec<_> = caller.fd().into_iter().collect();
+                crate::wait(&fds, Some(Duration::from_millis(200))).unwrap();
+                caller.poll(Time::now(), &mut |_, _| {});
+            }
+        }
+        drop(session);
+        assert!(matches!(opener(PATIENCE), Err(Error::Closed)));
+        drop(next);
+    });
+}
+
+#[test]
+fn a_host_without_server_threads_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&dir, 0);
+    for address in &host.addresses {
+        let session = connect(address, 5, WireProtection::Encrypted);
+        let refused = session.caller_opener()(PATIENCE);
+        assert!(matches!(refused, Err(Error::Unanswered { .. })));
+    }
+}
+
+#[test]
+fn connections_are_spread_over_server_threads_and_bounded_for_each_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&dir, 2);
+    let session = connect(&host.addresses[0], 5, WireProtection::Plain);
+    let mut callers = Vec::new();
+    let bound = loop {
+        match session.caller_opener()(PATIENCE) {
+            Ok(caller) => callers.push(caller),
+            Err(error) => break error,
+        }
+        assert!(callers.len() <= 64, "no bound on a client's connections");
+    };
+    assert!(matches!(bound, Error::Bound(_)), "{bound}");
+    for caller in &mut callers {
+        caller.call(&[1], 1).unwrap();
+    }
+    for caller in &mut callers {
+        assert_eq!(ends(&mut **caller, 1), [(1, Ok(vec![5, 1]))]);
+    }
+}
+
+/// A server thread that is stopped while it owes an answer counts as failed.
+#[test]
+fn a_silent_server_thread_times_out() {
+    let (ours, theirs) = rings();
+    let (socket, _host_socket) = socket_pair();
+    let mut caller = SocketCaller::new(
+        Pipe::of_client(socket, theirs),
+        Arc::new(AtomicBool::new(false)),
+    )
+    .unwrap();
+    let mut ended = Vec::new();
+    caller.call(&[1], 1).unwrap();
+    let mut poll = |caller: &mut SocketCaller, at: Time| {
+        caller.poll(at, &mut |token, answer| {
+            ended.push((token, answer.map(<[u8]>::to_vec)))
+        });
+        ended.len()
+    };
+    assert_eq!(poll(&mut caller, Time(1)), 0);
+    let limit = Time(1).after(crate::FAILURE_TIMEOUT);
+    assert_eq!(poll(&mut caller, Time(limit.0 - 1)), 0);
+    assert_eq!(poll(&mut caller, limit), 1);
+    assert_eq!(ended, [(1, Err(Status::Timeout))]);
+    drop(ours);
+}
+
+fn socket_pair() -> (OwnedFd, OwnedFd) {
+    let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+    (a.into(), b.into())
+}
+
+/// Memory of one connection, as host and client see it.
+fn rings() -> (Arc<crate::Region>, Mapping) {
+    let region = Arc::new(ring::create().unwrap());
+    let descriptor = WindowDescriptor {
+        id: WindowId(0),
+        generation: Generation(0),
+        len_bytes: region.len_bytes(),
+        rights: Rights::ALL,
+    };
+    let mapping = Mapping::new(region.as_fd(), descriptor).unwrap();
+    (region, mapping)
+}
+
+#[test]
+fn a_side_that_sleeps_is_woken_once_and_one_that_missed_something_does_not_sleep() {
+    let (region, mapping) = rings();
+    let (mut calls, _) = ring::ends(Memory::Client(Box::new(mapping)), Way::Calls);
+    let (_, mut taken) = ring::ends(Memory::Host(region), Way::Answers);
+    let mut message = vec![0; CALL_BYTES_MAX];
+    assert!(taken.sleep(), "nothing is there");
+    assert!(calls.push(1, b"a").unwrap());
+    assert!(calls.publish(), "the reader sleeps");
+    assert!(calls.push(2, b"b").unwrap());
+    assert!(!calls.publish(), "it was woken already");
+    assert!(!taken.sleep(), "two messages are there");
+    taken.wake();
+    while taken.next(&mut message).unwrap().is_some() {}
+    assert!(calls.sleep(), "no room came yet");
+    assert!(taken.release(), "the writer sleeps");
+    assert!(!calls.sleep(), "room came");
+}
+
+/// A writer that does what it likes with shared memory.
+#[derive(Clone, Debug)]
+enum Mischief {
+    Cell(usize, u64),
+    Bytes(usize, Vec<u8>),
+    Truncate,
+    Honest(Vec<u8>),
+}
+
+fn mischief() -> impl Strategy<Value = Mischief> {
+    let count = prop_oneof![0..64_u64, any::<u64>(), Just(512 * 1024), Just(u64::MAX)];
+    prop_oneof![
+        4 => (0..8_usize, count).prop_map(|(cell, value)| Mischief::Cell(cell * 64, value)),
+        3 => (0..64_usize, prop::collection::vec(any::<u8>(), 1..64))
+            .prop_map(|(at, bytes)| Mischief::Bytes(4096 + at, bytes)),
+        4 => prop::collection::vec(any::<u8>(), 0..600).prop_map(Mischief::Honest),
+        1 => Just(Mischief::Truncate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A host's end of rings that a client scribbles over: messages or an end, never a panic, and
+    /// no message that is longer than messages are.
+    #[test]
+    fn rings_survive_whatever_the_peer_writes(acts in prop::collection::vec(mischief(), 1..40)) {
+        let (region, mapping) = rings();
+        let mut scribbler = Mapping::new(region.as_fd(), mapping.descriptor).ok();
+        let (mut honest, _) = ring::ends(Memory::Client(Box::new(mapping)), Way::Calls);
+        let (mut answers, mut calls) = ring::ends(Memory::Host(Arc::clone(&region)), Way::Answers);
+        let mut message = vec![0; CALL_BYTES_MAX];
+        'acts: for act in acts {
+            match act {
+                Mischief::Cell(at, value) => {
+                    if let Some(memory) = &scribbler {
+                        memory.view.atomic(at).store(value, std::sync::atomic::Ordering::SeqCst);
+                    }
+                }
+                Mischief::Bytes(at, bytes) => {
+                    if let Some(memory) = &scribbler {
+                        // SAFETY: far inside the mapping, which is larger than a page and 128 bytes.
+                        let _lost = unsafe { memory.view.write(at, bytes.as_ptr(), bytes.len()) };
+                    }
+                }
+                Mischief::Truncate => {
+                    scribbler = None;
+                    region.truncate().unwrap();
+                }
+                Mischief::Honest(body) => {
+                    if honest.push(3, &body).is_ok() {
+                        honest.publish();
+                    }
+                }
+            }
+            for _ in 0..100 {
+                match calls.next(&mut message) {
+                    Ok(Some((_, len))) => prop_assert!(len <= CALL_BYTES_MAX),
+                    Ok(None) => break,
+                    Err(_) => break 'acts,
+                }
+            }
+            calls.release();
+            if answers.push(1, &[7; 100]).is_err() {
+                break;
+            }
+            answers.publish();
+        }
+    }
+
+    /// A stream of any bytes: messages, waiting or an end, and bounded buffers.
+    #[test]
+    fn streams_survive_any_bytes(chunks in prop::collection::vec(
+        prop::collection::vec(any::<u8>(), 1..200), 1..20)) {
+        let (socket, peer) = socket_pair();
+        let mut stream = Stream::new(None);
+        'all: for chunk in chunks {
+            crate::socket::send(peer.as_fd(), &chunk, None).unwrap();
+            loop {
+                match stream.next() {
+                    Ok(Some((_, body))) => prop_assert!(body.len() <= CALL_BYTES_MAX),
+                    Ok(None) => match stream.fill(socket.as_fd()) {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(_) => break 'all,
+                    },
+                    Err(_) => break 'all,
+                }
+            }
+        }
+    }
+
+    /// Messages cut into any pieces by the network come out whole and in order.
+    #[test]
+    fn streams_put_messages_together(
+        bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 1..20),
+        cuts in prop::collection::vec(1..9000_usize, 1..8),
+    ) {
+        let (socket, peer) = socket_pair();
+        let (between, raw) = socket_pair();
+        let (mut sender, mut receiver) = (Stream::new(None), Stream::new(None));
+        for (id, body) in (0..).zip(&bodies) {
+            prop_assert!(sender.push(id, body));
+        }
+        let mut bytes = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        while sender.wants_write() {
+            sender.flush(between.as_fd()).unwrap();
+            while let Ok(Some(got)) = crate::socket::receive(raw.as_fd(), &mut buffer, None) {
+                bytes.extend_from_slice(&buffer[..got]);
+            }
+        }
+        let (mut rest, mut came) = (&bytes[..], Vec::new());
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (piece, after) = rest.split_at((*cut).min(rest.len()));
+            crate::socket::send(peer.as_fd(), piece, None).unwrap();
+            rest = after;
+            loop {
+                if let Some((id, body)) = receiver.next().unwrap() {
+                    came.push((id, body.to_vec()));
+                } else if !receiver.fill(socket.as_fd()).unwrap() {
+                    break;
+                }
+            }
+        }
+        let expected: Vec<_> = (0..).zip(bodies).collect();
+        prop_assert_eq!(came, expected);
+    }
+}

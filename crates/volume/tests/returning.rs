@@ -337,3 +337,100 @@ fn a_slab_that_cools_down_while_its_host_is_away_goes_back_when_that_returns() {
         assert!(read(&mut worker, index) == page(index, 1));
     }
 }
+
+/// Has the disk refuse a write that the page's host has.
+fn refuse_first(scene: &Scene, worker: &mut Worker, round: u64) {
+    scene.disk.break_page(Some(0));
+    worker.write(0, &page(0, round)).expect("its host has it");
+    wait_for(&scene.volume, |status| {
+        status.backing.unwrap().stale_pages == 1
+    });
+}
+
+/// Submits a write of the first page that is on its way to the first host, and polls until it is held there.
+fn submit_held(scene: &Scene, worker: &mut Worker, round: u64) {
+    let tardy = &scene.guard.tardy;
+    let before = tardy.held_writes.load(Ordering::SeqCst);
+    tardy.holds_writes.store(true, Ordering::SeqCst);
+    let op = Op::Write(page(0, round));
+    let (tag, offset) = (0, 0);
+    worker.submit(Request { tag, offset, op }).unwrap();
+    let mut done = Vec::new();
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            tardy.held_writes.load(Ordering::SeqCst) > before
+        },
+        || "nothing is sent".into(),
+    );
+    assert!(done.is_empty());
+}
+
+#[test]
+fn a_write_that_the_disk_refuses_and_its_host_leaves_under_is_whole_when_that_is_back() {
+    // Refused before the host goes, or after, with or without the write before it.
+    for (was_refused, is_late) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (scene, mut worker) = Scene::new(1, "plain");
+        if was_refused {
+            refuse_first(&scene, &mut worker, 2);
+        }
+        scene.disk.break_page(Some(0));
+        scene.disk.hold_writes(is_late);
+        submit_held(&scene, &mut worker, 3);
+        if !is_late {
+            wait_for(&scene.volume, |status| {
+                let backing = status.backing.unwrap();
+                (backing.pending_bytes, backing.stale_pages) == (PAGE as u64, 1)
+            });
+        }
+        scene.send_away(LONG);
+        scene
+            .guard
+            .tardy
+            .holds_writes
+            .store(false, Ordering::SeqCst);
+        let mut done = Vec::new();
+        for _ in 0..50 {
+            worker.poll(&mut done);
+            std::thread::yield_now();
+        }
+        scene.disk.hold_writes(false);
+        wait_until(
+            || {
+                worker.poll(&mut done);
+                status(&scene.volume).backing.unwrap().stale_pages == 1
+            },
+            || "the disk does not refuse it".into(),
+        );
+        for _ in 0..50 {
+            worker.poll(&mut done);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(done.is_empty(), "{:?}", done[0].result);
+        scene.let_back();
+        assert_eq!(end_of(&mut worker).result, Ok(()));
+        assert!(read(&mut worker, 0) == page(0, 3));
+        assert!(read(&mut worker, 1) == page(1, 1));
+        scene.expect_kept();
+    }
+}
+
+#[test]
+fn a_held_write_is_an_error_when_its_host_does_not_come_back() {
+    let (scene, mut worker) = Scene::new(1, "plain");
+    refuse_first(&scene, &mut worker, 2);
+    submit_held(&scene, &mut worker, 3);
+    scene.send_away(3000);
+    scene
+        .guard
+        .tardy
+        .holds_writes
+        .store(false, Ordering::SeqCst);
+    assert!(end_of(&mut worker).result.is_err());
+    let mut bytes = vec![0; PAGE];
+    assert!(worker.read(0, &mut bytes).is_err(), "nobody has it");
+    assert!(read(&mut worker, 1) == page(1, 1));
+    scene.disk.break_page(None);
+    worker.write(0, &page(0, 4)).unwrap();
+    assert!(read(&mut worker, 0) == page(0, 4));
+}

@@ -99,6 +99,8 @@ pub(super) struct PageOp {
     landed: Landed,
     // Where a page that goes to the disk besides is, until no verb refers to it.
     entry: Option<u32>,
+    // Hosts have failed under its write, and may have part of the page.
+    is_parted: bool,
     // Since when a chunk that is rebuilt is in its way.
     fenced: Option<Time>,
     // Names its job at the disk.
@@ -304,6 +306,9 @@ impl Worker {
     /// Ends an operation of which nothing that is out can land, and tells its request.
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
+        if result.is_err() && self.ops[at].is_parted {
+            self.unmark_remote(op);
+        }
         // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
         self.end_listing(op, result.is_ok());
         self.release_entry(op);

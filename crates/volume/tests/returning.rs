@@ -434,3 +434,69 @@ fn a_held_write_is_an_error_when_its_host_does_not_come_back() {
     worker.write(0, &page(0, 4)).unwrap();
     assert!(read(&mut worker, 0) == page(0, 4));
 }
+
+/// Submits a write that the disk alone is to take.
+fn submit_alone(worker: &mut Worker, index: u64, round: u64) {
+    let (tag, offset) = (index, at(index));
+    let op = Op::Write(page(index, round));
+    worker.submit(Request { tag, offset, op }).unwrap();
+    poll_some(worker, "the disk holds it");
+}
+
+/// Polls for a while in which no request is to end.
+fn poll_some(worker: &mut Worker, why: &str) {
+    let mut done = Vec::new();
+    for _ in 0..50 {
+        worker.poll(&mut done);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(done.is_empty(), "{:?}: {why}", done[0].result);
+}
+
+/// Lets the disk go on, and refuse the first page.
+fn refuse_held(scene: &Scene) {
+    scene.disk.break_page(Some(0));
+    scene.disk.hold_writes(false);
+    wait_for(&scene.volume, |status| {
+        status.backing.unwrap().stale_pages == 1
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_room_in_its_lane_leaves_the_page_to_its_slab_meanwhile() {
+    let (scene, mut worker) = Scene::with(1, "plain", |backing| backing.entries = 2);
+    scene.disk.hold_writes(true);
+    worker.write(0, &page(0, 2)).expect("its host has it");
+    worker.write(at(1), &page(1, 2)).expect("its host has it");
+    scene.send_away(LONG);
+    submit_alone(&mut worker, 0, 3);
+    refuse_held(&scene);
+    poll_some(&mut worker, "its slab will be back");
+    scene.let_back();
+    assert_eq!(end_of(&mut worker).result, Ok(()));
+    assert!(read(&mut worker, 0) == page(0, 3));
+    assert!(read(&mut worker, 1) == page(1, 2));
+    scene.expect_kept();
+}
+
+#[test]
+fn a_write_that_the_disk_alone_was_to_take_and_refuses_leaves_the_page_to_its_slabs() {
+    for (hosts, scheme) in [(1, "plain"), (3, "rs:2+1")] {
+        let (scene, mut worker) = Scene::new(hosts, scheme);
+        scene.disk.hold_writes(true);
+        worker.write(0, &page(0, 2)).expect("its hosts have it");
+        scene.send_away(LONG);
+        submit_alone(&mut worker, 0, 3);
+        refuse_held(&scene);
+        assert!(end_of(&mut worker).result.is_err());
+        if hosts > 1 {
+            assert!(read(&mut worker, 0) == page(0, 2), "two of three are there");
+        }
+        scene.let_back();
+        assert!(read(&mut worker, 0) == page(0, 2), "{scheme}");
+        scene.disk.break_page(None);
+        worker.write(0, &page(0, 4)).unwrap();
+        assert!(read(&mut worker, 0) == page(0, 4));
+        scene.expect_kept();
+    }
+}

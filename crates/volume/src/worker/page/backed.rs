@@ -110,6 +110,7 @@ impl Worker {
     }
 
     /// Writes the page to the disk alone: no slab is there to take it, or one that is to be back misses it.
+    /// Its bit stands until the disk has the page: what slabs have of it is the newest till then.
     pub(super) fn store_alone(&mut self, op: u16) {
         let is_mapped = stripe_of(&self.views, &self.ops[usize::from(op)]).is_some();
         self.leave(op);
@@ -117,10 +118,6 @@ impl Worker {
             // Whether it is refused is for the next write: this one is the disk's.
             self.core.want(self.ops[usize::from(op)].extent);
         }
-        self.store()
-            .pages
-            .remote
-            .remove(self.ops[usize::from(op)].page);
         self.protect(op);
         if !self.stage(op, Route::Disk) {
             return self.park(op);
@@ -317,6 +314,8 @@ impl Worker {
             self.unmark_remote(op);
         } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {
             return self.hold(op);
+        } else if !self.ops[usize::from(op)].is_parted && self.is_remote(op) {
+            self.retract(op);
         }
         let result = if is_ok {
             Ok(())
@@ -324,6 +323,17 @@ impl Worker {
             Err(self.disk_error())
         };
         self.finish(op, result);
+    }
+
+    /// No host has anything of a write that the disk has refused: what slabs have of the page is as it was.
+    fn retract(&mut self, op: u16) {
+        let slot = self.list_slot(op);
+        if std::mem::take(&mut self.ops[usize::from(op)].listed) {
+            if let Some(tags) = &self.core.integrity.tags {
+                tags.retract(slot);
+            }
+            self.core.marks.retract_write(slot);
+        }
     }
 
     /// Whether slabs are there that a page can be given to that the disk has refused, or will be back. Enters

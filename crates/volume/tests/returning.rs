@@ -71,6 +71,16 @@ impl Guard for Replaced {
     }
 }
 
+impl Replaced {
+    /// The host says that it will be back in time, and is heard.
+    fn say_it_leaves(&self, back_within_ms: usize) {
+        self.is_awaited.store(false, Ordering::SeqCst);
+        self.back_within_ms.store(back_within_ms, Ordering::SeqCst);
+        let is_heard = || self.is_awaited.load(Ordering::SeqCst);
+        wait_until(is_heard, || "the client does not await the host".into());
+    }
+}
+
 /// A volume of one extent, its disk and its hosts, of which the first may be replaced.
 struct Scene {
     volume: Volume,
@@ -119,17 +129,8 @@ impl Scene {
 
     /// The first host says that it will be back in time, and goes.
     fn send_away(&self, back_within_ms: usize) {
-        let Replaced {
-            back_within_ms: said,
-            is_awaited,
-            is_away,
-            ..
-        } = &self.guard;
-        is_awaited.store(false, Ordering::SeqCst);
-        said.store(back_within_ms, Ordering::SeqCst);
-        let is_heard = || is_awaited.load(Ordering::SeqCst);
-        wait_until(is_heard, || "the client does not await the host".into());
-        is_away.store(true, Ordering::SeqCst);
+        self.guard.say_it_leaves(back_within_ms);
+        self.guard.is_away.store(true, Ordering::SeqCst);
         wait_for(&self.volume, |status| !status.hosts[0].connected);
     }
 
@@ -499,4 +500,25 @@ fn a_write_that_the_disk_alone_was_to_take_and_refuses_leaves_the_page_to_its_sl
         assert!(read(&mut worker, 0) == page(0, 4));
         scene.expect_kept();
     }
+}
+
+#[test]
+fn a_write_whose_worker_ends_before_its_host_answers_is_no_page_of_the_slabs_that_return() {
+    let (scene, mut worker) = Scene::new(3, "rs:2+1");
+    let mut reader = scene.volume.worker().unwrap();
+    submit_held(&scene, &mut worker, 2);
+    scene.guard.say_it_leaves(LONG);
+    // Gives up the host, which then counts as one that will be back.
+    drop(worker);
+    scene
+        .guard
+        .tardy
+        .holds_writes
+        .store(false, Ordering::SeqCst);
+    wait_for_health(&scene.volume, Health::Healthy);
+    assert!(read(&mut reader, 0) == page(0, 2), "the disk has it");
+    for index in 1..PAGES {
+        assert!(read(&mut reader, index) == page(index, 1));
+    }
+    scene.expect_kept();
 }

@@ -206,7 +206,8 @@ impl Worker {
     }
 
     /// Gives up hosts that have not answered the writes of operations that will not go on: what may still land
-    /// of these is in slabs that nobody reads, and their pages can be given back.
+    /// of these is in slabs that nobody reads, or that are taken back and have none of these pages
+    /// (`unmark_unended`), and their pages can be given back.
     pub(super) fn fail_unanswered(&mut self) {
         for op in 0..self.ops.len() {
             let state = &self.ops[op];

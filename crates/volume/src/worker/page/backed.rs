@@ -171,6 +171,20 @@ impl Worker {
         }
     }
 
+    /// Writes that will not go on: hosts may have part of their pages, in slabs that may be taken back, or the
+    /// disk may yet take what it has. It is what these pages are read from.
+    pub(in crate::worker) fn unmark_unended(&self) {
+        for (op, state) in (0..).zip(&self.ops) {
+            let writes = matches!(
+                state.state,
+                State::Writing | State::Holding | State::Storing
+            );
+            if writes && !state.is_move {
+                self.unmark_remote(op);
+            }
+        }
+    }
+
     /// No verb refers to the operation's entry any more.
     pub(super) fn release_entry(&mut self, op: u16) {
         self.ops[usize::from(op)].token = None;

@@ -1,4 +1,5 @@
-//! Slabs of a volume with a disk behind it whose host is replaced: they wait for it, and requests do not.
+//! Slabs of a volume with a disk behind it whose host is replaced: they wait for it, and requests of pages
+//! that the disk has do not.
 //!
 //! The host says that another process takes its place, its connection ends, and it is back when the test
 //! says so, with the slabs that it had: a real daemon, which the client is kept away from meanwhile.
@@ -9,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cenote_fabric::{Endpoint, Error, Incoming};
-use cenote_pool::control::{Reply, Request as Message};
+use cenote_pool::control::{Drain, Reply, Request as Message};
 use cenote_volume::{Backing, Done, Health, Op, Request, Volume, Worker};
 use support::backed::{PAGE, SLAB, read, status, wait_for};
 use support::disk::TestDisk;
 use support::guarded::{Guard, Guarded};
+use support::operator::Operator;
 use support::tardy::Tardy;
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 
@@ -98,6 +100,11 @@ impl Scene {
     /// With other settings.
     fn with(hosts: usize, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
         let cluster = Cluster::start(hosts, Transport::Tcp, 16 << 20, SLAB);
+        Self::over(cluster, scheme, change)
+    }
+
+    /// Over these hosts, of which some may be away.
+    fn over(cluster: Cluster, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
         let (disk, guard) = (TestDisk::default(), Replaced::default());
         let connector = Guarded {
             inner: cluster.connector(),
@@ -521,4 +528,30 @@ fn a_write_whose_worker_ends_before_its_host_answers_is_no_page_of_the_slabs_tha
         assert!(read(&mut reader, index) == page(index, 1));
     }
     scene.expect_kept();
+}
+
+/// The extent goes while the other host is still awaited: had that been given up first, its slab would have
+/// been rebuilt on the spare host.
+#[test]
+fn a_host_that_wants_memory_back_does_not_wait_for_one_that_is_replaced() {
+    let mut cluster = Cluster::start(4, Transport::Tcp, 16 << 20, SLAB);
+    cluster.stop(3);
+    let (mut scene, mut worker) = Scene::over(cluster, "rs:2+1", |_| ());
+    scene.cluster.restart(3);
+    wait_for(&scene.volume, |status| status.hosts[3].connected);
+    scene.send_away(LONG);
+    let mut operator = Operator::of(&scene.cluster, 1);
+    operator.drain(Drain::On);
+    wait_until(
+        || {
+            let slabs = operator.status().slabs;
+            slabs.free == slabs.total()
+        },
+        || format!("{:#?}", scene.volume.status()),
+    );
+    let counters = status(&scene.volume).counters;
+    assert_eq!(counters.slabs_rebuilt, 0, "it waited");
+    for index in 0..PAGES {
+        assert!(read(&mut worker, index) == page(index, 1));
+    }
 }

@@ -392,11 +392,6 @@ fn a_write_that_the_disk_refuses_and_its_host_leaves_under_is_whole_when_that_is
             });
         }
         scene.send_away(LONG);
-        scene
-            .guard
-            .tardy
-            .holds_writes
-            .store(false, Ordering::SeqCst);
         let mut done = Vec::new();
         for _ in 0..50 {
             worker.poll(&mut done);
@@ -415,6 +410,11 @@ fn a_write_that_the_disk_refuses_and_its_host_leaves_under_is_whole_when_that_is
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         assert!(done.is_empty(), "{:?}", done[0].result);
+        scene
+            .guard
+            .tardy
+            .holds_writes
+            .store(false, Ordering::SeqCst);
         scene.let_back();
         assert_eq!(end_of(&mut worker).result, Ok(()));
         assert!(read(&mut worker, 0) == page(0, 3));
@@ -429,12 +429,12 @@ fn a_held_write_is_an_error_when_its_host_does_not_come_back() {
     refuse_first(&scene, &mut worker, 2);
     submit_held(&scene, &mut worker, 3);
     scene.send_away(3000);
+    assert!(end_of(&mut worker).result.is_err());
     scene
         .guard
         .tardy
         .holds_writes
         .store(false, Ordering::SeqCst);
-    assert!(end_of(&mut worker).result.is_err());
     let mut bytes = vec![0; PAGE];
     assert!(worker.read(0, &mut bytes).is_err(), "nobody has it");
     assert!(read(&mut worker, 1) == page(1, 1));

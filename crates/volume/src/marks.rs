@@ -369,6 +369,14 @@ impl Marks {
         self.list.end(slot);
     }
 
+    /// Takes a page off the list of which no verb was posted: it is what it was before. Under its claim.
+    pub fn retract_write(&self, slot: usize) {
+        if self.list.entry(slot).is_some_and(|listed| listed.is_fresh) {
+            return self.fail_write(slot);
+        }
+        self.list.end(slot);
+    }
+
     fn resolve(&self, listed: Listed) {
         let page = listed.page;
         if listed.is_committed {

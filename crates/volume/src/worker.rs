@@ -326,6 +326,7 @@ impl Worker {
 
     /// Without endpoints nothing can land any more; only then may buffers go.
     fn drop_endpoints(&mut self) {
+        self.unmark_unended();
         if self.is_abandoned {
             self.lanes.close();
             self.unclaim_whole();

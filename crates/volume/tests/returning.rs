@@ -1,4 +1,5 @@
-//! Slabs of a volume with a disk behind it whose host is replaced: they wait for it, and requests do not.
+//! Slabs of a volume with a disk behind it whose host is replaced: they wait for it, and requests of pages
+//! that the disk has do not.
 //!
 //! The host says that another process takes its place, its connection ends, and it is back when the test
 //! says so, with the slabs that it had: a real daemon, which the client is kept away from meanwhile.
@@ -9,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cenote_fabric::{Endpoint, Error, Incoming};
-use cenote_pool::control::{Reply, Request as Message};
+use cenote_pool::control::{Drain, Reply, Request as Message};
 use cenote_volume::{Backing, Done, Health, Op, Request, Volume, Worker};
 use support::backed::{PAGE, SLAB, read, status, wait_for};
 use support::disk::TestDisk;
 use support::guarded::{Guard, Guarded};
+use support::operator::Operator;
 use support::tardy::Tardy;
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 
@@ -71,6 +73,16 @@ impl Guard for Replaced {
     }
 }
 
+impl Replaced {
+    /// The host says that it will be back in time, and is heard.
+    fn say_it_leaves(&self, back_within_ms: usize) {
+        self.is_awaited.store(false, Ordering::SeqCst);
+        self.back_within_ms.store(back_within_ms, Ordering::SeqCst);
+        let is_heard = || self.is_awaited.load(Ordering::SeqCst);
+        wait_until(is_heard, || "the client does not await the host".into());
+    }
+}
+
 /// A volume of one extent, its disk and its hosts, of which the first may be replaced.
 struct Scene {
     volume: Volume,
@@ -88,6 +100,11 @@ impl Scene {
     /// With other settings.
     fn with(hosts: usize, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
         let cluster = Cluster::start(hosts, Transport::Tcp, 16 << 20, SLAB);
+        Self::over(cluster, scheme, change)
+    }
+
+    /// Over these hosts, of which some may be away.
+    fn over(cluster: Cluster, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
         let (disk, guard) = (TestDisk::default(), Replaced::default());
         let connector = Guarded {
             inner: cluster.connector(),
@@ -119,17 +136,8 @@ impl Scene {
 
     /// The first host says that it will be back in time, and goes.
     fn send_away(&self, back_within_ms: usize) {
-        let Replaced {
-            back_within_ms: said,
-            is_awaited,
-            is_away,
-            ..
-        } = &self.guard;
-        is_awaited.store(false, Ordering::SeqCst);
-        said.store(back_within_ms, Ordering::SeqCst);
-        let is_heard = || is_awaited.load(Ordering::SeqCst);
-        wait_until(is_heard, || "the client does not await the host".into());
-        is_away.store(true, Ordering::SeqCst);
+        self.guard.say_it_leaves(back_within_ms);
+        self.guard.is_away.store(true, Ordering::SeqCst);
         wait_for(&self.volume, |status| !status.hosts[0].connected);
     }
 
@@ -333,6 +341,216 @@ fn a_slab_that_cools_down_while_its_host_is_away_goes_back_when_that_returns() {
     wait_for(&scene.volume, |status| {
         status.hosts[0].connected && status.hosts[0].slabs_free == 16
     });
+    for index in 0..PAGES {
+        assert!(read(&mut worker, index) == page(index, 1));
+    }
+}
+
+/// Has the disk refuse a write that the page's host has.
+fn refuse_first(scene: &Scene, worker: &mut Worker, round: u64) {
+    scene.disk.break_page(Some(0));
+    worker.write(0, &page(0, round)).expect("its host has it");
+    wait_for(&scene.volume, |status| {
+        status.backing.unwrap().stale_pages == 1
+    });
+}
+
+/// Submits a write of the first page that is on its way to the first host, and polls until it is held there.
+fn submit_held(scene: &Scene, worker: &mut Worker, round: u64) {
+    let tardy = &scene.guard.tardy;
+    let before = tardy.held_writes.load(Ordering::SeqCst);
+    tardy.holds_writes.store(true, Ordering::SeqCst);
+    let op = Op::Write(page(0, round));
+    let (tag, offset) = (0, 0);
+    worker.submit(Request { tag, offset, op }).unwrap();
+    let mut done = Vec::new();
+    wait_until(
+        || {
+            worker.poll(&mut done);
+            tardy.held_writes.load(Ordering::SeqCst) > before
+        },
+        || "nothing is sent".into(),
+    );
+    assert!(done.is_empty());
+}
+
+#[test]
+fn a_write_that_the_disk_refuses_and_its_host_leaves_under_is_whole_when_that_is_back() {
+    // Refused before the host goes, or after, with or without the write before it.
+    for (was_refused, is_late) in [(true, false), (false, false), (true, true), (false, true)] {
+        let (scene, mut worker) = Scene::new(1, "plain");
+        if was_refused {
+            refuse_first(&scene, &mut worker, 2);
+        }
+        scene.disk.break_page(Some(0));
+        scene.disk.hold_writes(is_late);
+        submit_held(&scene, &mut worker, 3);
+        if !is_late {
+            wait_for(&scene.volume, |status| {
+                let backing = status.backing.unwrap();
+                (backing.pending_bytes, backing.stale_pages) == (PAGE as u64, 1)
+            });
+        }
+        scene.send_away(LONG);
+        let mut done = Vec::new();
+        for _ in 0..50 {
+            worker.poll(&mut done);
+            std::thread::yield_now();
+        }
+        scene.disk.hold_writes(false);
+        wait_until(
+            || {
+                worker.poll(&mut done);
+                status(&scene.volume).backing.unwrap().stale_pages == 1
+            },
+            || "the disk does not refuse it".into(),
+        );
+        for _ in 0..50 {
+            worker.poll(&mut done);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(done.is_empty(), "{:?}", done[0].result);
+        scene
+            .guard
+            .tardy
+            .holds_writes
+            .store(false, Ordering::SeqCst);
+        scene.let_back();
+        assert_eq!(end_of(&mut worker).result, Ok(()));
+        assert!(read(&mut worker, 0) == page(0, 3));
+        assert!(read(&mut worker, 1) == page(1, 1));
+        scene.expect_kept();
+    }
+}
+
+#[test]
+fn a_held_write_is_an_error_when_its_host_does_not_come_back() {
+    let (scene, mut worker) = Scene::new(1, "plain");
+    refuse_first(&scene, &mut worker, 2);
+    submit_held(&scene, &mut worker, 3);
+    scene.send_away(3000);
+    assert!(end_of(&mut worker).result.is_err());
+    scene
+        .guard
+        .tardy
+        .holds_writes
+        .store(false, Ordering::SeqCst);
+    let mut bytes = vec![0; PAGE];
+    assert!(worker.read(0, &mut bytes).is_err(), "nobody has it");
+    assert!(read(&mut worker, 1) == page(1, 1));
+    scene.disk.break_page(None);
+    worker.write(0, &page(0, 4)).unwrap();
+    assert!(read(&mut worker, 0) == page(0, 4));
+}
+
+/// Submits a write that the disk alone is to take.
+fn submit_alone(worker: &mut Worker, index: u64, round: u64) {
+    let (tag, offset) = (index, at(index));
+    let op = Op::Write(page(index, round));
+    worker.submit(Request { tag, offset, op }).unwrap();
+    poll_some(worker, "the disk holds it");
+}
+
+/// Polls for a while in which no request is to end.
+fn poll_some(worker: &mut Worker, why: &str) {
+    let mut done = Vec::new();
+    for _ in 0..50 {
+        worker.poll(&mut done);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(done.is_empty(), "{:?}: {why}", done[0].result);
+}
+
+/// Lets the disk go on, and refuse the first page.
+fn refuse_held(scene: &Scene) {
+    scene.disk.break_page(Some(0));
+    scene.disk.hold_writes(false);
+    wait_for(&scene.volume, |status| {
+        status.backing.unwrap().stale_pages == 1
+    });
+}
+
+#[test]
+fn a_write_that_waits_for_room_in_its_lane_leaves_the_page_to_its_slab_meanwhile() {
+    let (scene, mut worker) = Scene::with(1, "plain", |backing| backing.entries = 2);
+    scene.disk.hold_writes(true);
+    worker.write(0, &page(0, 2)).expect("its host has it");
+    worker.write(at(1), &page(1, 2)).expect("its host has it");
+    scene.send_away(LONG);
+    submit_alone(&mut worker, 0, 3);
+    refuse_held(&scene);
+    poll_some(&mut worker, "its slab will be back");
+    scene.let_back();
+    assert_eq!(end_of(&mut worker).result, Ok(()));
+    assert!(read(&mut worker, 0) == page(0, 3));
+    assert!(read(&mut worker, 1) == page(1, 2));
+    scene.expect_kept();
+}
+
+#[test]
+fn a_write_that_the_disk_alone_was_to_take_and_refuses_leaves_the_page_to_its_slabs() {
+    for (hosts, scheme) in [(1, "plain"), (3, "rs:2+1")] {
+        let (scene, mut worker) = Scene::new(hosts, scheme);
+        scene.disk.hold_writes(true);
+        worker.write(0, &page(0, 2)).expect("its hosts have it");
+        scene.send_away(LONG);
+        submit_alone(&mut worker, 0, 3);
+        refuse_held(&scene);
+        assert!(end_of(&mut worker).result.is_err());
+        if hosts > 1 {
+            assert!(read(&mut worker, 0) == page(0, 2), "two of three are there");
+        }
+        scene.let_back();
+        assert!(read(&mut worker, 0) == page(0, 2), "{scheme}");
+        scene.disk.break_page(None);
+        worker.write(0, &page(0, 4)).unwrap();
+        assert!(read(&mut worker, 0) == page(0, 4));
+        scene.expect_kept();
+    }
+}
+
+#[test]
+fn a_write_whose_worker_ends_before_its_host_answers_is_no_page_of_the_slabs_that_return() {
+    let (scene, mut worker) = Scene::new(3, "rs:2+1");
+    let mut reader = scene.volume.worker().unwrap();
+    submit_held(&scene, &mut worker, 2);
+    scene.guard.say_it_leaves(LONG);
+    // Gives up the host, which then counts as one that will be back.
+    drop(worker);
+    scene
+        .guard
+        .tardy
+        .holds_writes
+        .store(false, Ordering::SeqCst);
+    wait_for_health(&scene.volume, Health::Healthy);
+    assert!(read(&mut reader, 0) == page(0, 2), "the disk has it");
+    for index in 1..PAGES {
+        assert!(read(&mut reader, index) == page(index, 1));
+    }
+    scene.expect_kept();
+}
+
+/// The extent goes while the other host is still awaited: had that been given up first, its slab would have
+/// been rebuilt on the spare host.
+#[test]
+fn a_host_that_wants_memory_back_does_not_wait_for_one_that_is_replaced() {
+    let mut cluster = Cluster::start(4, Transport::Tcp, 16 << 20, SLAB);
+    cluster.stop(3);
+    let (mut scene, mut worker) = Scene::over(cluster, "rs:2+1", |_| ());
+    scene.cluster.restart(3);
+    wait_for(&scene.volume, |status| status.hosts[3].connected);
+    scene.send_away(LONG);
+    let mut operator = Operator::of(&scene.cluster, 1);
+    operator.drain(Drain::On);
+    wait_until(
+        || {
+            let slabs = operator.status().slabs;
+            slabs.free == slabs.total()
+        },
+        || format!("{:#?}", scene.volume.status()),
+    );
+    let counters = status(&scene.volume).counters;
+    assert_eq!(counters.slabs_rebuilt, 0, "it waited");
     for index in 0..PAGES {
         assert!(read(&mut worker, index) == page(index, 1));
     }

@@ -7,6 +7,8 @@
 //! `PUBLISHED` (the copy takes the slab's place) `-> ` no worker is left in an older epoch
 //! `-> RETIRED` (the slab is unmapped, which tells its host that it is DONE).
 //!
+//! A stripe with a slab that is awaited is not copied from; with a disk behind it, it is dropped (`dropping`).
+//!
 //! Invariants: at most one slab of a stripe moves at a time; no byte of a slab is given up before
 //! its copy is read like any other; a slab with nowhere to go is declined and stays in use.
 
@@ -95,12 +97,19 @@ impl Control {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.numbered() {
             let Some(stripe) = stripe else { continue };
-            if self.find_repair(extent).is_some() || stripe.has_stranded() {
+            if self.find_repair(extent).is_some() {
                 continue;
             }
             let Some((split, member)) = self.wanted_of(stripe) else {
                 continue;
             };
+            if stripe.has_stranded() {
+                // The disk has its pages: who wants memory back does not wait for another host.
+                if self.may_drop(extent) {
+                    self.begin_drop(extent);
+                }
+                continue;
+            }
             let (session, window) = (member.session, pool_window(&member.window.descriptor));
             // Of a stripe with parities or copies the one slab is moved; the disk is slower.
             let is_plain = stripe.parities() == 0;

@@ -345,6 +345,11 @@ impl Tags {
         kept
     }
 
+    /// No host has anything of the write in this slot. Under its page's claim.
+    pub fn retract(&self, slot: usize) {
+        self.staged.as_slice()[slot * SLOT_WORDS].store(0, Ordering::Release);
+    }
+
     /// From here on the page's tag is this one alone. Under its claim.
     #[inline]
     pub fn decide(&self, page: u64, tag: &Tag) {

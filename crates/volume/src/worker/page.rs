@@ -99,6 +99,8 @@ pub(super) struct PageOp {
     landed: Landed,
     // Where a page that goes to the disk besides is, until no verb refers to it.
     entry: Option<u32>,
+    // Hosts have failed under its write, and may have part of the page.
+    is_parted: bool,
     // Since when a chunk that is rebuilt is in its way.
     fenced: Option<Time>,
     // Names its job at the disk.
@@ -204,7 +206,8 @@ impl Worker {
     }
 
     /// Gives up hosts that have not answered the writes of operations that will not go on: what may still land
-    /// of these is in slabs that nobody reads, and their pages can be given back.
+    /// of these is in slabs that nobody reads, or that are taken back and have none of these pages
+    /// (`unmark_unended`), and their pages can be given back.
     pub(super) fn fail_unanswered(&mut self) {
         for op in 0..self.ops.len() {
             let state = &self.ops[op];
@@ -304,6 +307,9 @@ impl Worker {
     /// Ends an operation of which nothing that is out can land, and tells its request.
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
+        if result.is_err() && self.ops[at].is_parted {
+            self.unmark_remote(op);
+        }
         // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
         self.end_listing(op, result.is_ok());
         self.release_entry(op);

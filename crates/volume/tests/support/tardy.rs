@@ -58,9 +58,9 @@ impl Guard for Tardy {
 }
 
 impl TardyEndpoint {
-    /// Sends what is held back, once it is let go.
+    /// Sends what is held back, once it is let go, or its connection has ended and it fails.
     fn send_held(&mut self) {
-        if self.tardy.holds_writes.load(Ordering::Acquire) {
+        if self.tardy.holds_writes.load(Ordering::Acquire) && !self.inner.is_dead() {
             return;
         }
         for held in self.writes.drain(..) {

@@ -2,7 +2,8 @@
 //!
 //! A write takes an entry of its page's lane, copies the page into the entry's buffer, and sends
 //! that one buffer to the hosts and to the disk: hosts acknowledge it. Without slabs, or when they
-//! fail under it, the disk does. What is acknowledged by the disk alone has its bit clear first.
+//! fail under it, the disk does. What is acknowledged by the disk alone has its bit clear first. What the
+//! disk refuses of a write that hosts failed under is held until its slabs are back, where they will be.
 //!
 //! A page that is read from the disk while its extent has slabs is given to them, under its claim:
 //! the paper waits for its next write.
@@ -109,6 +110,7 @@ impl Worker {
     }
 
     /// Writes the page to the disk alone: no slab is there to take it, or one that is to be back misses it.
+    /// Its bit stands until the disk has the page: what slabs have of it is the newest till then.
     pub(super) fn store_alone(&mut self, op: u16) {
         let is_mapped = stripe_of(&self.views, &self.ops[usize::from(op)]).is_some();
         self.leave(op);
@@ -116,10 +118,6 @@ impl Worker {
             // Whether it is refused is for the next write: this one is the disk's.
             self.core.want(self.ops[usize::from(op)].extent);
         }
-        self.store()
-            .pages
-            .remote
-            .remove(self.ops[usize::from(op)].page);
         self.protect(op);
         if !self.stage(op, Route::Disk) {
             return self.park(op);
@@ -132,9 +130,12 @@ impl Worker {
     /// Hosts have failed under the write: its disk part is what acknowledges it.
     pub(super) fn await_disk(&mut self, op: u16) {
         self.leave(op);
+        self.keep_page(op);
+        let Some(entry) = self.ops[usize::from(op)].entry.take() else {
+            // The disk has refused it, and its slabs are not awaited any more.
+            return self.end_store(op, false);
+        };
         let lane = self.lane(op);
-        let state = &mut self.ops[usize::from(op)];
-        let entry = state.entry.take().expect("a write to both has an entry");
         match self.store().lanes[lane].writes.await_disk(entry) {
             DiskPart::Ended { is_ok } => self.end_store(op, is_ok),
             DiskPart::Pending => {
@@ -143,6 +144,17 @@ impl Worker {
                 self.at_disk += 1;
             }
         }
+    }
+
+    /// Keeps the page of a write whose entry is given away: should the disk refuse it, hosts are to have it.
+    fn keep_page(&mut self, op: u16) {
+        let Some(entry) = self.entry_buffer(op) else {
+            return;
+        };
+        // SAFETY: the entry's buffer and the scratch begin with a whole page each; no verb is out, and the
+        // disk only reads the buffer.
+        unsafe { self.scratch(op).copy_from_nonoverlapping(entry, PAGE_BYTES) };
+        self.ops[usize::from(op)].in_scratch = true;
     }
 
     /// Hosts have the page: from here on it is read from them.
@@ -156,6 +168,20 @@ impl Worker {
     pub(super) fn unmark_remote(&self, op: u16) {
         if let Some(store) = &self.core.backing {
             store.pages.remote.remove(self.ops[usize::from(op)].page);
+        }
+    }
+
+    /// Writes that will not go on: hosts may have part of their pages, in slabs that may be taken back, or the
+    /// disk may yet take what it has. It is what these pages are read from.
+    pub(in crate::worker) fn unmark_unended(&self) {
+        for (op, state) in (0..).zip(&self.ops) {
+            let writes = matches!(
+                state.state,
+                State::Writing | State::Holding | State::Storing
+            );
+            if writes && !state.is_move {
+                self.unmark_remote(op);
+            }
         }
     }
 
@@ -296,14 +322,40 @@ impl Worker {
         self.finish(op, Ok(()));
     }
 
-    /// The disk has written the page.
+    /// The disk has written the page, or refused it.
     fn end_store(&mut self, op: u16, is_ok: bool) {
+        if is_ok {
+            self.unmark_remote(op);
+        } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {
+            return self.hold(op);
+        } else if !self.ops[usize::from(op)].is_parted && self.is_remote(op) {
+            self.retract(op);
+        }
         let result = if is_ok {
             Ok(())
         } else {
             Err(self.disk_error())
         };
         self.finish(op, result);
+    }
+
+    /// No host has anything of a write that the disk has refused: what slabs have of the page is as it was.
+    fn retract(&mut self, op: u16) {
+        let slot = self.list_slot(op);
+        if std::mem::take(&mut self.ops[usize::from(op)].listed) {
+            if let Some(tags) = &self.core.integrity.tags {
+                tags.retract(slot);
+            }
+            self.core.marks.retract_write(slot);
+        }
+    }
+
+    /// Whether slabs are there that a page can be given to that the disk has refused, or will be back. Enters
+    /// the newest epoch.
+    fn may_reach_slabs(&mut self, op: u16) -> bool {
+        self.enter(op);
+        let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
+        stripe.is_some_and(|stripe| stripe.is_there() || stripe.has_stranded())
     }
 
     /// A disk queue that has ended refuses everything.

@@ -195,20 +195,20 @@ impl Worker {
             // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
             // cannot be made from the others. The end of the write heals it.
             self.core.marks.doubt(self.ops[at].page);
-            self.unmark_remote(op);
             self.leave(op);
             self.enter(op);
-            self.ops[at].failed = false;
+            (self.ops[at].failed, self.ops[at].is_parted) = (false, true);
             let stripe = stripe_of(&self.views, &self.ops[at]);
             // The disk needs no slab to come back.
-            let is_backed = self.ops[at].entry.is_some();
+            let is_backed = self.core.backing.is_some();
             let goes_on =
                 |stripe: &&Stripe| stripe.is_there() && !(is_backed && stripe.has_stranded());
             let Some(stripe) = stripe.filter(goes_on) else {
-                if is_backed {
+                let is_held = stripe.is_some_and(Stripe::has_stranded);
+                if is_backed && !(is_held && self.is_only_on_slabs(op)) {
                     return self.await_disk(op);
                 }
-                if stripe.is_some_and(Stripe::is_awaited) {
+                if is_backed || stripe.is_some_and(Stripe::is_awaited) {
                     return self.hold(op);
                 }
                 return self.finish(op, Err(IoError::Lost));
@@ -259,7 +259,7 @@ impl Worker {
 
     /// Lets go of the epoch, so that a rebuilder can end, and writes the page to every member again
     /// once nothing stands in the way.
-    fn hold(&mut self, op: u16) {
+    pub(super) fn hold(&mut self, op: u16) {
         if self.core.closed.load(Ordering::Acquire) {
             return self.finish(op, Err(IoError::Closed));
         }

@@ -11,8 +11,10 @@
 pub mod configuration;
 pub mod log;
 pub mod market;
+pub mod owner;
 #[expect(unsafe_code, reason = "verbs name buffers by address")]
 pub mod path;
+pub mod planted;
 pub mod random;
 pub mod simulated;
 pub mod slo;

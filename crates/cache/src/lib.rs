@@ -8,8 +8,12 @@
 
 #![deny(unsafe_code)]
 
+pub mod attached;
+pub mod client;
 pub mod configuration;
+pub mod links;
 pub mod log;
+pub mod manager;
 pub mod market;
 pub mod owner;
 #[expect(unsafe_code, reason = "verbs name buffers by address")]

@@ -67,6 +67,9 @@ impl Settings {
 /// Longest region: 1 GiB, as in the paper.
 pub const REGION_BYTES_MAX: u64 = 1 << 30;
 
+/// Number of the request by which a driver owns the cache on a host; those of actions are higher.
+pub const OWN_REQUEST: u64 = 1;
+
 /// Most regions of a cache.
 pub const REGIONS_MAX: u32 = 1 << 16;
 
@@ -163,7 +166,7 @@ impl Owner {
             regions: (0..regions).map(|_| Region::default()).collect(),
             hosts: domains.iter().map(|&domain| Host::new(domain)).collect(),
             clients: Clients::default(),
-            requests: 0,
+            requests: OWN_REQUEST,
             opens_at: now,
             actions: VecDeque::new(),
         }
@@ -263,9 +266,9 @@ impl Owner {
     /// A client came. It is told of every region, and has its lease from now on.
     pub fn handle_client_joined(&mut self, now: Time, client: ClientNumber) {
         self.clients.join(now, client, self.regions.len());
+        // It may have writes under way that it began as an earlier client: it says itself what it knows.
         for region in 0..self.regions.len() {
             let entry = self.entry(region);
-            self.clients.note_known(client, region, entry.generation);
             self.actions.push_back(Action::Tell { client, entry });
         }
         self.advance(now);

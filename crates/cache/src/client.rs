@@ -330,11 +330,7 @@ impl Client {
     /// How many times the region's bytes were lost, as far as the client was told.
     #[must_use]
     pub fn losses(&self, region: usize) -> u32 {
-        let entry = self
-            .regions
-            .get(region)
-            .and_then(|view| view.entry.as_ref());
-        entry.map_or(0, |entry| entry.losses)
+        self.regions.get(region).map_or(0, RegionView::losses)
     }
 
     /// Whether the host has no path, though some region is there.

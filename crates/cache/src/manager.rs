@@ -86,6 +86,11 @@ impl Manager {
         self.carry_out(now);
     }
 
+    /// Has what the owner decided sent, and its news ready to be taken: before a lease is answered.
+    pub fn flush(&mut self, now: Time) {
+        self.carry_out(now);
+    }
+
     /// What the caller is to pass on, in order.
     pub fn take_news(&mut self) -> Option<News> {
         self.news.pop_front()

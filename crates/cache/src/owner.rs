@@ -31,7 +31,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
 use clients::Clients;
-pub use clients::{ClientNumber, LEASE, LEASE_MARGIN};
+pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use hosts::Host;
 pub use hosts::HostIndex;
 use region::Region;
@@ -163,7 +163,7 @@ impl Owner {
         assert!(regions <= REGIONS_MAX, "at most {REGIONS_MAX} regions");
         Self {
             settings,
-            regions: (0..regions).map(|_| Region::default()).collect(),
+            regions: (0..regions).map(|_| Region::fresh()).collect(),
             hosts: domains.iter().map(|&domain| Host::new(domain)).collect(),
             clients: Clients::default(),
             requests: OWN_REQUEST,
@@ -179,6 +179,7 @@ impl Owner {
         let mut owner = Self::new(settings, 0, domains, now);
         owner.opens_at = now.after(LEASE + LEASE_MARGIN);
         owner.regions = entries.into_iter().map(Region::recovered).collect();
+        owner.actions.push_back(Action::Record);
         for host in &mut owner.hosts {
             // It may be there still: it has as long to answer as one that fell silent now.
             host.fall_silent(now);
@@ -240,14 +241,14 @@ impl Owner {
     /// A host wants some slabs back.
     pub fn handle_evict(&mut self, now: Time, host: HostIndex, windows: &[Window]) {
         for &window in windows {
-            self.note_wanted_back(host, window);
+            self.note_wanted_back(now, host, window);
         }
         self.advance(now);
     }
 
     /// A slab is lent, as asked for.
     pub fn handle_granted(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
-        self.take_grant(host, request, window);
+        self.take_grant(now, host, request, window);
         self.advance(now);
     }
 
@@ -263,22 +264,31 @@ impl Owner {
         self.advance(now);
     }
 
-    /// A client came. It is told of every region, and has its lease from now on.
-    pub fn handle_client_joined(&mut self, now: Time, client: ClientNumber) {
-        self.clients.join(now, client, self.regions.len());
+    /// A client came. It is told of every region, and asks for its lease then. False: there are too many.
+    #[must_use]
+    pub fn handle_client_joined(&mut self, now: Time, client: ClientNumber) -> bool {
+        if !self.clients.join(now, client, self.regions.len()) {
+            return false;
+        }
         // It may have writes under way that it began as an earlier client: it says itself what it knows.
         for region in 0..self.regions.len() {
             let entry = self.entry(region);
             self.actions.push_back(Action::Tell { client, entry });
         }
         self.advance(now);
+        true
     }
 
-    /// A client asked for its lease to be renewed; the driver answers it. False: it has none any more,
-    /// and has to join again.
+    /// A client asks for its lease, or for more of it. The driver answers it, behind what it was told.
     #[must_use]
-    pub fn handle_client_alive(&mut self, now: Time, client: ClientNumber) -> bool {
-        self.clients.renew(now, client)
+    pub fn handle_client_alive(&mut self, now: Time, client: ClientNumber) -> Renewal {
+        let overdue = |region: &Region| region.told_at.is_some_and(|at| now.since(at) >= LEASE);
+        let regions = self.regions.iter().enumerate();
+        let overdue: Vec<(usize, u64)> = regions
+            .filter(|(_, region)| overdue(region))
+            .map(|(at, region)| (at, region.generation))
+            .collect();
+        self.clients.renew(now, client, &overdue)
     }
 
     /// A client has no write under way that was begun before it knew this generation of the region.
@@ -289,7 +299,9 @@ impl Owner {
         region: usize,
         generation: u64,
     ) {
-        self.clients.note_known(client, region, generation);
+        if region < self.regions.len() {
+            self.clients.note_known(client, region, generation);
+        }
         self.advance(now);
     }
 
@@ -362,6 +374,7 @@ impl Owner {
         let changed = &mut self.regions[region];
         changed.access = access;
         changed.generation += 1;
+        changed.told_at = None;
         let entry = changed.entry(region);
         self.actions.push_back(Action::Record);
         for client in self.clients.numbers() {

@@ -27,6 +27,8 @@ pub enum Progress {
         generation: u64,
         /// The client's lease when it was started.
         lease: u64,
+        /// Of the region's bytes until then: what was written before another one went with it.
+        losses: u32,
         /// Verbs that have not ended.
         left: usize,
         /// One of them failed: it is started again when all have ended.
@@ -172,6 +174,7 @@ impl Client {
     fn post(&mut self, number: u64, generation: u64, targets: Vec<(usize, RemoteWindow)>) -> bool {
         let piece = self.pieces.get_mut(&number).expect("it waits");
         let (region, offset) = (piece.region, piece.offset);
+        let losses = self.regions[region].losses();
         let (mut posted, mut failed) = (0, false);
         for (host, window) in targets {
             let operation = match &mut piece.kind {
@@ -198,6 +201,7 @@ impl Client {
         piece.progress = Progress::UnderWay {
             generation,
             lease: self.leases,
+            losses,
             left: posted,
             failed,
             refused: None,
@@ -220,6 +224,7 @@ impl Client {
         let Progress::UnderWay {
             generation,
             lease,
+            losses,
             left,
             failed,
             refused,
@@ -247,6 +252,7 @@ impl Client {
         let (generation, failed, refused) = (*generation, *failed, *refused);
         let is_lapsed = now >= self.lease_until || *lease != self.leases;
         let is_lapsed = is_lapsed && !is_planted(Planted::LeaseIgnored);
+        let is_gone = *losses != self.regions[region].losses();
         self.regions[region].under_way.remove(&number);
         let is_outdated = !self.pieces[&number].is_write()
             && self.regions[region].has_left(generation, host)
@@ -254,7 +260,7 @@ impl Client {
         if let Some(refusal) = refused {
             let region = u32::try_from(region).expect("at most 2^16");
             self.end_piece(number, Err(Error::Refused { region, refusal }));
-        } else if failed || is_outdated || is_lapsed {
+        } else if failed || is_outdated || is_lapsed || is_gone {
             let piece = self.pieces.get_mut(&number).expect("it was there");
             piece.progress = Progress::Waiting;
             self.regions[region].waiting.insert(number);

@@ -39,6 +39,11 @@ impl RegionView {
         (news, true)
     }
 
+    /// How many times its bytes were lost.
+    pub fn losses(&self) -> u32 {
+        self.entry.as_ref().map_or(0, |entry| entry.losses)
+    }
+
     pub fn is_there(&self) -> bool {
         let is_there = |entry: &Entry| entry.access != Access::Cut;
         self.entry.as_ref().is_some_and(is_there)

@@ -248,6 +248,24 @@ fn a_write_that_a_lost_connection_left_open_is_done_again() {
 }
 
 #[test]
+fn a_write_that_went_with_a_lost_copy_is_done_again_once_the_loss_is_told() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0]);
+    bench.write(0, 7, 1);
+    let entry = Entry {
+        region: 0,
+        generation: 2,
+        access: Access::Open,
+        copies: vec![Copy::new(1, vec![bench.windows[1]])],
+        losses: 1,
+    };
+    bench.client.handle_entry(entry);
+    assert!(bench.end(0, Ok(())).is_empty());
+    assert_eq!(bench.under_way(1), [7]);
+    assert_eq!(bench.end(1, Ok(())), [1]);
+}
+
+#[test]
 fn nothing_that_ends_after_the_lease_counts_also_if_there_is_another_by_then() {
     let mut bench = Bench::new();
     bench.tell(1, Access::Open, &[0]);

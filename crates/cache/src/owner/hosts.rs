@@ -121,11 +121,11 @@ impl Owner {
 
     /// Nothing on the host is used any more, also if it returns.
     pub(super) fn lose_host(&mut self, host: HostIndex) {
-        self.end_relocations_with(host);
         for region in 0..self.regions.len() {
             self.regions[region].retiring.retain(|c| c.host != host);
             self.lose_copies(region, |copy| copy.host == host);
         }
+        self.end_relocations_with(host);
     }
 
     /// Drops copies of a region that are gone. Where that was the last one, what was written is lost,
@@ -134,7 +134,7 @@ impl Owner {
         if !self.regions[region].copies.iter().any(&is_lost) {
             return;
         }
-        self.end_relocation(region);
+        self.drop_target(region);
         let changed = &mut self.regions[region];
         changed.copies.retain(|copy| !is_lost(copy));
         if changed.copies.is_empty() {
@@ -159,7 +159,6 @@ impl Owner {
 
     /// Brings what the host says and what is known here together: it is the truth about its slabs.
     pub(super) fn compare_books(&mut self, host: HostIndex, held: &[HeldSlab]) {
-        self.end_relocations_with(host);
         self.learn_windows(host, held);
         let is_held = |window: &Window| held.iter().any(|slab| slab.window == *window);
         let is_gone = |copy: &Copy| copy.host == host && !copy.windows.iter().all(is_held);
@@ -167,6 +166,7 @@ impl Owner {
             self.regions[region].retiring.retain(|c| !is_gone(c));
             self.lose_copies(region, is_gone);
         }
+        self.end_relocations_with(host);
         for slab in held {
             let window = slab.window;
             let is_known = |copy: &Copy| copy.host == host && copy.windows.contains(&window);

@@ -111,30 +111,31 @@ impl Owner {
     }
 
     /// A host wants a slab back: the region's copy there goes elsewhere, if there is room.
-    pub(super) fn note_wanted_back(&mut self, host: HostIndex, window: Window) {
-        let mut is_used = false;
-        for region in &mut self.regions {
+    pub(super) fn note_wanted_back(&mut self, now: Time, host: HostIndex, window: Window) {
+        let mut used = None;
+        for (index, region) in self.regions.iter_mut().enumerate() {
             for copy in &mut region.copies {
                 if copy.host == host && copy.windows.contains(&window) {
                     copy.is_wanted_back = true;
-                    is_used = true;
+                    used = Some(index);
                 }
             }
         }
-        let has_room = |other: &HostIndex| {
-            let there = &self.hosts[*other];
-            *other != host && there.is_up() && there.slabs_free() >= self.settings.slabs_per_region
+        let is_stuck = |region: usize| {
+            let is_at_rest = matches!(self.regions[region].task, Task::None);
+            is_at_rest && self.choose(region, Some(host), now).is_none()
         };
-        if is_used && !(0..self.hosts.len()).any(|other| has_room(&other)) {
+        if used.is_some_and(is_stuck) {
             self.actions.push_back(Action::Decline { host, window });
         }
     }
 
-    pub(super) fn take_grant(&mut self, host: HostIndex, request: u64, window: Window) {
+    pub(super) fn take_grant(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
         let asked = self.asked(host, request);
         let is_sound = window.len_bytes == self.settings.slab_bytes;
         let Some((region, slab)) = asked.filter(|_| is_sound) else {
             if let Some((region, _)) = asked {
+                self.hosts[host].avoid_until = now.after(PAUSE * 50);
                 self.end_relocation(region);
             }
             return self.actions.push_back(Action::Unmap { host, window });
@@ -183,8 +184,10 @@ impl Owner {
             if self.regions[region].is_cut() {
                 continue;
             }
-            self.end_relocation(region);
+            self.drop_target(region);
             let cut = &mut self.regions[region];
+            // Should it come again, it comes empty.
+            cut.losses += u32::from(!cut.copies.is_empty());
             let copies = std::mem::take(&mut cut.copies);
             cut.retiring.extend(copies);
             cut.task = Task::Switching;

@@ -136,16 +136,26 @@ pub(super) struct Region {
     pub retiring: Vec<Copy>,
     pub losses: u32,
     pub task: Task,
+    /// When clients were told of this generation; `None`: just now.
+    pub told_at: Option<Time>,
 }
 
 impl Region {
+    pub fn fresh() -> Self {
+        Self {
+            generation: 1,
+            ..Self::default()
+        }
+    }
+
     pub fn recovered(entry: Entry) -> Self {
         let recover = |mut copy: Copy| {
             copy.is_recovered = true;
             copy
         };
         Self {
-            generation: entry.generation,
+            // Another entry than the one that clients know.
+            generation: entry.generation + 1,
             access: match entry.access {
                 Access::Cut => Access::Cut,
                 _ => Access::Absent,

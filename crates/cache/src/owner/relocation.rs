@@ -32,6 +32,7 @@ impl Owner {
     /// Moves every relocation on as far as it goes.
     pub(super) fn tend_relocations(&mut self, now: Time) {
         for region in 0..self.regions.len() {
+            self.regions[region].told_at.get_or_insert(now);
             match self.regions[region].task {
                 Task::None | Task::Placing(_) => {}
                 Task::Ready(_) => self.begin_draining(region, now),
@@ -48,6 +49,11 @@ impl Owner {
             return;
         };
         let target = target.clone();
+        // Any copy will do, and clients are told of the order when they are told to stop.
+        let is_up = |copy: &super::Copy| self.hosts[copy.host].is_up();
+        if let Some(at) = self.regions[region].copies.iter().position(is_up) {
+            self.regions[region].copies.swap(0, at);
+        }
         let Some(source) = self.regions[region].source().map(|copy| copy.host) else {
             let fresh = &mut self.regions[region];
             fresh.copies = vec![target.copy];
@@ -178,7 +184,8 @@ impl Owner {
             FillResult::SourceFailed { .. } | FillResult::Disagree
                 if filling.failures < FAILURES_MAX =>
             {
-                filling.failures += 1;
+                // Those under way together fail together.
+                filling.failures += u32::from(now >= filling.resume_at);
                 filling.failed.insert(begin);
                 filling.resume_at = now.after(PAUSE);
             }
@@ -244,8 +251,15 @@ impl Owner {
 
     /// Gives a relocation up before its new copy counts: everything is as before.
     pub(super) fn end_relocation(&mut self, region: usize) {
+        if self.drop_target(region) && self.regions[region].access == Access::Frozen {
+            self.open(region);
+        }
+    }
+
+    /// Gives the memory back that a region was to move to. False: it was to move nowhere.
+    pub(super) fn drop_target(&mut self, region: usize) -> bool {
         let target = match &self.regions[region].task {
-            Task::None | Task::Switching => return,
+            Task::None | Task::Switching => return false,
             Task::Placing(placing) => {
                 let windows = placing.windows.iter().copied().flatten().collect();
                 super::Copy::new(placing.host, windows)
@@ -256,10 +270,7 @@ impl Owner {
             }
         };
         self.unmap(&target);
-        let was_stopped = self.regions[region].access == Access::Frozen;
         self.regions[region].task = Task::None;
-        if was_stopped {
-            self.open(region);
-        }
+        true
     }
 }

@@ -118,6 +118,12 @@ impl World {
         }
     }
 
+    fn join(&mut self, client: ClientNumber) {
+        assert!(self.owner.handle_client_joined(self.now, client));
+        let renewal = self.owner.handle_client_alive(self.now, client);
+        assert_eq!(renewal, Renewal::Granted);
+    }
+
     fn kill(&mut self, host: usize) {
         self.up[host] = false;
         self.held[host].clear();
@@ -152,7 +158,7 @@ fn a_new_cache_is_open_everywhere_and_spread_over_hosts() {
 #[test]
 fn a_region_that_moves_is_frozen_then_copied_then_flipped_then_retired() {
     let mut world = World::new(1, 1, 2);
-    world.owner.handle_client_joined(world.now, 1);
+    world.join(1);
     world.run();
     let from = host_of(&world, 0);
     world.seen.clear();
@@ -172,7 +178,7 @@ fn a_region_that_moves_is_frozen_then_copied_then_flipped_then_retired() {
 #[test]
 fn nothing_is_copied_while_a_client_may_still_write_and_all_once_its_lease_is_over() {
     let mut world = World::new(1, 1, 2);
-    world.owner.handle_client_joined(world.now, 1);
+    world.join(1);
     world.run();
     world.stopped.push(1);
     world
@@ -190,6 +196,60 @@ fn nothing_is_copied_while_a_client_may_still_write_and_all_once_its_lease_is_ov
     world.pass(LEASE_MARGIN);
     world.run();
     assert_eq!(fills(&world), 4, "two slabs of 2 MiB in fills of 1 MiB");
+}
+
+#[test]
+fn a_client_that_asks_for_its_lease_and_never_answers_does_not_get_it() {
+    let mut world = World::new(1, 1, 2);
+    world.join(1);
+    world.run();
+    world.stopped.push(1);
+    world
+        .owner
+        .handle_notice(world.now, host_of(&world, 0), None);
+    for _ in 0..20 {
+        world.pass(Duration::from_millis(250));
+        world.run();
+        let _renewal = world.owner.handle_client_alive(world.now, 1);
+    }
+    assert!(world.owner.is_settled(), "the move went on without it");
+}
+
+#[test]
+fn what_a_client_says_of_regions_that_are_not_there_is_left_aside() {
+    let mut world = World::new(1, 1, 2);
+    world.join(1);
+    world.owner.handle_known(world.now, 1, usize::MAX, 7);
+    world.run();
+    assert!(world.owner.is_settled());
+}
+
+#[test]
+fn a_region_that_was_cut_off_and_comes_again_says_that_its_bytes_are_lost() {
+    let mut world = World::new(1, 2, 2);
+    world.run();
+    world.owner.handle_resize(world.now, 1);
+    world.run();
+    world.owner.handle_resize(world.now, 2);
+    world.run();
+    let losses: Vec<u32> = world.owner.entries().iter().map(|e| e.losses).collect();
+    assert_eq!(losses, [0, 1]);
+}
+
+#[test]
+fn clients_are_not_told_to_write_to_a_copy_that_is_lost() {
+    let mut world = World::new(1, 1, 3);
+    world.run();
+    world.join(1);
+    world.run();
+    let from = host_of(&world, 0);
+    world.owner.handle_notice(world.now, from, None);
+    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    world.seen.clear();
+    world.kill(from);
+    world.run();
+    let opens_lost = |action: &Action| matches!(action, Action::Tell { entry, .. } if entry.access == Access::Open && entry.copies[0].host == from);
+    assert!(!world.seen.iter().any(opens_lost));
 }
 
 #[test]
@@ -272,7 +332,9 @@ fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_anew()
     let mut world = World::new(1, 2, 2);
     world.run();
     let entries = world.owner.entries();
-    world.owner = Owner::recover(settings(1), entries, &[0, 1], world.now);
+    world.owner = Owner::recover(settings(1), entries.clone(), &[0, 1], world.now);
+    let is_next = |(new, old): (&Entry, &Entry)| new.generation > old.generation;
+    assert!(world.owner.entries().iter().zip(&entries).all(is_next));
     for held in &mut world.held {
         for slab in held {
             slab.window.generation += 1000;
@@ -405,7 +467,7 @@ impl World {
             Step::Resize(regions) => self.owner.handle_resize(now, regions),
             Step::Join => {
                 *joined += 1;
-                self.owner.handle_client_joined(now, *joined);
+                self.join(*joined);
             }
             Step::Stop(client) => self.stopped.push(client),
         }

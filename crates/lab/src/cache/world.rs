@@ -7,7 +7,7 @@ use std::time::Duration;
 use cenote_cache::client::Geometry;
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::manager::{Manager, News};
-use cenote_cache::owner::{Access, Entry, Owner, Settings};
+use cenote_cache::owner::{Access, Entry, Owner, Renewal, Settings};
 use cenote_fabric::sim::{self, Net, SimConnector};
 use cenote_fabric::{ClientId, Hello, Time};
 
@@ -283,14 +283,20 @@ impl World {
                 let member = &mut self.members[client];
                 member.to_client.clear();
                 member.number = self.joined;
-                manager.owner.handle_client_joined(now, self.joined);
+                let is_taken = manager.owner.handle_client_joined(now, self.joined);
+                assert!(is_taken, "few clients");
             }
             ToOwner::Alive(asked_at) => {
-                let is_known = manager.owner.handle_client_alive(now, number);
-                let answer = match is_known {
-                    true => ToClient::Lease(asked_at),
-                    false => ToClient::Unknown,
+                let answer = match manager.owner.handle_client_alive(now, number) {
+                    Renewal::Granted => ToClient::Lease(asked_at),
+                    Renewal::Withheld => return,
+                    Renewal::Unknown => ToClient::Unknown,
                 };
+                // What it was told before comes before.
+                manager.flush(now);
+                while let Some(news) = manager.take_news() {
+                    self.pass_on(manager, news, now);
+                }
                 let delay = Channel::<ToClient>::delay(&mut self.random);
                 self.members[client].to_client.send(now, delay, answer);
             }

@@ -61,6 +61,12 @@ pub enum Error {
         /// The region.
         region: u32,
     },
+    /// The region lost its bytes when a part of the write was there and another was not yet. Try again.
+    #[error("region {region} lost its bytes while the write was under way; try again")]
+    Lost {
+        /// The region.
+        region: u32,
+    },
     /// A host refuses what no table should lead to. Trying again is no use.
     #[error("region {region}: {refusal}")]
     Refused {
@@ -78,7 +84,10 @@ impl Error {
     /// Whether the same request can succeed later.
     #[must_use]
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Full)
+        matches!(
+            self,
+            Self::Unavailable { .. } | Self::Lost { .. } | Self::Full
+        )
     }
 }
 
@@ -115,6 +124,8 @@ struct Request {
     /// Parts of a read's buffer, in order.
     parts: Vec<Option<BytesMut>>,
     result: Result<(), Error>,
+    /// Regions that parts of a write are in, with their losses then.
+    written: Vec<(usize, u32)>,
 }
 
 #[derive(Default)]
@@ -423,6 +434,7 @@ impl Client {
             pieces_left: pieces,
             parts: (0..pieces).map(|_| None).collect(),
             result: Ok(()),
+            written: Vec::new(),
         };
         self.requests.insert(self.requests_made, request);
         if pieces == 0 {
@@ -452,7 +464,12 @@ impl Client {
     }
 
     fn end_request(&mut self, number: u64) {
-        let request = self.requests.remove(&number).expect("it has ended now");
+        let mut request = self.requests.remove(&number).expect("it has ended now");
+        let is_gone = |&&(region, losses): &&(usize, u32)| self.regions[region].losses() != losses;
+        if let Some(&(region, _)) = request.written.iter().find(is_gone) {
+            let region = u32::try_from(region).expect("at most 2^16");
+            request.result = request.result.and(Err(Error::Lost { region }));
+        }
         let mut buffer = BytesMut::new();
         for part in request.parts.into_iter().flatten() {
             buffer.unsplit(part);

@@ -275,8 +275,12 @@ impl Client {
             .requests
             .get_mut(&piece.request)
             .expect("it has pieces");
-        if let PieceKind::Read(buffer) = piece.kind {
-            request.parts[piece.part] = Some(buffer);
+        match piece.kind {
+            PieceKind::Read(buffer) => request.parts[piece.part] = Some(buffer),
+            PieceKind::Write(_) => {
+                let losses = self.regions[piece.region].losses();
+                request.written.push((piece.region, losses));
+            }
         }
         if request.result.is_ok() {
             request.result = result;

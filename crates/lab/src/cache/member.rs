@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cenote_cache::attached::Attached;
-use cenote_cache::client::{Client, Ended, Geometry};
+use cenote_cache::client::{Client, Ended, Error, Geometry};
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::owner::Entry;
 use cenote_fabric::sim::SimConnector;
@@ -197,7 +197,9 @@ impl Member {
         outcome.requests += 1;
         let begun = self.under_way.remove(&end.token).expect("it ends once");
         if let Err(error) = end.result {
-            outcome.failed.push(error.to_string());
+            if !matches!(error, Error::Lost { .. }) {
+                outcome.failed.push(error.to_string());
+            }
             return;
         }
         match begun {

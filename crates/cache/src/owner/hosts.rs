@@ -184,10 +184,11 @@ impl Owner {
                 continue;
             };
             for copy in &mut region.copies {
-                if copy.host == host && copy.is_recovered {
-                    if let Some(window) = copy.windows.get_mut(index) {
-                        *window = slab.window;
-                    }
+                if copy.host == host
+                    && copy.is_recovered
+                    && let Some(window) = copy.windows.get_mut(index)
+                {
+                    *window = slab.window;
                 }
             }
         }

@@ -37,8 +37,20 @@ pub struct Options {
     pub regions: u32,
     /// Copies of each region; `None`: drawn.
     pub copies: Option<usize>,
+    /// What goes wrong.
+    pub faults: Faults,
     /// A mistake to be found.
     pub planted: Option<Planted>,
+}
+
+/// What goes wrong while a cache is simulated.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Faults {
+    /// Everything that can, drawn from the seed.
+    #[default]
+    Any,
+    /// Regions move all the time, and every write is under way for longer than a copy takes to begin.
+    SlowWrites,
 }
 
 impl Default for Options {
@@ -50,6 +62,7 @@ impl Default for Options {
             clients: 3,
             regions: 4,
             copies: None,
+            faults: Faults::Any,
             planted: None,
         }
     }
@@ -63,9 +76,15 @@ impl Options {
             Planted::AckFirstCopy | Planted::SameDomain => Some(2),
             _ => Some(1),
         };
+        let faults = match planted {
+            // Its writes have to be under way when a region moves, and to land while it is copied.
+            Planted::NoDrain => Faults::SlowWrites,
+            _ => Faults::Any,
+        };
         Self {
             seed,
             copies,
+            faults,
             planted: Some(planted),
             ..Self::default()
         }
@@ -144,6 +163,18 @@ mod tests {
             });
             assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
             assert!(report.requests > 1000 && report.faults > 5, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn a_cache_keeps_every_promise_while_writes_outlast_the_begin_of_moves() {
+        for seed in 1..=12 {
+            let report = run(&Options {
+                planted: None,
+                ..Options::suited(Planted::NoDrain, seed)
+            });
+            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
+            assert!(report.requests > 1000 && report.moves > 3, "{report:?}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Owner, clients, hosts and the faults between them, moved from event to event.
 
+mod faults;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use cenote_cache::client::Geometry;
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::manager::{Manager, News};
-use cenote_cache::owner::{Access, Entry, Owner, Renewal, Settings};
+use cenote_cache::owner::{Entry, Owner, Renewal, Settings};
 use cenote_fabric::sim::{self, Net, SimConnector};
 use cenote_fabric::{ClientId, Hello, Time};
 
@@ -130,6 +132,7 @@ impl World {
     pub fn run(mut self) -> Report {
         let begin = Duration::from_secs(3);
         self.run_for(begin);
+        self.begin_faults();
         let end = self.net.now().after(self.options.duration);
         while self.net.now() < end && self.report.violation.is_none() {
             let pause = self.random.between(100, 1500);
@@ -338,8 +341,12 @@ impl World {
                 self.model.lose(region, entry.losses);
             }
             let before = self.record.as_ref().and_then(|record| record.get(region));
-            let is_moved = entry.access == Access::Open
-                && before.is_some_and(|b| !b.copies.is_empty() && b.copies != entry.copies);
+            let is_new = |before: &Entry| {
+                let had = |host| before.copies.iter().any(|copy| copy.host == host);
+                let is_copied = !before.copies.is_empty() && before.losses == entry.losses;
+                is_copied && entry.copies.iter().any(|copy| !had(copy.host))
+            };
+            let is_moved = before.is_some_and(is_new);
             self.report.moves += u64::from(is_moved);
         }
     }
@@ -363,184 +370,6 @@ impl World {
         }
         for what in outcome.failed {
             self.violate(format!("c{client}: a request failed: {what}"));
-        }
-    }
-
-    fn any_host(&mut self) -> usize {
-        usize::try_from(self.random.below(self.hosts.len() as u64)).expect("an index")
-    }
-
-    fn any_client(&mut self) -> usize {
-        usize::try_from(self.random.below(self.members.len() as u64)).expect("an index")
-    }
-
-    fn later(&mut self, low_ms: u64, high_ms: u64, repair: Repair) {
-        let pause = self.random.between(low_ms, high_ms);
-        let at = self.net.now().after(Duration::from_millis(pause));
-        self.repairs.push((at, repair));
-    }
-
-    /// Whether a host may go for good. With two copies one domain does at a time, when all is whole.
-    fn may_kill(&self) -> bool {
-        let is_whole = |manager: &Manager| manager.owner.is_settled();
-        self.copies == 1
-            || self.hosts.iter().all(Host::is_up)
-                && self.repairs.is_empty()
-                && self.manager.as_ref().is_some_and(is_whole)
-    }
-
-    fn trouble(&mut self) {
-        self.report.faults += 1;
-        let host = self.any_host();
-        let client = self.any_client();
-        let node = self.hosts[host].node;
-        match self.random.below(14) {
-            0 => self.kill_some(host),
-            1..=3 if self.hosts[host].is_up() => {
-                self.note(format!("h{host} drains"));
-                self.hosts[host].drain(true);
-                self.later(300, 4000, Repair::EndDrain(host));
-            }
-            4 if self.copies == 1 => self.reclaim(host),
-            5 => {
-                let pause = Duration::from_millis(self.random.between(100, 5000));
-                self.note(format!("c{client} stops for {pause:?}"));
-                self.net.pause(self.members[client].connector.node());
-                self.members[client].paused_until = self.net.now().after(pause);
-            }
-            6 if self.hosts[host].is_up() => {
-                self.note(format!("h{host} stops"));
-                self.net.pause(node);
-                self.later(100, 3000, Repair::ResumeHost(host));
-            }
-            7 => {
-                let other = match self.random.below(2) {
-                    0 => self.owner_connector.node(),
-                    _ => self.members[client].connector.node(),
-                };
-                self.note(format!("h{host} is cut off from {}", self.net.name(other)));
-                self.net.cut(node, other);
-                self.net.cut(other, node);
-                self.later(100, 3000, Repair::Heal(node, other));
-            }
-            8 | 9 => {
-                let other = match self.random.below(2) {
-                    0 => self.members[client].connector.node(),
-                    _ => self.hosts[(host + 1) % self.hosts.len()].node,
-                };
-                let delay = Duration::from_micros(self.random.between(100, 60_000));
-                let name = self.net.name(other);
-                self.note(format!("{name} to h{host} takes {delay:?}"));
-                self.net.set_extra_delay(other, node, delay);
-                self.later(500, 6000, Repair::EndDelay(other, node));
-            }
-            12 => {
-                let time = Duration::from_millis(self.random.between(100, 6000));
-                self.note(format!("c{client} and the owner hear nothing for {time:?}"));
-                self.members[client].deaf_until = self.net.now().after(time);
-            }
-            13 => self.slow_fills(),
-            10 if self.manager.is_some() => {
-                self.note("the owner dies".to_owned());
-                let node = self.owner_connector.node();
-                self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
-                self.manager = None;
-                let pause = Duration::from_millis(self.random.between(10, 3000));
-                self.owner_back_at = self.net.now().after(pause);
-                self.members.iter_mut().for_each(Member::forget_owner);
-            }
-            11 if self.members[client].paused_until == Time(0) => {
-                self.note(format!("c{client} dies, another comes"));
-                self.members[client].end();
-                let node = self.members[client].connector.node();
-                self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
-                self.net.restart_client(node);
-                self.start_client(client);
-            }
-            _ => {}
-        }
-    }
-
-    /// All hosts are slow to read each other: moves take long.
-    fn slow_fills(&mut self) {
-        let delay = Duration::from_micros(self.random.between(1000, 30_000));
-        self.note(format!("hosts read each other in {delay:?}"));
-        for one in 0..self.hosts.len() {
-            for other in 0..self.hosts.len() {
-                let (from, to) = (self.hosts[one].node, self.hosts[other].node);
-                if from != to {
-                    self.net.set_extra_delay(from, to, delay);
-                    self.later(3000, 6000, Repair::EndDelay(from, to));
-                }
-            }
-        }
-    }
-
-    fn kill_some(&mut self, host: usize) {
-        if !self.may_kill() {
-            return;
-        }
-        let notice = match self.random.below(2) {
-            0 => sim::Notice::AtOnce,
-            _ => sim::Notice::BySilence,
-        };
-        self.kill_host(host, notice);
-        if self.copies == 2 {
-            self.kill_host(host ^ 1, notice);
-        }
-    }
-
-    /// The machine is taken back, with a notice that may be too short.
-    fn reclaim(&mut self, host: usize) {
-        let notice = self.random.between(5, 1500);
-        let Some(manager) = &mut self.manager else {
-            return;
-        };
-        let now = self.net.now();
-        let deadline = now.after(Duration::from_millis(notice));
-        manager.owner.handle_notice(now, host, Some(deadline));
-        self.note(format!("h{host} goes in {notice} ms"));
-        self.repairs.push((deadline, Repair::KillHost(host)));
-    }
-
-    fn kill_host(&mut self, host: usize, notice: sim::Notice) {
-        if self.hosts[host].is_up() {
-            self.note(format!("h{host} dies: {notice:?}"));
-            self.hosts[host].crash(&self.net, sim::Memory::Lost, notice);
-            self.later(500, 14_000, Repair::StartHost(host));
-        }
-    }
-
-    fn undo_due(&mut self) {
-        let now = self.net.now();
-        let (due, left) = std::mem::take(&mut self.repairs)
-            .into_iter()
-            .partition(|(at, _)| *at <= now);
-        self.repairs = left;
-        for (_, repair) in due {
-            self.undo(repair);
-        }
-    }
-
-    fn undo(&mut self, repair: Repair) {
-        match repair {
-            Repair::StartHost(host) => {
-                if !self.hosts[host].is_up() {
-                    self.note(format!("h{host} starts"));
-                    self.hosts[host].restart(&self.net);
-                }
-                if let Some(manager) = &mut self.manager {
-                    manager.owner.handle_notice_withdrawn(self.net.now(), host);
-                }
-            }
-            Repair::ResumeHost(host) => self.net.resume(self.hosts[host].node),
-            Repair::EndDrain(host) => self.hosts[host].drain(false),
-            Repair::Heal(one, other) => {
-                self.net.heal(one, other);
-                self.net.heal(other, one);
-            }
-            Repair::EndDelay(from, to) => self.net.set_extra_delay(from, to, Duration::ZERO),
-            Repair::KillHost(host) => self.kill_host(host, sim::Notice::AtOnce),
         }
     }
 

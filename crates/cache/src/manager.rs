@@ -4,6 +4,8 @@
 //! they are to be told comes out of [`Manager::take_news`].
 
 mod host;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -17,7 +19,8 @@ use host::{HostLink, State};
 /// What the caller is to pass on.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// Keep the owner's entries on the disk before anything that follows.
+    /// Keep the owner's entries on the disk, then call [`Manager::confirm_record`]: until then nothing that
+    /// the owner decided next is sent to a host or comes as news.
     Record,
     /// Tell a client.
     Tell {
@@ -38,6 +41,8 @@ pub struct Manager {
     hosts: Vec<HostLink>,
     dial: Box<dyn Dial>,
     news: VecDeque<News>,
+    /// A record is the caller's to keep: what follows stays with the owner.
+    is_recording: bool,
 }
 
 /// A copy is a fill of a code in which both splits are the same: split 0 from split 1.
@@ -60,6 +65,7 @@ impl Manager {
             hosts: hosts.into_iter().map(HostLink::new).collect(),
             dial,
             news: VecDeque::new(),
+            is_recording: false,
         }
     }
 
@@ -86,7 +92,8 @@ impl Manager {
         self.carry_out(now);
     }
 
-    /// Has what the owner decided sent, and its news ready to be taken: before a lease is answered.
+    /// Has what the owner decided sent, and its news ready to be taken: before a lease is answered. A lease
+    /// is answered when all news was taken and every record among them confirmed.
     pub fn flush(&mut self, now: Time) {
         self.carry_out(now);
     }
@@ -94,6 +101,12 @@ impl Manager {
     /// What the caller is to pass on, in order.
     pub fn take_news(&mut self) -> Option<News> {
         self.news.pop_front()
+    }
+
+    /// The record that came as news is kept: what waited for it is sent, or is news now.
+    pub fn confirm_record(&mut self, now: Time) {
+        self.is_recording = false;
+        self.carry_out(now);
     }
 
     /// A client found a host other than the table has it: the books are compared.
@@ -232,9 +245,14 @@ impl Manager {
     }
 
     fn carry_out(&mut self, now: Time) {
-        while let Some(action) = self.owner.poll_action() {
+        while !self.is_recording
+            && let Some(action) = self.owner.poll_action()
+        {
             match action {
-                Action::Record => self.news.push_back(News::Record),
+                Action::Record => {
+                    self.is_recording = true;
+                    self.news.push_back(News::Record);
+                }
                 Action::Tell { client, entry } => {
                     self.news.push_back(News::Tell { client, entry });
                 }

@@ -273,7 +273,7 @@ impl World {
         }
         manager.step(now);
         while let Some(news) = manager.take_news() {
-            self.pass_on(&manager, news, now);
+            self.pass_on(&mut manager, news, now);
         }
         self.manager = Some(manager);
     }
@@ -311,12 +311,13 @@ impl World {
         }
     }
 
-    fn pass_on(&mut self, manager: &Manager, news: News, now: Time) {
+    fn pass_on(&mut self, manager: &mut Manager, news: News, now: Time) {
         match news {
             News::Record => {
                 let entries = manager.owner.entries();
                 self.look(&entries);
                 self.record = Some(entries);
+                manager.confirm_record(now);
             }
             News::Tell { client, entry } => {
                 let delay = Channel::<ToClient>::delay(&mut self.random);

@@ -8,11 +8,17 @@
 
 #![deny(unsafe_code)]
 
+pub mod attached;
+pub mod client;
 pub mod closed_loop;
 pub mod configuration;
+pub mod links;
 pub mod log;
+pub mod manager;
 pub mod market;
+pub mod owner;
 pub mod path;
+pub mod planted;
 pub mod random;
 pub mod simulated;
 pub mod slo;

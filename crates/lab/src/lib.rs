@@ -5,6 +5,7 @@
 //! nothing here reads arguments or decides where output goes.
 
 pub mod bench;
+pub mod cache;
 pub mod cluster;
 pub mod demo;
 pub mod figure;

@@ -115,9 +115,9 @@ impl Path for Batched {
             return Ok(());
         }
         let name = (window.descriptor.id.0, window.descriptor.generation.0);
-        if !self.pack(name, offset, &operation)
-            && !(self.call() && self.pack(name, offset, &operation))
-        {
+        let is_packed = self.pack(name, offset, &operation)
+            || self.call() && self.pack(name, offset, &operation);
+        if !is_packed {
             return Err(Full(operation));
         }
         self.packed.push(Request { operation, token });

@@ -33,7 +33,9 @@ fn main() -> ExitCode {
     main_with(&backends, &cases)
 }
 
-const CASES: &[(&str, fn(&dyn Backend))] = &[
+type Test = (&'static str, fn(&dyn Backend));
+
+const CASES: &[Test] = &[
     ("a_read_returns_what_was_written", reads_what_was_written),
     ("pieces_of_one_buffer_land_in_place", pieces_land_in_place),
     ("a_full_path_gives_the_buffer_back", full),

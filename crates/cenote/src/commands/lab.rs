@@ -1,5 +1,6 @@
 //! `cenote lab`: experiments that need no cluster of ours, one file each.
 
+mod cache;
 mod history;
 mod hydra;
 mod infiniswap;
@@ -42,6 +43,15 @@ seed. What clients saw has to be linearizable, and once faults end parities have
 of the data. Ends with 1 when a promise was broken, after what happened last, the seed, and the
 command that repeats it.")]
     Kv(kv::Args),
+    /// Simulate a remote cache whose machines are taken back, die and stop, and check every word
+    #[command(after_help = "Examples:
+  cenote lab cache --seeds 100
+  cenote lab cache --seed 7 --copies 2 --seconds 120
+
+The code of owner, clients and hosts is the real one; network, time and faults are simulated. No
+acknowledged write may be lost but with a region that is told as lost, and with two copies none. Ends
+with 1 when a promise was broken, after what happened last, the seed, and the command that repeats it.")]
+    Cache(cache::Args),
     /// Latencies of a page by scheme, in virtual time: every figure is simulated
     #[command(after_help = "Examples:
   cenote lab latency
@@ -88,6 +98,7 @@ pub fn run(args: &Args) -> Result<u8> {
     match &args.lab {
         Lab::Sim(args) => sim::run(args),
         Lab::Kv(args) => kv::run(args),
+        Lab::Cache(args) => cache::run(args),
         Lab::Latency(args) => latency::run(args),
         Lab::Infiniswap(args) => infiniswap::run(args),
         Lab::History(args) => history::run(args),

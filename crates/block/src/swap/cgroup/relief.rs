@@ -262,7 +262,9 @@ mod tests {
 
     #[test]
     fn what_is_used_beyond_the_limit_is_reclaimed_and_the_kernels_limit_stays_above() {
-        let Some(group) = group("pressed") else { return };
+        let Some(group) = group("pressed") else {
+            return;
+        };
         // Pages of a file: what can be reclaimed at any time.
         let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         let script = format!(

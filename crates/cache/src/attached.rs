@@ -1,0 +1,118 @@
+//! What connects a [`Client`] to hosts: a session and a path to each that it uses.
+//!
+//! Stepped from outside with the time, as the manager is. What passes between a client and its owner is the
+//! caller's.
+
+use cenote_fabric::{Incoming, Session, Time};
+
+use crate::client::Client;
+use crate::links::{Dial, HostConfig, Linked};
+use crate::manager::fabric_window;
+use crate::path::OneSided;
+
+/// A client with its connections.
+pub struct Attached {
+    /// Reads and writes.
+    pub client: Client,
+    hosts: Vec<Link>,
+    dial: Box<dyn Dial>,
+    depth: usize,
+}
+
+struct Link {
+    config: HostConfig,
+    session: Option<Box<dyn Session>>,
+    is_dialling: bool,
+    retry_at: Time,
+}
+
+/// Pause between attempts to reach a host.
+const RECONNECT: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl Attached {
+    /// Connects `client` to hosts as it needs them, with up to `depth` requests under way to each.
+    #[must_use]
+    pub fn new(client: Client, hosts: Vec<HostConfig>, dial: Box<dyn Dial>, depth: usize) -> Self {
+        let link = |config| Link {
+            config,
+            session: None,
+            is_dialling: false,
+            retry_at: Time(0),
+        };
+        let hosts = hosts.into_iter().map(link).collect();
+        Self {
+            client,
+            hosts,
+            dial,
+            depth,
+        }
+    }
+
+    /// Takes what has come of connections and windows, without blocking. [`Client::poll`] goes with it.
+    pub fn step(&mut self, now: Time) {
+        while let Some((host, linked)) = self.dial.poll() {
+            self.take_link(now, host, linked);
+        }
+        for host in 0..self.hosts.len() {
+            self.receive(now, host);
+            let link = &mut self.hosts[host];
+            if self.client.lacks_path(host) && !link.is_dialling && now >= link.retry_at {
+                link.is_dialling = true;
+                link.session = None;
+                let address = link.config.address.clone();
+                self.dial.dial(host, &address);
+            }
+        }
+        while let Some((host, window)) = self.client.take_wanted() {
+            let link = &mut self.hosts[host];
+            let session = link.session.as_mut();
+            let asked = session.map(|session| session.attach(fabric_window(window)));
+            if !matches!(asked, Some(Ok(()))) {
+                self.client.handle_no_window(host);
+            }
+        }
+    }
+
+    fn take_link(&mut self, now: Time, host: usize, linked: cenote_fabric::Result<Linked>) {
+        let link = &mut self.hosts[host];
+        link.is_dialling = false;
+        link.retry_at = now.after(RECONNECT);
+        match linked {
+            Ok(Linked {
+                session,
+                endpoint: Some(endpoint),
+            }) => {
+                link.session = Some(session);
+                let path = OneSided::new(endpoint, self.depth);
+                self.client.handle_path(host, Box::new(path));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(host, %error, "no path"),
+        }
+    }
+
+    fn receive(&mut self, now: Time, host: usize) {
+        let link = &mut self.hosts[host];
+        let Some(session) = &mut link.session else {
+            return;
+        };
+        loop {
+            match session.receive() {
+                Ok(Some(Incoming::Attached(_, Ok(window)))) => {
+                    self.client.handle_window(host, window);
+                }
+                Ok(Some(Incoming::Attached(_, Err(error)))) => {
+                    tracing::debug!(host, %error, "no window");
+                    self.client.handle_no_window(host);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => {
+                    link.session = None;
+                    link.retry_at = now.after(RECONNECT);
+                    return self.client.handle_session_ended(host);
+                }
+            }
+        }
+    }
+}

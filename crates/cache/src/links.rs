@@ -1,0 +1,127 @@
+//! How owner and clients of a cache come to sessions with hosts without waiting for them.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use cenote_fabric::{Address, Connector, Endpoint, FAILURE_TIMEOUT, Hello, Result, Session};
+
+use crate::owner::HostIndex;
+
+/// A host of the cluster.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// For people.
+    pub name: String,
+    /// Where it listens.
+    pub address: Address,
+    /// Hosts that fail together have the same.
+    pub domain: String,
+}
+
+/// A session to a host, with a data connection where one was asked for.
+pub struct Linked {
+    /// The session.
+    pub session: Box<dyn Session>,
+    /// The data connection.
+    pub endpoint: Option<Box<dyn Endpoint>>,
+}
+
+/// What a connecting thread brings back.
+pub type Arrival = (HostIndex, Result<Linked>);
+
+/// Opens sessions, elsewhere or at once.
+pub trait Dial: Send {
+    /// Begins to connect; the end comes by [`Dial::poll`].
+    fn dial(&mut self, host: HostIndex, address: &Address);
+
+    /// The end of one attempt.
+    fn poll(&mut self) -> Option<Arrival>;
+}
+
+/// Who connects, and with how much.
+#[derive(Clone)]
+pub struct Caller {
+    /// What opens sessions.
+    pub connector: Arc<dyn Connector>,
+    /// What is said first.
+    pub hello: Hello,
+    /// Whether a data connection is wanted as well.
+    pub with_data: bool,
+}
+
+impl Caller {
+    fn connect(&self, address: &Address) -> Result<Linked> {
+        let session = self
+            .connector
+            .connect(address, &self.hello, FAILURE_TIMEOUT)?;
+        let opened = self.with_data.then(|| session.endpoint(FAILURE_TIMEOUT));
+        let endpoint = opened.transpose()?;
+        Ok(Linked { session, endpoint })
+    }
+}
+
+/// A short-lived thread for each attempt: a silent host takes a second.
+pub struct Threads {
+    caller: Caller,
+    sender: Sender<Arrival>,
+    arrivals: Receiver<Arrival>,
+}
+
+impl Threads {
+    /// Connects as `caller`.
+    #[must_use]
+    pub fn new(caller: Caller) -> Self {
+        let (sender, arrivals) = channel();
+        Self {
+            caller,
+            sender,
+            arrivals,
+        }
+    }
+}
+
+impl Dial for Threads {
+    fn dial(&mut self, host: HostIndex, address: &Address) {
+        let (caller, address) = (self.caller.clone(), address.clone());
+        let sender = self.sender.clone();
+        let work = move || {
+            // Nobody waits for it any more: then the connection ends with it.
+            drop(sender.send((host, caller.connect(&address))));
+        };
+        let builder = std::thread::Builder::new().name("cenote-connect".into());
+        if let Err(error) = builder.spawn(work) {
+            let error = cenote_fabric::Error::os("start a thread".to_owned(), error);
+            drop(self.sender.send((host, Err(error))));
+        }
+    }
+
+    fn poll(&mut self) -> Option<Arrival> {
+        self.arrivals.try_recv().ok()
+    }
+}
+
+/// Connects within the call, where that takes no time: in a simulated network.
+pub struct AtOnce {
+    caller: Caller,
+    arrivals: std::collections::VecDeque<Arrival>,
+}
+
+impl AtOnce {
+    /// Connects as `caller`.
+    #[must_use]
+    pub fn new(caller: Caller) -> Self {
+        let arrivals = std::collections::VecDeque::new();
+        Self { caller, arrivals }
+    }
+}
+
+impl Dial for AtOnce {
+    fn dial(&mut self, host: HostIndex, address: &Address) {
+        let arrival = self.caller.connect(address);
+        self.arrivals.push_back((host, arrival));
+    }
+
+    fn poll(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+}

@@ -1,0 +1,119 @@
+//! Which clients there are, until when each may act on what it was told, and what it knows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+
+/// A client, as the driver numbers them. Never reused.
+pub type ClientNumber = u64;
+
+/// How long a client acts on what it was told after it last asked for its lease.
+///
+/// A region whose client is stopped waits this long to change. Arbitrary: twice the failure timeout,
+/// so that a client on a busy machine keeps it.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// How much longer the owner waits. Both clocks are the machine's or as steady.
+pub const LEASE_MARGIN: Duration = Duration::from_millis(100);
+
+/// Most clients of a cache.
+pub const CLIENTS_MAX: usize = 1024;
+
+/// What becomes of a client's wish for its lease.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Renewal {
+    /// It has it, from when it asked.
+    Granted,
+    /// It owes an answer for too long: what it has ends in its time, unless it answers.
+    Withheld,
+    /// Nobody knows it: it has to join.
+    Unknown,
+}
+
+/// The clients of a cache.
+#[derive(Debug, Default)]
+pub struct Clients(BTreeMap<ClientNumber, Client>);
+
+#[derive(Debug)]
+struct Client {
+    joined_at: Time,
+    /// `None`: it has no lease yet, acts on nothing, and is waited for by nobody.
+    renewed_at: Option<Time>,
+    /// The generation of each region that it acts on; 0: it was told of none.
+    known: Vec<u64>,
+}
+
+impl Clients {
+    /// False: there are too many.
+    pub fn join(&mut self, now: Time, client: ClientNumber, regions: usize) -> bool {
+        if self.0.len() >= CLIENTS_MAX {
+            return false;
+        }
+        let joined = Client {
+            joined_at: now,
+            renewed_at: None,
+            known: vec![0; regions],
+        };
+        self.0.insert(client, joined);
+        true
+    }
+
+    pub fn leave(&mut self, client: ClientNumber) {
+        self.0.remove(&client);
+    }
+
+    /// `overdue`: regions with the generation that each client was to know by now.
+    pub fn renew(&mut self, now: Time, client: ClientNumber, overdue: &[(usize, u64)]) -> Renewal {
+        let Some(client) = self.0.get_mut(&client) else {
+            return Renewal::Unknown;
+        };
+        // One that has just come was told just now.
+        let is_new = now.since(client.joined_at) < LEASE;
+        let knows = |&(region, generation): &(usize, u64)| client.knows(region, generation);
+        if !is_new && !overdue.iter().all(knows) {
+            return Renewal::Withheld;
+        }
+        client.renewed_at = Some(now);
+        Renewal::Granted
+    }
+
+    pub fn numbers(&self) -> Vec<ClientNumber> {
+        self.0.keys().copied().collect()
+    }
+
+    pub fn note_known(&mut self, client: ClientNumber, region: usize, generation: u64) {
+        if let Some(client) = self.0.get_mut(&client) {
+            // The caller knows that there is such a region.
+            if client.known.len() <= region {
+                client.known.resize(region + 1, 0);
+            }
+            client.known[region] = client.known[region].max(generation);
+        }
+    }
+
+    /// Whether each client knows the generation, or has lost its lease.
+    pub fn all_know(&self, region: usize, generation: u64, now: Time) -> bool {
+        self.0.values().all(|client| {
+            let has_lease = client.renewed_at.is_some() && !client.is_over(now);
+            !has_lease || client.knows(region, generation)
+        })
+    }
+
+    /// Forgets those whose lease is over.
+    pub fn drop_silent(&mut self, now: Time) {
+        self.0.retain(|_, client| !client.is_over(now));
+    }
+}
+
+impl Client {
+    fn knows(&self, region: usize, generation: u64) -> bool {
+        let known = self.known.get(region);
+        known.is_some_and(|&known| known >= generation)
+    }
+
+    fn is_over(&self, now: Time) -> bool {
+        let last = self.renewed_at.unwrap_or(self.joined_at);
+        now.since(last) >= LEASE + LEASE_MARGIN
+    }
+}

@@ -513,6 +513,8 @@ fn a_write_that_the_disk_alone_was_to_take_and_refuses_leaves_the_page_to_its_sl
 fn a_write_whose_worker_ends_before_its_host_answers_is_no_page_of_the_slabs_that_return() {
     let (scene, mut worker) = Scene::new(3, "rs:2+1");
     let mut reader = scene.volume.worker().unwrap();
+    let ended = &scene.guard.tardy.holds_ended;
+    ended.store(true, Ordering::SeqCst);
     submit_held(&scene, &mut worker, 2);
     scene.guard.say_it_leaves(LONG);
     // Gives up the host, which then counts as one that will be back.

@@ -21,6 +21,8 @@ pub struct Tardy {
     pub holds_writes: Arc<AtomicBool>,
     /// WRITEs held back so far.
     pub held_writes: Arc<AtomicUsize>,
+    /// While it is set, WRITEs are held back even when their connection ends: nobody hears of them.
+    pub holds_ended: Arc<AtomicBool>,
 }
 
 struct TardyEndpoint {
@@ -60,7 +62,8 @@ impl Guard for Tardy {
 impl TardyEndpoint {
     /// Sends what is held back, once it is let go, or its connection has ended and it fails.
     fn send_held(&mut self) {
-        if self.tardy.holds_writes.load(Ordering::Acquire) && !self.inner.is_dead() {
+        let is_over = self.inner.is_dead() && !self.tardy.holds_ended.load(Ordering::Acquire);
+        if self.tardy.holds_writes.load(Ordering::Acquire) && !is_over {
             return;
         }
         for held in self.writes.drain(..) {

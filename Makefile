@@ -4,7 +4,7 @@ CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
-LONG_BENCHES = apps reclaim
+LONG_BENCHES = apps reclaim log
 
 .PHONY: help build demo test test-all test-long test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny codegen clean
 
@@ -48,6 +48,7 @@ bench: ## Every short benchmark beside its peer; JSON lines under target/bench
 
 bench-apps: ## Unmodified programs that swap to us, and hosts that go under them; half an hour, root
 	@sh scripts/install-packages.sh build bench apps
+	@sh scripts/build-bench-peers.sh
 	$(CARGO) build --release --locked -p cenote
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(LONG_BENCHES)

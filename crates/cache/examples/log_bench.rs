@@ -36,7 +36,8 @@ fn main() -> Result<(), Error> {
     let settings = Settings {
         pages,
         mutable_pages: pages - 4,
-        index_buckets: (keys as usize / 2).next_power_of_two(),
+        index_buckets: (keys as usize / 3).next_power_of_two() >> 6,
+        index_buckets_max: (keys as usize / 3).next_power_of_two(),
         overflow_buckets: keys as usize / 4 + 64,
         ..Settings::default()
     };
@@ -62,17 +63,19 @@ fn main() -> Result<(), Error> {
         pages,
         store.extent().tail >> 20
     );
-    for (name, choice, reads) in [
-        ("uniform reads", Choice::Uniform, 1.0),
-        ("zipf 0.99 reads", Choice::Zipf(0.99), 1.0),
-        ("zipf 0.99, half upserts", Choice::Zipf(0.99), 0.5),
+    for (name, choice, reads, batch) in [
+        ("uniform reads", Choice::Uniform, 1.0, 1),
+        ("uniform reads, 32 at a time", Choice::Uniform, 1.0, 32),
+        ("zipf 0.99 reads", Choice::Zipf(0.99), 1.0, 1),
+        ("zipf 0.99 reads, 32 at a time", Choice::Zipf(0.99), 1.0, 32),
+        ("zipf 0.99, half upserts", Choice::Zipf(0.99), 0.5, 1),
     ] {
         let is_over = AtomicBool::new(false);
         let counts: Vec<(u64, f64)> = std::thread::scope(|scope| {
             let run = |seed| {
                 let load = Load::new(keys, choice, reads, 1.0 - reads, seed);
                 let (store, is_over) = (&store, &is_over);
-                scope.spawn(move || run(store, load, is_over))
+                scope.spawn(move || run(store, load, batch, is_over))
             };
             let workers: Vec<_> = (0..threads).map(run).collect();
             std::thread::sleep(Duration::from_secs(seconds));
@@ -92,12 +95,27 @@ fn main() -> Result<(), Error> {
 }
 
 /// Does what the load says until it is over; how many operations ended, and the processor time.
-fn run(store: &Arc<Store>, mut load: Load, is_over: &AtomicBool) -> (u64, f64) {
+fn run(store: &Arc<Store>, mut load: Load, batch: usize, is_over: &AtomicBool) -> (u64, f64) {
     let began = processor_seconds();
     let mut session = store.session().expect("a session is free");
     let (mut value, mut ended, mut count) = (Vec::new(), Vec::new(), 0);
+    let mut keys = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
-        for _ in 0..256 {
+        for _ in 0..256 / batch * usize::from(batch > 1) {
+            keys.clear();
+            keys.extend((0..batch).map(|_| load.next_key().to_le_bytes()));
+            let mut busy = false;
+            session.read_many(&keys, |_, answer, _| match answer {
+                Ok(Answer::Pending(_)) => {}
+                Ok(_) => count += 1,
+                Err(Error::Busy) => busy = true,
+                Err(error) => panic!("{error}"),
+            });
+            if busy {
+                session.poll(&mut ended);
+            }
+        }
+        for _ in 0..256 * usize::from(batch == 1) {
             let result = match load.next_request() {
                 Request::Read(key) => session.read(&key.to_le_bytes(), &mut value),
                 Request::Upsert(key) | Request::Merge(key) => session

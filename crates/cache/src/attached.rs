@@ -8,7 +8,7 @@ use cenote_fabric::{Incoming, Session, Time};
 use crate::client::Client;
 use crate::links::{Dial, HostConfig, Linked};
 use crate::manager::fabric_window;
-use crate::path::OneSided;
+use crate::path::{Batched, OneSided, Path};
 
 /// A client with its connections.
 pub struct Attached {
@@ -17,6 +17,8 @@ pub struct Attached {
     hosts: Vec<Link>,
     dial: Box<dyn Dial>,
     depth: usize,
+    /// Of paths to server threads.
+    batch_requests: usize,
 }
 
 struct Link {
@@ -26,6 +28,17 @@ struct Link {
     retry_at: Time,
 }
 
+impl Link {
+    fn new(config: HostConfig) -> Self {
+        Self {
+            config,
+            session: None,
+            is_dialling: false,
+            retry_at: Time(0),
+        }
+    }
+}
+
 /// Pause between attempts to reach a host.
 const RECONNECT: std::time::Duration = std::time::Duration::from_millis(200);
 
@@ -33,19 +46,44 @@ impl Attached {
     /// Connects `client` to hosts as it needs them, with up to `depth` requests under way to each.
     #[must_use]
     pub fn new(client: Client, hosts: Vec<HostConfig>, dial: Box<dyn Dial>, depth: usize) -> Self {
-        let link = |config| Link {
-            config,
-            session: None,
-            is_dialling: false,
-            retry_at: Time(0),
-        };
-        let hosts = hosts.into_iter().map(link).collect();
+        let hosts = hosts.into_iter().map(Link::new).collect();
         Self {
             client,
             hosts,
             dial,
             depth,
+            batch_requests: 1,
         }
+    }
+
+    /// Packs up to so many requests into a message, where `dial` connects to server threads; the depth counts
+    /// messages then.
+    #[must_use]
+    pub fn with_batches(self, batch_requests: usize) -> Self {
+        Self {
+            batch_requests,
+            ..self
+        }
+    }
+
+    /// A host by its number: one that is reached elsewhere by now, or the next that is new. Others are left aside.
+    pub fn set_host(&mut self, number: usize, config: HostConfig) {
+        if let Some(link) = self.hosts.get_mut(number) {
+            if link.config.address != config.address && link.session.take().is_some() {
+                // What it is connected to is not that host any more.
+                self.client.handle_session_ended(number);
+            }
+            link.config = config;
+        } else if number == self.hosts.len() {
+            self.client.add_host();
+            self.hosts.push(Link::new(config));
+        }
+    }
+
+    /// Descriptors to wait for: of sessions. Those of paths are the client's.
+    pub fn fds(&self) -> impl Iterator<Item = std::os::fd::RawFd> {
+        let sessions = self.hosts.iter().filter_map(|link| link.session.as_ref());
+        sessions.filter_map(|session| session.fd())
     }
 
     /// Takes what has come of connections and windows, without blocking. [`Client::poll`] goes with it.
@@ -80,13 +118,19 @@ impl Attached {
         match linked {
             Ok(Linked {
                 session,
-                endpoint: Some(endpoint),
+                endpoint,
+                calls,
             }) => {
+                let path: Box<dyn Path> = match (endpoint, calls) {
+                    (Some(endpoint), _) => Box::new(OneSided::new(endpoint, self.depth)),
+                    (None, Some(calls)) => {
+                        Box::new(Batched::new(calls, self.batch_requests, self.depth))
+                    }
+                    (None, None) => return,
+                };
                 link.session = Some(session);
-                let path = OneSided::new(endpoint, self.depth);
-                self.client.handle_path(host, Box::new(path));
+                self.client.handle_path(host, path);
             }
-            Ok(_) => {}
             Err(error) => tracing::debug!(host, %error, "no path"),
         }
     }

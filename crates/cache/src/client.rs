@@ -1,14 +1,24 @@
 //! What a program uses of a cache: reads and writes of any length, many under way.
 //!
-//! A [`Client`] belongs to one thread. It knows the region table as its owner told it, holds one [`Path`]
-//! to each host, and cuts each request into pieces of one slab. Pure but for its paths: time is passed in,
-//! connections are handed in, and what the owner is to hear is taken by [`Client::take_known`].
+//! A [`Client`] belongs to one thread. It knows the region table as its owner told it, holds one
+//! [`Path`] to each host, and cuts each request into pieces of one slab. Pure but for its paths:
+//! time is passed in, connections are handed in, and what the owner is to hear is taken by
+//! [`Client::take_known`].
 //!
-//! Order: requests of one client that overlap take effect in the order of their submission when one of them
-//! is a write; all others in any order. Requests for a region that moves, or has no memory, wait.
+//! Order: requests of one client that overlap take effect in the order of their submission when one
+//! of them is a write; all others in any order. Requests for a region that moves, or has no memory,
+//! wait.
 //!
-//! Invariants: nothing is started or counted as done after the lease is over; a generation is called known
-//! when no write under an older one is under way; a write is done when every copy of its entry has it.
+//! Invariants: nothing is started or counted as done after the lease is over, by the clock when it
+//! ended; a generation is called known when no write under an older one is under way; a write is
+//! done when every copy of its entry has it, and the copy that is read gets it last; one whose
+//! connection broke is done again under another generation only, by which the owner fences off what
+//! may still land of it.
+//!
+//! Order of stores on `shm`: a verb is a copy by this thread, complete when posted. [`Path::flush`]
+//! orders its stores before all that follow. [`Client::poll`] flushes before it gives out what has
+//! ended, and before the owner can be told of it ([`Client::take_known`]), so whoever hears of
+//! either finds the bytes.
 
 mod piece;
 mod region;
@@ -61,7 +71,8 @@ pub enum Error {
         /// The region.
         region: u32,
     },
-    /// The region lost its bytes when a part of the write was there and another was not yet. Try again.
+    /// The region lost its bytes when a part of the write was there and another was not yet. Try
+    /// again.
     #[error("region {region} lost its bytes while the write was under way; try again")]
     Lost {
         /// The region.
@@ -108,13 +119,23 @@ pub struct Ended {
     pub buffer: BytesMut,
 }
 
-/// A region whose bytes were lost: it holds zeros, and what is written from then on.
+/// A region whose bytes were lost: it holds zeros, or what a checkpoint has of it, and what is written from
+/// then on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Lost {
     /// The region.
     pub region: u32,
     /// How many times it was, in all.
     pub losses: u32,
+}
+
+/// A region that came back from a checkpoint after a loss.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FellBack {
+    /// The region.
+    pub region: u32,
+    /// When its bytes were as they are now, in milliseconds since 1970.
+    pub taken_ms: u64,
 }
 
 #[derive(Debug)]
@@ -153,10 +174,17 @@ pub struct Client {
     pieces_made: u64,
     ended: VecDeque<Ended>,
     lost: VecDeque<Lost>,
+    fallen: VecDeque<FellBack>,
     known: VecDeque<(u32, u64)>,
+    doubts: BTreeSet<(u32, u64)>,
+    /// Writes that some copies have, and the next had no room for.
+    half_done: VecDeque<u64>,
+    clock: fn() -> Time,
     wanted: VecDeque<(HostIndex, Window)>,
     troubled: BTreeSet<HostIndex>,
     completions: VecDeque<Completion>,
+    /// Longest part of a request: what one request of a path may have.
+    piece_bytes_max: usize,
 }
 
 impl Client {
@@ -176,11 +204,36 @@ impl Client {
             pieces_made: 0,
             ended: VecDeque::new(),
             lost: VecDeque::new(),
+            fallen: VecDeque::new(),
             known: VecDeque::new(),
+            doubts: BTreeSet::new(),
+            half_done: VecDeque::new(),
+            clock: Time::now,
             wanted: VecDeque::new(),
             troubled: BTreeSet::new(),
             completions: VecDeque::new(),
+            piece_bytes_max: usize::MAX,
         }
+    }
+
+    /// Cuts requests into parts of at most so many bytes, for paths that take no longer ones.
+    ///
+    /// # Panics
+    /// If it is 0.
+    #[must_use]
+    pub fn with_pieces(self, piece_bytes_max: usize) -> Self {
+        assert!(piece_bytes_max > 0, "parts of no byte");
+        Self {
+            piece_bytes_max,
+            ..self
+        }
+    }
+
+    /// With another clock than the machine's, that of the times which are passed in.
+    #[must_use]
+    pub fn with_clock(mut self, clock: fn() -> Time) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Fills `buffer`, all of its length, from `address` on. Ends with [`Client::poll`].
@@ -225,19 +278,27 @@ impl Client {
         Ok(())
     }
 
-    /// Goes on without blocking, and appends what ended. `now` also ends requests that waited too long.
+    /// Goes on without blocking, and appends what ended. `now` also ends requests that waited too
+    /// long.
     pub fn poll(&mut self, now: Time, ended: &mut Vec<Ended>) {
         let mut completions = std::mem::take(&mut self.completions);
         for link in 0..self.links.len() {
             if let Some(path) = &mut self.links[link].path {
                 path.poll(now, &mut completions);
             }
+            // This thread may have been stopped since `now`: what counts is the lease when it
+            // looks.
+            let now = match completions.is_empty() {
+                true => now,
+                false => now.max((self.clock)()),
+            };
             while let Some(completion) = completions.pop_front() {
                 self.take_completion(now, link, completion);
             }
             self.drop_lost_path(link);
         }
         self.completions = completions;
+        self.post_half_done(now);
         for region in 0..self.regions.len() {
             self.start_waiting(now, region);
             self.tell_known(region);
@@ -270,9 +331,23 @@ impl Client {
         if self.regions.len() <= region {
             self.regions.resize_with(region + 1, RegionView::default);
         }
+        let generation = entry.generation;
+        let before = self.regions[region].fell_back_ms();
         let (losses, has_news) = self.regions[region].learn(entry);
+        let taken_ms = self.regions[region].fell_back_ms();
+        if let (Some(before), Some(taken_ms)) = (before, taken_ms)
+            && taken_ms != 0
+            && (before != taken_ms || losses.is_some())
+        {
+            let region = u32::try_from(region).expect("at most 2^16");
+            self.fallen.push_back(FellBack { region, taken_ms });
+        }
         if !has_news {
             return;
+        }
+        if self.regions[region].doubted_at == generation {
+            // Told again, after another connection to the owner: it may not have heard of it.
+            self.doubt(region, generation);
         }
         if let Some(losses) = losses {
             let region = u32::try_from(region).expect("at most 2^16");
@@ -297,8 +372,8 @@ impl Client {
         }
     }
 
-    /// The session to a host ended: no more windows come. Its path goes when nothing is under way on it,
-    /// which the end of the session brings about.
+    /// The session to a host ended: no more windows come. Its path goes when nothing is under way
+    /// on it, which the end of the session brings about.
     pub fn handle_session_ended(&mut self, host: HostIndex) {
         if let Some(link) = self.links.get_mut(host) {
             link.is_ending = true;
@@ -313,9 +388,27 @@ impl Client {
         }
     }
 
-    /// A window that was wanted is not to be had: its region's entry is old, or its owner has to look.
+    /// A window that was wanted is not to be had: its region's entry is old, or its owner has to
+    /// look.
     pub fn handle_no_window(&mut self, host: HostIndex) {
         self.troubled.insert(host);
+    }
+
+    /// A region, and the generation of a write there that may land late, or be in one copy alone:
+    /// the owner is to hear of it, before what is known.
+    pub fn take_doubt(&mut self) -> Option<(u32, u64)> {
+        self.doubts.pop_first()
+    }
+
+    /// One more host, with the next number.
+    pub fn add_host(&mut self) {
+        self.links.push(Link::default());
+    }
+
+    /// Whether it may act on what it was told.
+    #[must_use]
+    pub fn has_lease(&self, now: Time) -> bool {
+        now < self.lease_end()
     }
 
     /// What the owner is to hear: a region, and the generation that this client acts on alone.
@@ -336,6 +429,11 @@ impl Client {
     /// A region whose bytes were lost, oldest first.
     pub fn take_lost(&mut self) -> Option<Lost> {
         self.lost.pop_front()
+    }
+
+    /// A region that came back from a checkpoint, oldest first.
+    pub fn take_fallen_back(&mut self) -> Option<FellBack> {
+        self.fallen.pop_front()
     }
 
     /// How many times the region's bytes were lost, as far as the client was told.
@@ -376,7 +474,8 @@ impl Client {
             .filter_map(|link| link.path.as_ref()?.fd())
     }
 
-    /// Whether the entry fits what is known of the cache; an owner is trusted with no more than that.
+    /// Whether the entry fits what is known of the cache; an owner is trusted with no more than
+    /// that.
     fn is_sound(&self, entry: &Entry) -> bool {
         let slabs = self.geometry.slabs_per_region as usize;
         entry.copies.iter().all(|copy| {
@@ -412,7 +511,7 @@ impl Client {
         Ok(())
     }
 
-    /// Slab, offset and length of each part of a range that lies in one slab.
+    /// Slab, offset and length of each part of a range: it lies in one slab, and a path takes it.
     fn cut(&self, address: u64, len_bytes: usize) -> Vec<(u64, u64, usize)> {
         let slab_bytes = self.geometry.slab_bytes;
         let (mut at, mut left) = (address, len_bytes);
@@ -420,6 +519,7 @@ impl Client {
         while left > 0 {
             let offset = at % slab_bytes;
             let here = usize::try_from(slab_bytes - offset).map_or(left, |room| room.min(left));
+            let here = here.min(self.piece_bytes_max);
             ranges.push((at / slab_bytes, offset, here));
             at += here as u64;
             left -= here;
@@ -458,7 +558,9 @@ impl Client {
         self.pieces_made += 1;
         let number = self.pieces_made;
         let piece = Piece::new(request, part, index(slab % slabs), offset, kind, now);
-        self.regions[region].waiting.insert(number);
+        let view = &mut self.regions[region];
+        view.waiting.insert(number);
+        view.writes += usize::from(piece.is_write());
         self.pieces.insert(number, piece.of(region));
         self.start_waiting(now, region);
     }

@@ -1,8 +1,8 @@
 //! Closed loops over real paths: how a configuration does on a transport, measured.
 //!
 //! One thread for each path (the configuration's c). Each keeps as many requests under way as its
-//! path takes, up to b times q, each for a record at random. A thread that sees nothing for
-//! [`Waiting::spin`] blocks until the path has something, so that threads share few cores.
+//! path takes, up to b times q, each for a record at random. A thread that sees nothing for a
+//! while blocks until the path has something, so that threads share few cores.
 //!
 //! Paper: \[redy22\], offline modelling.
 
@@ -12,43 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use cenote_fabric::calls::{Spin, Spinner};
 use cenote_fabric::{RemoteWindow, Time, wait};
 use hdrhistogram::Histogram;
 
+use crate::Writes;
 use crate::path::{Completion, Failure, Operation, Path};
 use crate::random::Random;
 use crate::tuner::Measurement;
 
-/// What each request of a loop does.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
-    /// Reads a record.
-    Read,
-    /// Writes a record.
-    Write,
-}
-
-/// How a client thread waits for completions.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Waiting {
-    /// How long it polls before it blocks. Zero: it blocks at once.
-    pub spin: Duration,
-}
-
-impl Default for Waiting {
-    /// Some round trips over shared memory.
-    fn default() -> Self {
-        Self {
-            spin: Duration::from_micros(20),
-        }
-    }
-}
-
 /// One run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What requests do.
-    pub kind: Kind,
+    /// How many requests write a record; the others read one.
+    pub writes: Writes,
     /// Bytes of each record, at least 1.
     pub record_bytes: u32,
     /// Requests under way on each path: b times q.
@@ -57,8 +34,8 @@ pub struct Plan {
     pub warm_up: Duration,
     /// How long it counts.
     pub span: Duration,
-    /// How threads wait.
-    pub waiting: Waiting,
+    /// How long threads look for completions before they block.
+    pub spin: Spin,
     /// Decides which records.
     pub seed: u64,
 }
@@ -151,8 +128,12 @@ struct Loop<'a> {
     random: Random,
     /// When each request was submitted, by token.
     submitted: Vec<Time>,
-    /// Requests to submit, with their tokens.
-    idle: Vec<(u64, Operation)>,
+    /// Tokens of requests to submit.
+    idle: Vec<u64>,
+    /// Where they read to, and what all of them write.
+    landings: Vec<BytesMut>,
+    record: Bytes,
+    spinner: Spinner,
     ended: VecDeque<Completion>,
 }
 
@@ -164,19 +145,17 @@ impl<'a> Loop<'a> {
         random: Random,
     ) -> Self {
         let record = vec![0x5A; plan.record_bytes as usize];
-        let operation = || match plan.kind {
-            Kind::Read => Operation::Read(BytesMut::from(&record[..])),
-            Kind::Write => Operation::Write(Bytes::copy_from_slice(&record)),
-        };
+        let landings = (0..plan.under_way).map(|_| BytesMut::from(&record[..]));
         Self {
             path,
             windows,
             plan,
             random,
             submitted: vec![Time(0); plan.under_way],
-            idle: (0..plan.under_way as u64)
-                .map(|token| (token, operation()))
-                .collect(),
+            idle: (0..plan.under_way as u64).collect(),
+            landings: landings.collect(),
+            record: record.into(),
+            spinner: Spinner::new(plan.spin),
             ended: VecDeque::new(),
         }
     }
@@ -191,16 +170,15 @@ impl<'a> Loop<'a> {
         let counted = begun.after(self.plan.warm_up);
         let over = counted.after(self.plan.span);
         let mut now = begun;
-        let mut progress_at = begun;
         while now < over && !failed.load(Ordering::Relaxed) {
             self.submit(now);
             self.path.poll(now, &mut self.ended);
             now = Time::now();
             if self.ended.is_empty() {
-                self.rest(now, progress_at)?;
+                self.rest(now)?;
                 continue;
             }
-            progress_at = now;
+            self.spinner.found();
             while let Some(completion) = self.ended.pop_front() {
                 completion.result?;
                 if now >= counted && now < over {
@@ -209,7 +187,7 @@ impl<'a> Loop<'a> {
                     seen.latency.saturating_record(ns.max(1));
                     seen.ended += 1;
                 }
-                self.idle.push((completion.token, completion.operation));
+                self.take_back(completion.token, completion.operation);
             }
         }
         self.drain()?;
@@ -219,14 +197,15 @@ impl<'a> Loop<'a> {
     fn submit(&mut self, now: Time) {
         let record_bytes = u64::from(self.plan.record_bytes);
         let mut any = false;
-        while let Some((token, operation)) = self.idle.pop() {
+        while let Some(token) = self.idle.pop() {
+            let operation = self.operation();
             let number = self.random.number();
             let window = &self.windows[(number >> 32) as usize % self.windows.len()];
             let records = window.descriptor.len_bytes / record_bytes;
             let offset = self.random.number() % records * record_bytes;
             self.submitted[token as usize] = now;
             if let Err(full) = self.path.submit(window, offset, operation, token) {
-                self.idle.push((token, full.0));
+                self.take_back(token, full.0);
                 break;
             }
             any = true;
@@ -236,9 +215,24 @@ impl<'a> Loop<'a> {
         }
     }
 
+    fn operation(&mut self) -> Operation {
+        if self.plan.writes.has(self.random.number()) {
+            return Operation::Write(self.record.clone());
+        }
+        let landing = self.landings.pop();
+        Operation::Read(landing.expect("one for each token"))
+    }
+
+    fn take_back(&mut self, token: u64, operation: Operation) {
+        self.idle.push(token);
+        if let Operation::Read(landing) = operation {
+            self.landings.push(landing);
+        }
+    }
+
     /// Blocks when nothing has come for a while.
-    fn rest(&mut self, now: Time, progress_at: Time) -> Result<(), RunError> {
-        if now.since(progress_at) < self.plan.waiting.spin {
+    fn rest(&mut self, now: Time) -> Result<(), RunError> {
+        if self.spinner.looks_on(now) {
             std::hint::spin_loop();
             return Ok(());
         }
@@ -252,7 +246,9 @@ impl<'a> Loop<'a> {
             let now = Time::now();
             self.path.poll(now, &mut self.ended);
             if self.ended.is_empty() {
-                self.rest(now, Time(0))?;
+                self.rest(now)?;
+            } else {
+                self.spinner.found();
             }
             self.ended.clear();
         }

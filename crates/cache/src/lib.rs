@@ -2,16 +2,19 @@
 //!
 //! From what a cache must do to what it costs: [`Slo`] -> [`tuner`] -> [`Configuration`] ->
 //! [`market`] -> machines. All of this is pure: measurements, time and randomness are passed in.
-//! [`path`] is how its client reaches one machine, [`closed_loop`] measures paths. [`log`] is a log store over tiers, of which the cache is to be one.
+//! [`path`] is how its client reaches one machine, [`closed_loop`] measures paths. [`service`] runs
+//! a cache between processes. [`log`] is a log store over tiers, of which the cache can be one.
 //!
 //! Paper: \[redy22\], \[compucache22\]; see `docs/papers/`.
 
 #![deny(unsafe_code)]
 
 pub mod attached;
+pub mod checkpoint;
 pub mod client;
 pub mod closed_loop;
 pub mod configuration;
+pub mod fleet;
 pub mod links;
 pub mod log;
 pub mod manager;
@@ -19,10 +22,14 @@ pub mod market;
 pub mod owner;
 pub mod path;
 pub mod planted;
+pub mod providers;
 pub mod random;
+pub mod service;
 pub mod simulated;
 pub mod slo;
 pub mod tuner;
+pub mod writes;
 
 pub use configuration::{Configuration, Space};
 pub use slo::{LatencyOf, Slo};
+pub use writes::Writes;

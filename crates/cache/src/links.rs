@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use cenote_fabric::{Address, Connector, Endpoint, FAILURE_TIMEOUT, Hello, Result, Session};
+use cenote_fabric::{
+    Address, Connector, Endpoint, FAILURE_TIMEOUT, Hello, Result, Session, Waker, calls,
+};
 
 use crate::owner::HostIndex;
 
@@ -18,12 +20,14 @@ pub struct HostConfig {
     pub domain: String,
 }
 
-/// A session to a host, with a data connection where one was asked for.
+/// A session to a host, with a connection for requests where one was asked for.
 pub struct Linked {
     /// The session.
     pub session: Box<dyn Session>,
     /// The data connection.
     pub endpoint: Option<Box<dyn Endpoint>>,
+    /// The connection to a server thread.
+    pub calls: Option<Box<dyn calls::Caller>>,
 }
 
 /// What a connecting thread brings back.
@@ -50,13 +54,33 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn connect(&self, address: &Address) -> Result<Linked> {
+    /// Connects, within the failure timeout for each step.
+    ///
+    /// # Errors
+    /// The host cannot be reached.
+    pub fn connect(&self, address: &Address) -> Result<Linked> {
         let session = self
             .connector
             .connect(address, &self.hello, FAILURE_TIMEOUT)?;
         let opened = self.with_data.then(|| session.endpoint(FAILURE_TIMEOUT));
         let endpoint = opened.transpose()?;
-        Ok(Linked { session, endpoint })
+        Ok(Linked {
+            session,
+            endpoint,
+            calls: None,
+        })
+    }
+
+    fn connect_for_calls(&self, address: &Address) -> Result<Linked> {
+        let session = self
+            .connector
+            .connect(address, &self.hello, FAILURE_TIMEOUT)?;
+        let calls = session.caller_opener()(FAILURE_TIMEOUT)?;
+        Ok(Linked {
+            session,
+            endpoint: None,
+            calls: Some(calls),
+        })
     }
 }
 
@@ -65,6 +89,9 @@ pub struct Threads {
     caller: Caller,
     sender: Sender<Arrival>,
     arrivals: Receiver<Arrival>,
+    connect: fn(&Caller, &Address) -> Result<Linked>,
+    /// Of whoever waits for arrivals.
+    waker: Option<Waker>,
 }
 
 impl Threads {
@@ -76,17 +103,36 @@ impl Threads {
             caller,
             sender,
             arrivals,
+            connect: Caller::connect,
+            waker: None,
         }
+    }
+
+    /// Connects to server threads, for calls, in place of data connections.
+    #[must_use]
+    pub fn for_calls(self) -> Self {
+        let connect = Caller::connect_for_calls;
+        Self { connect, ..self }
+    }
+
+    /// Has each arrival wake whoever waits for it.
+    #[must_use]
+    pub fn waking(self, waker: Waker) -> Self {
+        let waker = Some(waker);
+        Self { waker, ..self }
     }
 }
 
 impl Dial for Threads {
     fn dial(&mut self, host: HostIndex, address: &Address) {
         let (caller, address) = (self.caller.clone(), address.clone());
-        let sender = self.sender.clone();
+        let (sender, waker, connect) = (self.sender.clone(), self.waker.clone(), self.connect);
         let work = move || {
             // Nobody waits for it any more: then the connection ends with it.
-            drop(sender.send((host, caller.connect(&address))));
+            drop(sender.send((host, connect(&caller, &address))));
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         };
         let builder = std::thread::Builder::new().name("cenote-connect".into());
         if let Err(error) = builder.spawn(work) {
@@ -103,6 +149,7 @@ impl Dial for Threads {
 /// Connects within the call, where that takes no time: in a simulated network.
 pub struct AtOnce {
     caller: Caller,
+    connect: fn(&Caller, &Address) -> Result<Linked>,
     arrivals: std::collections::VecDeque<Arrival>,
 }
 
@@ -110,14 +157,24 @@ impl AtOnce {
     /// Connects as `caller`.
     #[must_use]
     pub fn new(caller: Caller) -> Self {
-        let arrivals = std::collections::VecDeque::new();
-        Self { caller, arrivals }
+        Self {
+            caller,
+            connect: Caller::connect,
+            arrivals: std::collections::VecDeque::new(),
+        }
+    }
+
+    /// Connects to server threads, for calls, in place of data connections.
+    #[must_use]
+    pub fn for_calls(self) -> Self {
+        let connect = Caller::connect_for_calls;
+        Self { connect, ..self }
     }
 }
 
 impl Dial for AtOnce {
     fn dial(&mut self, host: HostIndex, address: &Address) {
-        let arrival = self.caller.connect(address);
+        let arrival = (self.connect)(&self.caller, address);
         self.arrivals.push_back((host, arrival));
     }
 

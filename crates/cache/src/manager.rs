@@ -1,26 +1,35 @@
-//! What drives an [`Owner`]: sessions to hosts, whose messages are its events and who carry out its actions.
+//! What drives an [`Owner`]: sessions to hosts, whose messages are its events and who carry out its
+//! actions.
 //!
-//! Stepped from outside with the time, so that the simulator runs the same. Clients are the caller's: what
-//! they are to be told comes out of [`Manager::take_news`].
+//! Stepped from outside with the time, so that the simulator runs the same. Clients are the
+//! caller's: what they are to be told comes out of [`Manager::take_news`].
 
+mod checkpoints;
 mod host;
+mod roster;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{Error, Incoming, Time, WindowDescriptor};
-use cenote_pool::control::{FillResult, Reply, Request, Source, Window};
+use cenote_pool::control::{FillResult, HeldSlab, Refusal, Reply, Request, Source, Window};
 
 use crate::links::{Dial, HostConfig, Linked};
-use crate::owner::{Action, ClientNumber, Entry, HostIndex, OWN_REQUEST, Owner, Settings};
-use host::{HostLink, State};
+use crate::owner::{
+    Action, BadRecord, ClientNumber, Entry, HostIndex, OWN_REQUEST, Owner, Record, Settings,
+};
+use checkpoints::Checkpoints;
+pub use checkpoints::{CheckpointError, Made};
+use host::{HostLink, Listed, State};
 
 /// What the caller is to pass on.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// Keep the owner's entries on the disk, then call [`Manager::confirm_record`]: until then nothing that
-    /// the owner decided next is sent to a host or comes as news.
+    /// Keep [`Manager::record`] on the disk, then call [`Manager::confirm_record`]: until then
+    /// nothing that the owner decided next is sent to a host or comes as news.
     Record,
     /// Tell a client.
     Tell {
@@ -43,10 +52,15 @@ pub struct Manager {
     news: VecDeque<News>,
     /// A record is the caller's to keep: what follows stays with the owner.
     is_recording: bool,
+    /// `None`: it makes none and uses none.
+    checkpoints: Option<Checkpoints>,
 }
 
 /// A copy is a fill of a code in which both splits are the same: split 0 from split 1.
 const COPY_SOURCE: u8 = 1;
+
+/// Version of the protocol that a host has to speak: it renews windows, and tells of notices.
+const OLDEST_HOST: u16 = 7;
 
 impl Manager {
     /// Drives `owner`, the `epoch`th of its cache.
@@ -66,7 +80,34 @@ impl Manager {
             dial,
             news: VecDeque::new(),
             is_recording: false,
+            checkpoints: None,
         }
+    }
+
+    /// Drives the `epoch`th owner of a cache, with what the one before it recorded. The list of
+    /// hosts may be another one by now: those that it lacks are taken for silent, and given up in
+    /// their time.
+    ///
+    /// # Errors
+    /// The record is not that of such a cache.
+    pub fn recover(
+        record: Record,
+        settings: Settings,
+        epoch: u64,
+        hosts: Vec<HostConfig>,
+        dial: Box<dyn Dial>,
+        now: Time,
+    ) -> Result<Self, BadRecord> {
+        let record = record.for_hosts(&names(&hosts))?;
+        let owner = Owner::recover(settings, record, &Self::domains(&hosts), now)?;
+        Ok(Self::new(owner, settings, epoch, hosts, dial))
+    }
+
+    /// What is to be kept for the next owner.
+    #[must_use]
+    pub fn record(&self) -> Record {
+        let names: Vec<String> = self.hosts.iter().map(|h| h.config.name.clone()).collect();
+        self.owner.record(&names)
     }
 
     /// The failure domains of hosts, numbered, as an [`Owner`] takes them.
@@ -79,8 +120,13 @@ impl Manager {
         hosts.iter().map(number).collect()
     }
 
-    /// Takes what has come and does what follows, without blocking.
+    /// Takes what has come and does what follows, without blocking. Nothing, once the cache has a
+    /// later owner ([`Owner::is_superseded`]): its sessions are closed, so that hosts pass on to
+    /// that one.
     pub fn step(&mut self, now: Time) {
+        if self.owner.is_superseded() {
+            return self.stand_down();
+        }
         while let Some((host, linked)) = self.dial.poll() {
             self.take_link(now, host, linked);
         }
@@ -88,12 +134,25 @@ impl Manager {
             self.receive(now, host);
             self.tend(now, host);
         }
+        self.tend_checkpoints(now);
         self.owner.handle_tick(now);
         self.carry_out(now);
+        if self.owner.is_superseded() {
+            self.stand_down();
+        }
     }
 
-    /// Has what the owner decided sent, and its news ready to be taken: before a lease is answered. A lease
-    /// is answered when all news was taken and every record among them confirmed.
+    /// Leaves the cache to its later owner.
+    fn stand_down(&mut self) {
+        self.news.clear();
+        self.is_recording = false;
+        for host in &mut self.hosts {
+            host.go_down(Time(u64::MAX));
+        }
+    }
+
+    /// Has what the owner decided sent, and its news ready to be taken: before a lease is answered.
+    /// A lease is answered when all news was taken and every record among them confirmed.
     pub fn flush(&mut self, now: Time) {
         self.carry_out(now);
     }
@@ -106,6 +165,7 @@ impl Manager {
     /// The record that came as news is kept: what waited for it is sent, or is news now.
     pub fn confirm_record(&mut self, now: Time) {
         self.is_recording = false;
+        self.owner.handle_recorded(now);
         self.carry_out(now);
     }
 
@@ -116,19 +176,60 @@ impl Manager {
         }
     }
 
+    /// Nothing more is placed on a host; what is there stays.
+    pub fn keep_out(&mut self, host: HostIndex) {
+        self.owner.handle_kept_out(host, true);
+    }
+
+    /// The same, and nobody looks for the host: another one is at its address, or none.
+    pub fn put_aside(&mut self, host: HostIndex) {
+        self.keep_out(host);
+        self.hosts[host].put_aside();
+    }
+
     /// Descriptors to wait for, and whether for writing too.
     pub fn fds(&self) -> impl Iterator<Item = (std::os::fd::RawFd, bool)> {
-        self.hosts.iter().filter_map(HostLink::interest)
+        let checkpoint = self.checkpoint_fd().map(|fd| (fd, false));
+        self.hosts
+            .iter()
+            .filter_map(HostLink::interest)
+            .chain(checkpoint)
+    }
+
+    /// Which of the cache's owners it drives.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Name and connection of each host, for people.
-    pub fn hosts(&self) -> impl Iterator<Item = (&HostConfig, bool)> {
+    pub fn hosts(&self) -> impl Iterator<Item = (&HostConfig, bool)> + Clone {
         self.hosts.iter().map(|host| (&host.config, host.is_up()))
+    }
+
+    /// What opens connections to the server threads of a host that is up, in the owner's name.
+    #[must_use]
+    pub fn caller_opener(&self, host: HostIndex) -> Option<CallerOpener> {
+        self.hosts.get(host)?.caller_opener()
     }
 
     fn take_link(&mut self, now: Time, host: HostIndex, linked: cenote_fabric::Result<Linked>) {
         let link = &mut self.hosts[host];
+        if link.is_put_aside() {
+            // It was given up while somebody connected.
+            return;
+        }
         match linked {
+            Ok(Linked { session, .. }) if session.version() < OLDEST_HOST => {
+                let (name, version) = (&link.config.name, session.version());
+                tracing::warn!(
+                    host = name,
+                    version,
+                    "this host is left out until its program is upgraded: it speaks version \
+                     {version} of the protocol, and a cache needs {OLDEST_HOST}"
+                );
+                link.leave_out(now);
+            }
             Ok(Linked { session, .. }) => {
                 let own = Request::Own {
                     request: OWN_REQUEST,
@@ -167,13 +268,14 @@ impl Manager {
     }
 
     fn lose(&mut self, now: Time, host: HostIndex) {
-        self.hosts[host].go_down(now);
+        self.hosts[host].lose(now);
         self.owner.handle_host_silent(now, host);
     }
 
     fn take_reply(&mut self, now: Time, host: HostIndex, reply: Reply) {
         match reply {
             Reply::Mapped { request, window } => {
+                self.hosts[host].note_mapped();
                 self.owner.handle_granted(now, host, request, window);
             }
             Reply::Refused {
@@ -182,7 +284,19 @@ impl Manager {
             } => {
                 tracing::debug!(host, ?reason, "not owned yet");
                 self.hosts[host].go_down(now);
+                if reason == Refusal::Superseded {
+                    tracing::warn!(host, epoch = self.epoch, "the cache has a later owner");
+                    self.owner.handle_superseded();
+                } else {
+                    // It is there, with everything: it is asked again until it passes to this owner.
+                    self.owner.handle_host_kept(now, host);
+                }
             }
+            // Somebody else owns the cache there: owning it again tells who that is.
+            Reply::Refused {
+                reason: Refusal::Owned | Refusal::Superseded,
+                ..
+            } => self.lose(now, host),
             Reply::Refused { request, reason } => {
                 self.owner.handle_refused(now, host, request, reason);
             }
@@ -204,17 +318,14 @@ impl Manager {
                     self.owner.handle_room(now, host, slabs_free);
                 }
             }
-            Reply::Held { skip, slabs } => {
-                if let Some(held) = self.hosts[host].take_listing(skip, &slabs) {
-                    let cache = self.settings.cache;
-                    let ours = |slab: &cenote_pool::control::HeldSlab| slab.volume == cache;
-                    let held: Vec<_> = held.into_iter().filter(ours).collect();
-                    let slabs_free = self.hosts[host].slabs_free;
-                    self.owner.handle_host_up(now, host, slabs_free, &held);
-                }
-            }
+            Reply::Held { skip, slabs } => self.take_listing(now, host, skip, &slabs),
             Reply::Evict { windows } => self.owner.handle_evict(now, host, &windows),
             Reply::Filled { request, result } => self.take_filled(now, host, request, result),
+            Reply::Notice { within_ms: 0 } => self.owner.handle_host_notice(now, host, None),
+            Reply::Notice { within_ms } => {
+                let deadline = now.after(Duration::from_millis(within_ms.into()));
+                self.owner.handle_host_notice(now, host, Some(deadline));
+            }
             Reply::CheckActivity { .. }
             | Reply::Unmapped { .. }
             | Reply::Status(_)
@@ -222,6 +333,24 @@ impl Manager {
             | Reply::HandsOver { .. } => {}
         }
         self.carry_out(now);
+    }
+
+    fn take_listing(&mut self, now: Time, host: HostIndex, skip: u32, slabs: &[HeldSlab]) {
+        let listed = self.hosts[host].take_listing(skip, slabs);
+        let ours = |held: Vec<HeldSlab>| {
+            let cache = self.settings.cache;
+            let held = held.into_iter();
+            held.filter(|slab| slab.volume == cache).collect::<Vec<_>>()
+        };
+        match listed {
+            Listed::More => {}
+            Listed::TooMany => self.lose(now, host),
+            Listed::First(held) => {
+                let (held, slabs_free) = (ours(held), self.hosts[host].slabs_free);
+                self.owner.handle_host_up(now, host, slabs_free, &held);
+            }
+            Listed::Again(held) => self.owner.handle_books(now, host, &ours(held)),
+        }
     }
 
     fn take_filled(&mut self, now: Time, host: HostIndex, request: u64, result: FillResult) {
@@ -251,6 +380,7 @@ impl Manager {
             match action {
                 Action::Record => {
                     self.is_recording = true;
+                    self.owner.handle_recording(now);
                     self.news.push_back(News::Record);
                 }
                 Action::Tell { client, entry } => {
@@ -261,7 +391,7 @@ impl Manager {
                     request,
                     place,
                 } => {
-                    let extent = place.region * self.settings.slabs_per_region + place.slab;
+                    let extent = place.extent(self.settings.slabs_per_region);
                     let map = Request::Map {
                         request,
                         volume: self.settings.cache,
@@ -270,6 +400,18 @@ impl Manager {
                     };
                     self.send(now, host, &map);
                 }
+                Action::Renew {
+                    host,
+                    request,
+                    window,
+                } => self.send(now, host, &Request::Renew { request, window }),
+                Action::Reconnect { host } => self.hosts[host].go_down(now),
+                Action::Restore {
+                    request,
+                    region,
+                    host,
+                    windows,
+                } => self.restore(now, (request, region), host, windows),
                 Action::Unmap { host, window } => {
                     self.send(now, host, &Request::Unmap { window });
                 }
@@ -325,6 +467,10 @@ impl Manager {
             self.owner.handle_host_silent(now, host);
         }
     }
+}
+
+fn names(hosts: &[HostConfig]) -> Vec<String> {
+    hosts.iter().map(|host| host.name.clone()).collect()
 }
 
 /// A window as the fabric has it.

@@ -2,18 +2,23 @@
 //!
 //! - [`Catalogue`]: what can be had.
 //! - [`Need`] and [`Need::allocate`]: the machines that cost least.
-//! - [`Move`]: whether cheaper machines are worth moving to.
+//! - [`Move`]: whether cheaper machines are worth moving to; [`Lookout`]: when that is asked.
+//! - [`Source`]: where machines come from; [`crate::providers`] gets them.
 //!
 //! Paper: \[redy22\], VM allocation.
 
 mod allocation;
 mod catalogue;
 mod cover;
+mod lookout;
 mod relocation;
+mod source;
 
 pub use allocation::{Allocation, Need, NeedError, NoMachines, Share};
 pub use catalogue::{Catalogue, CatalogueError, MachineType};
+pub use lookout::{EVERY, Holding, Lookout};
 pub use relocation::Move;
+pub use source::{Source, SourceKind};
 
 use std::fmt;
 use std::iter::Sum;

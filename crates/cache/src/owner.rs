@@ -1,42 +1,59 @@
 //! The owner of a cache: which machine holds each region, and how that changes in use.
 //!
-//! Pure: events come in by `handle_*` with the time, [`Action`]s go out by [`Owner::poll_action`], oldest
-//! first. The process that drives it talks to hosts and clients; the simulator drives the same type.
+//! Pure: events come in by `handle_*` with the time, [`Action`]s go out by [`Owner::poll_action`],
+//! oldest first. The process that drives it talks to hosts and clients; the simulator drives the
+//! same type.
 //!
 //! A region goes round one relocation at a time (`region`):
 //!
 //! ```text
-//! OPEN -> PLACING -> READY -> DRAINING -> FILLING -> SWITCHING -> OPEN
+//! OPEN -> PLACING -> READY -> DRAINING -> [FENCING] -> FILLING -> SWITCHING -> OPEN
+//! OPEN -> FENCING -> OPEN                                        doubtful, one copy
+//! OPEN -> DRAINING -> FENCING -> FILLING -> SWITCHING -> OPEN    doubtful, two copies
 //! ```
 //!
-//! Invariants: while two copies of a region are not both current, no client writes to it (R1); memory is
-//! given back only when every client knows that it is, or has lost its lease (R2); what was written and
-//! acknowledged is in every copy that a client may read. [`audit`] asserts what can be seen from here.
+//! Invariants: while two copies of a region are not both current, no client writes to it (R1);
+//! memory is given back only when every client knows that it is, or has lost its lease (R2); what
+//! was written and acknowledged is in every copy that a client may read. [`audit`] asserts what can
+//! be seen from here.
 //!
 //! Paper: \[redy22\] section 5 (region table, migration); copies are ours. Decision 71.
 
 mod audit;
+mod checkpoints;
 mod clients;
+mod fencing;
 mod hosts;
+mod life;
 mod planning;
+mod record;
 mod region;
 mod relocation;
+mod roster;
+mod standstill;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
+use checkpoints::Outdated;
+pub use checkpoints::{HOLD_MAX, Held, Hold};
 use clients::Clients;
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
+use fencing::Renewing;
 use hosts::Host;
 pub use hosts::HostIndex;
-use region::Region;
+use life::{Life, Reign};
+pub use record::{BadRecord, HOSTS_MAX, Record};
 pub use region::{Access, Copy, Entry, Stage};
-pub use relocation::FILLS_AHEAD;
+use region::{Contents, Region};
+pub use relocation::{ANSWER_LIMIT, FILLS_AHEAD};
+pub use roster::Standing;
+use standstill::Recording;
 
 use crate::planted::{Planted, is_planted};
 
@@ -73,13 +90,34 @@ pub const OWN_REQUEST: u64 = 1;
 /// Most regions of a cache.
 pub const REGIONS_MAX: u32 = 1 << 16;
 
-/// What a slab is for: extent and member of [`cenote_pool::ledger::Place`].
+/// What a slab is for. On its host it is extent `region * slabs_per_region + slab` of a volume that
+/// is the cache, and member 0 of that: see [`cenote_pool::ledger::Place`]. A host has no two slabs
+/// of one place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlabOf {
     /// The region.
     pub region: u32,
     /// Which of the region's slabs.
     pub slab: u32,
+}
+
+impl SlabOf {
+    /// The extent that hosts know it by. Another region would have it only past [`REGIONS_MAX`].
+    #[must_use]
+    pub fn extent(self, slabs_per_region: u32) -> u32 {
+        self.region
+            .saturating_mul(slabs_per_region)
+            .saturating_add(self.slab)
+    }
+
+    /// What an extent is for.
+    #[must_use]
+    pub fn of_extent(extent: u32, slabs_per_region: u32) -> Self {
+        Self {
+            region: extent / slabs_per_region,
+            slab: extent % slabs_per_region,
+        }
+    }
 }
 
 /// What the driver is to do, in order.
@@ -101,6 +139,20 @@ pub enum Action {
         /// Its window.
         window: Window,
     },
+    /// Give a slab's window another generation, and leave its bytes.
+    Renew {
+        /// The host.
+        host: HostIndex,
+        /// Returned with [`Owner::handle_granted`] or [`Owner::handle_refused`].
+        request: u64,
+        /// Its window so far.
+        window: Window,
+    },
+    /// End the session to a host and begin another: it does not answer what it is asked.
+    Reconnect {
+        /// The host.
+        host: HostIndex,
+    },
     /// Have a host read a range of a slab from another host, at the same offset.
     Fill {
         /// The host that reads.
@@ -118,6 +170,17 @@ pub enum Action {
         /// At most [`cenote_pool::control::FILL_BYTES_MAX`].
         len_bytes: u64,
     },
+    /// Fill new memory from the checkpoint. Nobody uses it yet.
+    Restore {
+        /// Returned with [`Owner::handle_restored`].
+        request: u64,
+        /// The region.
+        region: u32,
+        /// The host.
+        host: HostIndex,
+        /// Its slabs, in the order of the region's bytes.
+        windows: Vec<Window>,
+    },
     /// Tell a host that there is nowhere to put what it asked for.
     Decline {
         /// The host.
@@ -125,7 +188,7 @@ pub enum Action {
         /// The slab's window.
         window: Window,
     },
-    /// Keep [`Owner::entries`] where the next owner finds it, before anything that follows.
+    /// Keep [`Owner::record`] where the next owner finds it, before anything that follows.
     Record,
     /// Tell a client what holds for a region from now on.
     Tell {
@@ -144,14 +207,29 @@ pub struct Owner {
     hosts: Vec<Host>,
     clients: Clients,
     requests: u64,
+    /// Windows that are being renewed, by request.
+    renewing: BTreeMap<u64, Renewing>,
+    reign: Reign,
+    life: Life,
     /// Nothing is opened before: clients of an earlier owner may still have their lease.
     opens_at: Time,
     actions: VecDeque<Action>,
+    /// Copies on hosts that leave, which nobody uses any more.
+    idle: Vec<Copy>,
+    /// A record is among them. It will have everything that is decided before it is taken.
+    is_record_queued: bool,
+    /// The driver keeps a record.
+    recording: Option<Recording>,
+    /// The last time that anything was concluded.
+    looked_at: Time,
+    /// Regions that a checkpoint has, and of when.
+    saved: BTreeMap<u32, u64>,
+    outdated: Outdated,
 }
 
 impl Owner {
-    /// A new cache of `regions` regions that nobody uses yet. `domains` has one entry per host: hosts
-    /// that fail together share a number.
+    /// A new cache of `regions` regions that nobody uses yet. `domains` has one entry per host:
+    /// hosts that fail together share a number.
     ///
     /// # Panics
     /// If the settings are out of range: a caller's bug.
@@ -167,32 +245,70 @@ impl Owner {
             hosts: domains.iter().map(|&domain| Host::new(domain)).collect(),
             clients: Clients::default(),
             requests: OWN_REQUEST,
+            renewing: BTreeMap::new(),
+            reign: Reign::Stands {
+                until: Time(u64::MAX),
+            },
+            life: Life::Unbounded,
             opens_at: now,
             actions: VecDeque::new(),
+            idle: Vec::new(),
+            is_record_queued: false,
+            recording: None,
+            looked_at: now,
+            saved: BTreeMap::new(),
+            outdated: Outdated::default(),
         }
     }
 
-    /// The cache of an earlier owner, from what it recorded last. Its clients may hold their leases
-    /// still, so nothing is opened before these are over. Windows are those that hosts tell of next.
-    #[must_use]
-    pub fn recover(settings: Settings, entries: Vec<Entry>, domains: &[u32], now: Time) -> Self {
+    /// The cache of an earlier owner, from what it recorded last ([`Record::for_hosts`]). Its
+    /// clients may hold their leases still, so nothing is opened before these are over. Windows are
+    /// those that hosts tell of next. Hosts that are not among `domains` are taken for silent.
+    ///
+    /// # Errors
+    /// What does not fit the settings: the record is another cache's, or damaged.
+    pub fn recover(
+        settings: Settings,
+        record: Record,
+        domains: &[u32],
+        now: Time,
+    ) -> Result<Self, BadRecord> {
+        record.check(&settings)?;
         let mut owner = Self::new(settings, 0, domains, now);
         owner.opens_at = now.after(LEASE + LEASE_MARGIN);
-        owner.regions = entries.into_iter().map(Region::recovered).collect();
-        owner.actions.push_back(Action::Record);
+        for (number, name) in (0..).zip(&record.hosts).skip(domains.len()) {
+            // Nothing else fails with it, as far as is known.
+            owner.hosts.push(Host::absent(u32::MAX - number, name));
+        }
         for host in &mut owner.hosts {
             // It may be there still: it has as long to answer as one that fell silent now.
             host.fall_silent(now);
         }
-        owner
+        for host in record.leaving {
+            owner.hosts[host].leave(None);
+        }
+        owner.regions = record.entries.into_iter().map(Region::recovered).collect();
+        owner.outdated = Outdated::recovered(record.outdated);
+        owner.push_record();
+        if let Some(duration) = record.duration {
+            let until = now.after(duration);
+            owner.life = Life::Leased { duration, until };
+        }
+        Ok(owner)
     }
 
-    /// The next thing to do.
+    /// The next thing to do. Nothing, once another owner has the cache.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        if self.is_superseded() {
+            self.actions.clear();
+        }
+        let action = self.actions.pop_front();
+        self.is_record_queued &= action != Some(Action::Record);
+        action
     }
 
-    /// A host is connected and owned. `held` is all that it says this owner holds there of this cache.
+    /// A host is connected and owned. `held` is all that it says this owner holds there of this
+    /// cache.
     pub fn handle_host_up(
         &mut self,
         now: Time,
@@ -200,8 +316,19 @@ impl Owner {
         slabs_free: u32,
         held: &[HeldSlab],
     ) {
+        self.drop_actions_for(host);
         self.hosts[host].come_up(slabs_free);
-        self.compare_books(host, held);
+        // What an earlier session asked for is not answered any more.
+        self.forget_renewing(host);
+        self.end_relocations_with(host, now);
+        self.compare_books(now, host, held);
+        self.advance(now);
+    }
+
+    /// A host that is connected says what it holds, once more: a client met what the table does not
+    /// say.
+    pub fn handle_books(&mut self, now: Time, host: HostIndex, held: &[HeldSlab]) {
+        self.compare_books(now, host, held);
         self.advance(now);
     }
 
@@ -213,28 +340,53 @@ impl Owner {
 
     /// The connection to a host ended, or it is silent. Its memory may be there.
     pub fn handle_host_silent(&mut self, now: Time, host: HostIndex) {
-        if self.hosts[host].fall_silent(now) {
-            self.end_relocations_with(host);
-        }
+        self.fall_silent(now, host);
         self.advance(now);
     }
 
     /// A host's process has ended: what it held is lost, and who has no other copy is told so.
     pub fn handle_host_ended(&mut self, now: Time, host: HostIndex) {
+        self.drop_actions_for(host);
         self.hosts[host].end();
-        self.lose_host(host);
+        self.lose_host(host, now);
         self.advance(now);
     }
 
-    /// The host's machine is taken back. `deadline`: when it goes, if that is known.
+    /// A host is there and does not pass to this owner yet: it heard from the one before not long ago.
+    pub fn handle_host_kept(&mut self, now: Time, host: HostIndex) {
+        self.fall_silent(now, host);
+        self.hosts[host].note_answer(now);
+        self.advance(now);
+    }
+
+    /// The host's machine is taken back, as somebody else than the host says. `deadline`: when it
+    /// goes, if that is known.
     pub fn handle_notice(&mut self, now: Time, host: HostIndex, deadline: Option<Time>) {
+        if !self.hosts[host].is_told_to_leave() {
+            self.push_record();
+        }
         self.hosts[host].leave(deadline);
         self.advance(now);
     }
 
-    /// A host that was to go stays.
+    /// Who said that a host was to go says that it stays.
     pub fn handle_notice_withdrawn(&mut self, now: Time, host: HostIndex) {
+        if self.hosts[host].is_told_to_leave() {
+            self.push_record();
+        }
         self.hosts[host].stay();
+        self.forget_wanted_back(host);
+        self.advance(now);
+    }
+
+    /// A host says whether its machine is taken back, and when: in each session, so that it is not
+    /// recorded.
+    pub fn handle_host_notice(&mut self, now: Time, host: HostIndex, deadline: Option<Time>) {
+        let was_leaving = self.hosts[host].is_leaving();
+        self.hosts[host].say_notice(deadline);
+        if was_leaving {
+            self.forget_wanted_back(host);
+        }
         self.advance(now);
     }
 
@@ -246,15 +398,19 @@ impl Owner {
         self.advance(now);
     }
 
-    /// A slab is lent, as asked for.
+    /// A slab is lent, or its window renewed, as asked for.
     pub fn handle_granted(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
-        self.take_grant(now, host, request, window);
+        if !self.take_renewed(now, host, request, window) {
+            self.take_grant(now, host, request, window);
+        }
         self.advance(now);
     }
 
-    /// A slab is not lent.
+    /// A slab is not lent, or its window not renewed.
     pub fn handle_refused(&mut self, now: Time, host: HostIndex, request: u64, reason: Refusal) {
-        self.take_refusal(now, host, request, reason);
+        if !self.take_renewal_refused(host, request) {
+            self.take_refusal(now, host, request, reason);
+        }
         self.advance(now);
     }
 
@@ -264,25 +420,37 @@ impl Owner {
         self.advance(now);
     }
 
-    /// A client came. It is told of every region, and asks for its lease then. False: there are too many.
+    /// A client came. It is told of every region, and asks for its lease then. False: there are too
+    /// many.
     #[must_use]
     pub fn handle_client_joined(&mut self, now: Time, client: ClientNumber) -> bool {
+        if self.is_superseded() {
+            return true;
+        }
         if !self.clients.join(now, client, self.regions.len()) {
             return false;
         }
-        // It may have writes under way that it began as an earlier client: it says itself what it knows.
-        for region in 0..self.regions.len() {
-            let entry = self.entry(region);
-            self.actions.push_back(Action::Tell { client, entry });
-        }
+        // It may have writes under way that it began as an earlier client: it says itself what it
+        // knows.
+        self.tell_newcomer(client);
         self.advance(now);
         true
     }
 
-    /// A client asks for its lease, or for more of it. The driver answers it, behind what it was told.
+    /// A client asks for its lease, or for more of it. The driver answers it, behind what it was
+    /// told.
     #[must_use]
     pub fn handle_client_alive(&mut self, now: Time, client: ClientNumber) -> Renewal {
-        let overdue = |region: &Region| region.told_at.is_some_and(|at| now.since(at) >= LEASE);
+        match self.reign {
+            Reign::Superseded => return Renewal::Superseded,
+            Reign::Stands { until } if now >= until => return Renewal::Withheld,
+            Reign::Stands { .. } => {}
+        }
+        self.note_time(now);
+        // While a record is kept nobody was told: the driver holds the lease back until then.
+        let is_told = self.recording.is_none();
+        let overdue =
+            |region: &Region| is_told && region.told_at.is_some_and(|at| now.since(at) >= LEASE);
         let regions = self.regions.iter().enumerate();
         let overdue: Vec<(usize, u64)> = regions
             .filter(|(_, region)| overdue(region))
@@ -299,14 +467,25 @@ impl Owner {
         region: usize,
         generation: u64,
     ) {
-        if region < self.regions.len() {
-            self.clients.note_known(client, region, generation);
-        }
+        self.handle_all_known(now, client, &[(region, generation)]);
+    }
+
+    /// A client says that a write which it began under this generation may land late, or is in some
+    /// copies alone: its connection broke, or the client gave it up. The client does no such write
+    /// again before it is told another generation. To be passed on before what the client knows.
+    pub fn handle_doubt(
+        &mut self,
+        now: Time,
+        client: ClientNumber,
+        region: usize,
+        generation: u64,
+    ) {
+        self.note_doubt(client, region, generation);
         self.advance(now);
     }
 
-    /// A client said goodbye, with nothing under way. One whose connection broke keeps its lease: its
-    /// process may be there.
+    /// A client said goodbye, with nothing under way. One whose connection broke keeps its lease:
+    /// its process may be there.
     pub fn handle_client_left(&mut self, now: Time, client: ClientNumber) {
         self.clients.leave(client);
         self.advance(now);
@@ -334,7 +513,13 @@ impl Owner {
         now.after(TICK)
     }
 
-    /// What holds for each region, as clients are told, and where the next owner finds it.
+    /// What the next owner is to find. `names` are those of hosts, in the order of `domains`.
+    #[must_use]
+    pub fn record(&self, names: &[String]) -> Record {
+        Record::of(self, names)
+    }
+
+    /// What holds for each region, as clients are told.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         (0..self.regions.len()).map(|r| self.entry(r)).collect()
@@ -346,6 +531,12 @@ impl Owner {
         self.regions[region].stage()
     }
 
+    /// Regions, those included that were cut off.
+    #[must_use]
+    pub fn region_count(&self) -> usize {
+        self.regions.len()
+    }
+
     /// Whether every region has all its copies, on hosts that stay, and is open.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -353,6 +544,7 @@ impl Owner {
             region.is_cut()
                 || region.stage() == Stage::Open
                     && region.copies.len() == self.settings.copies
+                    && region.contents == Contents::Sure
                     && !region.copies.iter().any(|copy| self.is_wanted_back(copy))
         };
         self.regions.iter().all(at_rest)
@@ -375,12 +567,11 @@ impl Owner {
         changed.access = access;
         changed.generation += 1;
         changed.told_at = None;
-        let entry = changed.entry(region);
-        self.actions.push_back(Action::Record);
-        for client in self.clients.numbers() {
-            let entry = entry.clone();
-            self.actions.push_back(Action::Tell { client, entry });
+        if access == Access::Open {
+            changed.opened_at = changed.generation;
         }
+        self.push_record();
+        self.tell_all(region);
     }
 
     /// Whether no client acts on an older generation of the region any more.

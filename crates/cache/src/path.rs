@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use bytes::{Bytes, BytesMut};
-use cenote_fabric::{RemoteWindow, Time};
+use cenote_fabric::{RemoteWindow, Status, Time};
 
 pub use batched::Batched;
 pub use one_sided::OneSided;
@@ -50,6 +50,22 @@ impl Operation {
     }
 }
 
+/// A request that a path has taken.
+struct UnderWay {
+    operation: Operation,
+    token: Token,
+}
+
+impl UnderWay {
+    fn end(self, result: Result<(), Failure>) -> Completion {
+        Completion {
+            token: self.token,
+            result,
+            operation: self.operation,
+        }
+    }
+}
+
 /// The end of one request.
 #[derive(Debug)]
 pub struct Completion {
@@ -65,8 +81,9 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The window has another generation, or was revoked while the request ran. Look the region up
-    /// again, then repeat. Memory of a later owner is untouched.
+    /// The window has another generation, or got one while the request ran. Look the region up
+    /// again, then repeat. Memory of a later owner is untouched; where the window was renewed and
+    /// its bytes kept, a part of a write may be among them.
     #[error("the window's generation is over")]
     Stale,
     /// The machine or the connection is gone. A write may or may not have taken effect. This path
@@ -90,10 +107,15 @@ impl Failure {
     }
 
     /// Whether a write that ended so may have changed memory that is still in use.
-    ///
-    /// `Stale` is not among them: what a write left in a window that is revoked, nobody reads.
     #[must_use]
     pub fn may_have_happened(self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Stale)
+    }
+
+    /// Whether a write that ended so may change memory later that is in use then: nobody knows
+    /// how far it has come.
+    #[must_use]
+    pub fn may_happen_late(self) -> bool {
         matches!(self, Self::Lost(_))
     }
 }
@@ -124,6 +146,21 @@ pub enum Refusal {
     /// More bytes than one request of this path may have.
     #[error("more bytes than one request may have")]
     TooLong,
+}
+
+/// What a status of the fabric means for a request of a cache.
+fn outcome(status: Status) -> Result<(), Failure> {
+    match status {
+        Status::Ok => Ok(()),
+        Status::StaleGeneration | Status::Revoked => Err(Failure::Stale),
+        Status::OutOfBounds => Err(Failure::Refused(Refusal::OutOfBounds)),
+        Status::NoRights => Err(Failure::Refused(Refusal::NoRights)),
+        Status::ReceiverNotReady => Err(Failure::Busy),
+        Status::Disconnected => Err(Failure::Lost(Loss::Closed)),
+        Status::Timeout => Err(Failure::Lost(Loss::Silent)),
+        // A status that this build does not know is a host that speaks another protocol.
+        _ => Err(Failure::Lost(Loss::Broken)),
+    }
 }
 
 /// A request was not taken: as many are under way as the path has room for.

@@ -16,9 +16,9 @@ mod run;
 
 pub use network::Network;
 
-use crate::Configuration;
 use crate::random::Random;
 use crate::tuner::{Measurement, Measurer};
+use crate::{Configuration, Writes};
 
 /// Measures configurations on a [`Network`].
 #[derive(Clone, Debug)]
@@ -27,6 +27,7 @@ pub struct SimulatedMeasurer {
     seed: u64,
     rounds: u32,
     messages: usize,
+    writes: Writes,
 }
 
 impl SimulatedMeasurer {
@@ -39,6 +40,7 @@ impl SimulatedMeasurer {
             seed,
             rounds: rounds.max(1),
             messages: messages.max(100),
+            writes: Writes::NONE,
         }
     }
 
@@ -46,6 +48,12 @@ impl SimulatedMeasurer {
     #[must_use]
     pub fn usual(network: Network, seed: u64) -> Self {
         Self::new(network, seed, 3, 2000)
+    }
+
+    /// The same with so many requests that write.
+    #[must_use]
+    pub fn with_writes(self, writes: Writes) -> Self {
+        Self { writes, ..self }
     }
 
     /// One measurement.
@@ -63,7 +71,8 @@ impl SimulatedMeasurer {
         let mut worst: Option<Measurement> = None;
         for _ in 0..self.rounds {
             let seed = random.number();
-            let run = run::Run::new(&self.network, configuration, record_bytes, seed);
+            let what = (record_bytes, self.writes);
+            let run = run::Run::new(&self.network, configuration, what, seed);
             let measured = run.finish(self.messages);
             worst = Some(worst.map_or(measured, |worst| worst.worse(measured)));
         }

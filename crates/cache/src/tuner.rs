@@ -16,7 +16,7 @@ mod table;
 pub mod trial;
 
 pub use grid::{Grid, Spacing};
-pub use model::{Key, Model, ModelError, NoTable, Transport, UnknownTransport};
+pub use model::{Key, Mix, Model, ModelError, NoTable, Transport, UnknownTransport};
 pub use search::{Found, Refusal};
 pub use surface::{MARGIN, Prediction, Surface};
 pub use survey::{RISE_MIN, Survey};

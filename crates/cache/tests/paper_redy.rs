@@ -3,7 +3,7 @@
 use cenote_cache::simulated::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::trial::{Sample, Wishes};
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
-use cenote_cache::{LatencyOf, Space};
+use cenote_cache::{LatencyOf, Space, Writes};
 
 const DISTANCE_NS: u64 = 1500;
 const RECORDS: [u32; 2] = [16, 256];
@@ -18,6 +18,7 @@ fn model(spacing: Spacing, rise_min: Option<f64>, seed: u64) -> (Model, usize, u
             transport: Transport::Sim,
             distance_ns: DISTANCE_NS,
             record_bytes,
+            writes: Writes::NONE,
         };
         let mut survey = Survey::new(Table::new(model.grid(record_bytes)), rise_min);
         while let Some(next) = survey.next() {
@@ -32,7 +33,14 @@ fn model(spacing: Spacing, rise_min: Option<f64>, seed: u64) -> (Model, usize, u
 }
 
 fn wishes(model: &Model, latency_of: LatencyOf, seed: u64) -> Wishes<'_> {
-    Wishes::new(model, Transport::Sim, DISTANCE_NS, latency_of, seed).unwrap()
+    Wishes::new(
+        model.of_writes(Writes::NONE),
+        Transport::Sim,
+        DISTANCE_NS,
+        latency_of,
+        seed,
+    )
+    .unwrap()
 }
 
 /// Accuracy of SLOs: "real throughput is always better than SLO", and "measured latency is always much better".

@@ -345,6 +345,16 @@ impl Folder {
             .map_err(|error| FolderError::os(self.join(name), error))
     }
 
+    /// Removes what processes left of a file when they were killed while they wrote it. Nobody writes it
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn remove_drafts(&self, name: &str) -> Result<()> {
+        cenote_durable::remove_drafts_in(&*self.handle, name)
+            .map_err(|error| FolderError::os(&self.path, error))
+    }
+
     /// The folder opened for more than a look at what is in it.
     fn listed(&self) -> Outcome<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -357,6 +367,19 @@ impl Folder {
     /// It is there and stays.
     pub fn remove(&self, name: &str) -> Result<()> {
         match rustix::fs::unlinkat(&*self.handle, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(FolderError::os(self.join(name), error)),
+        }
+    }
+}
+
+impl Folder {
+    /// Removes an empty folder in it; that it is not there is no error.
+    ///
+    /// # Errors
+    /// It is there and stays.
+    pub fn remove_folder(&self, name: &str) -> Result<()> {
+        match rustix::fs::unlinkat(&*self.handle, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(error) => Err(FolderError::os(self.join(name), error)),
         }

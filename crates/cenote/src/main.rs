@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod ask;
+mod caches;
 mod commands;
 mod expected;
 mod failure;
@@ -13,6 +14,7 @@ mod folder;
 mod hints;
 mod limits;
 mod listening;
+mod lock;
 mod metrics;
 mod place;
 mod process;
@@ -60,8 +62,8 @@ Exit codes:
   0  done
   1  failed; stderr says what, and what to do
   2  wrong usage
-  3  answered, but something is not whole (status, volume status), or nothing
-     does what was asked (cache search, cache plan)
+  3  answered, but something is not whole (status, volume status, cache status), or
+     nothing does what was asked (cache search, cache plan, cache create)
 
 Environment:
   CENOTE_DIR  stands in for --dir
@@ -93,7 +95,7 @@ enum Command {
     Key(key::Args),
     /// A store for clients of memcached that survives its nodes
     Kv(kv::Args),
-    /// A remote cache by what it has to do: how it is accessed, and on which machines
+    /// A remote cache by what it has to do: created, shown, measured, reshaped, deleted
     Cache(cache::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
@@ -120,6 +122,7 @@ impl Command {
         match self {
             Self::Host(args) => serves(args.serves()),
             Self::Kv(args) => serves(args.serves()),
+            Self::Cache(args) => serves(args.serves()),
             Self::Swap(args) => serves(args.serves()),
             Self::Nbd(_) | Self::Ublk(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
@@ -129,7 +132,6 @@ impl Command {
             | Self::Status(_)
             | Self::Volume(_)
             | Self::Key(_)
-            | Self::Cache(_)
             | Self::Doctor(_)
             | Self::Fabric(_)
             | Self::Plan(_)
@@ -189,6 +191,8 @@ fn start_log() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(failure::colours())
+        // It would say so where it could not write, and panic: a full disk under a log ends no server.
+        .log_internal_errors(false)
         .init();
 }
 
@@ -211,6 +215,7 @@ mod tests {
             &["nbd", "--volume", "v"],
             &["ublk", "--volume", "v"],
             &["swap", "serve", "--volume", "v"],
+            &["cache", "manage", "c"],
             &[
                 "kv",
                 "node",
@@ -240,6 +245,7 @@ mod tests {
             &["swap", "status"],
             &["kv", "up", "--dir", "d"],
             &["volume", "list"],
+            &["cache", "status"],
             &["status"],
         ] {
             assert_eq!(role(prints), Role::Prints, "{prints:?}");

@@ -7,6 +7,11 @@
 //! DIR/hosts/NAME/{pid,started}   which process the host is
 //! DIR/hosts/NAME/{log,socket}    what it says, where it listens (shm)
 //! DIR/hosts/NAME/meminfo         the memory of the machine that it believes to be on (--headroom)
+//! DIR/caches/NAME/cache.toml     a cache's size and configuration, and what was asked of it
+//! DIR/caches/NAME/lock           held by its one manager
+//! DIR/caches/NAME/journal        what a manager leaves to the next
+//! DIR/caches/NAME/{pid,started}  which process the manager is
+//! DIR/caches/NAME/{log,socket}   what it says, where it listens
 //! DIR/volumes/NAME.toml          a volume's size and scheme
 //! DIR/volumes/NAME.{lock,sock}   held by its one owner; where the owner answers
 //! DIR/volumes/NAME.journal       what an owner leaves to the next: which slabs are current,
@@ -14,7 +19,7 @@
 //! DIR/volumes/NAME.sides         and, once its K changed, which pages are cut how (decision 32)
 //! ```
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +29,7 @@ use cenote_pool::Cluster;
 
 use crate::failure::Failure;
 use crate::folder::{Folder, FolderError};
+use crate::lock::try_lock;
 
 /// The folder of a local cluster, which nobody else can change.
 #[derive(Clone, Debug)]
@@ -37,8 +43,10 @@ pub const CLUSTER_FILE: &str = "cluster.toml";
 pub const KEY_FILE: &str = "cluster.key";
 /// The folder with one for each host, ...
 const HOSTS: &str = "hosts";
-/// ... and the one with the volumes.
+/// ... the one with the volumes ...
 const VOLUMES: &str = "volumes";
+/// ... and the one with one for each cache.
+const CACHES: &str = "caches";
 
 impl ClusterDir {
     /// An existing folder.
@@ -114,6 +122,22 @@ impl ClusterDir {
         Ok(self.folder.subs(HOSTS)?)
     }
 
+    /// The folder of the caches; `None`: there is none.
+    ///
+    /// # Errors
+    /// Others may change it.
+    pub fn caches(&self) -> Result<Option<Folder>, FolderError> {
+        self.folder.sub(CACHES)
+    }
+
+    /// The folder of the caches, made where there is none.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::create`].
+    pub fn make_caches(&self) -> Result<Folder, FolderError> {
+        self.folder.make(CACHES)
+    }
+
     /// The folder of the volumes; `None`: there is none.
     ///
     /// # Errors
@@ -148,47 +172,6 @@ impl ClusterDir {
     }
 }
 
-/// Takes an exclusive lock; `None` when somebody else holds it. Who only looks ([`is_locked`]) does
-/// not count.
-///
-/// # Errors
-/// The file cannot be opened.
-pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
-    let (file, path) = (folder.open_file(name)?, folder.join(name));
-    loop {
-        if taken(file.try_lock(), &path)? {
-            return Ok(Some(file));
-        }
-        // A shared lock keeps company with those of lookers, and not with an owner's.
-        if !taken(file.try_lock_shared(), &path)? {
-            return Ok(None);
-        }
-        file.unlock()
-            .with_context(|| format!("unlock {}", path.display()))?;
-        std::thread::sleep(LOOKED);
-    }
-}
-
-/// How long somebody who looks at a lock may take before it is tried again.
-const LOOKED: Duration = Duration::from_millis(1);
-
-/// Whether somebody holds the exclusive lock.
-///
-/// # Errors
-/// The file cannot be opened.
-pub fn is_locked(folder: &Folder, name: &str) -> Result<bool> {
-    let file = folder.open_file(name)?;
-    Ok(!taken(file.try_lock_shared(), &folder.join(name))?)
-}
-
-fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
-    match tried {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("lock {}", path.display())),
-    }
-}
-
 /// Which cluster: its folder, or its file.
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
@@ -217,6 +200,15 @@ impl Which {
             )
             .into()),
         }
+    }
+
+    /// The same choice as arguments of another process, wherever that runs.
+    ///
+    /// # Errors
+    /// No cluster is named, or there is no current folder.
+    pub fn absolute(&self) -> Result<[std::ffi::OsString; 2]> {
+        let file = std::path::absolute(self.file()?).context("--cluster")?;
+        Ok(["--cluster".into(), file.into()])
     }
 
     /// The folder that holds the cluster file.

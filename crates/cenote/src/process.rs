@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -199,6 +199,18 @@ pub fn detach(command: &mut Command) -> &mut Command {
     }
 }
 
+/// The command goes on when this program ends: no terminal, no folder that somebody may want away,
+/// what it says first to be read here, and what it has to complain of in `log`.
+pub fn in_background(command: &mut Command, log: fs::File) -> &mut Command {
+    command
+        .env_remove("CENOTE_DIR")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    detach(command)
+}
+
 /// Asks a child to end, by a signal, and waits until it has.
 pub fn end_child(child: &mut Child, signal: i32) {
     // Not reaped yet, so the number is still its own.
@@ -213,9 +225,29 @@ pub fn end_child(child: &mut Child, signal: i32) {
     }
 }
 
-/// The field of /proc/PID/stat that matters here.
+/// Whether a process was killed or exits, and the kernel is still at taking back what it had.
+pub fn is_ending(pid: u32) -> bool {
+    // The shared one stays while its threads end one by one.
+    let is_killed = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let pending = status.lines().filter_map(|line| {
+            let mask = line
+                .strip_prefix("SigPnd:")
+                .or(line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        });
+        let pending = pending.fold(0, |all, mask| all | mask);
+        Some(pending & 1 << (libc::SIGKILL - 1) != 0)
+    };
+    // One that cannot be looked at has just gone.
+    Stat::read(pid).map_or(true, |stat| stat.is_exiting) || is_killed().unwrap_or(true)
+}
+
+/// The fields of /proc/PID/stat that matter here.
 struct Stat {
     start_ticks: u64,
+    /// The kernel's PF_EXITING, of the first thread.
+    is_exiting: bool,
 }
 
 impl Stat {
@@ -224,11 +256,15 @@ impl Stat {
         Self::parse(&text).context("/proc/PID/stat has another form")
     }
 
-    /// Field 22 of proc(5). The name in field 2 may hold blanks and brackets.
+    /// Fields 9 and 22 of proc(5). The name in field 2 may hold blanks and brackets.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
-        let start_ticks = fields.nth(19)?.parse().ok()?;
-        Some(Self { start_ticks })
+        let flags: u64 = fields.nth(6)?.parse().ok()?;
+        let start_ticks = fields.nth(12)?.parse().ok()?;
+        Some(Self {
+            start_ticks,
+            is_exiting: flags & 4 != 0,
+        })
     }
 }
 
@@ -239,8 +275,6 @@ fn boot_id() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
-
     use super::*;
 
     fn sleeper() -> std::process::Child {
@@ -295,7 +329,9 @@ mod tests {
         for field in 4..=52 {
             text.push_str(&format!(" {field}"));
         }
-        assert_eq!(Stat::parse(&text).unwrap().start_ticks, 22);
+        let stat = Stat::parse(&text).unwrap();
+        assert_eq!(stat.start_ticks, 22);
+        assert!(!stat.is_exiting, "flags 9");
         assert!(Stat::parse("7 (a").is_none());
     }
 }

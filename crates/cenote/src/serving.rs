@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use cenote_fabric::WireProtection;
 use cenote_volume::{
-    Backing, HostConfig, Placement, Protection, Resilience, Volume, VolumeConfig, VolumeError,
+    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Volume, VolumeConfig,
+    VolumeError,
 };
 
 use crate::commands::volume::{check_scheme, check_size};
@@ -268,6 +269,7 @@ impl Serving {
             size_bytes,
             size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
             hosts,
+            return_max: RETURN_MAX,
         };
         let key = loaded.key.clone();
         let connector = Arc::new(cenote_fabric::connector_with(key, page_traffic));

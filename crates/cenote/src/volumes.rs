@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::ask::random_u128;
 use crate::failure::Failure;
 use crate::folder::Folder;
-use crate::place::{ClusterDir, is_locked, try_lock};
+use crate::lock::{is_locked, try_lock};
+use crate::place::ClusterDir;
 use crate::process::Identity;
 use crate::size::Size;
 
@@ -257,6 +258,7 @@ impl Volumes {
         let folder = self.folder(name)?;
         // Given back when it is dropped.
         let _lock = folder.lock()?;
+        folder.remove_drafts(&file(name, "toml"))?;
         let mut spec = self.load(name)?;
         change(&mut spec);
         let text = toml::to_string(&spec).context("volume file")?;
@@ -341,11 +343,15 @@ impl Volumes {
     pub fn own(&self, name: &str) -> Result<Owner> {
         let folder = self.folder(name)?;
         match try_lock(&folder, &file(name, "lock"))? {
-            Some(lock) => Ok(Owner {
-                folder,
-                name: name.to_owned(),
-                _lock: lock,
-            }),
+            Some(lock) => {
+                // Only owners write it: whoever began these is gone.
+                folder.remove_drafts(&file(name, "journal"))?;
+                Ok(Owner {
+                    folder,
+                    name: name.to_owned(),
+                    _lock: lock,
+                })
+            }
             None => Err(Failure::new(
                 format!("volume {name} is in use by another process"),
                 format!("cenote volume status {name}; end its nbd server or swap first"),
@@ -465,13 +471,21 @@ fn none_of(name: &str) -> anyhow::Error {
 
 /// Names become file names.
 fn check_name(name: &str) -> Result<()> {
+    check_name_of("volume", name)
+}
+
+/// Whether something of this kind may have the name.
+///
+/// # Errors
+/// It may not.
+pub fn check_name_of(kind: &str, name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if (1..=64).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-'])
     {
         return Ok(());
     }
     Err(Failure::usage(
-        format!("{name:?} is no name for a volume"),
+        format!("{name:?} is no name for a {kind}"),
         "1 to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit",
     )
     .into())

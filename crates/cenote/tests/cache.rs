@@ -91,11 +91,10 @@ fn a_model_that_is_damaged_or_another_is_refused_and_stays() {
 }
 
 #[test]
-fn what_nothing_measures_yet_is_said() {
+fn what_cannot_be_measured_here_is_said() {
     let arguments = ["cache", "model", "--record", "16", "--transport", "rdma"];
     let ended = run(&arguments).expect(1);
-    let said = "caches cannot be measured over rdma yet";
-    assert!(ended.stderr.contains(said), "{ended:?}");
+    assert!(ended.stderr.contains("no rdma: "), "{ended:?}");
     assert!(ended.stderr.contains("try: --transport sim"), "{ended:?}");
     run(&["lab", "redy", "slo", "--transport", "rdma"]).expect(1);
     run(&["cache", "model", "--record", "16", "--transport", "pigeon"]).expect(2);
@@ -110,13 +109,78 @@ fn real_transports_are_measured_and_the_survey_goes_on() {
         let path = path.to_str().unwrap();
         for measured in [2, 4] {
             let arguments = ["cache", "model", "--record", "16", "--transport", transport];
-            let rest = ["--limit", "2", "--json", "--out", path];
+            let rest = ["--limit", "2", "--json", "--writes", "5%", "--out", path];
             let ended = run(&[&arguments[..], &rest].concat()).expect(0);
             let last = ended.stdout.lines().last().unwrap();
             let said = format!("\"measured\":{measured},");
             assert!(last.contains(&said), "{last}");
         }
     }
+}
+
+/// What `lab redy ablation` says of each switch, in order.
+fn ablation(transport: &str) -> Vec<Value> {
+    let arguments = [
+        "lab",
+        "redy",
+        "ablation",
+        "--transport",
+        transport,
+        "--json",
+    ];
+    let short = ["--rounds", "1", "--span", "20ms"];
+    let ended = run(&[&arguments[..], &short].concat()).expect(0);
+    let lines = ended.stdout.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn each_switch_is_measured_or_says_why_it_has_no_meaning() {
+    for transport in ["sim", "shm", "tcp"] {
+        let rows = ablation(transport);
+        assert_eq!(rows.len(), 8);
+        assert_eq!(rows[0]["switch"], "none");
+        for row in &rows {
+            // The mean may be above p99: one wait among few requests is enough.
+            let is_measured = ["reads_per_second", "writes_per_second", "write_us_p99"]
+                .iter()
+                .all(|figure| row[figure].as_f64() > Some(0.0));
+            assert_eq!(is_measured, row["no_meaning"].is_null(), "{row}");
+        }
+        let measured = |name: &str| {
+            let row = rows.iter().find(|row| row["switch"] == name).unwrap();
+            row["no_meaning"].is_null()
+        };
+        assert!(measured("one-sided") && measured("asynchrony"));
+        assert!(!measured("inlined writes") && !measured("selective signals"));
+        assert_eq!(measured("polling"), transport != "sim");
+    }
+    // Without noise each is worth something.
+    let rows = ablation("sim");
+    let of = |name: &str| {
+        let row = rows.iter().find(|row| row["switch"] == name).unwrap();
+        row["reads_per_second"].as_f64().unwrap()
+    };
+    assert!(of("none") < of("one-sided") && of("one-sided") < of("asynchrony"));
+}
+
+#[test]
+fn a_share_of_writes_is_found_where_it_was_measured_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    model(&path, &["--writes", "5%", "--limit", "20"]);
+    let path = path.to_str().unwrap();
+    let asked = ["--throughput", "1000", "--latency", "1ms", "--record", "16"];
+    let search = |writes| {
+        let how = ["cache", "search", "--model", path, "--writes", writes];
+        run(&[&how[..], &asked].concat())
+    };
+    search("5%").expect(0);
+    let ended = search("0%").expect(1);
+    let said = "the model has nothing for 0% of writes";
+    assert!(ended.stderr.contains(said), "{ended:?}");
 }
 
 #[test]
@@ -269,4 +333,38 @@ fn random_slos_are_kept_and_the_last_line_has_exactly_these_keys() {
     }
     assert!(found["worst_throughput_ratio"].as_f64() >= Some(1.0));
     assert!(found["worst_latency_ratio"].as_f64() <= Some(1.0));
+}
+
+/// The commands of the guide's demonstration, as they are there, in another folder.
+#[test]
+fn the_guides_demonstration_runs_as_it_is_written() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/cache.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (_, after) = guide.split_once("```sh\n").expect("a demonstration");
+    let (script, _) = after.split_once("```").expect("its end");
+    let folder = support::Folder::new();
+    let well = folder.path().join("well");
+    let script = script.replace("~/.cenote/well", well.to_str().unwrap());
+    let program = Path::new(env!("CARGO_BIN_EXE_cenote"));
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", program.parent().unwrap().display());
+    let ended = std::process::Command::new("sh")
+        .args(["-e", "-c", &script])
+        .env("PATH", path)
+        .env_remove("CENOTE_DIR")
+        .output()
+        .unwrap();
+    // Whatever a step that failed left.
+    let down = run(&["down", "--force", "--dir", well.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{errors}\n{down:#?}");
+    for line in [
+        "c0: 48M in 12 regions of 4M",
+        "expected: at least",
+        "c1: 16M in 4 regions",
+        "is deleted",
+    ] {
+        assert!(said.contains(line), "{line:?} in\n{said}");
+    }
 }

@@ -14,7 +14,7 @@ use support::kept::{Kept, store};
 use support::memcached::{Client, shard_of, shards, with_value};
 use support::well::{PATIENCE, Well};
 use support::writer::{Load, WRITERS};
-use support::{cenote, signal};
+use support::{cenote, signal, wait_ended};
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
@@ -243,12 +243,7 @@ fn a_node_whose_lane_panics_ends_and_its_group_serves_on() {
     well.until("its registration is gone", |status| state(status) == "down");
     let log = well.log("n01");
     assert!(log.contains("thread kv-worker-0 panicked"), "{log}");
-    // Nobody may have asked yet how it has ended.
-    let process = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    assert!(
-        process.as_ref().map_or(true, |stat| stat.contains(") Z ")),
-        "{process:?}"
-    );
+    wait_ended(pid);
     for key in 0..60 {
         let key = format!("key{key}");
         let value = client.get(&key).unwrap();

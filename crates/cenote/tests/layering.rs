@@ -11,7 +11,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-fabric", &["cenote-durable"]),
     (
         "cenote-host",
-        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+        &[
+            "cenote-pool",
+            "cenote-fabric",
+            "cenote-codec",
+            "cenote-proc",
+        ],
     ),
     (
         "cenote-volume",
@@ -25,7 +30,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-block", &["cenote-volume"]),
     (
         "cenote-cache",
-        &["cenote-pool", "cenote-fabric", "cenote-durable"],
+        &[
+            "cenote-pool",
+            "cenote-fabric",
+            "cenote-durable",
+            "cenote-proc",
+        ],
     ),
     ("cenote-proc-sdk", &[]),
     (

@@ -3,7 +3,8 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use support::well::Well;
 use support::{Ended, Folder, cenote, runs};
@@ -101,4 +102,63 @@ fn a_store_whose_start_nobody_reads_is_up() {
     let ended = ended.expect(UNREAD);
     assert!(!ended.stderr.contains("panicked"), "{ended:#?}");
     well.run(&["status"]).expect(0);
+}
+
+#[test]
+fn a_benchmark_that_is_told_to_stop_leaves_no_hosts_and_no_files() {
+    let benchmarks: [(&[&str], &str); 2] = [
+        (
+            &["bench", "log", "--size", "12M", "--seconds", "600"],
+            "TERM",
+        ),
+        (
+            &["bench", "fabric", "--transport", "shm", "--rounds", "1000"],
+            "INT",
+        ),
+    ];
+    for (arguments, name) in benchmarks {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = cenote();
+        command.args(arguments).env("TMPDIR", folder.path());
+        if arguments.contains(&"log") {
+            command.arg("--dir").arg(folder.path());
+            command.arg("--peers").arg(folder.path().join("none"));
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let process = command.spawn().expect("the binary runs");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let hosts = loop {
+            let hosts = pids_below(folder.path());
+            if !hosts.is_empty() {
+                break hosts;
+            }
+            assert!(Instant::now() < deadline, "no host was started");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        support::signal(process.id(), name);
+        let ended = process.wait_with_output().expect("it ends");
+        let ended = Ended::from(ended).expect(1);
+        assert!(ended.stderr.contains("interrupted"), "{ended:#?}");
+        assert!(hosts.iter().all(|pid| !runs(*pid)), "{hosts:?}");
+        let left: Vec<_> = std::fs::read_dir(folder.path())
+            .expect("it is there")
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// What the files named `pid` in a folder and below it say.
+fn pids_below(folder: &Path) -> Vec<u32> {
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            pids.extend(pids_below(&path));
+        } else if path.ends_with("pid") {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            pids.extend(text.trim().parse::<u32>());
+        }
+    }
+    pids
 }

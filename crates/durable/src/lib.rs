@@ -14,10 +14,11 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, fallocate, fsync, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags, fallocate, fsync, openat, unlinkat};
 
 /// Puts `bytes` in place of what the file at `path` holds, if it is there. `mode` is narrowed by the
 /// umask. On success the bytes survive a crash of the machine.
@@ -76,6 +77,26 @@ pub fn create_in(
     })
 }
 
+/// Removes drafts of the file `name` that processes left in a folder when they were killed. Nobody else
+/// writes that file meanwhile.
+///
+/// # Errors
+/// The system refuses.
+pub fn remove_drafts_in(folder: impl AsFd, name: impl AsRef<OsStr>) -> io::Result<()> {
+    let folder = folder.as_fd();
+    for entry in Dir::new(open_listed(folder)?)? {
+        let entry = entry?;
+        let found = OsStr::from_bytes(entry.file_name().to_bytes());
+        if is_draft_of(found, name.as_ref()) {
+            match unlinkat(folder, found, AtFlags::empty()) {
+                Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Has the disk keep room for the first `len_bytes` of a file, holes included. What is in it stays.
 ///
 /// # Errors
@@ -127,6 +148,89 @@ fn fill_holes(file: &File, range: Range<u64>) -> io::Result<()> {
 /// No file system of Linux has smaller blocks than this that could be left out.
 const BLOCK_BYTES: u64 = 512;
 
+/// A long file that is written bit by bit, and then put in place of what is at its path. Dropped before that,
+/// it leaves nothing behind.
+#[derive(Debug)]
+pub struct Replacement {
+    folder: OwnedFd,
+    name: OsString,
+    draft: OsString,
+    file: File,
+}
+
+impl Replacement {
+    /// An empty file beside `path`, in a folder that is there. `mode` is narrowed by the umask.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn begin(path: &Path, mode: u32) -> io::Result<Self> {
+        let (folder, name) = open_folder(path)?;
+        let draft = draft_name(name);
+        let file = open_draft(folder.as_fd(), &draft, mode)?;
+        let name = name.to_owned();
+        Ok(Self {
+            folder,
+            name,
+            draft,
+            file,
+        })
+    }
+
+    /// What is written so far; it may be written to anywhere.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Puts it in place, once. On success its bytes survive a crash of the machine.
+    ///
+    /// # Errors
+    /// As [`replace`].
+    pub fn commit(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        rustix::fs::renameat(&self.folder, &self.draft, &self.folder, &self.name)?;
+        sync(self.folder.as_fd())
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        // It may have its other name by now.
+        remove(self.folder.as_fd(), &self.draft);
+    }
+}
+
+/// A name beside `name` that nobody else writes to.
+fn draft_name(name: &OsStr) -> OsString {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}-{count}.new", std::process::id()));
+    beside
+}
+
+/// Whether [`draft_name`] made a name of `name`, in any process.
+fn is_draft_of(found: &OsStr, name: &OsStr) -> bool {
+    let numbers = found
+        .as_bytes()
+        .strip_prefix(b".")
+        .and_then(|rest| rest.strip_prefix(name.as_bytes()))
+        .and_then(|rest| rest.strip_prefix(b"."))
+        .and_then(|rest| rest.strip_suffix(b".new"));
+    let mut parts = numbers
+        .into_iter()
+        .flat_map(|rest| rest.split(|&byte| byte == b'-'));
+    let mut is_number = || matches!(parts.next(), Some(part) if !part.is_empty() && part.iter().all(u8::is_ascii_digit));
+    is_number() && is_number() && parts.next().is_none()
+}
+
+fn open_draft(folder: BorrowedFd<'_>, name: &OsStr, mode: u32) -> io::Result<File> {
+    // What a process of the same number left when it was killed is written over.
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(folder, name, flags, Mode::from_raw_mode(mode))?.into())
+}
+
 /// Bytes on the disk under a name that nobody else writes to. It goes when this is dropped, unless
 /// it was renamed.
 struct Draft<'a> {
@@ -136,20 +240,11 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     fn write(folder: BorrowedFd<'a>, name: &OsStr, bytes: &[u8], mode: u32) -> io::Result<Self> {
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
-        let count = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let mut beside = OsString::from(".");
-        beside.push(name);
-        beside.push(format!(".{}-{count}.new", std::process::id()));
         let draft = Self {
             folder,
-            name: beside,
+            name: draft_name(name),
         };
-        // What a process of the same number left when it was killed is written over.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(folder, &draft.name, flags, Mode::from_raw_mode(mode))?;
-        let mut file = File::from(file);
+        let mut file = open_draft(folder, &draft.name, mode)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         Ok(draft)
@@ -180,9 +275,13 @@ fn remove(folder: BorrowedFd<'_>, name: &OsStr) {
 
 /// The names in a folder are on the disk once this returned.
 fn sync(folder: BorrowedFd<'_>) -> io::Result<()> {
-    // The handle may be one that is only good for looking things up.
+    Ok(fsync(open_listed(folder)?)?)
+}
+
+/// The folder once more: the handle may be one that is only good for looking things up.
+fn open_listed(folder: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(fsync(openat(folder, ".", flags, Mode::empty())?)?)
+    Ok(openat(folder, ".", flags, Mode::empty())?)
 }
 
 #[cfg(test)]

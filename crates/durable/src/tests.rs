@@ -27,6 +27,26 @@ fn a_file_is_replaced_whole_and_nothing_stays_beside_it() {
 }
 
 #[test]
+fn a_long_file_is_put_in_place_whole_or_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let mut first = Replacement::begin(&path, 0o600).unwrap();
+    first.file().write_all(b"first").unwrap();
+    assert!(!path.exists(), "not before it is whole");
+    first.commit().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    let mut second = Replacement::begin(&path, 0o600).unwrap();
+    second.file().write_all(b"sec").unwrap();
+    drop(second);
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    let mut third = Replacement::begin(&path, 0o600).unwrap();
+    third.file().write_all(b"third").unwrap();
+    third.commit().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"third");
+    assert_eq!(names(folder.path()), ["state"]);
+}
+
+#[test]
 fn a_file_that_is_there_is_not_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
@@ -151,4 +171,26 @@ fn filling_a_range_touches_nothing_before_it() {
     assert_eq!(blocks(), 0, "a hole");
     fill_holes(&file, (32 << 10) + 100..64 << 10).unwrap();
     assert_eq!(blocks(), 64, "the first half is a hole still");
+}
+
+/// A process that is killed takes nothing away; who comes after it does, and nothing else.
+#[test]
+fn drafts_that_were_left_go_and_other_files_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let others = [
+        "kept",
+        ".kept.new",
+        ".kept.1-.new",
+        ".kept.1-2-3.new",
+        ".kept.1-2.old",
+        ".kept.x-2.new",
+        ".other.1-2.new",
+    ];
+    for name in others.iter().chain(&[".kept.1-0.new", ".kept.22-17.new"]) {
+        fs::write(folder.path().join(name), b"bytes").unwrap();
+    }
+    remove_drafts_in(File::open(folder.path()).unwrap(), "kept").unwrap();
+    let mut expected = others.map(str::to_owned);
+    expected.sort();
+    assert_eq!(names(folder.path()), expected);
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::{Address, ClientId, Connector, Hello, Rights, Time, WindowDescriptor, WindowId};
 
+pub(crate) mod calls;
 mod client;
 mod faults;
 mod flow;
@@ -155,6 +156,7 @@ pub fn cases() -> Vec<Case> {
         revocation::CASES,
         flow::CASES,
         faults::CASES,
+        calls::CASES,
     ]
     .into_iter()
     .flatten()

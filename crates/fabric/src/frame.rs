@@ -72,7 +72,7 @@ pub(crate) enum Welcome {
     Full,
     /// A data connection whose protection is weaker than the host wants.
     Unprotected,
-    /// A connection for calls to a host that has no server threads, or not for this transport.
+    /// A connection for calls to a host that has no server threads.
     Unanswered,
 }
 

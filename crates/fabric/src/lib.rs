@@ -67,12 +67,12 @@ pub use record::{
 pub use resolver::unresolved;
 pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
-    connector_with,
+    connector_tuned, connector_with,
 };
 pub use time::Time;
 pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};
-pub use windows::Windows;
+pub use windows::{HeldWindow, Windows};
 
 /// How long a peer may be silent while something is owed before it counts as failed.
 ///

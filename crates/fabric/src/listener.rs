@@ -13,34 +13,36 @@
 
 mod admission;
 mod bound;
+mod callers;
 mod served;
 mod stranger;
 
 use std::collections::HashMap;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::calls::{Adopted, Answerer, Answerers, Pipe, create_rings};
-use crate::channel::{Channel, Granting};
+use crate::calls::{Answerer, Answerers};
+use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::listen::{Event, Listen, PeerId};
 use crate::memory::{Region, raise_descriptor_limit};
 use crate::noise::Purpose;
 #[cfg(feature = "rdma")]
 use crate::rdma;
-use crate::record::{CALL_RECORDS, DATA_RECORDS};
+use crate::record::DATA_RECORDS;
 use crate::socket::{self, Epoll, Interest, Ready};
 use crate::strangers::{Counts, Parting};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::{WindowTable, Windows};
 use crate::{
-    Address, ClientId, ClusterKey, Error, Generation, Result, Rights, Waker, WindowDescriptor,
-    WindowId, WireProtection,
+    Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
+    WireProtection,
 };
 use bound::{Bound, DataPath};
+use callers::CALLER_COUNT_MAX;
 #[cfg(feature = "rdma")]
 pub(crate) use served::pass_on;
 use served::{Data, Peer};
@@ -153,6 +155,13 @@ impl Listener {
     #[must_use]
     pub fn windows(&self) -> Windows {
         Windows::new(Arc::clone(&self.table))
+    }
+
+    /// Readable when [`Listen::poll`] has something to take: for a thread that waits for more than its clients.
+    /// Time of its own passes unseen; poll once in a second besides.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.epoll.as_fd().as_raw_fd()
     }
 
     /// System calls of the thread that serves `tcp` verbs, for benchmarks.
@@ -343,7 +352,7 @@ impl Listener {
                 Welcome::Full
             }
             Purpose::Data(_) | Purpose::Calls(_) if earlier.is_none() => Welcome::NoSession,
-            Purpose::Calls(_) if !self.answers_calls(&path) => Welcome::Unanswered,
+            Purpose::Calls(_) if !self.answers_calls() => Welcome::Unanswered,
             Purpose::Data(wanted) | Purpose::Calls(wanted)
                 if matches!(path, DataPath::Tcp) && wanted < self.page_traffic =>
             {
@@ -427,52 +436,6 @@ impl Listener {
                 self.connections
                     .insert(id, Connection::Paired(Box::new(paired)));
             }
-        }
-    }
-
-    fn caller_count(&self, peer: Option<PeerId>) -> usize {
-        match peer.and_then(|peer| self.connections.get(&peer.0)) {
-            Some(Connection::Peer(peer)) => peer.calls.connections(),
-            _ => 0,
-        }
-    }
-
-    fn answers_calls(&self, path: &DataPath) -> bool {
-        matches!(path, DataPath::Shm | DataPath::Tcp) && !self.answerers.is_empty()
-    }
-
-    /// Gives a connection for calls to a server thread; one that breaks on the way is closed.
-    fn adopt_caller(
-        &mut self,
-        id: u64,
-        channel: Channel,
-        peer: PeerId,
-        path: &DataPath,
-        protection: WireProtection,
-    ) {
-        let Some(Connection::Peer(owner)) = self.connections.get(&peer.0) else {
-            return;
-        };
-        let member = owner.calls.clone();
-        let pipe = match path {
-            DataPath::Shm => grant_rings(channel),
-            _ => {
-                let (socket, transport) = channel.into_parts();
-                let records = transport.records(CALL_RECORDS, protection);
-                let stream = TcpStream::from(socket);
-                socket::end_when_unreachable(stream.as_fd(), CLIENT_SILENCE)
-                    .map(|()| Pipe::of_stream(stream, records))
-                    .map_err(|e| Error::os("set up a connection for calls", e))
-            }
-        };
-        let watched = pipe.and_then(|pipe| {
-            let removed = self.epoll.remove(pipe.as_fd());
-            removed.map_err(|e| Error::os("hand over a connection for calls", e))?;
-            Ok(pipe)
-        });
-        match watched {
-            Ok(pipe) => self.answerers.adopt(Adopted { pipe, member }),
-            Err(error) => tracing::debug!(%error, connection = id, "a connection ended"),
         }
     }
 
@@ -565,33 +528,6 @@ impl AsFd for Listener {
     }
 }
 
-/// Makes the rings of a connection over `shm` and grants them to its client.
-fn grant_rings(mut channel: Channel) -> Result<Pipe> {
-    let region = Arc::new(create_rings()?);
-    let descriptor = WindowDescriptor {
-        id: WindowId(0),
-        generation: Generation(0),
-        len_bytes: region.len_bytes(),
-        rights: Rights::ALL,
-    };
-    let frame = Frame::Attached {
-        descriptor,
-        granted: true,
-    };
-    let grant = Granting {
-        region: Arc::clone(&region),
-        writable: true,
-    };
-    channel.queue(&frame, Some(grant))?;
-    channel.flush()?;
-    if channel.wants_write() {
-        // A fresh socket has room, or its client does something else with it.
-        return Err(Error::Bound("a grant of rings"));
-    }
-    let (socket, _) = channel.into_parts();
-    Ok(Pipe::of_host(socket, region))
-}
-
 /// The agent knows connections by the peer that they belong to, so that an ended peer's late
 /// messages are never taken for its client's next one's.
 fn agents_name(peer: PeerId) -> ClientId {
@@ -602,8 +538,6 @@ fn agents_name(peer: PeerId) -> ClientId {
 const PEER_COUNT_MAX: usize = 1024;
 /// Most data connections of one client; arbitrary, one per worker thread is usual.
 const DATA_COUNT_MAX: usize = 256;
-/// Most connections for calls of one client, each with a megabyte of this host's memory on `shm`.
-const CALLER_COUNT_MAX: usize = 64;
 /// Most messages and immediates between the agent and the control thread.
 const AGENT_EVENTS_MAX: usize = 1024;
 /// How long nobody is accepted when the system refused a connection.

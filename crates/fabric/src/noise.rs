@@ -16,7 +16,7 @@ use crate::record::connection_secret;
 use crate::{ClientId, ClusterKey, Hello, WireProtection};
 
 /// Newest version of the protocol that this program speaks: of the fabric and of what is said over it.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Oldest version that it speaks, so that a cluster is upgraded machine by machine.
 pub const VERSION_OLDEST: u16 = 1;
 

@@ -7,7 +7,11 @@
 //! Why it is so: `docs/decisions/0010-rdma.md`; numbers to tune: `docs/rdma.md`.
 
 #[cfg(feature = "rdma")]
+pub(crate) mod calls;
+#[cfg(feature = "rdma")]
 mod completions;
+#[cfg(feature = "rdma")]
+mod counts;
 #[cfg(feature = "rdma")]
 pub(crate) mod device;
 #[cfg(feature = "rdma")]
@@ -36,6 +40,28 @@ pub enum Support {
     NoDevice(String),
     /// There are devices.
     Devices(Vec<Found>),
+}
+
+/// Choices of a client's end, each of which can be switched off to see what it is worth.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Tuning {
+    /// Short WRITEs ride in the request itself.
+    pub inline_writes: bool,
+    /// One completion for many requests; else each has its own.
+    pub selective_signals: bool,
+    /// Memory is registered when a connection is made; else verbs register what they use.
+    pub registered_once: bool,
+}
+
+impl Default for Tuning {
+    /// All of them on.
+    fn default() -> Self {
+        Self {
+            inline_writes: true,
+            selective_signals: true,
+            registered_once: true,
+        }
+    }
 }
 
 /// A device of this machine.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::calls::CallerOpener;
 use crate::{Address, Endpoint, RemoteWindow, Result, WindowDescriptor};
 
-pub use client::{connector, connector_with};
+pub use client::{connector, connector_tuned, connector_with};
 
 /// Longest control or SEND message in bytes. A FILL request with 40 sources fits.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024;

@@ -8,12 +8,15 @@
 //! Invariants: a slot's memory fields change only while its generation is 0 and nobody is counted
 //! in; a generation is never given twice.
 
+mod held;
+
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::memory::Region;
 use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
+pub use held::HeldWindow;
 
 /// Most windows of one host.
 pub const WINDOW_COUNT_MAX: usize = CHUNK_SLOTS_FIRST * ((1 << CHUNK_COUNT) - 1);
@@ -273,8 +276,34 @@ impl WindowTable {
 
     /// Closes all windows and leaves their memory as it is.
     #[cfg(feature = "sim")]
-    pub(crate) fn let_go(self) {
-        self.control().regions.clear();
+    pub(crate) fn let_go(&self) {
+        drop(self.close_all());
+    }
+
+    /// Closes all windows and gives their memory back: clients may hold mappings of it.
+    pub(crate) fn give_back(&self) {
+        for region in self.close_all() {
+            if let Err(error) = region.truncate() {
+                tracing::warn!(%error, "give back a window's memory");
+            }
+        }
+    }
+
+    /// Closes all windows; what they were on.
+    fn close_all(&self) -> Vec<Arc<Region>> {
+        let mut control = self.control();
+        let mut closed = Vec::new();
+        for index in 0..control.regions.len() {
+            let Some(region) = control.regions[index].take() else {
+                continue;
+            };
+            let id = WindowId(u32::try_from(index).expect("below WINDOW_COUNT_MAX"));
+            if let Some(slot) = self.slot(id) {
+                slot.close();
+            }
+            closed.push(region);
+        }
+        closed
     }
 
     #[inline]
@@ -289,13 +318,8 @@ impl WindowTable {
 }
 
 impl Drop for WindowTable {
-    /// The memory of windows that still stand goes back: clients may hold mappings of it.
     fn drop(&mut self) {
-        for region in self.control().regions.drain(..).flatten() {
-            if let Err(error) = region.truncate() {
-                tracing::warn!(%error, "give back a window's memory");
-            }
-        }
+        self.give_back();
     }
 }
 

@@ -1,32 +1,46 @@
 //! The service for caches: server threads that carry out batches of reads and writes.
 //!
 //! Each thread answers the calls of the connections that the listener gave it, and blocks when
-//! there are none. A client reaches the slabs that were granted to it, and no others: the control
-//! thread keeps [`Owners`], and the window's generation is checked when the operation runs. Pages
+//! there are none. The window's generation is checked when an operation runs. Pages
 //! of volumes and grants never wait for these threads. A panic ends the process (decision 65).
+//! Calls that are no batches are procedures' ([`crate::procedures`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use cenote_fabric::calls::{Answered, Answerer, Call, Spin};
-use cenote_fabric::{ClientId, Generation, Status, Waker, WindowId, Windows};
-use cenote_pool::batch::{BATCH_BYTES_MAX, Item, Items, Outcome, begin_answer};
+use cenote_fabric::calls::{Answered, Answerer, Answering, Call, Spin, Spinner};
+use cenote_fabric::{Connector, Generation, Status, Time, Waker, WindowId, Windows};
+use cenote_pool::batch::{BATCH, BATCH_BYTES_MAX, Item, Items, Outcome, begin_answer};
 use cenote_pool::control::{Malformed, Window};
 
+use crate::procedures::{Running, Shared, Worker};
 use crate::{Error, Result};
 
-/// Which client holds which window: what the control thread has granted. A life of a window has
-/// one owner, so an entry that is a little old is refused by its generation.
+/// Which client holds which window, and for which volume: what the control thread has granted. A
+/// life of a window has one owner, so an entry that is a little old is refused by its generation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owners(Arc<RwLock<HashMap<u32, (u64, u128)>>>);
+pub(crate) struct Owners(Arc<RwLock<HashMap<u32, Lent>>>);
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Lent {
+    generation: u64,
+    client: u128,
+    volume: u128,
+}
 
 impl Owners {
     /// The window is this client's from here on.
-    pub(crate) fn grant(&self, window: &Window, client: u128) {
+    pub(crate) fn grant(&self, window: &Window, client: u128, volume: u128) {
         let mut owners = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        owners.insert(window.id, (window.generation, client));
+        let lent = Lent {
+            generation: window.generation,
+            client,
+            volume,
+        };
+        owners.insert(window.id, lent);
     }
 
     /// The window is nobody's.
@@ -35,9 +49,19 @@ impl Owners {
         owners.remove(&window);
     }
 
-    fn holds(&self, client: ClientId, window: u32, generation: u64) -> bool {
+    /// Whether a client holds a window, for that volume.
+    pub(crate) fn holds(&self, client: u128, window: u32, generation: u64, volume: u128) -> bool {
         let owners = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        owners.get(&window) == Some(&(generation, client.0))
+        owners.get(&window).is_some_and(|lent| {
+            lent.generation == generation && (lent.client, lent.volume) == (client, volume)
+        })
+    }
+
+    /// Whether anything is lent to a client for a volume.
+    pub(crate) fn lent(&self, client: u128, volume: u128) -> bool {
+        let owners = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = owners.values();
+        all.any(|lent| lent.client == client && lent.volume == volume)
     }
 }
 
@@ -56,7 +80,7 @@ impl CacheThreads {
         }
     }
 
-    /// One thread for each of `answerers`.
+    /// One thread for each of `answerers`. To other hosts this one is `name`.
     ///
     /// # Errors
     /// `Os`: the system has no thread left.
@@ -64,23 +88,29 @@ impl CacheThreads {
         answerers: Vec<Answerer>,
         windows: &Windows,
         owners: &Owners,
+        running: Running,
+        (name, connector): (&str, Box<dyn Connector>),
     ) -> Result<Self> {
         let mut all = Self::none();
-        for mut answerer in answerers {
+        if answerers.is_empty() {
+            return Ok(all);
+        }
+        let wakers = answerers.iter().map(Answerer::waker).collect();
+        let (shared, workers) = Shared::start(wakers, windows, owners, running, (name, connector))?;
+        for (index, (answerer, worker)) in answerers.into_iter().zip(workers).enumerate() {
             let waker = answerer.waker();
-            let stop = Arc::clone(&all.stop);
-            let (windows, owners) = (windows.clone(), owners.clone());
-            let serve = move || {
-                let mut handler = |call: Call<'_>, answer: &mut Vec<u8>| {
-                    answer_call(&call, answer, &windows, &owners)
-                };
-                if let Err(error) = answerer.run(&stop, Spin::default(), &mut handler) {
-                    panic!("a server thread for caches: {error}");
-                }
+            let thread = Thread {
+                index,
+                stop: Arc::clone(&all.stop),
+                windows: windows.clone(),
+                shared: Arc::clone(&shared),
+                spin: running.spin,
+                answerer,
+                worker,
             };
             let thread = std::thread::Builder::new()
                 .name("cache-server".into())
-                .spawn(serve)
+                .spawn(move || thread.serve())
                 .map_err(|source| Error::Os {
                     what: "start a server thread for caches",
                     source,
@@ -88,6 +118,70 @@ impl CacheThreads {
             all.threads.push((waker, thread));
         }
         Ok(all)
+    }
+}
+
+/// One of them.
+struct Thread {
+    index: usize,
+    stop: Arc<AtomicBool>,
+    windows: Windows,
+    shared: Arc<Shared>,
+    spin: Spin,
+    answerer: Answerer,
+    worker: Worker,
+}
+
+impl Thread {
+    /// Polls and executes until it is to stop: looks for work as long as that pays, then helps
+    /// others, then blocks.
+    fn serve(mut self) {
+        let mut spinner = Spinner::new(self.spin);
+        let mut may_block = false;
+        while !self.stop.load(Ordering::Acquire) {
+            let now = Time::now();
+            if self.turn(now, may_block) || self.shared.helps() && self.worker.help() {
+                spinner.found();
+                may_block = false;
+            } else {
+                may_block = !spinner.looks_on(now);
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Time, may_block: bool) -> bool {
+        let mut patience = Some(Duration::ZERO);
+        if may_block && !self.worker.has_work() {
+            self.shared.set_idle(self.index, true);
+            // Who has too much to do looks for idle threads after it took that on.
+            if self.shared.helps() && self.worker.help() {
+                return true;
+            }
+            patience = self.worker.patience();
+        }
+        let (windows, worker) = (&self.windows, &mut self.worker);
+        let mut handler = |call: Call<'_>, answer: &mut Vec<u8>| {
+            if call.request.first() == Some(&BATCH) {
+                answer_call(&call, answer, windows)
+            } else {
+                worker.take_call(&call, answer)
+            }
+        };
+        let turn = self.answerer.turn(patience, &mut handler);
+        let mut any = turn.unwrap_or_else(|error| panic!("a server thread for caches: {error}"));
+        self.shared.set_idle(self.index, false);
+        for connection in self.answerer.take_ended() {
+            self.worker.connection_ended(connection);
+        }
+        let now = match patience {
+            Some(Duration::ZERO) => now,
+            _ => Time::now(),
+        };
+        any |= self.worker.turn(now);
+        for (call, answer) in self.worker.answers.drain(..) {
+            self.answerer.answer(call, &answer);
+        }
+        any
     }
 }
 
@@ -103,17 +197,11 @@ impl Drop for CacheThreads {
     }
 }
 
-/// Carries a call out.
-fn answer_call(
-    call: &Call<'_>,
-    answer: &mut Vec<u8>,
-    windows: &Windows,
-    owners: &Owners,
-) -> Answered {
+/// Carries a batch out. The name of a window's life is what lets a client in, as it does for verbs.
+pub(crate) fn answer_call(call: &Call<'_>, answer: &mut Vec<u8>, windows: &Windows) -> Answered {
     begin_answer(answer);
     let done = carry_out(call.request, answer, |id, generation| {
-        let holds = owners.holds(call.client, id, generation);
-        holds.then_some(Slab {
+        Some(Slab {
             windows,
             name: (WindowId(id), Generation(generation)),
         })

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_fabric::calls::Spin;
 use cenote_fabric::strangers::Counts;
 use cenote_fabric::{
     Address, Event, Listen, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
@@ -37,6 +38,7 @@ pub(crate) use watch::Watch;
 
 use crate::cache_threads::{CacheThreads, Owners};
 use crate::machine::{Machine, volunteer_for_oom_killer};
+use crate::procedures::Running;
 use crate::side_thread::SideThread;
 use crate::{Config, Result, fill, keeper};
 
@@ -161,7 +163,31 @@ impl Daemon {
     ///
     /// # Errors
     /// As [`Daemon::start`]; `Inheritance` when what was handed over contradicts itself.
-    pub fn start_with(mut config: Config, inheritance: Inheritance) -> Result<Self> {
+    pub fn start_with(config: Config, inheritance: Inheritance) -> Result<Self> {
+        Self::start_running(config, inheritance, Running::default())
+    }
+
+    /// As [`Daemon::start`], with server threads that look for work as long as `spin` says.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_spinning(config: Config, spin: Spin) -> Result<Self> {
+        let running = Running {
+            spin,
+            ..Running::default()
+        };
+        Self::start_running(config, Inheritance::default(), running)
+    }
+
+    /// As [`Daemon::start_with`]; procedures are run as `running` says.
+    ///
+    /// # Errors
+    /// As [`Daemon::start_with`].
+    pub fn start_running(
+        mut config: Config,
+        inheritance: Inheritance,
+        running: Running,
+    ) -> Result<Self> {
         let mut machine = Machine::read();
         let heir = inherit(inheritance, config.huge_pages)?;
         heir.adjust(&mut config, &mut machine);
@@ -185,7 +211,14 @@ impl Daemon {
             .map(|_| listener.answerer())
             .collect::<cenote_fabric::Result<Vec<_>>>()?;
         let owners = Owners::default();
-        let cache_threads = CacheThreads::start(answerers, &listener.windows(), &owners)?;
+        let outward = cenote_fabric::connector_with(config.key.clone(), config.page_traffic);
+        let cache_threads = CacheThreads::start(
+            answerers,
+            &listener.windows(),
+            &owners,
+            running,
+            (&config.name, Box::new(outward)),
+        )?;
         let (sender, outcomes) = channel();
         let reserve_bytes = watch.as_ref().map_or(0, Watch::reserve_bytes);
         let keeper = keeper::start(
@@ -242,7 +275,8 @@ impl Daemon {
         let start = Duration::from_nanos(now.0);
         let ledger = Ledger::inherit(limits, start, &parts.heir.handover);
         for (_, grant) in ledger.grants() {
-            parts.owners.grant(&grant.window, grant.client);
+            let volume = grant.place.volume;
+            parts.owners.grant(&grant.window, grant.client, volume);
         }
         let memory = parts.heir.memory(ledger.counts().total());
         Self {
@@ -304,13 +338,17 @@ impl Daemon {
         self.dismiss_askers();
         loop {
             if stop.load(Ordering::Relaxed) {
-                if !self.leaving.keeps {
+                if !self.leaving.keeps && self.has_ended_grace() {
                     self.shut_down();
                     break Ok(End::Stopped);
                 }
-                if self.has_bidden_farewell() {
+                if self.leaving.keeps && self.has_bidden_farewell() {
                     break Ok(End::Stopped);
                 }
+            }
+            if self.is_past_notice() {
+                self.shut_down();
+                break Ok(End::Stopped);
             }
             if self.takes_leave() {
                 self.shut_down();
@@ -348,7 +386,7 @@ impl Daemon {
     /// When the next turn is due if nothing happens before.
     pub(crate) fn next_turn(&self) -> Time {
         let due = self.stocking.due(self.fills).into_iter();
-        let due = due.chain(self.farewell_until());
+        let due = due.chain(self.farewell_until()).chain(self.goes_at());
         due.fold(self.next_tick(), Time::min)
     }
 
@@ -459,6 +497,7 @@ impl Daemon {
         self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
         self.make_room();
         self.carry_out();
+        self.tell_notice();
         self.ask_back();
         self.beats.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -5,7 +5,8 @@
 //! windows. Slow work runs on two threads that block while there is none: the keeper
 //! makes and gives back memory, the filler rebuilds lost splits from other hosts.
 //!
-//! Beside them stand the server threads for caches, as many as the configuration says.
+//! Beside them stand the server threads for caches, as many as the configuration says: they carry
+//! out batches and run procedures.
 //!
 //! A page that a client reads or writes never passes through here.
 
@@ -19,6 +20,8 @@ mod fill;
 mod gauge;
 mod keeper;
 mod machine;
+mod on_thread;
+mod procedures;
 mod side_thread;
 mod stepped;
 
@@ -27,4 +30,6 @@ pub use daemon::{Daemon, End, Inheritance};
 pub use error::{Error, Result};
 pub use gauge::{Gauge, Reading};
 pub use machine::{memory_left_bytes, swap_bytes};
+pub use on_thread::OnThread;
+pub use procedures::Running;
 pub use stepped::Stepped;

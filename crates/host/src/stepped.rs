@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use cenote_fabric::calls::{Answering, Call};
 use cenote_fabric::{
-    ClientId, Connector, Event, Listen, Region, RegionOptions, Time, WindowDescriptor,
+    ClientId, Connector, Event, Listen, Region, RegionOptions, Time, WindowDescriptor, Windows,
 };
 use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::Handover;
 
-use crate::cache_threads::{CacheThreads, Owners};
+use crate::cache_threads::{CacheThreads, Owners, answer_call};
 use crate::daemon::{Daemon, Heir, Inheritance, Outcome, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
@@ -36,6 +37,13 @@ pub struct Stepped {
     is_filling: bool,
     outcomes: Sender<Outcome>,
     clock: fn() -> Time,
+    cache_thread: Option<CacheThread>,
+}
+
+/// Its server thread for caches, which has a turn when the daemon has.
+struct CacheThread {
+    answering: Box<dyn Answering>,
+    windows: Windows,
 }
 
 impl Stepped {
@@ -118,7 +126,13 @@ impl Stepped {
             is_filling: false,
             outcomes: outcome_sender,
             clock,
+            cache_thread: None,
         })
+    }
+
+    /// From here on it answers the batches that come by `answering`, on the windows of its listener.
+    pub fn serve_caches(&mut self, answering: Box<dyn Answering>, windows: Windows) {
+        self.cache_thread = Some(CacheThread { answering, windows });
     }
 
     /// Handles what has arrived, and ticks when that is due.
@@ -126,7 +140,13 @@ impl Stepped {
     /// # Errors
     /// As [`Daemon::run`](crate::Daemon::run).
     pub fn turn(&mut self) -> Result<()> {
-        self.daemon.turn(Duration::ZERO, &mut self.events)
+        self.daemon.turn(Duration::ZERO, &mut self.events)?;
+        if let Some(CacheThread { answering, windows }) = &mut self.cache_thread {
+            let mut handler =
+                |call: Call<'_>, answer: &mut Vec<u8>| answer_call(&call, answer, windows);
+            answering.turn(Some(Duration::ZERO), &mut handler)?;
+        }
+        Ok(())
     }
 
     /// When it wants a turn even if nothing arrives.

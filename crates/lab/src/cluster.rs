@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_pool::cluster::Cluster;
 use cenote_volume::{
-    Backing, HostConfig, Kept, Mode, Placement, Protection, Resilience, Scheme, Volume,
+    Backing, HostConfig, Kept, Mode, Placement, Protection, RETURN_MAX, Resilience, Scheme, Volume,
     VolumeConfig,
 };
 
@@ -159,6 +159,7 @@ impl LocalCluster {
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: self.hosts.clone(),
+            return_max: RETURN_MAX,
         }
     }
 
@@ -192,6 +193,14 @@ impl LocalCluster {
     /// When it has no process any more.
     pub fn kill(&self, index: usize) -> anyhow::Result<()> {
         self.signal(index, libc::SIGKILL)
+    }
+
+    /// Tells a host that its machine is taken back, as clouds and Kubernetes do: with SIGTERM.
+    ///
+    /// # Errors
+    /// When it has no process any more.
+    pub fn take_back(&self, index: usize) -> anyhow::Result<()> {
+        self.signal(index, libc::SIGTERM)
     }
 
     /// Has a host stand still, or go on.

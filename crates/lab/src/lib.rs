@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod cache;
+mod caught;
 pub mod cluster;
 pub mod demo;
 pub mod figure;
@@ -16,6 +17,7 @@ pub mod infiniswap;
 mod killed;
 pub mod kv;
 pub mod latency;
+pub mod migration;
 mod rotten;
 pub mod sim;
 pub mod spread;

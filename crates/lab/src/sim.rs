@@ -69,6 +69,18 @@ pub struct Report {
     /// Crashes at the arrows of a relocation, to FENCED, DRAINED, FILLED, PUBLISHED and RETIRED.
     #[serde(skip)]
     pub arrows_hit: [u64; 5],
+    /// Slabs that were out of reach, and were taken back as they were.
+    #[serde(skip)]
+    pub slabs_returned: u64,
+    /// Writes that an owner did not end, and the next one did.
+    #[serde(skip)]
+    pub writes_redone: u64,
+    /// Transfers that disks refused.
+    #[serde(skip)]
+    pub disk_refusals: u64,
+    /// Pages that were read from disks and given to hosts.
+    #[serde(skip)]
+    pub pages_promoted: u64,
     /// Real time that it took.
     #[serde(skip)]
     pub elapsed: Duration,
@@ -141,18 +153,23 @@ fn summary(options: &Options, world: &World, started: Instant) -> Report {
         rot.wrong_splits += wrong;
         rot.healed_splits += healed;
     }
+    let sum = |count: fn(&client::Client) -> u64| world.clients.iter().map(count).sum();
     Report {
         seed: options.seed,
         hosts: options.hosts,
         simulated_seconds: world.net.now().0 / 1_000_000_000,
-        page_ops: world.clients.iter().map(|client| client.page_ops).sum(),
+        page_ops: sum(|client| client.page_ops),
         faults: world.faults,
         rot: (options.weights.rot > 0).then_some(rot),
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
         recuts: world.recuts,
-        pages_moved: world.clients.iter().map(client::Client::pages_moved).sum(),
+        pages_moved: sum(client::Client::pages_moved),
         arrows_hit: world.arrows_hit,
+        slabs_returned: sum(|client| client.tally.slabs_returned),
+        writes_redone: sum(|client| client.tally.writes_redone),
+        disk_refusals: sum(client::Client::disk_refusals),
+        pages_promoted: sum(client::Client::pages_promoted),
         elapsed: started.elapsed(),
     }
 }

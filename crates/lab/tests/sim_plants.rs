@@ -62,6 +62,8 @@ fn the_clusters_of_planted_mistakes_keep_every_promise_without_them() {
         "early-clear",
         "mend-by-parity",
         "keep-slabs",
+        "forget-slab",
+        "keep-bit-away",
     ] {
         let options = Options {
             plant: None,

@@ -25,7 +25,7 @@ use wire::Reader;
 
 /// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte
 /// of every message.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 7;
 /// Oldest version that is understood. Another one is refused, not guessed at.
 pub const VERSION_OLDEST: u8 = 1;
 /// Longest message in bytes; the fabric's own bound on a message.
@@ -80,7 +80,7 @@ fn open(bytes: &[u8]) -> Result<(u8, u8, Reader<'_>), Malformed> {
     let mut input = Reader::new(bytes);
     let version = input.u8()?;
     if !(VERSION_OLDEST..=VERSION).contains(&version) {
-        return Err(Malformed("another version than 1 to 5"));
+        return Err(Malformed("another version than 1 to 7"));
     }
     Ok((version, input.u8()?, input))
 }

@@ -130,6 +130,8 @@ pub struct Grant {
     is_left: bool,
     /// Set while it is asked back for want of memory.
     asked: Option<Asked>,
+    /// The request of its client that its window be renewed, until that is done.
+    renewal: Option<u64>,
     /// Grants are numbered in order.
     sequence: u64,
 }
@@ -370,6 +372,16 @@ impl Ledger {
         index(self.slabs.iter().position(held))
     }
 
+    /// The volume that a client's window is for.
+    #[must_use]
+    pub fn volume_of(&self, client: u128, window: Window) -> Option<u128> {
+        let of = |slab: &Slab| match slab {
+            Slab::Mapped(g) if g.client == client && g.window == window => Some(g.place.volume),
+            _ => None,
+        };
+        self.slabs.iter().find_map(of)
+    }
+
     /// Every slab in a client's hands.
     pub fn grants(&self) -> impl Iterator<Item = (SlabIndex, &Grant)> {
         (0..)
@@ -378,6 +390,15 @@ impl Ledger {
                 Slab::Mapped(grant) => Some((index, grant)),
                 _ => None,
             })
+    }
+
+    /// In whose hands a slab is, if in any.
+    #[must_use]
+    pub fn grant_of(&self, slab: SlabIndex) -> Option<&Grant> {
+        match self.slabs.get(slab as usize)? {
+            Slab::Mapped(grant) => Some(grant),
+            _ => None,
+        }
     }
 
     /// Every client that is connected or holds slabs, with its lease, in no order.
@@ -467,6 +488,7 @@ impl Ledger {
                 birth: window.generation,
                 is_left: false,
                 asked: None,
+                renewal: None,
                 sequence: self.grants,
             });
             self.leases.add_slab(client);

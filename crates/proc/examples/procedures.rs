@@ -137,7 +137,10 @@ fn table(memory: Option<&Arc<Region>>) -> Table {
     let mut table = Table::new(REGION, 1, false);
     if let Some(memory) = memory {
         let memory = Arc::clone(memory);
-        let place = Place::Here { memory, offset: 0 };
+        let place = Place::Here {
+            memory: memory.into(),
+            offset: 0,
+        };
         table.set(
             0,
             Slot {

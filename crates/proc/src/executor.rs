@@ -91,6 +91,8 @@ pub enum Action {
         to: Machine,
         /// The request.
         moved: Moved,
+        /// Until when it is worth asking again if it could not be sent.
+        give_up: Time,
     },
     /// A request that came here for nothing goes back.
     Refuse {
@@ -118,9 +120,18 @@ pub enum Action {
 /// A step that was taken; by whom does not matter.
 pub struct Ended {
     request: Request,
-    outcome: Outcome,
+    /// `None`: the thread that was to run it does not know the cache.
+    outcome: Option<Outcome>,
     /// A store met a region on the move.
     wrote_leaving: bool,
+}
+
+impl Ended {
+    /// Whose step took too long, if it did.
+    fn slow_client(&self) -> Option<ClientId> {
+        let is_slow = matches!(self.outcome, Some(Outcome::Trap(Trap::TooLong)));
+        is_slow.then_some(self.request.client)
+    }
 }
 
 /// One server thread's requests.
@@ -201,15 +212,30 @@ impl Executor {
             }));
     }
 
-    /// A word about a region; what waited for it goes on.
-    pub fn handle_map(&mut self, cache: CacheId, index: usize, slot: Slot) {
+    /// A word about a region; what waited for it goes on. Returns whether it holds now: a newer
+    /// word, or another of the same generation, is known otherwise.
+    pub fn handle_map(&mut self, cache: CacheId, index: usize, slot: Slot) -> bool {
         let Some(table) = self.caches.get_mut(&cache) else {
-            return;
+            return false;
         };
-        if table.set(index, slot) && !planted::is(Planted::SleepOn) {
+        let is_known = table.agrees(index, &slot);
+        let is_news = table.set(index, slot);
+        if is_news && !planted::is(Planted::SleepOn) {
             for waiting in self.parked.take_for_map(cache, index) {
                 self.pursue(waiting);
             }
+        }
+        is_news || is_known
+    }
+
+    /// Procedures may write to a cache until then; those that were too late go on.
+    pub fn handle_lease(&mut self, cache: CacheId, until: Time) {
+        let Some(table) = self.caches.get_mut(&cache) else {
+            return;
+        };
+        table.allow_writes(until);
+        for waiting in self.parked.take_for_maps(cache) {
+            self.pursue(waiting);
         }
     }
 
@@ -226,17 +252,26 @@ impl Executor {
 
     /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
     /// Returns how many steps were taken. To be called after events even if none is to be taken.
+    /// A step that was ended because it took too long is the last of its turn: whoever else waits for
+    /// this thread has waited long enough.
     pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         self.shelf.take(most, &mut batch);
-        let taken = batch.len();
-        if taken > 0 {
+        if !batch.is_empty() {
             runner.begin();
         }
-        for ready in batch.drain(..) {
+        let mut taken = 0;
+        let mut steps = batch.drain(..);
+        while let Some(ready) = steps.next() {
             let ended = self.step(runner, ready);
+            taken += 1;
+            let slow = ended.slow_client();
             self.settle(ended);
+            if let Some(client) = slow {
+                self.shelf.put_back(client, steps.by_ref());
+            }
         }
+        drop(steps);
         self.batch = batch;
         self.round += 1;
         self.accounts.flush(self.round, &mut self.actions);
@@ -248,12 +283,18 @@ impl Executor {
         let mut batch = std::mem::take(&mut self.batch);
         other.take(most, &mut batch);
         runner.begin();
-        let ended = batch
-            .drain(..)
-            .map(|ready| self.step(runner, ready))
-            .collect();
+        let mut all = Vec::with_capacity(batch.len());
+        let mut steps = batch.drain(..);
+        while let Some(ready) = steps.next() {
+            let ended = self.step(runner, ready);
+            if let Some(client) = ended.slow_client() {
+                other.put_back(client, steps.by_ref());
+            }
+            all.push(ended);
+        }
+        drop(steps);
         self.batch = batch;
-        ended
+        all
     }
 
     fn step(&mut self, runner: &mut impl Run, ready: Ready) -> Ended {
@@ -266,9 +307,9 @@ impl Executor {
             Some(table) => {
                 request.steps = request.steps.saturating_add(1);
                 let outcome = runner.step(&mut request, table, addr, &data);
-                (outcome, table.take_wrote_leaving().is_some())
+                (Some(outcome), table.take_wrote_leaving().is_some())
             }
-            None => (Outcome::Trap(Trap::Unknown), false),
+            None => (None, false),
         };
         Ended {
             request,
@@ -285,6 +326,14 @@ impl Executor {
             wrote_leaving,
         } = ended;
         self.accounts.unqueued(request.client);
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            // A thread that helped has not heard of the cache yet, or no longer knows it.
+            None if self.caches.contains_key(&request.cache) => {
+                return self.queue(Ready::from(request));
+            }
+            None => return self.answer(request, Status::OutOfBounds),
+        };
         let is_over = matches!(outcome, Outcome::Done | Outcome::Stop | Outcome::Trap(_));
         if !is_over && request.steps >= self.limits.steps {
             return self.answer(request, Status::TooManySteps);
@@ -292,6 +341,10 @@ impl Executor {
         match outcome {
             Outcome::Done => self.answer(request, Status::Done),
             Outcome::Stop => self.answer(request, Status::Stopped),
+            // This step did not run; others did.
+            Outcome::Trap(Trap::Unknown | Trap::Denied) if request.steps > 1 => {
+                self.answer(request, Status::Trapped(Trap::Gone));
+            }
             Outcome::Trap(trap) => self.answer(request, Status::Trapped(trap)),
             Outcome::Again => self.queue(Ready::from(request)),
             Outcome::DataNeeded { addr, size } => {
@@ -347,13 +400,18 @@ impl Executor {
             return self.answer(waiting.request, Status::OutOfBounds);
         };
         match table.index(addr) {
-            // A write waits for the end of the move, and is then done at the new owner.
+            // A write waits for the end of the move, and is then done at the new owner. Who helped
+            // may have met a move that is over by now, whose word wakes nobody any more.
             Some(index) if wrote_leaving => {
+                let holds = table.holds_stores(index);
                 let waiting = Waiting {
                     need: Need::Place { addr, size: 1 },
                     ..waiting
                 };
-                self.parked.put(waiting, Wait::Map { index });
+                match holds {
+                    true => self.parked.put(waiting, Wait::Map { index }),
+                    false => self.pursue(waiting),
+                }
             }
             _ => self.pursue(waiting),
         }

@@ -132,7 +132,7 @@ pub enum Sender {
 /// The bytes are no message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not a message of procedures: {0}")]
-pub struct NoMessage(&'static str);
+pub struct NoMessage(pub &'static str);
 
 impl Message {
     /// Appends its bytes.
@@ -152,7 +152,7 @@ impl Message {
                 out.push(5);
                 put_u32(out, fetch.from.0);
                 put_u64(out, fetch.token);
-                put_u64(out, fetch.cache.0);
+                put_u128(out, fetch.cache.0);
                 put_u64(out, fetch.addr);
                 put_u32(out, fetch.size);
                 put_u64(out, fetch.generation);
@@ -201,10 +201,8 @@ impl Message {
             (6, Sender::Machine) => Self::Data(input.data()?),
             _ => return Err(NoMessage("unknown kind, or not this sender's")),
         };
-        match input.0 {
-            [] => Ok(message),
-            _ => Err(NoMessage("bytes left over")),
-        }
+        input.end()?;
+        Ok(message)
     }
 }
 
@@ -214,7 +212,7 @@ pub fn write_requests(requests: &[Request], out: &mut Vec<u8>) {
     put_u32(out, count(requests.len()));
     for request in requests {
         put_u64(out, request.number);
-        put_u64(out, request.cache.0);
+        put_u128(out, request.cache.0);
         put_u32(out, request.procedure.0);
         put_bytes(out, &request.state);
     }
@@ -233,7 +231,7 @@ pub fn write_responses(responses: &[Response], out: &mut Vec<u8>) {
     }
 }
 
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], NoMessage> {
@@ -248,19 +246,23 @@ impl<'a> Input<'a> {
         Ok(*taken)
     }
 
-    fn u8(&mut self) -> Result<u8, NoMessage> {
+    pub(crate) fn u8(&mut self) -> Result<u8, NoMessage> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, NoMessage> {
+    pub(crate) fn u32(&mut self) -> Result<u32, NoMessage> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, NoMessage> {
+    pub(crate) fn u64(&mut self) -> Result<u64, NoMessage> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn bool(&mut self) -> Result<bool, NoMessage> {
+    pub(crate) fn u128(&mut self) -> Result<u128, NoMessage> {
+        self.array().map(u128::from_le_bytes)
+    }
+
+    pub(crate) fn bool(&mut self) -> Result<bool, NoMessage> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -268,7 +270,19 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn bytes(&mut self, most: usize) -> Result<Vec<u8>, NoMessage> {
+    pub(crate) fn text(&mut self, most: usize) -> Result<String, NoMessage> {
+        String::from_utf8(self.bytes(most)?).map_err(|_| NoMessage("not text"))
+    }
+
+    /// Nothing is left over.
+    pub(crate) fn end(&self) -> Result<(), NoMessage> {
+        match self.0 {
+            [] => Ok(()),
+            _ => Err(NoMessage("bytes left over")),
+        }
+    }
+
+    pub(crate) fn bytes(&mut self, most: usize) -> Result<Vec<u8>, NoMessage> {
         let len = self.u32()? as usize;
         if len > most {
             return Err(NoMessage("a field is too long"));
@@ -278,7 +292,7 @@ impl<'a> Input<'a> {
 
     /// `least` bytes are an item's at least, so that a count cannot claim more than the message
     /// has.
-    fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         count: usize,
         least: usize,
@@ -294,7 +308,7 @@ impl<'a> Input<'a> {
         Ok(Request {
             client,
             number: self.u64()?,
-            cache: CacheId(self.u64()?),
+            cache: CacheId(self.u128()?),
             procedure: ProcedureId(self.u32()?),
             steps: 0,
             state: self.bytes(STATE_MAX)?,
@@ -354,7 +368,7 @@ impl<'a> Input<'a> {
         Ok(Fetch {
             from: Machine(self.u32()?),
             token: self.u64()?,
-            cache: CacheId(self.u64()?),
+            cache: CacheId(self.u128()?),
             addr: self.u64()?,
             size: self.size()?,
             generation: self.u64()?,
@@ -375,20 +389,24 @@ impl<'a> Input<'a> {
     }
 }
 
-fn put_u32(out: &mut Vec<u8>, number: u32) {
+pub(crate) fn put_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn put_u64(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_u128(out: &mut Vec<u8>, number: u128) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, count(bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-fn count(len: usize) -> u32 {
+pub(crate) fn count(len: usize) -> u32 {
     u32::try_from(len).expect("lists and states are bounded where they are made")
 }
 
@@ -412,7 +430,7 @@ fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
     put_u64(out, request.client.0);
     put_u32(out, request.steps);
     put_u64(out, request.number);
-    put_u64(out, request.cache.0);
+    put_u128(out, request.cache.0);
     put_u32(out, request.procedure.0);
     put_bytes(out, &request.state);
 }
@@ -425,12 +443,14 @@ fn status_number(status: Status) -> (u8, u32) {
         Status::TooManySteps => (3, 0),
         Status::TimedOut => (4, 0),
         Status::OutOfBounds => (5, 0),
+        Status::Lost => (12, 0),
         Status::Trapped(Trap::Failed(code)) => (6, code),
         Status::Trapped(Trap::TooLong) => (7, 0),
         Status::Trapped(Trap::Crashed) => (8, 0),
         Status::Trapped(Trap::BadVerdict) => (9, 0),
         Status::Trapped(Trap::Unknown) => (10, 0),
         Status::Trapped(Trap::Denied) => (11, 0),
+        Status::Trapped(Trap::Gone) => (13, 0),
     }
 }
 
@@ -448,6 +468,8 @@ fn status(kind: u8, detail: u32) -> Result<Status, NoMessage> {
         9 => Status::Trapped(Trap::BadVerdict),
         10 => Status::Trapped(Trap::Unknown),
         11 => Status::Trapped(Trap::Denied),
+        13 => Status::Trapped(Trap::Gone),
+        12 => Status::Lost,
         _ => return Err(NoMessage("unknown status")),
     };
     match status {
@@ -458,7 +480,7 @@ fn status(kind: u8, detail: u32) -> Result<Status, NoMessage> {
 }
 
 /// Of a request without a state.
-const REQUEST_BYTES: usize = 24;
+const REQUEST_BYTES: usize = 32;
 /// Of an answer without a state.
 const RESPONSE_BYTES: usize = 17;
 

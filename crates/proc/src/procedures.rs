@@ -1,19 +1,22 @@
 //! Which procedures there are, and the instances that run them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cenote_proc_sdk::{Frame, Procedure, Verdict};
 
 use crate::executor::Run;
 use crate::native::{Linked, Native};
+use crate::service::Row;
+#[cfg(feature = "wasm")]
 use crate::wasm::{Guest, Instance, Runtime};
 use crate::{CacheId, Outcome, ProcedureId, Request, Table, Trap};
 
 /// The procedures of a host, by name and version; shared by its threads.
 ///
 /// A version is never replaced: an upload of a name makes the next version, with a number of its
-/// own, so that a request under way ends with the code that it began with.
+/// own, so that a request under way ends with the code that it began with. For the same reason a
+/// number is used once in a process: threads keep instances, and requests wait, by number.
 #[derive(Default)]
 pub struct Registry {
     inner: RwLock<Inner>,
@@ -22,6 +25,8 @@ pub struct Registry {
 #[derive(Default)]
 struct Inner {
     by_id: HashMap<ProcedureId, Entry>,
+    /// All numbers that were ever used, with those that are.
+    used: HashSet<ProcedureId>,
     /// Counts changes, so that threads know when to look again.
     changes: u64,
 }
@@ -53,7 +58,9 @@ pub enum Grants {
 }
 
 impl Grants {
-    fn of(&self, cache: CacheId) -> Option<Access> {
+    /// What is granted on a cache.
+    #[must_use]
+    pub fn of(&self, cache: CacheId) -> Option<Access> {
         match self {
             Self::All(access) => Some(*access),
             Self::Caches(caches) => caches
@@ -66,14 +73,15 @@ impl Grants {
 #[derive(Clone)]
 enum Code {
     Native(Arc<dyn Native>),
+    #[cfg(feature = "wasm")]
     Guest(Arc<Guest>),
 }
 
 /// Why a procedure was not taken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RegistryError {
-    /// The number is another procedure's.
-    #[error("the number belongs to another procedure or version")]
+    /// The number is another procedure's, or was.
+    #[error("the number belongs, or belonged, to another procedure or version")]
     Taken,
     /// A name has 1 to 64 letters, digits, `-`, `_` and `.`.
     #[error("a procedure's name has 1 to 64 letters, digits, '-', '_' and '.'")]
@@ -81,6 +89,9 @@ pub enum RegistryError {
     /// As many as a host keeps are here.
     #[error("a host keeps at most {PROCEDURES_MAX} procedures")]
     Full,
+    /// As many as a process takes in its life were here.
+    #[error("a host takes at most {USED_MAX} procedures until it is started anew")]
+    Worn,
 }
 
 impl Registry {
@@ -107,6 +118,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`RegistryError`].
+    #[cfg(feature = "wasm")]
     pub fn load(
         &self,
         id: ProcedureId,
@@ -132,34 +144,54 @@ impl Registry {
         }
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         let same_name = |other: &Entry| other.name == *name && other.version == version;
-        if inner.by_id.contains_key(&id) || inner.by_id.values().any(same_name) {
+        if inner.used.contains(&id) || inner.by_id.values().any(same_name) {
             return Err(RegistryError::Taken);
         }
         if inner.by_id.len() >= PROCEDURES_MAX {
             return Err(RegistryError::Full);
         }
+        if inner.used.len() >= USED_MAX {
+            return Err(RegistryError::Worn);
+        }
+        inner.used.insert(id);
         inner.by_id.insert(id, entry);
         inner.changes += 1;
         Ok(())
     }
 
-    /// Takes a procedure away; whether it was there. Requests for it are answered `Unknown`.
+    /// Whether a number is, or was, a procedure's.
+    #[must_use]
+    pub fn was_used(&self, id: ProcedureId) -> bool {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        inner.used.contains(&id)
+    }
+
+    /// Takes a procedure away; whether it was there. Requests for it are answered `Unknown`, those
+    /// under way `Gone`.
     pub fn remove(&self, id: ProcedureId) -> bool {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         inner.changes += 1;
         inner.by_id.remove(&id).is_some()
     }
 
-    /// All of them: number, name, version, whether native; by number.
+    /// All of them, by number.
     #[must_use]
-    pub fn list(&self) -> Vec<(ProcedureId, String, u32, bool)> {
+    pub fn list(&self) -> Vec<Row> {
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        let row = |(id, entry): (&ProcedureId, &Entry)| {
-            let native = matches!(entry.code, Code::Native(_));
-            (*id, entry.name.clone(), entry.version, native)
+        let row = |(id, entry): (&ProcedureId, &Entry)| Row {
+            id: *id,
+            name: entry.name.clone(),
+            version: entry.version,
+            native: matches!(entry.code, Code::Native(_)),
+            grants: entry.grants.clone(),
+            checksum: match &entry.code {
+                Code::Native(_) => 0,
+                #[cfg(feature = "wasm")]
+                Code::Guest(guest) => guest.checksum(),
+            },
         };
         let mut rows: Vec<_> = inner.by_id.iter().map(row).collect();
-        rows.sort();
+        rows.sort_by_key(|row| row.id);
         rows
     }
 
@@ -194,6 +226,7 @@ struct Ready {
 
 enum Loaded {
     Native(Arc<dyn Native>),
+    #[cfg(feature = "wasm")]
     Guest(Box<Instance>, Arc<Runtime>),
 }
 
@@ -221,6 +254,7 @@ impl Procedures {
         let access = entry.grants.of(request.cache).ok_or(Trap::Denied)?;
         let code = match entry.code {
             Code::Native(native) => Loaded::Native(native),
+            #[cfg(feature = "wasm")]
             Code::Guest(guest) => {
                 let instance = guest.instance().map_err(|_| Trap::Crashed)?;
                 Loaded::Guest(Box::new(instance), Arc::clone(guest.runtime()))
@@ -271,6 +305,7 @@ impl Run for Procedures {
                 request.state.extend_from_slice(self.frame.state());
                 of_verdict(verdict)
             }
+            #[cfg(feature = "wasm")]
             Loaded::Guest(instance, runtime) => {
                 let running = runtime.running();
                 let outcome = instance.step(request, table, addr, data);
@@ -284,10 +319,14 @@ impl Run for Procedures {
     }
 }
 
+#[cfg(feature = "wasm")]
 impl Trap {
     /// Whether what ran was cut off in the middle.
     fn is_crash(self) -> bool {
-        !matches!(self, Self::Failed(_) | Self::Unknown | Self::Denied)
+        !matches!(
+            self,
+            Self::Failed(_) | Self::Unknown | Self::Denied | Self::Gone
+        )
     }
 }
 
@@ -312,5 +351,7 @@ pub(crate) fn is_size(size: u32) -> bool {
 
 /// Arbitrary: more than people name, and few enough to be listed in one answer.
 const PROCEDURES_MAX: usize = 1024;
+/// Arbitrary: nobody removes and puts that many, and the numbers are few bytes.
+const USED_MAX: usize = 1 << 16;
 /// Instances that a thread keeps; each has a few pages.
 const READY_MAX: usize = 64;

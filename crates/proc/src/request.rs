@@ -2,9 +2,9 @@
 
 use cenote_proc_sdk::STATE_MAX;
 
-/// A cache, by its number on this cluster.
+/// A cache, by its number on this cluster: that of the volume that its slabs are lent for.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct CacheId(pub u64);
+pub struct CacheId(pub u128);
 
 /// A client, by its number on this cluster.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -73,6 +73,9 @@ pub enum Trap {
     Unknown,
     /// The procedure may not be run on this cache.
     Denied,
+    /// It has run, and was taken away before it ended, or is not there, or not granted, on the
+    /// machine where it was to go on.
+    Gone,
 }
 
 /// How a request ended, for its client.
@@ -92,13 +95,25 @@ pub enum Status {
     TimedOut,
     /// An address is in no region of the cache, or the cache is not here.
     OutOfBounds,
+    /// It went to another machine, which was not heard of again: it may have run, or run still.
+    Lost,
 }
 
 impl Status {
     /// Whether the same request may end otherwise a little later.
     #[must_use]
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Busy | Self::TimedOut)
+        matches!(self, Self::Busy | Self::TimedOut | Self::Lost)
+    }
+
+    /// Whether steps of the request may have been taken, so that one that writes may have written.
+    /// Who repeats it then has it done once or twice.
+    #[must_use]
+    pub fn may_have_run(self) -> bool {
+        !matches!(
+            self,
+            Self::Busy | Self::Trapped(Trap::Unknown | Trap::Denied)
+        )
     }
 }
 

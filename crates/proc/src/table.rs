@@ -4,12 +4,14 @@
 //! it moves; generations say which word is newer. A thread has a table of its own and runs no step
 //! while it changes, so no step ever uses a region that was taken away (invariant R2).
 //!
-//! Memory that peers write is reached by copies through [`cenote_fabric::Region`] alone.
+//! Memory that peers write is reached by copies through [`Local`] alone. Of a window each copy
+//! looks at the generation, so that a slab that is given back between two words is never used after
+//! that.
 //! Paper: `[compucache]` Translate.
 
 use std::sync::Arc;
 
-use cenote_fabric::Region;
+use cenote_fabric::{Dead, HeldWindow, Region, Time};
 use cenote_proc_sdk::{Fault, Memory};
 
 use crate::planted::{self, Planted};
@@ -18,13 +20,59 @@ use crate::planted::{self, Planted};
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Machine(pub u32);
 
+/// Memory of this machine.
+#[derive(Clone, Debug)]
+pub enum Local {
+    /// Of this process alone, or of windows whose generations nobody asks for.
+    Region(Arc<Region>),
+    /// A life of a window.
+    Window(HeldWindow),
+}
+
+impl From<Arc<Region>> for Local {
+    fn from(region: Arc<Region>) -> Self {
+        Self::Region(region)
+    }
+}
+
+impl Local {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            Self::Region(region) => region.len_bytes(),
+            Self::Window(window) => window.len_bytes(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Region(region) => region.is_dead(),
+            Self::Window(window) => window.is_over(),
+        }
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), Dead> {
+        match self {
+            Self::Region(region) => region.read(offset, target),
+            Self::Window(window) => window.read(offset, target),
+        }
+    }
+
+    fn write(&self, offset: u64, source: &[u8]) -> Result<(), Dead> {
+        match self {
+            Self::Region(region) => region.write(offset, source),
+            Self::Window(window) => window.write(offset, source),
+        }
+    }
+}
+
 /// What is known of a region.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// Its bytes are here, from `offset` of `memory`.
     Here {
         /// What the bytes are in.
-        memory: Arc<Region>,
+        memory: Local,
         /// Of the region's first byte.
         offset: u64,
     },
@@ -33,7 +81,7 @@ pub enum Place {
     /// It is here and moves away: reads go on, writes wait. Paper: `[redy22]` migration.
     Leaving {
         /// What the bytes are in.
-        memory: Arc<Region>,
+        memory: Local,
         /// Of the region's first byte.
         offset: u64,
     },
@@ -59,14 +107,16 @@ pub struct Table {
     writable: bool,
     /// Whether the one that steps may.
     step_writes: bool,
-    /// A store of the step met a region on the move.
+    /// Until when stores count; `None`: as long as the regions are here.
+    writes_until: Option<Time>,
+    /// A store of the step met a region on the move, or was too late.
     wrote_leaving: Option<u64>,
 }
 
 /// A range of bytes of one region that is here.
 #[derive(Clone, Copy)]
 struct Span<'a> {
-    memory: &'a Region,
+    memory: &'a Local,
     offset: u64,
     len: u64,
     leaving: bool,
@@ -94,6 +144,7 @@ impl Table {
             slots: vec![slot; regions],
             writable,
             step_writes: writable,
+            writes_until: None,
             wrote_leaving: None,
         }
     }
@@ -130,6 +181,24 @@ impl Table {
         news
     }
 
+    /// Whether a word says what is known already.
+    pub(crate) fn agrees(&self, index: usize, slot: &Slot) -> bool {
+        self.slots.get(index).is_some_and(|known| {
+            let same_place = match (&known.place, &slot.place) {
+                (Place::At(known), Place::At(said)) => known == said,
+                (Place::Nowhere, Place::Nowhere) => true,
+                _ => false,
+            };
+            known.generation == slot.generation && same_place
+        })
+    }
+
+    /// Whether a store into a region waits: for the end of its move, or for more time.
+    pub(crate) fn holds_stores(&self, index: usize) -> bool {
+        let is_leaving = |slot: &Slot| matches!(slot.place, Place::Leaving { .. });
+        self.is_too_late() || self.slots.get(index).is_some_and(is_leaving)
+    }
+
     /// The region that `addr` is in, if the cache is that long.
     #[must_use]
     pub fn index(&self, addr: u64) -> Option<usize> {
@@ -159,6 +228,16 @@ impl Table {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Stores count until then, by the machine's clock; who lent the memory does not wait for
+    /// longer.
+    pub fn allow_writes(&mut self, until: Time) {
+        self.writes_until = Some(until);
+    }
+
+    fn is_too_late(&self) -> bool {
+        self.writes_until.is_some_and(|until| Time::now() >= until)
     }
 
     /// Says whether the procedure of the next step may write.
@@ -216,7 +295,7 @@ impl Memory for Table {
         while !source.is_empty() {
             let size = source.len() as u64;
             let span = self.translate(addr, size).ok_or(Fault::Elsewhere)?;
-            if span.leaving && !planted::is(Planted::WriteLeaving) {
+            if (span.leaving || self.is_too_late()) && !planted::is(Planted::WriteLeaving) {
                 self.wrote_leaving = Some(addr);
                 return Err(Fault::Elsewhere);
             }
@@ -225,6 +304,11 @@ impl Memory for Table {
             span.memory
                 .write(span.offset, part)
                 .map_err(|_| Fault::Elsewhere)?;
+            // Written before the time was over, and not said to be: it is done again elsewhere.
+            if self.is_too_late() {
+                self.wrote_leaving = Some(addr);
+                return Err(Fault::Elsewhere);
+            }
             addr = addr.wrapping_add(span.len);
             source = rest;
         }
@@ -236,8 +320,9 @@ impl Memory for Table {
         while total < size {
             let at = addr.wrapping_add(total);
             match self.translate(at, size - total) {
-                Some(span) => total += span.len,
-                None => break,
+                // What a load would not get is not here.
+                Some(span) if !span.memory.is_over() => total += span.len,
+                _ => break,
             }
         }
         total

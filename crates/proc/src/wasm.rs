@@ -88,6 +88,7 @@ pub struct Runtime {
 
 /// A module that was checked and compiled.
 pub struct Guest {
+    checksum: u64,
     pre: wasmtime::InstancePre<instance::Guest>,
     runtime: Arc<Runtime>,
 }
@@ -135,7 +136,11 @@ impl Runtime {
         check_exports(&module)?;
         let pre = self.linker.instantiate_pre(&module).map_err(invalid)?;
         let runtime = Arc::clone(self);
-        let guest = Guest { pre, runtime };
+        let guest = Guest {
+            checksum: crate::library::checksum(bytes),
+            pre,
+            runtime,
+        };
         // Its start function, and where it puts its frame, are tried here and not by a request.
         drop(guest.instance()?);
         Ok(guest)
@@ -149,6 +154,12 @@ impl Runtime {
 }
 
 impl Guest {
+    /// Of the module's bytes.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        self.checksum
+    }
+
     /// A fresh instance, with memory of its own.
     ///
     /// # Errors

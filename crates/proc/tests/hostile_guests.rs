@@ -6,8 +6,8 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc::executor::Run;
 use cenote_proc::wasm::{Limits, ModuleError, Runtime};
 use cenote_proc::{
-    Access, CacheId, ClientId, Grants, Outcome, Place, ProcedureId, Procedures, Registry, Request,
-    Slot, Table, Trap,
+    Access, CacheId, ClientId, Grants, Outcome, Place, ProcedureId, Procedures, Registry,
+    RegistryError, Request, Slot, Table, Trap,
 };
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ impl Bench {
         id
     }
 
-    fn step(&mut self, id: ProcedureId, cache: u64, table: &mut Table) -> (Outcome, Vec<u8>) {
+    fn step(&mut self, id: ProcedureId, cache: u128, table: &mut Table) -> (Outcome, Vec<u8>) {
         let mut request = Request::new(ClientId(1), 1, CacheId(cache), id, b"argument");
         let outcome = self.procedures.step(&mut request, table, 0, &[]);
         (outcome, request.state)
@@ -70,7 +70,7 @@ fn table(writable: bool) -> (Table, Arc<Region>) {
     let memory = Arc::new(memory);
     let mut table = Table::new(4096, 1, writable);
     let place = Place::Here {
-        memory: Arc::clone(&memory),
+        memory: Arc::clone(&memory).into(),
         offset: 0,
     };
     table.set(
@@ -172,6 +172,27 @@ fn a_guest_reaches_one_cache_and_keeps_nothing_for_another() {
     assert_eq!(kept(bench.step(id, 1, &mut one).1), 0);
     assert_eq!(kept(bench.step(id, 1, &mut one).1), 1);
     assert_eq!(kept(bench.step(id, 2, &mut two).1), 0);
+}
+
+/// Who could put another module under a number that is in use would get its instances, its grants,
+/// and the states of its requests.
+#[test]
+fn a_number_that_was_taken_away_is_no_other_modules() {
+    let mut bench = Bench::new();
+    let (mut table, _memory) = table(true);
+    let id = bench.load(&guest("(i32.const 0)"));
+    assert_eq!(bench.step(id, 1, &mut table).0, Outcome::Done);
+    assert!(bench.registry.remove(id));
+
+    let other = bench.runtime.compile(&guest("unreachable")).unwrap();
+    let loaded = bench
+        .registry
+        .load(id, "other", 1, Grants::All(Access::Read), other);
+
+    assert_eq!(loaded, Err(RegistryError::Taken));
+    bench.procedures.begin();
+    let (outcome, _) = bench.step(id, 1, &mut table);
+    assert_eq!(outcome, Outcome::Trap(Trap::Unknown));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use cenote_proc::{
 };
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{
-    Echo, FANOUT, Filter, Lookup, NODE_BYTES, Reached, Search, Select, Walk, WalkList,
+    Aggregate, Echo, FANOUT, Filter, Lookup, NODE_BYTES, Reached, Search, Select, Walk, WalkList,
 };
 use proptest::prelude::*;
 
@@ -62,7 +62,7 @@ fn table(bytes: &[u8], away: &[usize]) -> Table {
             Place::At(Machine(2))
         } else {
             Place::Here {
-                memory: Arc::clone(&memory),
+                memory: Arc::clone(&memory).into(),
                 offset: index as u64 * REGION,
             }
         };
@@ -332,5 +332,36 @@ fn a_ring_lets_others_run() {
                 Outcome::Again
             );
         }
+    }
+}
+
+/// What is known so far is part of the argument, so it is the client's to say.
+#[test]
+fn a_count_at_its_end_is_counted_on_from() {
+    let bytes = vec![0; BYTES];
+    let select = Select {
+        from: 0,
+        to: 64,
+        low: 0,
+        high: 1,
+        record: 8,
+        field_at: 0,
+        sum_at: 0,
+        away: Away::Stop,
+        collect: false,
+    };
+    let far = Aggregate {
+        count: u64::MAX,
+        sum: u64::MAX,
+        min: 0,
+        max: 0,
+    };
+    let (mut procedures, mut table) = (Procedures::new(registry()), table(&bytes, &[]));
+    for procedure in [4, 14] {
+        let argument = select.to_bytes(far);
+        let (end, answer, _) = run(&mut procedures, &mut table, &bytes, procedure, &argument);
+        assert_eq!(end, Outcome::Done);
+        let (_, reached, _) = Select::of(&answer).unwrap();
+        assert_eq!((reached.count, reached.sum), (7, u64::MAX));
     }
 }

@@ -65,6 +65,8 @@ pub struct Pages {
     pub remote: Bitmap,
     /// The disk refused the newest bytes. Changed by the page's disk queue alone.
     pub stale: Bitmap,
+    /// The disk queue has a write of it that has not ended. Changed by that queue alone.
+    pub queued: Bitmap,
 }
 
 /// The way to one disk queue.
@@ -72,6 +74,9 @@ pub struct Lane {
     pub writes: Entries,
     pub reads: Entries,
     jobs: ArrayQueue<Job>,
+    /// Jobs that were put in, or are about to be, and those that were taken out: in one order.
+    asked: AtomicU64,
+    taken: AtomicU64,
     /// By entry of the writes: whom to tell.
     tokens: Box<[AtomicU64]>,
     bell: Wake,
@@ -181,6 +186,7 @@ impl Store {
             pages: Pages {
                 remote: bits.bitmap(0),
                 stale: bits.bitmap(1),
+                queued: bits.bitmap(2),
             },
             inboxes: inboxes.collect(),
             is_closed: AtomicBool::new(false),
@@ -266,6 +272,8 @@ impl Store {
         if job.kind == Kind::Write {
             lane.tokens[job.entry as usize].store(job.token.0, Ordering::Relaxed);
         }
+        // Before it is there: who has taken as many as this says has taken this one.
+        lane.asked.fetch_add(1, Ordering::SeqCst);
         if lane.jobs.push(job).is_err() {
             unreachable!("room for a job of every entry");
         }
@@ -298,11 +306,34 @@ impl Store {
 
     fn refuse(&self, number: usize) {
         while let Some(job) = self.lanes[number].jobs.pop() {
+            self.lanes[number].taken.fetch_add(1, Ordering::SeqCst);
             match job.kind {
                 Kind::Read => self.end_read(number, &job, false),
                 Kind::Write => self.end_write(number, job.entry, false),
             }
         }
+    }
+
+    /// Jobs that were asked for so far, by lane.
+    pub fn asked(&self) -> Vec<u64> {
+        let lanes = 0..self.lanes.len();
+        lanes.map(|lane| self.asked_of(lane)).collect()
+    }
+
+    /// Jobs that one lane was asked for so far.
+    pub fn asked_of(&self, lane: usize) -> u64 {
+        self.lanes[lane].asked.load(Ordering::SeqCst)
+    }
+
+    /// Whether disk queues know of so many jobs: their writes are queued, or have ended.
+    pub fn has_taken(&self, asked: &[u64]) -> bool {
+        let mut lanes = asked.iter().enumerate();
+        lanes.all(|(lane, &asked)| self.has_taken_of(lane, asked))
+    }
+
+    /// Whether the queue of a lane knows of so many.
+    pub fn has_taken_of(&self, lane: usize, asked: u64) -> bool {
+        self.lanes[lane].taken.load(Ordering::SeqCst) >= asked
     }
 
     /// Writes that are not on the disk yet.
@@ -374,6 +405,8 @@ impl Lane {
             writes: Entries::new(entries)?,
             // Every job has an entry: there is always room.
             jobs: ArrayQueue::new(entries as usize + reads.count()),
+            asked: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             tokens: (0..entries).map(|_| AtomicU64::new(0)).collect(),
             reads,
             bell: Wake::new()?,

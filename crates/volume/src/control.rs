@@ -72,7 +72,6 @@ use standing::Standings;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use hosts::HostConfig;
-pub(crate) use hosts::RETURN_MAX;
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
@@ -397,7 +396,8 @@ impl Control {
                 self.on_check_activity(host, request, &windows)
             }
             Reply::Held { skip, slabs } => self.on_held(host, skip, &slabs),
-            Reply::Unmapped { .. } | Reply::Status(_) => {}
+            // A host under notice asks for its slabs as well, which moves them.
+            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Notice { .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cenote_fabric::{Endpoint, Time};
 use cenote_pool::planted::{Planted, is_planted};
@@ -63,6 +64,8 @@ pub struct Core {
     pub pace: Pace,
     /// What the client's own machine has to spare.
     pub spare: Spare,
+    /// Longest that a host which says that it will be back is waited for.
+    pub return_max: Duration,
     /// The clock; virtual under simulation.
     pub clock: fn() -> Time,
 }
@@ -127,6 +130,7 @@ pub struct Shape {
     pub slab_bytes: u64,
     pub size_bytes: u64,
     pub host_count: usize,
+    pub return_max: Duration,
 }
 
 /// Where an extent stands with the control thread.
@@ -157,6 +161,7 @@ impl Core {
             slab_bytes,
             size_bytes,
             host_count,
+            return_max,
         } = shape;
         let scheme = resilience.scheme();
         let pages = sides.page_count();
@@ -200,6 +205,7 @@ impl Core {
             mover: Mover::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
+            return_max,
             pace: Pace::default(),
             spare: Spare::default(),
             clock,

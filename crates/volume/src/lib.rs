@@ -61,5 +61,5 @@ pub use status::{
 };
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
 pub use timings::{SpreadValues, TimingValues};
-pub use volume::{Volume, VolumeConfig};
+pub use volume::{RETURN_MAX, Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};

@@ -304,6 +304,13 @@ impl Stepped {
         core.marks.torn_pages(0, core.page_count()).collect()
     }
 
+    /// Whether slabs have a page of a volume with a disk behind it, or will when they are back.
+    #[must_use]
+    pub fn is_on_slabs(&self, page: u64) -> bool {
+        let store = self.control.core().backing.as_ref();
+        store.is_some_and(|store| store.pages.remote.contains(page))
+    }
+
     /// How far the relocation of each slab is that is being rebuilt.
     #[must_use]
     pub fn relocations(&self) -> Vec<Relocation> {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Hello, Time};
 use cenote_pool::placement::Placement;
@@ -50,7 +51,14 @@ pub struct VolumeConfig {
     pub size_bytes_max: u64,
     /// The cluster.
     pub hosts: Vec<HostConfig>,
+    /// Longest that a host which says that it will be back is waited for, whatever it says. So long do
+    /// requests wait for it at most, and a worker that ends; [`RETURN_MAX`] is usual.
+    pub return_max: Duration,
 }
+
+/// How long a host that is replaced is waited for at most. Arbitrary: a process takes another's place within a
+/// second, and programs put up with requests that take ten.
+pub const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// Most bytes of a volume.
 pub const SIZE_BYTES_MAX: u64 = 1 << 46;
@@ -289,6 +297,7 @@ impl Volume {
             slab_bytes,
             size_bytes: config.size_bytes,
             host_count: config.hosts.len(),
+            return_max: config.return_max,
         };
         let flights = Flights::new().map_err(|source| VolumeError::Os {
             what: "getting memory for pages in flight",

@@ -28,7 +28,7 @@ use cenote_codec::{DATA_MAX, PARITY_MAX};
 use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 
 use crate::Done;
-use crate::control::{Command, RETURN_MAX};
+use crate::control::Command;
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
@@ -45,10 +45,6 @@ pub const REQUESTS_MAX: usize = 256;
 
 /// Page operations in flight per worker; fewer than an endpoint's queue, so that a post always fits.
 pub(crate) const OPS_MAX: usize = 256;
-
-/// How long a worker that ends waits for writes that are held: for as long as a host may take to come back, and
-/// is missed then.
-const HELD_MAX: Duration = RETURN_MAX.saturating_add(FAILURE_TIMEOUT.saturating_mul(2));
 
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
@@ -351,11 +347,13 @@ impl Drop for Worker {
         self.deferred.clear();
         self.retain_settling();
         let begun = (self.core.clock)();
+        // For as long as a host may take to come back, and is missed then.
+        let held_max = self.core.return_max.saturating_add(FAILURE_TIMEOUT * 2);
         // Since when nothing is held.
         let mut moving_since = begun;
         loop {
             let now = (self.core.clock)();
-            if self.awaits_held() && now.since(begun) < HELD_MAX {
+            if self.awaits_held() && now.since(begun) < held_max {
                 moving_since = now;
             }
             let is_moving = self.working > 0 || self.at_disk > 0 || self.awaits_held();

@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
-use cenote_volume::{Health, Placement, Protection, Resilience, VolumeConfig};
+use cenote_volume::{Health, Placement, Protection, RETURN_MAX, Resilience, VolumeConfig};
 use support::guarded::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
@@ -25,6 +25,7 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
         size_bytes,
         size_bytes_max: size_bytes,
         hosts: cluster.configs.clone(),
+        return_max: RETURN_MAX,
     };
     let volume = cenote_volume::Volume::open(config, cluster.connector()).unwrap();
     assert!(
@@ -73,6 +74,7 @@ fn extents_mapped_ahead_stay_mapped_when_their_pages_are_discarded() {
         size_bytes: 4 << 20,
         size_bytes_max: 4 << 20,
         hosts: cluster.configs.clone(),
+        return_max: RETURN_MAX,
     };
     let other = cenote_volume::Volume::open(config, cluster.connector()).unwrap();
     for _ in 0..2 {

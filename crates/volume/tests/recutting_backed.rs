@@ -2,8 +2,11 @@
 
 mod support;
 
+use cenote_pool::control::Drain;
 use cenote_volume::{Resilience, Volume, Worker};
 use support::backed::{Backed, PAGE, SIZE, map_first, read, status, wait_for};
+use support::disk::TestDisk;
+use support::operator::Operator;
 use support::{page, wait_until};
 
 const PAGES: u64 = SIZE / PAGE as u64;
@@ -97,4 +100,123 @@ fn a_page_that_the_disk_refused_is_not_given_up() {
     worker.write(0, &page(0, 3)).unwrap();
     wait_for(&volume, |status| status.change.is_none());
     assert!(read(&mut worker, 0) == page(0, 3));
+}
+
+/// What the disk is yet to write is its slabs' until it has: it may refuse it.
+#[test]
+fn a_page_that_the_disk_refuses_later_is_not_given_up() {
+    refused_later(
+        |disk| disk.hold_writes(true),
+        |disk| disk.hold_writes(false),
+    );
+}
+
+/// Also what its queue has not even taken in.
+#[test]
+fn a_page_that_the_disk_does_not_know_of_yet_is_not_given_up() {
+    refused_later(|disk| disk.stick(true), |disk| disk.stick(false));
+}
+
+fn refused_later(hold: impl Fn(&TestDisk), let_go: impl Fn(&TestDisk)) {
+    // Behind another, in another lane of the disk.
+    const LATE: u64 = 256;
+    let scene = Backed::of(5, "rs:2+1", |_| ());
+    let (volume, disk) = (&scene.volume, &scene.disk);
+    let mut worker = volume.worker().unwrap();
+    map_first(volume, &mut worker);
+    for index in [0, LATE] {
+        let bytes = page(index, 1);
+        worker.write(index * PAGE as u64, &bytes).unwrap();
+    }
+    wait_for(volume, |status| status.backing.unwrap().pending_bytes == 0);
+    hold(disk);
+    let bytes = page(LATE, 2);
+    worker
+        .write(LATE * PAGE as u64, &bytes)
+        .expect("hosts have it");
+    volume.set_resilience(usual("rs:4+1")).unwrap();
+    wait_for(volume, |status| {
+        let change = status.change.as_ref().expect("one page stays");
+        change.bytes_done >= PAGE as u64
+    });
+    disk.break_page(Some(LATE));
+    let_go(disk);
+    wait_for(volume, |status| status.backing.unwrap().stale_pages == 1);
+    assert!(read(&mut worker, LATE) == page(LATE, 2));
+    assert!(read(&mut worker, 0) == page(0, 1));
+    disk.break_page(None);
+    let bytes = page(LATE, 3);
+    worker.write(LATE * PAGE as u64, &bytes).unwrap();
+    wait_for(volume, |status| status.change.is_none());
+    assert!(read(&mut worker, LATE) == page(LATE, 3));
+}
+
+/// A volume that is closed waits for its disk, also where a test has failed.
+struct LetGo<'a>(&'a TestDisk);
+
+impl Drop for LetGo<'_> {
+    fn drop(&mut self) {
+        self.0.hold_pages(&[]);
+    }
+}
+
+/// Slabs of the old cut go when the disk has what they have, whatever it owes those of the new one.
+#[test]
+fn slabs_of_the_old_cut_wait_for_no_page_of_the_new_one() {
+    // In the other lane of the disk, and in the same extent of the old cut.
+    const OTHER: u64 = 256;
+    // On all there are: what one of them is to give back has no other place.
+    let scene = Backed::of(3, "rs:2+1", |_| ());
+    let (volume, disk) = (&scene.volume, &scene.disk);
+    let _let_go = LetGo(disk);
+    let mut worker = volume.worker().unwrap();
+    map_first(volume, &mut worker);
+    for index in [0, OTHER] {
+        let bytes = page(index, 1);
+        worker.write(index * PAGE as u64, &bytes).unwrap();
+    }
+    wait_for(volume, |status| status.backing.unwrap().pending_bytes == 0);
+    disk.hold_pages(&[0]);
+    worker.write(0, &page(0, 2)).expect("its hosts have it");
+    let host = status(volume).extents[0].hosts[0].clone().unwrap();
+    let names = status(volume).hosts.into_iter().map(|host| host.name);
+    let host = names.into_iter().position(|name| name == host).unwrap();
+    let mut operator = Operator::of(&scene.cluster, host);
+    operator.drain(Drain::On);
+    wait_for(volume, |status| status.mapped_bytes == 0);
+    volume.set_resilience(usual("mirror:2")).unwrap();
+    wait_for(volume, |status| {
+        let change = status.change.as_ref().expect("one page stays");
+        change.bytes_done == PAGE as u64
+    });
+    let mut round = 1;
+    wait_until(
+        || {
+            round += 1;
+            let bytes = page(OTHER, round);
+            worker.write(OTHER * PAGE as u64, &bytes).unwrap();
+            let backing = status(volume).backing.unwrap();
+            backing.remote_bytes == 2 * PAGE as u64
+        },
+        || format!("{:#?}", status(volume)),
+    );
+    disk.hold_pages(&[0, OTHER]);
+    round += 1;
+    let bytes = page(OTHER, round);
+    worker
+        .write(OTHER * PAGE as u64, &bytes)
+        .expect("its hosts have it");
+    wait_until(|| disk.has_held(OTHER), || "the disk is not asked".into());
+    disk.hold_pages(&[OTHER]);
+    wait_until(
+        || {
+            let slabs = operator.status().slabs;
+            slabs.free == slabs.total()
+        },
+        || format!("{:#?}", status(volume)),
+    );
+    disk.hold_pages(&[]);
+    wait_for(volume, |status| status.change.is_none());
+    assert!(read(&mut worker, 0) == page(0, 2));
+    assert!(read(&mut worker, OTHER) == page(OTHER, round));
 }

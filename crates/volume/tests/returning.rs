@@ -6,178 +6,14 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use cenote_fabric::{Endpoint, Error, Incoming};
-use cenote_pool::control::{Drain, Reply, Request as Message};
-use cenote_volume::{Backing, Done, Health, Op, Request, Volume, Worker};
+use cenote_pool::control::Drain;
+use cenote_volume::{Health, Op, Request, Worker};
 use support::backed::{PAGE, SLAB, read, status, wait_for};
-use support::disk::TestDisk;
-use support::guarded::{Guard, Guarded};
 use support::operator::Operator;
-use support::tardy::Tardy;
+use support::replaced::{LONG, PAGES, Scene, at, end_of, poll_some};
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
-
-/// How long hosts say that they will be away, in milliseconds.
-const LONG: usize = 10_000;
-
-/// A host that is replaced when the test says so.
-#[derive(Clone, Default)]
-struct Replaced {
-    tardy: Tardy,
-    /// It is to say that it will be back within so many milliseconds; 0: nothing.
-    back_within_ms: Arc<AtomicUsize>,
-    /// Its client has said that it waits.
-    is_awaited: Arc<AtomicBool>,
-    is_away: Arc<AtomicBool>,
-}
-
-impl Guard for Replaced {
-    fn connect(&self) -> Result<(), Error> {
-        match self.is_away.load(Ordering::SeqCst) {
-            true => Err(Error::Closed),
-            false => Ok(()),
-        }
-    }
-
-    fn breaks(&self, _incoming: &Incoming) -> bool {
-        self.is_away.load(Ordering::SeqCst)
-    }
-
-    fn endpoint(&self, inner: Box<dyn Endpoint>) -> Box<dyn Endpoint> {
-        self.tardy.endpoint(inner)
-    }
-
-    fn receiving(&self, incoming: Incoming) -> Incoming {
-        let Incoming::Message(bytes) = &incoming else {
-            return incoming;
-        };
-        if !matches!(Reply::decode(bytes), Ok(Reply::Pong { .. })) {
-            return incoming;
-        }
-        let back_within_ms = self.back_within_ms.swap(0, Ordering::SeqCst);
-        if back_within_ms == 0 {
-            return incoming;
-        }
-        let back_within_ms = u32::try_from(back_within_ms).unwrap();
-        let mut message = Vec::new();
-        Reply::HandsOver { back_within_ms }.encode(&mut message);
-        Incoming::Message(message)
-    }
-
-    fn sending(&self, message: &[u8]) {
-        if matches!(Message::decode(message), Ok(Message::Awaits)) {
-            self.is_awaited.store(true, Ordering::SeqCst);
-        }
-    }
-}
-
-impl Replaced {
-    /// The host says that it will be back in time, and is heard.
-    fn say_it_leaves(&self, back_within_ms: usize) {
-        self.is_awaited.store(false, Ordering::SeqCst);
-        self.back_within_ms.store(back_within_ms, Ordering::SeqCst);
-        let is_heard = || self.is_awaited.load(Ordering::SeqCst);
-        wait_until(is_heard, || "the client does not await the host".into());
-    }
-}
-
-/// A volume of one extent, its disk and its hosts, of which the first may be replaced.
-struct Scene {
-    volume: Volume,
-    disk: TestDisk,
-    guard: Replaced,
-    cluster: Cluster,
-}
-
-impl Scene {
-    /// With the first pages written by the first worker, and on the disk.
-    fn new(hosts: usize, scheme: &str) -> (Self, Worker) {
-        Self::with(hosts, scheme, |_| ())
-    }
-
-    /// With other settings.
-    fn with(hosts: usize, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
-        let cluster = Cluster::start(hosts, Transport::Tcp, 16 << 20, SLAB);
-        Self::over(cluster, scheme, change)
-    }
-
-    /// Over these hosts, of which some may be away.
-    fn over(cluster: Cluster, scheme: &str, change: impl FnOnce(&mut Backing)) -> (Self, Worker) {
-        let (disk, guard) = (TestDisk::default(), Replaced::default());
-        let connector = Guarded {
-            inner: cluster.connector(),
-            addresses: vec![cluster.configs[0].address.clone()],
-            guard: guard.clone(),
-        };
-        let config = cluster.config(scheme, SLAB);
-        let mut backing = disk.backing();
-        change(&mut backing);
-        let volume = Volume::open_backed(config, backing, Arc::new(connector)).unwrap();
-        let mut worker = volume.worker().unwrap();
-        worker.write(0, &page(0, 0)).unwrap();
-        wait_for(&volume, |status| status.mapped_bytes > 0);
-        for index in 0..PAGES {
-            worker.write(at(index), &page(index, 1)).unwrap();
-        }
-        wait_for(&volume, |status| {
-            let backing = status.backing.unwrap();
-            (backing.pending_bytes, backing.remote_bytes) == (0, at(PAGES))
-        });
-        let scene = Self {
-            volume,
-            disk,
-            guard,
-            cluster,
-        };
-        (scene, worker)
-    }
-
-    /// The first host says that it will be back in time, and goes.
-    fn send_away(&self, back_within_ms: usize) {
-        self.guard.say_it_leaves(back_within_ms);
-        self.guard.is_away.store(true, Ordering::SeqCst);
-        wait_for(&self.volume, |status| !status.hosts[0].connected);
-    }
-
-    fn let_back(&self) {
-        self.guard.is_away.store(false, Ordering::SeqCst);
-        wait_for_health(&self.volume, Health::Healthy);
-    }
-
-    fn reads(&self) -> u64 {
-        self.disk.moved().0
-    }
-
-    fn expect_kept(&self) {
-        let status = status(&self.volume);
-        assert_eq!(status.mapped_bytes, status.extent_bytes);
-        let counters = status.counters;
-        let moved = (counters.slabs_dropped, counters.slabs_rebuilt);
-        assert_eq!(moved, (0, 0), "{counters:?}");
-    }
-}
-
-/// Pages that are written.
-const PAGES: u64 = 8;
-
-fn at(index: u64) -> u64 {
-    index * PAGE as u64
-}
-
-/// Polls until a request has ended.
-fn end_of(worker: &mut Worker) -> Done {
-    let mut done = Vec::new();
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            !done.is_empty()
-        },
-        || "the request does not end".into(),
-    );
-    done.remove(0)
-}
 
 #[test]
 fn pages_that_were_not_written_meanwhile_are_read_from_their_slab_again() {
@@ -449,16 +285,6 @@ fn submit_alone(worker: &mut Worker, index: u64, round: u64) {
     let op = Op::Write(page(index, round));
     worker.submit(Request { tag, offset, op }).unwrap();
     poll_some(worker, "the disk holds it");
-}
-
-/// Polls for a while in which no request is to end.
-fn poll_some(worker: &mut Worker, why: &str) {
-    let mut done = Vec::new();
-    for _ in 0..50 {
-        worker.poll(&mut done);
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    assert!(done.is_empty(), "{:?}: {why}", done[0].result);
 }
 
 /// Lets the disk go on, and refuse the first page.

@@ -29,13 +29,19 @@ pub enum Progress {
         lease: u64,
         /// Of the region's bytes until then: what was written before another one went with it.
         losses: u32,
-        /// Verbs that have not ended.
-        left: usize,
-        /// One of them failed: it is started again when all have ended.
-        failed: bool,
-        /// A request that no retry helps.
-        refused: Option<crate::path::Refusal>,
+        /// Copies that it is to go to yet, the next one last: the copy that is read comes last of
+        /// all, so that what is read is in the others, too.
+        rest: Vec<(usize, RemoteWindow)>,
     },
+}
+
+/// How many copies may have a write, or a part of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Trace {
+    /// None.
+    Nowhere,
+    /// Some, and it was not seen to end in all of them.
+    Somewhere,
 }
 
 /// A part of a request.
@@ -49,6 +55,9 @@ pub struct Piece {
     len_bytes: usize,
     kind: PieceKind,
     pub progress: Progress,
+    trace: Trace,
+    /// Of the region's entry when it was last under way; 0: never.
+    begun_at: u64,
     submitted_at: Time,
 }
 
@@ -74,6 +83,8 @@ impl Piece {
             len_bytes,
             kind,
             progress: Progress::Waiting,
+            trace: Trace::Nowhere,
+            begun_at: 0,
             submitted_at,
         }
     }
@@ -85,6 +96,12 @@ impl Piece {
 
     pub fn is_write(&self) -> bool {
         matches!(self.kind, PieceKind::Write(_))
+    }
+
+    /// Of a write that waits and may be in some copies alone: the generation under which it got there.
+    pub fn left_at(&self) -> Option<u64> {
+        let is_left = self.is_write() && self.trace == Trace::Somewhere;
+        is_left.then_some(self.begun_at)
     }
 
     /// Whether the two have to keep their order.
@@ -109,6 +126,11 @@ impl Client {
         }
         let mut passed: Vec<u64> = Vec::new();
         for number in waiting {
+            // Without a look at the others: behind a region that moves, many wait at once.
+            if !self.may_start(region, number) {
+                passed.push(number);
+                continue;
+            }
             if self.has_to_wait(region, number, &passed) || !self.start(number) {
                 passed.push(number);
             }
@@ -122,18 +144,36 @@ impl Client {
         self.lease_until
     }
 
+    /// Whether the region's entry lets a piece of this kind be started, whatever waits before it.
+    fn may_start(&self, region: usize, number: u64) -> bool {
+        let entry = self.regions[region].entry.as_ref();
+        match entry.map_or(Access::Absent, |entry| entry.access) {
+            Access::Open => true,
+            Access::Frozen => {
+                let is_write = self.pieces[&number].is_write();
+                let lets_writes =
+                    is_planted(Planted::QueueDropped) || is_planted(Planted::WriteDuringMove);
+                !is_write || lets_writes
+            }
+            Access::Absent | Access::Cut => false,
+        }
+    }
+
     fn has_to_wait(&self, region: usize, number: u64, passed: &[u64]) -> bool {
         if is_planted(Planted::QueueReordered) {
             return false;
         }
         let piece = &self.pieces[&number];
+        if self.regions[region].writes == 0 {
+            return false;
+        }
         let before = self.regions[region].under_way.iter().chain(passed);
         before
             .filter(|other| **other != number)
             .any(|other| self.pieces[other].conflicts(piece))
     }
 
-    /// Posts a piece's verbs; false: something is missing, and nothing was posted.
+    /// Posts the verbs of a piece that may be started; false: something is missing, and nothing was posted.
     fn start(&mut self, number: u64) -> bool {
         let piece = &self.pieces[&number];
         let (region, slab) = (piece.region, piece.slab);
@@ -147,12 +187,9 @@ impl Client {
             self.end_piece(number, Ok(()));
             return true;
         }
-        let is_allowed = match entry.access {
-            Access::Open => true,
-            Access::Frozen => !is_write || is_planted(Planted::WriteDuringMove),
-            Access::Absent | Access::Cut => false,
-        };
-        if !is_allowed || view.blocked_at == entry.generation {
+        let is_doubted =
+            is_write && view.doubted_at == entry.generation && !is_planted(Planted::RedoneUnfenced);
+        if view.blocked_at == entry.generation || is_doubted {
             return false;
         }
         let generation = entry.generation;
@@ -171,45 +208,53 @@ impl Client {
         self.post(number, generation, targets)
     }
 
-    fn post(&mut self, number: u64, generation: u64, targets: Vec<(usize, RemoteWindow)>) -> bool {
-        let piece = self.pieces.get_mut(&number).expect("it waits");
-        let (region, offset) = (piece.region, piece.offset);
-        let losses = self.regions[region].losses();
-        let (mut posted, mut failed) = (0, false);
-        for (host, window) in targets {
-            let operation = match &mut piece.kind {
-                PieceKind::Read(buffer) => Operation::Read(std::mem::take(buffer)),
-                PieceKind::Write(bytes) => Operation::Write(bytes.clone()),
-            };
-            let path = self.links[host]
-                .path
-                .as_mut()
-                .expect("a window is attached");
-            match path.submit(&window, offset, operation, number) {
-                Ok(()) => posted += 1,
-                Err(Full(Operation::Read(buffer))) => {
-                    piece.kind = PieceKind::Read(buffer);
-                    failed = true;
-                }
-                Err(Full(Operation::Write(_))) => failed = true,
-            }
-        }
-        if posted == 0 {
+    /// Posts the last of `rest`, and keeps the others for later.
+    fn post(&mut self, number: u64, generation: u64, mut rest: Vec<(usize, RemoteWindow)>) -> bool {
+        let Some((host, window)) = rest.pop() else {
+            return false;
+        };
+        if !self.submit(number, host, &window) {
             return false;
         }
-        // A write that only some copies had room for is started again when these have it.
+        if is_planted(Planted::AckFirstCopy) {
+            // The others get it beside this one, and nobody waits for them.
+            for (host, window) in std::mem::take(&mut rest) {
+                self.submit(number, host, &window);
+            }
+        }
+        let piece = self.pieces.get_mut(&number).expect("it waits");
+        let region = piece.region;
+        piece.begun_at = generation;
         piece.progress = Progress::UnderWay {
             generation,
             lease: self.leases,
-            losses,
-            left: posted,
-            failed,
-            refused: None,
+            losses: self.regions[region].losses(),
+            rest,
         };
         let view = &mut self.regions[region];
         view.waiting.remove(&number);
         view.under_way.insert(number);
         true
+    }
+
+    /// False: the path is gone, or has no room.
+    fn submit(&mut self, number: u64, host: usize, window: &RemoteWindow) -> bool {
+        let piece = self.pieces.get_mut(&number).expect("it is to be done");
+        let Some(path) = self.links[host].path.as_mut() else {
+            return false;
+        };
+        let operation = match &mut piece.kind {
+            PieceKind::Read(buffer) => Operation::Read(std::mem::take(buffer)),
+            PieceKind::Write(bytes) => Operation::Write(bytes.clone()),
+        };
+        match path.submit(window, piece.offset, operation, number) {
+            Ok(()) => true,
+            Err(Full(Operation::Read(buffer))) => {
+                piece.kind = PieceKind::Read(buffer);
+                false
+            }
+            Err(Full(Operation::Write(_))) => false,
+        }
     }
 
     pub(super) fn take_completion(&mut self, now: Time, host: usize, completion: Completion) {
@@ -220,57 +265,125 @@ impl Client {
         if let Operation::Read(buffer) = completion.operation {
             piece.kind = PieceKind::Read(buffer);
         }
-        let region = piece.region;
+        let (region, is_write) = (piece.region, piece.is_write());
+        let Progress::UnderWay { generation, .. } = piece.progress else {
+            return;
+        };
+        match completion.result {
+            Ok(()) => self.go_on(now, number, host),
+            Err(_) if is_planted(Planted::ErrorAsAck) => self.go_on(now, number, host),
+            Err(Failure::Refused(refusal)) => {
+                self.regions[region].under_way.remove(&number);
+                let region = u32::try_from(region).expect("at most 2^16");
+                self.end_piece(number, Err(Error::Refused { region, refusal }));
+            }
+            Err(failure) => {
+                if is_write && failure.may_have_happened() {
+                    piece.trace = Trace::Somewhere;
+                }
+                if failure == Failure::Stale {
+                    self.regions[region].blocked_at = generation;
+                    self.troubled.insert(host);
+                } else if is_write && failure.may_happen_late() {
+                    self.regions[region].doubted_at = generation;
+                    self.doubt(region, generation);
+                }
+                self.do_again(number);
+            }
+        }
+    }
+
+    /// A verb of a piece succeeded: the next copy's turn, or the end.
+    fn go_on(&mut self, now: Time, number: u64, host: usize) {
+        let piece = self.pieces.get_mut(&number).expect("it was found");
+        let (region, is_write) = (piece.region, piece.is_write());
         let Progress::UnderWay {
             generation,
             lease,
             losses,
-            left,
-            failed,
-            refused,
+            rest,
         } = &mut piece.progress
         else {
             return;
         };
-        *left -= 1;
-        match completion.result {
-            Ok(()) => {}
-            Err(_) if is_planted(Planted::ErrorAsAck) => {}
-            Err(Failure::Refused(refusal)) => *refused = Some(refusal),
-            Err(failure) => {
-                *failed = true;
-                if failure == Failure::Stale {
-                    self.regions[region].blocked_at = *generation;
-                    self.troubled.insert(host);
-                }
-            }
-        }
-        let is_enough = *left == 0 || is_planted(Planted::AckFirstCopy) && !*failed;
-        if !is_enough {
-            return;
-        }
-        let (generation, failed, refused) = (*generation, *failed, *refused);
+        let (generation, is_last) = (*generation, rest.is_empty());
         let is_lapsed = now >= self.lease_until || *lease != self.leases;
         let is_lapsed = is_lapsed && !is_planted(Planted::LeaseIgnored);
         let is_gone = *losses != self.regions[region].losses();
-        self.regions[region].under_way.remove(&number);
-        let is_outdated = !self.pieces[&number].is_write()
+        if is_write {
+            piece.trace = Trace::Somewhere;
+        }
+        let is_outdated = !is_write
             && self.regions[region].has_left(generation, host)
             && !is_planted(Planted::StaleServed);
-        if let Some(refusal) = refused {
-            let region = u32::try_from(region).expect("at most 2^16");
-            self.end_piece(number, Err(Error::Refused { region, refusal }));
-        } else if failed || is_outdated || is_lapsed || is_gone {
-            let piece = self.pieces.get_mut(&number).expect("it was there");
-            piece.progress = Progress::Waiting;
-            self.regions[region].waiting.insert(number);
-        } else {
-            self.end_piece(number, Ok(()));
+        if is_outdated || is_lapsed || is_gone {
+            return self.do_again(number);
         }
+        if is_last {
+            self.regions[region].under_way.remove(&number);
+            return self.end_piece(number, Ok(()));
+        }
+        self.post_rest(number);
+    }
+
+    /// Posts a write to the next of its copies, now or when there is room.
+    fn post_rest(&mut self, number: u64) {
+        let Progress::UnderWay { rest, .. } =
+            &mut self.pieces.get_mut(&number).expect("it is there").progress
+        else {
+            return;
+        };
+        let Some((host, window)) = rest.last().cloned() else {
+            return;
+        };
+        if self.links[host].path.is_none() {
+            return self.do_again(number);
+        }
+        if !self.submit(number, host, &window) {
+            return self.half_done.push_back(number);
+        }
+        if let Some(piece) = self.pieces.get_mut(&number)
+            && let Progress::UnderWay { rest, .. } = &mut piece.progress
+        {
+            rest.pop();
+        }
+    }
+
+    /// Writes that one copy has and the next had no room for.
+    pub(super) fn post_half_done(&mut self, now: Time) {
+        for number in std::mem::take(&mut self.half_done) {
+            if now >= self.lease_end() {
+                self.do_again(number);
+            } else {
+                self.post_rest(number);
+            }
+        }
+    }
+
+    fn do_again(&mut self, number: u64) {
+        let piece = self.pieces.get_mut(&number).expect("it was there");
+        piece.progress = Progress::Waiting;
+        let region = piece.region;
+        self.regions[region].under_way.remove(&number);
+        self.regions[region].waiting.insert(number);
+    }
+
+    pub(super) fn doubt(&mut self, region: usize, generation: u64) {
+        let region = u32::try_from(region).expect("at most 2^16");
+        self.doubts.insert((region, generation));
     }
 
     fn end_piece(&mut self, number: u64, result: Result<(), Error>) {
         let piece = self.pieces.remove(&number).expect("it ends once");
+        if result.is_err() && piece.trace == Trace::Somewhere {
+            // Nobody does it again: the owner makes its copies equal.
+            let entry = self.regions[piece.region].entry.as_ref();
+            let generation = entry.map_or(0, |entry| entry.generation);
+            // Said again to an owner that tells of this entry again: it may not have heard of it.
+            self.regions[piece.region].doubted_at = generation;
+            self.doubt(piece.region, generation);
+        }
+        self.regions[piece.region].writes -= usize::from(piece.is_write());
         let request = self
             .requests
             .get_mut(&piece.request)

@@ -14,8 +14,12 @@ pub struct RegionView {
     former: Vec<Copy>,
     pub waiting: BTreeSet<u64>,
     pub under_way: BTreeSet<u64>,
+    /// How many of both are writes: without any, no piece has to wait for another.
+    pub writes: usize,
     /// A host said that this generation is over: nothing is started until another is told.
     pub blocked_at: u64,
+    /// A write under this generation may land late: none is started under it any more.
+    pub doubted_at: u64,
     /// Of what the owner was told.
     known: u64,
 }
@@ -42,6 +46,11 @@ impl RegionView {
     /// How many times its bytes were lost.
     pub fn losses(&self) -> u32 {
         self.entry.as_ref().map_or(0, |entry| entry.losses)
+    }
+
+    /// Since when its bytes are those of a checkpoint; 0: they are not; `None`: nothing was told of it.
+    pub fn fell_back_ms(&self) -> Option<u64> {
+        self.entry.as_ref().map(|entry| entry.fell_back_ms)
     }
 
     pub fn is_there(&self) -> bool {
@@ -86,6 +95,15 @@ impl Client {
             return;
         }
         let number = entry.region;
+        if entry.access == Access::Frozen && entry.copies.len() > 1 {
+            // What is known is not waited for any more: should this client die now, nobody else knows
+            // of a write that waits and one of the copies has.
+            let left = |number: &u64| self.pieces[number].left_at();
+            let left: Vec<u64> = view.waiting.iter().filter_map(left).collect();
+            for begun_at in left {
+                self.doubt(region, begun_at);
+            }
+        }
         self.regions[region].known = generation;
         self.known.push_back((number, generation));
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ type Submitted = Arc<Mutex<VecDeque<(u64, Operation, Token)>>>;
 
 struct Scripted {
     submitted: Submitted,
+    /// Requests that it takes at once.
+    room: Arc<AtomicUsize>,
     ended: Arc<Mutex<VecDeque<Completion>>>,
 }
 
@@ -37,6 +40,9 @@ impl Path for Scripted {
         token: Token,
     ) -> Result<(), Full> {
         let mut submitted = self.submitted.lock().unwrap();
+        if submitted.len() >= self.room.load(Ordering::Relaxed) {
+            return Err(Full(operation));
+        }
         submitted.push_back((offset, operation, token));
         Ok(())
     }
@@ -60,9 +66,15 @@ impl Path for Scripted {
     }
 }
 
+thread_local! {
+    /// What the client sees when it looks at the clock itself.
+    static CLOCK: std::cell::Cell<Time> = const { std::cell::Cell::new(Time(0)) };
+}
+
 struct Bench {
     client: Client,
     submitted: Vec<Submitted>,
+    rooms: Vec<Arc<AtomicUsize>>,
     ended: Vec<Arc<Mutex<VecDeque<Completion>>>>,
     now: Time,
     windows: Vec<Window>,
@@ -111,8 +123,9 @@ impl Bench {
     /// A client of one region, with a lease; host 0 and host 1 have a window each.
     fn new() -> Self {
         let mut bench = Self {
-            client: Client::new(GEOMETRY, 2, Duration::from_secs(30)),
+            client: Client::new(GEOMETRY, 2, Duration::from_secs(30)).with_clock(|| CLOCK.get()),
             submitted: vec![Submitted::default(), Submitted::default()],
+            rooms: (0..2).map(|_| Arc::new(AtomicUsize::new(16))).collect(),
             ended: vec![Arc::default(), Arc::default()],
             now: Time(1),
             windows: Vec::new(),
@@ -121,6 +134,7 @@ impl Bench {
         for (host, (name, window)) in attached(2).into_iter().enumerate() {
             let path = Scripted {
                 submitted: Arc::clone(&bench.submitted[host]),
+                room: Arc::clone(&bench.rooms[host]),
                 ended: Arc::clone(&bench.ended[host]),
             };
             bench.client.handle_path(host, Box::new(path));
@@ -138,6 +152,7 @@ impl Bench {
             access,
             copies: hosts.iter().map(copy).collect(),
             losses: 0,
+            fell_back_ms: 0,
         };
         self.client.handle_entry(entry);
     }
@@ -186,8 +201,68 @@ fn a_write_is_done_when_every_copy_has_it() {
     let mut bench = Bench::new();
     bench.tell(1, Access::Open, &[0, 1]);
     bench.write(0, 7, 1);
+    assert!(
+        bench.under_way(0).is_empty(),
+        "the copy that is read comes last"
+    );
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert_eq!(bench.end(0, Ok(())), [1]);
+}
+
+#[test]
+fn a_write_that_one_copy_has_goes_on_to_the_other_also_when_its_region_stops_meanwhile() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0, 1]);
+    bench.known();
+    bench.write(0, 7, 1);
+    bench.tell(2, Access::Frozen, &[0, 1]);
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert!(bench.known().is_empty());
+    assert_eq!(bench.end(0, Ok(())), [1]);
+    assert_eq!(bench.known(), [(0, 2)]);
+}
+
+#[test]
+fn a_write_that_one_copy_has_waits_for_room_on_the_way_to_the_other() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0, 1]);
+    bench.write(0, 7, 1);
+    bench.rooms[0].store(0, Ordering::Relaxed);
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert!(bench.under_way(0).is_empty() && bench.under_way(1).is_empty());
+    bench.rooms[0].store(1, Ordering::Relaxed);
+    assert!(bench.poll().is_empty());
+    assert_eq!(bench.under_way(0), [7]);
+    assert!(bench.under_way(1).is_empty(), "not done again");
+    assert_eq!(bench.end(0, Ok(())), [1]);
+}
+
+#[test]
+fn a_write_in_one_copy_that_is_given_up_is_doubted() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0, 1]);
+    bench.write(0, 7, 1);
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert!(bench.end(0, Err(Failure::Stale)).is_empty());
+    assert_eq!(bench.client.take_doubt(), None, "it is to be done again");
+    bench.now = bench.now.after(Duration::from_secs(30));
+    let mut ended = Vec::new();
+    bench.client.poll(bench.now, &mut ended);
+    assert!(ended[0].result.is_err());
+    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
+}
+
+#[test]
+fn what_counts_is_the_lease_when_a_write_is_seen_to_end() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0]);
+    bench.write(0, 7, 1);
+    // The thread is stopped between the caller's look at the clock and the completion.
+    CLOCK.set(bench.now.after(crate::owner::LEASE));
     assert!(bench.end(0, Ok(())).is_empty());
-    assert_eq!(bench.end(1, Ok(())), [1]);
+    CLOCK.set(Time(0));
+    bench.poll();
+    assert_eq!(bench.under_way(0), [7], "it is done again");
 }
 
 #[test]
@@ -237,12 +312,21 @@ fn what_met_an_old_generation_waits_for_the_next_and_is_done_again() {
 }
 
 #[test]
-fn a_write_that_a_lost_connection_left_open_is_done_again() {
+fn a_write_that_a_lost_connection_left_open_is_done_again_behind_a_fence() {
     let mut bench = Bench::new();
     bench.tell(1, Access::Open, &[0]);
     bench.write(0, 7, 1);
     let lost = Failure::Lost(Loss::Closed);
     assert!(bench.end(0, Err(lost)).is_empty());
+    assert!(bench.under_way(0).is_empty(), "it may land late");
+    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
+    // Reads go on.
+    let buffer = BytesMut::zeroed(8);
+    let now = bench.now;
+    bench.client.submit_read(now, 512, buffer, 2).unwrap();
+    assert_eq!(bench.end(0, Ok(())), [2]);
+    bench.tell(2, Access::Open, &[0]);
+    bench.poll();
     assert_eq!(bench.under_way(0), [7]);
     assert_eq!(bench.end(0, Ok(())), [1]);
 }
@@ -258,6 +342,7 @@ fn a_write_that_went_with_a_lost_copy_is_done_again_once_the_loss_is_told() {
         access: Access::Open,
         copies: vec![Copy::new(1, vec![bench.windows[1]])],
         losses: 1,
+        fell_back_ms: 0,
     };
     bench.client.handle_entry(entry);
     assert!(bench.end(0, Ok(())).is_empty());
@@ -309,6 +394,7 @@ fn entries_that_do_not_fit_the_cache_are_left_aside() {
             }],
         )],
         losses: 0,
+        fell_back_ms: 0,
     };
     let unfit = [
         entry(u32::MAX, 0, SLAB),
@@ -319,4 +405,37 @@ fn entries_that_do_not_fit_the_cache_are_left_aside() {
         bench.client.handle_entry(entry);
         assert_eq!(bench.client.regions(), 0);
     }
+}
+
+#[test]
+fn a_write_that_waits_with_one_copy_written_is_doubted_before_its_stop_is_known() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0, 1]);
+    bench.known();
+    bench.write(0, 7, 1);
+    // The way to the copy that is read is gone before the other one has it.
+    bench.client.handle_session_ended(0);
+    bench.poll();
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert_eq!(bench.client.take_doubt(), None, "it is to be done again");
+    bench.tell(2, Access::Frozen, &[0, 1]);
+    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
+    assert_eq!(bench.known(), [(0, 2)]);
+    // With one copy there is nothing to differ from.
+    bench.tell(3, Access::Frozen, &[1]);
+    assert_eq!(bench.client.take_doubt(), None);
+}
+
+#[test]
+fn a_doubt_about_what_was_given_up_is_said_again_to_an_owner_that_was_found_again() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0, 1]);
+    bench.write(0, 7, 1);
+    assert!(bench.end(1, Ok(())).is_empty());
+    assert!(bench.end(0, Err(Failure::Stale)).is_empty());
+    bench.now = bench.now.after(Duration::from_secs(30));
+    bench.poll();
+    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
+    bench.tell(1, Access::Open, &[0, 1]);
+    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
 }

@@ -15,9 +15,10 @@ use std::path::Path;
 
 use super::error::Error;
 use super::index::Place;
+use super::pending::Completion;
 use super::planted::{Planted, is_planted};
 use super::record::{ADDRESS_END, word_at};
-use super::session::{Completion, Pause, Session};
+use super::session::{Pause, Session};
 use super::store::{Secret, Store};
 use super::tiers::{Request, Started};
 
@@ -34,7 +35,7 @@ pub struct Image {
     pub replay_from: u64,
     /// The log is whole up to here, at least.
     pub end: u64,
-    /// Buckets of the index.
+    /// Buckets that the index began with.
     pub buckets: u64,
     /// Where each chain begins.
     pub chains: Vec<(Place, u64)>,
@@ -162,7 +163,7 @@ fn image_of(
         begin,
         replay_from,
         end,
-        buckets: store.index.bucket_count() as u64,
+        buckets: store.index.first_buckets() as u64,
         chains,
     }
 }

@@ -7,9 +7,10 @@
 
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
+use super::pending::Completion;
 use super::planted::{Planted, is_planted};
 use super::record::Record;
-use super::session::{Completion, Session};
+use super::session::Session;
 use super::store::Traced;
 
 /// What a compaction did.

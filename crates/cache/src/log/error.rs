@@ -47,8 +47,8 @@ pub enum Error {
         /// Most bytes that it may have.
         max: usize,
     },
-    /// The index has no room for a chain more. Settings `index_buckets` or `overflow_buckets`.
-    #[error("the index is full (settings index_buckets, overflow_buckets)")]
+    /// The index has no room for a chain more. Settings `index_buckets_max` or `overflow_buckets`.
+    #[error("the index is full (settings index_buckets_max, overflow_buckets)")]
     IndexFull,
     /// All sessions are taken.
     #[error("all sessions are taken (settings sessions)")]

@@ -82,8 +82,13 @@ impl Fetch {
         };
         let is_right = match end.result {
             Ok(bytes) => self.accept(store, bytes),
-            // The tier was lost meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+            // The tier was lost meanwhile, or let go of it.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotConnected | io::ErrorKind::NotFound
+                ) =>
+            {
                 self.from = tier + 1;
                 return;
             }

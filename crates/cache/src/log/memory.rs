@@ -26,7 +26,7 @@ impl Memory {
         let count = pages as u64;
         let page_of = |frame: u64| first + (frame + count - first % count) % count;
         Self {
-            words: huge::array(page_bytes * pages / 8, |_| AtomicU64::new(0)),
+            words: huge::zeroed(page_bytes * pages / 8),
             ready: (0..count)
                 .map(|frame| AtomicU64::new(page_of(frame)))
                 .collect(),
@@ -68,6 +68,14 @@ impl Memory {
         for (bytes, word) in target.chunks_exact_mut(8).zip(&self.words[first..]) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
+    }
+
+    /// Has the processor fetch the record at `address`, if it is a short one.
+    #[inline]
+    pub fn prefetch(&self, address: u64) {
+        huge::prefetch(self.word(address));
+        // The end of most that begin in one line is in the next.
+        huge::prefetch(self.word(address + HEADER_BYTES as u64 + 16));
     }
 
     /// Flags of a record, and the address before it.

@@ -7,9 +7,10 @@
 //! A [`Store`] is shared; each thread has a [`Session`], whose calls never wait: what needs a tier
 //! is `Pending`, and [`Session::poll`] returns its end.
 //!
-//! The folder: [`store`] has the addresses, [`session`] the operations, [`flow`] moves pages to
-//! tiers, [`fetch`] gets records back, [`compaction`], [`checkpoint`] and [`recovery`] are what they
-//! say. [`epoch`], [`latch`] and [`index`] are the lock-free pieces.
+//! The folder: [`store`] has the addresses, [`session`] the operations, [`pending`] those of them
+//! that wait, [`flow`] moves pages to tiers, [`fetch`] gets records back, [`compaction`],
+//! [`checkpoint`] and [`recovery`] are what they say. [`epoch`], [`latch`] and [`index`] are the
+//! lock-free pieces.
 //! Paper: FASTER (SIGMOD 2018) as \[redy22\] puts it over a cache; see `docs/papers/redy.md`.
 
 mod checkpoint;
@@ -22,10 +23,13 @@ mod flow;
 #[expect(unsafe_code, reason = "advice on memory has no safe wrapper")]
 mod huge;
 mod index;
+#[cfg(test)]
+mod index_tests;
 mod latch;
 pub mod load;
 mod memory;
 mod page;
+mod pending;
 pub mod planted;
 mod record;
 mod recovery;
@@ -39,8 +43,9 @@ pub use checkpoint::{Checkpoint, Commit, Image};
 pub use compaction::Compacted;
 pub use error::Error;
 pub use index::Place;
+pub use pending::{Completion, Ticket};
 pub use record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-pub use session::{Answer, Completion, Session, Ticket};
+pub use session::{Answer, Session};
 pub use settings::Settings;
 pub use store::{Extent, Merge, Secret, Store, TierStatus};
 pub use tiers::Tier;

@@ -108,7 +108,7 @@ fn read_file(path: &Path, settings: &Settings) -> Result<Image, Error> {
         what: "read the checkpoint file",
         source,
     };
-    let chains = (settings.index_buckets + settings.overflow_buckets) * 7;
+    let chains = (settings.index_buckets_max + settings.overflow_buckets) * 7;
     let max = Image::len_bytes(chains) as u64;
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::Error;
-use super::fetch::{Fetch, Progress};
+use super::index::Place;
 use super::memory::Locked;
+use super::pending::{Completion, Found, Kind, Operation, Pending, Ticket};
 use super::planted::{Planted, is_planted};
 use super::store::{Store, Traced};
 use super::tiers::{End, Inbox};
-
-/// Names an operation that waits for a tier. Unique in its session.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Ticket(u64);
 
 /// How an operation ended, or that it has not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -26,15 +23,6 @@ pub enum Answer {
     Pending(Ticket),
 }
 
-/// The end of an operation that waited.
-#[derive(Debug)]
-pub struct Completion {
-    /// As [`Answer::Pending`] said.
-    pub ticket: Ticket,
-    /// The value that a read found, `None` if the key is not there; for a merge, its new value.
-    pub result: Result<Option<Vec<u8>>, Error>,
-}
-
 /// One thread's end of a store. Dropping it gives up operations that wait: a merge among them may
 /// be left out.
 ///
@@ -44,58 +32,19 @@ pub struct Completion {
 pub struct Session {
     pub(super) store: Arc<Store>,
     pub(super) slot: usize,
-    tickets: u64,
-    pending: HashMap<Ticket, Operation>,
-    /// Whose answer a token is.
-    asked: HashMap<u64, Ticket>,
+    pub(super) pending: Pending,
     /// What commits and compactions asked for, and the answers.
     pub(super) others: HashMap<u64, Option<End>>,
     scratch: Vec<u8>,
-    merged: Vec<u8>,
-}
-
-/// An operation that waits.
-struct Operation {
-    key: Vec<u8>,
-    kind: Kind,
-    /// The begin, loaded before the chain was.
-    first: u64,
-    /// Front of the chain when the operation looked.
-    front: u64,
-    stage: Stage,
-}
-
-enum Stage {
-    /// A record of the chain is read.
-    Fetching(Fetch),
-    /// The chain has changed: the key is to be looked up anew.
-    Anew,
-}
-
-impl Operation {
-    fn fetch(&mut self) -> Option<&mut Fetch> {
-        match &mut self.stage {
-            Stage::Fetching(fetch) => Some(fetch),
-            Stage::Anew => None,
-        }
-    }
-}
-
-enum Kind {
-    Read,
-    Merge { operand: Vec<u8> },
+    pub(super) merged: Vec<u8>,
 }
 
 /// What one step of a merge came to.
-enum Merged {
+pub(super) enum Merged {
     Done,
     /// Somebody was faster.
     Again,
-    Below {
-        first: u64,
-        front: u64,
-        address: u64,
-    },
+    Below(Found),
 }
 
 impl Session {
@@ -103,9 +52,7 @@ impl Session {
         Self {
             store,
             slot,
-            tickets: 0,
-            pending: HashMap::new(),
-            asked: HashMap::new(),
+            pending: Pending::default(),
             others: HashMap::new(),
             scratch: Vec::new(),
             merged: Vec::new(),
@@ -138,22 +85,77 @@ impl Session {
         let place = store.place(key);
         let pin = store.epochs.pin(self.slot);
         let first = store.first();
-        let Some(entry) = store.index.find(place) else {
-            return Ok(Answer::Absent);
-        };
-        let front = entry.address();
-        let address = match store.trace(front, key, first, 0) {
-            Traced::Absent => return Ok(Answer::Absent),
-            Traced::InMemory(address) => {
-                return Ok(match store.memory.read(address, value) {
-                    true => Answer::Done,
-                    false => Answer::Absent,
-                });
-            }
-            Traced::Below(address) => address,
-        };
+        let looked = look(store, key, store.front(place), first, value);
         drop(pin);
-        self.suspend(Kind::Read, key, first, front, address)
+        match looked {
+            Looked::Here(answer) => Ok(answer),
+            Looked::Below(found) => self.suspend(Kind::Read, key, found),
+        }
+    }
+
+    /// Reads the values of several keys: `each` is called once for each key, in any order, with its
+    /// number, the answer, and the value of one that is `Done`. Faster than one after the other where
+    /// they are in memory, as the processor fetches what is looked at next meanwhile.
+    pub fn read_many<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut each: impl FnMut(usize, Result<Answer, Error>, &[u8]),
+    ) {
+        let mut value = std::mem::take(&mut self.scratch);
+        for (number, keys) in keys.chunks(BATCH).enumerate() {
+            let mut looked = [const { None }; BATCH];
+            self.look_ahead(
+                keys,
+                &mut looked,
+                |at, answer, value| {
+                    each(number * BATCH + at, Ok(answer), value);
+                },
+                &mut value,
+            );
+            for (at, (key, looked)) in keys.iter().zip(looked).enumerate() {
+                let Some(missed) = looked else { continue };
+                let answer = missed.and_then(|found| self.suspend(Kind::Read, key.as_ref(), found));
+                each(number * BATCH + at, answer, &[]);
+            }
+        }
+        self.scratch = value;
+    }
+
+    /// Answers what is in memory of one batch; the rest is left in `missed`.
+    fn look_ahead<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        missed: &mut [Option<Result<Found, Error>>; BATCH],
+        mut each: impl FnMut(usize, Answer, &[u8]),
+        value: &mut Vec<u8>,
+    ) {
+        let store = &*self.store;
+        let mut places = [Place { bucket: 0, tag: 0 }; BATCH];
+        let mut fronts = [0; BATCH];
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = store.place(key.as_ref());
+            store.index.prefetch(*place);
+        }
+        let _pin = store.epochs.pin(self.slot);
+        let first = store.first();
+        let head = store.addresses.head.load();
+        for (front, place) in fronts.iter_mut().zip(&places[..keys.len()]) {
+            *front = store.front(*place);
+            if *front >= head {
+                store.memory.prefetch(*front);
+            }
+        }
+        for (at, key) in keys.iter().enumerate() {
+            let key = key.as_ref();
+            if let Err(error) = Store::check_key(key) {
+                missed[at] = Some(Err(error));
+                continue;
+            }
+            match look(store, key, fronts[at], first, value) {
+                Looked::Here(answer) => each(at, answer, value),
+                Looked::Below(found) => missed[at] = Some(Ok(found)),
+            }
+        }
     }
 
     /// Sets the value of `key`.
@@ -239,19 +241,15 @@ impl Session {
             match step? {
                 Merged::Done => return Ok(Answer::Done),
                 Merged::Again => {}
-                Merged::Below {
-                    first,
-                    front,
-                    address,
-                } => {
+                Merged::Below(found) => {
                     let operand = operand.to_vec();
-                    return self.suspend(Kind::Merge { operand }, key, first, front, address);
+                    return self.suspend(Kind::Merge { operand }, key, found);
                 }
             }
         }
     }
 
-    fn try_merge(&mut self, key: &[u8], operand: &[u8]) -> Result<Merged, Error> {
+    pub(super) fn try_merge(&mut self, key: &[u8], operand: &[u8]) -> Result<Merged, Error> {
         let store = &*self.store;
         let place = store.place(key);
         let _pin = store.epochs.pin(self.slot);
@@ -266,11 +264,11 @@ impl Session {
         match store.trace(front, key, first, 0) {
             Traced::Absent => {}
             Traced::Below(address) => {
-                return Ok(Merged::Below {
+                return Ok(Merged::Below(Found {
                     first,
                     front,
                     address,
-                });
+                }));
             }
             Traced::InMemory(address) => {
                 // Also where the record is read-only: others who do not know that yet change it in
@@ -305,116 +303,15 @@ impl Session {
         Ok(Merged::Done)
     }
 
-    /// Goes on with a merge whose old value came from a tier. `false`: the chain has changed since.
-    fn end_merge(
-        &mut self,
-        operation: &Operation,
-        old: Option<&[u8]>,
-        operand: &[u8],
-    ) -> Result<bool, Error> {
-        let store = &*self.store;
-        self.merged.clear();
-        store.merge.merge(old, operand, &mut self.merged);
-        store.check_value(&operation.key, &self.merged)?;
-        let place = store.place(&operation.key);
-        let _pin = store.epochs.pin(self.slot);
-        let entry = store
-            .index
-            .find_or_add(place)
-            .map_err(|_| Error::IndexFull)?;
-        if entry.address() != operation.front && !is_planted(Planted::MergeOverNewer) {
-            return Ok(false);
-        }
-        store.append(&entry, &operation.key, &self.merged, false)
-    }
-
     /// Notes an operation that waits for the record at `address`.
-    fn suspend(
-        &mut self,
-        kind: Kind,
-        key: &[u8],
-        first: u64,
-        front: u64,
-        address: u64,
-    ) -> Result<Answer, Error> {
+    fn suspend(&mut self, kind: Kind, key: &[u8], found: Found) -> Result<Answer, Error> {
         if self.pending.len() >= self.store.settings.pending_max {
             self.store.advance();
             return Err(Error::Busy);
         }
-        let mut operation = Operation {
-            key: key.to_vec(),
-            kind,
-            first,
-            front,
-            stage: Stage::Fetching(Fetch::record(&self.store, address)),
-        };
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        self.ask(ticket, &mut operation);
-        self.pending.insert(ticket, operation);
+        let operation = Operation::new(&self.store, key, kind, found);
+        let ticket = self.pending.add(&self.store, self.inbox(), operation);
         Ok(Answer::Pending(ticket))
-    }
-
-    /// Asks a tier for an operation, if it can be asked now. Errors come up at the next poll.
-    fn ask(&mut self, ticket: Ticket, operation: &mut Operation) {
-        let inbox = self.inbox();
-        if let Some(fetch) = operation.fetch()
-            && let Ok(Progress::UnderWay) = fetch.advance(&self.store, inbox)
-            && let Some(token) = fetch.asked_with()
-        {
-            self.asked.insert(token, ticket);
-        }
-    }
-
-    /// Moves pages and pending operations on, and adds operations that ended to `ended`.
-    pub fn poll(&mut self, ended: &mut Vec<Completion>) {
-        self.store.advance();
-        self.collect();
-        let is_idle = |operation: &Operation| match &operation.stage {
-            Stage::Fetching(fetch) => fetch.asked_with().is_none(),
-            Stage::Anew => true,
-        };
-        let ready: Vec<Ticket> = self
-            .pending
-            .iter()
-            .filter(|(_, operation)| is_idle(operation))
-            .map(|(ticket, _)| *ticket)
-            .collect();
-        for ticket in ready {
-            let operation = self.pending.remove(&ticket).expect("it was there");
-            match self.resume(ticket, operation) {
-                Ok(Resumed::Waits(operation)) => drop(self.pending.insert(ticket, *operation)),
-                Ok(Resumed::Ended(value)) => ended.push(Completion {
-                    ticket,
-                    result: Ok(value),
-                }),
-                Err(error) => ended.push(Completion {
-                    ticket,
-                    result: Err(error),
-                }),
-            }
-        }
-    }
-
-    /// Takes answers of tiers to those who asked.
-    pub(super) fn collect(&mut self) {
-        for end in self.store.tiers.take(self.inbox()) {
-            match self.asked.remove(&end.token) {
-                Some(ticket) => {
-                    if let Some(operation) = self.pending.get_mut(&ticket)
-                        && let Some(fetch) = operation.fetch()
-                    {
-                        fetch.take(&self.store, end);
-                    }
-                }
-                // What nobody asked for was asked for by the session before this one.
-                None => {
-                    if let Some(answer) = self.others.get_mut(&end.token) {
-                        *answer = Some(end);
-                    }
-                }
-            }
-        }
     }
 
     /// Notes that the answer with this token is waited for.
@@ -428,116 +325,6 @@ impl Session {
         let answer = self.others.get_mut(&token)?.take()?;
         self.others.remove(&token);
         Some(answer)
-    }
-
-    /// Goes on with an operation that no tier is working for.
-    fn resume(&mut self, ticket: Ticket, mut operation: Operation) -> Result<Resumed, Error> {
-        let store = Arc::clone(&self.store);
-        loop {
-            let Stage::Fetching(mut fetch) = std::mem::replace(&mut operation.stage, Stage::Anew)
-            else {
-                match self.restart(&mut operation) {
-                    Ok(Some(value)) => return Ok(Resumed::Ended(value)),
-                    Ok(None) => continue,
-                    Err(error) if error.is_retryable() => {
-                        return Ok(Resumed::Waits(Box::new(operation)));
-                    }
-                    Err(error) => return Err(error),
-                }
-            };
-            match fetch.advance(&store, self.inbox()) {
-                Ok(Progress::UnderWay) => {
-                    if let Some(token) = fetch.asked_with() {
-                        self.asked.insert(token, ticket);
-                    }
-                    operation.stage = Stage::Fetching(fetch);
-                    return Ok(Resumed::Waits(Box::new(operation)));
-                }
-                Ok(Progress::Gone) => {}
-                // What was given up meanwhile had been moved.
-                Err(_) if fetch.address() < store.first() => {}
-                Err(error) => return Err(error),
-                Ok(Progress::Here) => match self.judge(&mut operation, fetch)? {
-                    Judged::Ended(value) => return Ok(Resumed::Ended(value)),
-                    Judged::GoesOn => {}
-                    Judged::NoRoom => return Ok(Resumed::Waits(Box::new(operation))),
-                },
-            }
-        }
-    }
-
-    /// Looks at a record that came, and leaves the next stage in `operation`.
-    fn judge(&mut self, operation: &mut Operation, fetch: Fetch) -> Result<Judged, Error> {
-        let store = Arc::clone(&self.store);
-        let record = fetch.fetched_record(&store).expect("it was checked");
-        let is_it = record.key == operation.key || is_planted(Planted::KeyUnchecked);
-        let previous = record.link.previous();
-        if !is_it && previous >= operation.first {
-            operation.stage = Stage::Fetching(Fetch::record(&store, previous));
-            return Ok(Judged::GoesOn);
-        }
-        let value = (is_it && !record.link.is_deleted()).then_some(record.value);
-        let Kind::Merge { operand } = &operation.kind else {
-            return Ok(Judged::Ended(value.map(<[u8]>::to_vec)));
-        };
-        match self.end_merge(operation, value, operand) {
-            Ok(true) => Ok(Judged::Ended(Some(self.merged.clone()))),
-            Ok(false) => Ok(Judged::GoesOn),
-            Err(error) if error.is_retryable() => {
-                self.after_write(Some(&error));
-                operation.stage = Stage::Fetching(fetch);
-                Ok(Judged::NoRoom)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Does an operation anew. Its end, or `None` with another record to fetch.
-    fn restart(&mut self, operation: &mut Operation) -> Result<Option<Option<Vec<u8>>>, Error> {
-        let store = Arc::clone(&self.store);
-        let (first, front, address) = match &operation.kind {
-            Kind::Read => {
-                let _pin = store.epochs.pin(self.slot);
-                let first = store.first();
-                let Some(entry) = store.index.find(store.place(&operation.key)) else {
-                    return Ok(Some(None));
-                };
-                match store.trace(entry.address(), &operation.key, first, 0) {
-                    Traced::Absent => return Ok(Some(None)),
-                    Traced::InMemory(address) => {
-                        let mut value = Vec::new();
-                        let is_there = store.memory.read(address, &mut value);
-                        return Ok(Some(is_there.then_some(value)));
-                    }
-                    Traced::Below(address) => (first, entry.address(), address),
-                }
-            }
-            Kind::Merge { operand } => loop {
-                match self.try_merge(&operation.key, operand)? {
-                    Merged::Done => return Ok(Some(Some(self.merged.clone()))),
-                    Merged::Again => {}
-                    Merged::Below {
-                        first,
-                        front,
-                        address,
-                    } => break (first, front, address),
-                }
-            },
-        };
-        operation.first = first;
-        operation.front = front;
-        operation.stage = Stage::Fetching(Fetch::record(&store, address));
-        Ok(None)
-    }
-
-    /// Blocks until every operation that waits has ended, and adds the ends to `ended`.
-    pub fn finish(&mut self, ended: &mut Vec<Completion>) {
-        let mut pause = Pause::default();
-        while !self.pending.is_empty() {
-            let before = ended.len();
-            self.poll(ended);
-            pause.after(ended.len() > before);
-        }
     }
 
     /// Calls `operation` until it is not [`Error::Busy`], polling in between; ends of other
@@ -563,7 +350,7 @@ impl Session {
     }
 
     /// Moves pages on when there is no room, and now and then besides.
-    fn after_write(&mut self, error: Option<&Error>) {
+    pub(super) fn after_write(&mut self, error: Option<&Error>) {
         let store = &self.store;
         let page = store.addresses.tail.load() / store.page_bytes();
         if error.is_some() || !store.memory.is_ready(page + 1) {
@@ -578,19 +365,37 @@ impl Drop for Session {
     }
 }
 
-/// What became of an operation that went on.
-enum Resumed {
-    Waits(Box<Operation>),
-    /// The value that it ended with.
-    Ended(Option<Vec<u8>>),
+/// Keys that are looked up side by side: more than the processor fetches at a time.
+const BATCH: usize = 32;
+
+/// What a look at memory came to.
+pub(super) enum Looked {
+    Here(Answer),
+    Below(Found),
 }
 
-/// What a record that came means for its operation.
-enum Judged {
-    Ended(Option<Vec<u8>>),
-    GoesOn,
-    /// There is no room for the merged value.
-    NoRoom,
+/// Looks for a key whose chain begins at `front`, 0 if there is none. The caller is pinned, and has
+/// loaded `first` before.
+#[inline]
+pub(super) fn look(
+    store: &Store,
+    key: &[u8],
+    front: u64,
+    first: u64,
+    value: &mut Vec<u8>,
+) -> Looked {
+    match store.trace(front, key, first, 0) {
+        Traced::Absent => Looked::Here(Answer::Absent),
+        Traced::InMemory(address) => Looked::Here(match store.memory.read(address, value) {
+            true => Answer::Done,
+            false => Answer::Absent,
+        }),
+        Traced::Below(address) => Looked::Below(Found {
+            first,
+            front,
+            address,
+        }),
+    }
 }
 
 /// From where on records change in place.

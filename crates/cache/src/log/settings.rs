@@ -4,6 +4,10 @@ use super::error::Error;
 use super::page;
 use super::record::{HEADER_BYTES, Shape, VALUE_BYTES_MAX};
 
+/// So many bits of a tag may become bits of a bucket's number. Those that are left tell chains
+/// apart.
+const GROWTH_BITS_MAX: u32 = 10;
+
 /// Sizes of a store. Checked by [`Settings::check`] when a store is opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Settings {
@@ -16,11 +20,15 @@ pub struct Settings {
     /// Pages in which records are changed in place, counted back from the tail: 1 to `pages - 2`.
     /// More of them save copies, fewer are evicted with less waiting. Default 56.
     pub mutable_pages: usize,
-    /// Buckets of the index, 64 bytes and seven chains each: a power of two. Half as many as there
-    /// are keys is right. Default 2^16.
+    /// Buckets that the index begins with, 64 bytes and seven chains each: a power of two. It stays
+    /// with the store: a recovery has the same. Default 2^16.
     pub index_buckets: usize,
-    /// Buckets for chains that do not fit into theirs, below 2^32. When they are used up a new key
-    /// is refused. Default 2^15.
+    /// Buckets that the index grows to, one for every three chains: a power of two, at most 2^10
+    /// times `index_buckets`. A third of the keys at least; memory is taken as it grows. Default
+    /// 2^22.
+    pub index_buckets_max: usize,
+    /// Buckets for chains that do not fit into theirs, below 2^32. When they are used up, and the
+    /// index cannot grow, a new key is refused. Default 2^19.
     pub overflow_buckets: usize,
     /// Sessions at a time, 1 to 1024. Default 64.
     pub sessions: usize,
@@ -32,6 +40,9 @@ pub struct Settings {
     /// A page counts as written when all tiers up to this one, of those that hold it, have it. The
     /// fastest is 0. Default 0.
     pub commit_point: usize,
+    /// Whether a record that is read from a tier is copied to the tail, where the next read finds it
+    /// in memory. It pays where some keys are read far more often than others. Default no.
+    pub copies_reads: bool,
 }
 
 impl Default for Settings {
@@ -41,11 +52,13 @@ impl Default for Settings {
             pages: 64,
             mutable_pages: 56,
             index_buckets: 1 << 16,
-            overflow_buckets: 1 << 15,
+            index_buckets_max: 1 << 22,
+            overflow_buckets: 1 << 19,
             sessions: 64,
             pending_max: 256,
             writes_max: 16,
             commit_point: 0,
+            copies_reads: false,
         }
     }
 }
@@ -72,6 +85,13 @@ impl Settings {
             (
                 self.index_buckets.is_power_of_two() && self.index_buckets <= 1 << 32,
                 "index_buckets is a power of two up to 2^32",
+            ),
+            (
+                self.index_buckets_max.is_power_of_two()
+                    && (self.index_buckets..=self.index_buckets << GROWTH_BITS_MAX)
+                        .contains(&self.index_buckets_max)
+                    && self.index_buckets_max <= 1 << 32,
+                "index_buckets_max is a power of two from index_buckets to 2^10 times that, up to 2^32",
             ),
             (
                 self.overflow_buckets < 1 << 32,

@@ -197,7 +197,11 @@ impl Store {
                 settings.pages,
                 end / settings.page_bytes as u64,
             ),
-            index: Index::new(settings.index_buckets, settings.overflow_buckets),
+            index: Index::new(
+                settings.index_buckets,
+                settings.index_buckets_max,
+                settings.overflow_buckets,
+            ),
             epochs: Epochs::new(settings.sessions),
             tiers,
             flow: Flow::lock_at(end),
@@ -283,6 +287,12 @@ impl Store {
         self.index.place(self.secret.hash(key))
     }
 
+    /// The newest record of a chain; 0 if there is none.
+    #[inline]
+    pub(super) fn front(&self, place: Place) -> u64 {
+        self.index.find(place).map_or(0, |entry| entry.address())
+    }
+
     pub(super) fn page_bytes(&self) -> u64 {
         self.settings.page_bytes as u64
     }
@@ -340,6 +350,10 @@ impl Store {
         value: &[u8],
         is_deleted: bool,
     ) -> Result<bool, Error> {
+        if entry.is_frozen() {
+            std::thread::yield_now();
+            return Ok(false);
+        }
         let shape = Shape {
             key_bytes: key.len(),
             value_bytes: value.len(),

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{Error, FAILURE_TIMEOUT, Incoming, Result, Session, Time};
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, VERSION};
 
@@ -25,12 +26,39 @@ pub enum State {
     Up(Box<dyn Session>),
 }
 
+/// A host's books, on their way here in parts.
+enum Listing {
+    Idle,
+    UnderWay {
+        held: Vec<HeldSlab>,
+        /// Something changed that may be in a part that has come: it is asked for once more.
+        is_outdated: bool,
+        /// Somebody asked for it since: it is asked for again when it is complete.
+        is_wanted: bool,
+    },
+}
+
+/// What a part of a host's books came to.
+pub enum Listed {
+    /// There is more to come, or nobody asked.
+    More,
+    /// More than any host has.
+    TooMany,
+    /// All that it holds: it is up from now on.
+    First(Vec<HeldSlab>),
+    /// All that it holds, asked for while it was up.
+    Again(Vec<HeldSlab>),
+}
+
+/// Most slabs that a host may say that it holds. A host has fewer windows.
+const HELD_MAX: usize = 1 << 20;
+
 /// A host, and the session to it.
 pub struct HostLink {
     pub config: HostConfig,
     pub state: State,
     pub slabs_free: u32,
-    held: Vec<HeldSlab>,
+    listing: Listing,
     ping_sent: Option<Time>,
     ping_at: Time,
     sequence: u64,
@@ -42,7 +70,7 @@ impl HostLink {
             config,
             state: State::Down { retry_at: Time(0) },
             slabs_free: 0,
-            held: Vec::new(),
+            listing: Listing::Idle,
             ping_sent: None,
             ping_at: Time(0),
             sequence: 0,
@@ -60,34 +88,75 @@ impl HostLink {
     }
 
     pub fn begin_listing(&mut self) {
-        self.held.clear();
+        self.listing = Listing::UnderWay {
+            held: Vec::new(),
+            is_outdated: false,
+            is_wanted: false,
+        };
         self.send(&Request::Held { skip: 0 });
     }
 
-    /// All that it holds, once the last part came. Parts that nobody asked for are left aside.
-    pub fn take_listing(&mut self, skip: u32, slabs: &[HeldSlab]) -> Option<Vec<HeldSlab>> {
-        if skip as usize != self.held.len() {
-            return None;
-        }
-        self.held.extend_from_slice(slabs);
-        if slabs.len() >= HELD_SLABS_MAX {
-            let skip = u32::try_from(self.held.len()).ok()?;
-            self.send(&Request::Held { skip });
-            return None;
-        }
-        let state = std::mem::replace(&mut self.state, State::Dialling);
-        self.state = match state {
-            State::Greeting(session) => State::Up(session),
-            other => other,
+    /// A part of its books. Each begins with the last slab of the one before: if that is another
+    /// one, something before it has gone meanwhile, and all is asked for once more.
+    pub fn take_listing(&mut self, skip: u32, slabs: &[HeldSlab]) -> Listed {
+        let Listing::UnderWay {
+            held,
+            is_outdated,
+            is_wanted,
+        } = &mut self.listing
+        else {
+            return Listed::More;
         };
-        Some(std::mem::take(&mut self.held))
+        if skip as usize != held.len().saturating_sub(1) {
+            return Listed::More;
+        }
+        if *is_outdated || !held.is_empty() && held.last() != slabs.first() {
+            self.begin_listing();
+            return Listed::More;
+        }
+        held.extend_from_slice(slabs.get(usize::from(!held.is_empty())..).unwrap_or(&[]));
+        if held.len() > HELD_MAX {
+            return Listed::TooMany;
+        }
+        if slabs.len() >= HELD_SLABS_MAX {
+            let skip = u32::try_from(held.len() - 1).expect("at most HELD_MAX");
+            self.send(&Request::Held { skip });
+            return Listed::More;
+        }
+        let (held, is_wanted) = (std::mem::take(held), *is_wanted);
+        self.listing = Listing::Idle;
+        if is_wanted {
+            self.begin_listing();
+        }
+        match std::mem::replace(&mut self.state, State::Dialling) {
+            State::Greeting(session) => {
+                self.state = State::Up(session);
+                Listed::First(held)
+            }
+            other => {
+                self.state = other;
+                Listed::Again(held)
+            }
+        }
     }
 
-    /// Asks for the books once more, of a host that is up. Grants that are on their way count as held
-    /// by then, for messages keep their order.
+    /// Asks for the books once more, of a host that is up. Grants that are on their way count as
+    /// held by then, for messages keep their order.
     pub fn compare_again(&mut self) {
-        if self.is_up() && self.held.is_empty() {
-            self.send(&Request::Held { skip: 0 });
+        if let Listing::UnderWay { is_wanted, .. } = &mut self.listing {
+            *is_wanted = true;
+        } else if self.is_up() {
+            self.begin_listing();
+        }
+    }
+
+    /// A window was granted or renewed: what was listed of it before is out of date.
+    pub fn note_mapped(&mut self) {
+        if let Listing::UnderWay {
+            held, is_outdated, ..
+        } = &mut self.listing
+        {
+            *is_outdated |= !held.is_empty();
         }
     }
 
@@ -95,12 +164,29 @@ impl HostLink {
         matches!(self.state, State::Up(_))
     }
 
+    pub fn caller_opener(&self) -> Option<CallerOpener> {
+        match &self.state {
+            State::Up(session) => Some(session.caller_opener()),
+            _ => None,
+        }
+    }
+
     pub fn go_down(&mut self, now: Time) {
         self.state = State::Down {
             retry_at: now.after(RECONNECT),
         };
         self.ping_sent = None;
-        self.held.clear();
+        self.listing = Listing::Idle;
+    }
+
+    /// Its connection ended. It is looked for at once: a process that has ended is told from one that is
+    /// out of reach, and what was there is then known to be lost.
+    pub fn lose(&mut self, now: Time) {
+        let was_up = self.is_up();
+        self.go_down(now);
+        if was_up {
+            self.state = State::Down { retry_at: now };
+        }
     }
 
     /// It is of no use to this cache; asked again much later.
@@ -108,6 +194,25 @@ impl HostLink {
         self.state = State::Down {
             retry_at: now.after(RECONNECT * 60),
         };
+    }
+
+    /// It is not the cache's any more: nobody looks for it.
+    pub fn put_aside(&mut self) {
+        self.go_down(Time(0));
+        self.state = State::Down {
+            retry_at: Time(u64::MAX),
+        };
+    }
+
+    pub fn is_put_aside(&self) -> bool {
+        matches!(self.state, State::Down { retry_at } if retry_at == Time(u64::MAX))
+    }
+
+    /// It is the cache's again.
+    pub fn take_in(&mut self, now: Time) {
+        if let State::Down { retry_at } = &mut self.state {
+            *retry_at = now.min(*retry_at);
+        }
     }
 
     pub fn is_to_be_dialled(&self, now: Time) -> bool {

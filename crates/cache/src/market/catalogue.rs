@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Price;
+use super::source::FileSource;
+use super::{EVERY, Price, Source};
 
 /// Most machine types of a catalogue: arbitrary, above what a cloud offers in one place.
 pub const TYPES_MAX: usize = 4096;
+/// Most providers of a catalogue.
+const SOURCES_MAX: usize = 64;
 /// Most machines of one type that are counted on.
 const COUNT_MAX: u32 = 1 << 20;
 /// Most cores and memory of a machine: arbitrary, above any.
@@ -16,6 +20,8 @@ const CORES_MAX: u32 = 1 << 16;
 const MEMORY_MIB_MAX: u64 = 1 << 30;
 /// Longest distance: a second.
 const DISTANCE_NS_MAX: u64 = 1_000_000_000;
+/// Longest time between two looks for cheaper machines: a day.
+const LOOK_EVERY_S_MAX: u64 = 86_400;
 /// Longest name.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -23,6 +29,9 @@ const NAME_BYTES_MAX: usize = 128;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileCatalogue {
+    look_every_s: Option<u64>,
+    #[serde(default)]
+    provider: Vec<FileSource>,
     #[serde(default)]
     machine: Vec<FileMachine>,
 }
@@ -44,14 +53,53 @@ struct FileMachine {
 /// Machine types, each under a name of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Catalogue {
+    look_every: Duration,
+    sources: Vec<Source>,
     types: Vec<MachineType>,
 }
 
+impl Default for Catalogue {
+    /// Nothing can be had.
+    fn default() -> Self {
+        Self {
+            look_every: EVERY,
+            sources: Vec::new(),
+            types: Vec::new(),
+        }
+    }
+}
+
 impl Catalogue {
+    /// How often cheaper machines are looked for.
+    #[must_use]
+    pub fn look_every(&self) -> Duration {
+        self.look_every
+    }
+
+    /// Only these types, changed as given: what can still be had of them.
+    #[must_use]
+    pub fn narrowed(&self, keep: impl Fn(&mut MachineType) -> bool) -> Self {
+        let mut narrowed = self.clone();
+        narrowed.types.retain_mut(|one| keep(one));
+        narrowed
+    }
+
     /// In the order of the file.
     #[must_use]
     pub fn types(&self) -> &[MachineType] {
         &self.types
+    }
+
+    /// Who has machines, in the order of the file.
+    #[must_use]
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// The provider of this name.
+    #[must_use]
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        self.sources.iter().find(|source| source.name == name)
     }
 }
 
@@ -85,6 +133,21 @@ impl FromStr for Catalogue {
         if file.machine.len() > TYPES_MAX {
             return Err(CatalogueError::Types(file.machine.len()));
         }
+        if file.provider.len() > SOURCES_MAX {
+            return Err(CatalogueError::Providers(file.provider.len()));
+        }
+        let sources: Result<Vec<_>, _> =
+            file.provider.into_iter().map(FileSource::checked).collect();
+        let sources = sources?;
+        for (at, one) in sources.iter().enumerate() {
+            if sources[..at].iter().any(|before| before.name == one.name) {
+                let name = one.name.clone();
+                return Err(CatalogueError::Provider {
+                    name,
+                    field: "name",
+                });
+            }
+        }
         let types: Result<Vec<_>, _> = file.machine.into_iter().map(checked).collect();
         let types = types?;
         let mut names = BTreeSet::new();
@@ -93,14 +156,33 @@ impl FromStr for Catalogue {
                 return Err(CatalogueError::Twice(one.name.clone()));
             }
         }
-        Ok(Self { types })
+        let is_known = |one: &MachineType| {
+            sources.is_empty() || sources.iter().any(|source| source.name == one.provider)
+        };
+        if let Some(one) = types.iter().find(|one| !is_known(one)) {
+            let name = one.name.clone();
+            let field = "provider";
+            return Err(CatalogueError::Range { name, field });
+        }
+        let look_every_s = file.look_every_s.unwrap_or(EVERY.as_secs());
+        if !(1..=LOOK_EVERY_S_MAX).contains(&look_every_s) {
+            return Err(CatalogueError::LookEvery);
+        }
+        let look_every = Duration::from_secs(look_every_s);
+        Ok(Self {
+            look_every,
+            sources,
+            types,
+        })
     }
 }
 
+/// 1 to 128 visible characters.
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|one| one.is_ascii_graphic())
+}
+
 fn checked(file: FileMachine) -> Result<MachineType, CatalogueError> {
-    let is_name = |name: &str| {
-        (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|one| one.is_ascii_graphic())
-    };
     if !is_name(&file.name) {
         return Err(CatalogueError::Name);
     }
@@ -150,6 +232,20 @@ pub enum CatalogueError {
     /// More types than are looked at.
     #[error("{0} machines; a catalogue has at most {TYPES_MAX}")]
     Types(usize),
+    /// More providers than are looked at.
+    #[error("{0} providers; a catalogue has at most {SOURCES_MAX}")]
+    Providers(usize),
+    /// Cheaper machines are looked for too often or too seldom.
+    #[error("look_every_s is 1 to {LOOK_EVERY_S_MAX}")]
+    LookEvery,
+    /// A field of a provider that makes no sense.
+    #[error("provider {name}: {field} makes no sense")]
+    Provider {
+        /// The provider's name.
+        name: String,
+        /// The field's.
+        field: &'static str,
+    },
     /// A name that is empty, long, or has something in it besides visible ASCII.
     #[error("a machine's name is 1 to {NAME_BYTES_MAX} visible characters")]
     Name,

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
+use super::Owner;
+
 /// A client, as the driver numbers them. Never reused.
 pub type ClientNumber = u64;
 
 /// How long a client acts on what it was told after it last asked for its lease.
 ///
-/// A region whose client is stopped waits this long to change. Arbitrary: twice the failure timeout,
-/// so that a client on a busy machine keeps it.
+/// A region whose client is stopped waits this long to change. Arbitrary: twice the failure
+/// timeout, so that a client on a busy machine keeps it.
 pub const LEASE: Duration = Duration::from_secs(2);
 
 /// How much longer the owner waits. Both clocks are the machine's or as steady.
@@ -29,6 +31,8 @@ pub enum Renewal {
     Withheld,
     /// Nobody knows it: it has to join.
     Unknown,
+    /// The cache has another owner, which it has to find.
+    Superseded,
 }
 
 /// The clients of a cache.
@@ -78,6 +82,14 @@ impl Clients {
         Renewal::Granted
     }
 
+    /// Shifts the times since when they have their leases.
+    pub fn shift(&mut self, shift: impl Fn(&mut Time)) {
+        for client in self.0.values_mut() {
+            shift(&mut client.joined_at);
+            client.renewed_at.iter_mut().for_each(&shift);
+        }
+    }
+
     pub fn numbers(&self) -> Vec<ClientNumber> {
         self.0.keys().copied().collect()
     }
@@ -100,9 +112,36 @@ impl Clients {
         })
     }
 
-    /// Forgets those whose lease is over.
-    pub fn drop_silent(&mut self, now: Time) {
-        self.0.retain(|_, client| !client.is_over(now));
+    /// Whether it joined, and its lease is not over for long.
+    pub fn contains(&self, client: ClientNumber) -> bool {
+        self.0.contains_key(&client)
+    }
+
+    /// Forgets those whose lease is over. Gives what each of them knew that had one: it may have
+    /// had writes under way that it began under that, or later.
+    pub fn drop_silent(&mut self, now: Time) -> Vec<Vec<u64>> {
+        let mut gone = Vec::new();
+        self.0.retain(|_, client| {
+            let is_over = client.is_over(now);
+            if is_over && client.renewed_at.is_some() {
+                gone.push(std::mem::take(&mut client.known));
+            }
+            !is_over
+        });
+        gone
+    }
+}
+
+impl Owner {
+    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is concluded
+    /// once: a client that joins answers for every region of the cache.
+    pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
+        for &(region, generation) in known {
+            if region < self.regions.len() {
+                self.clients.note_known(client, region, generation);
+            }
+        }
+        self.advance(now);
     }
 }
 

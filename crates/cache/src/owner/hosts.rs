@@ -1,10 +1,12 @@
 //! What the owner knows of each host, and what follows when one goes or returns.
 
+use std::collections::BTreeSet;
+
 use cenote_fabric::Time;
 use cenote_pool::control::{HeldSlab, Window};
 
-use super::region::{Access, Copy, Task};
-use super::{Action, Owner};
+use super::region::{Access, Copy, Standing, Switching, Task};
+use super::{Action, Owner, SlabOf};
 use crate::planted::{Planted, is_planted};
 
 /// Index of a host in the cluster's list.
@@ -14,9 +16,16 @@ pub type HostIndex = usize;
 #[derive(Debug)]
 pub struct Host {
     pub domain: u32,
+    /// Of one that an earlier owner knew, and this one's driver does not.
+    pub name: Option<String>,
     reach: Reach,
     slabs_free: u32,
+    /// As an operator said, or who buys machines.
     leaving: Option<Leaving>,
+    /// As the host itself said: it says so in each session.
+    notice: Option<Leaving>,
+    /// Nothing more is placed there.
+    is_kept_out: bool,
     /// It refused a slab, or a fill there failed: nothing is asked of it before this.
     pub avoid_until: Time,
 }
@@ -41,11 +50,26 @@ impl Host {
     pub fn new(domain: u32) -> Self {
         Self {
             domain,
+            name: None,
             reach: Reach::Ended,
             slabs_free: 0,
             leaving: None,
+            notice: None,
+            is_kept_out: false,
             avoid_until: Time(0),
         }
+    }
+
+    /// One that an earlier owner knew, and this one's driver does not.
+    pub fn absent(domain: u32, name: &str) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            ..Self::new(domain)
+        }
+    }
+
+    pub fn is_kept_out(&self) -> bool {
+        self.is_kept_out
     }
 
     pub fn come_up(&mut self, slabs_free: u32) {
@@ -76,9 +100,22 @@ impl Host {
         is_news
     }
 
+    /// Shifts the time since when it is silent.
+    pub fn shift_silence(&mut self, shift: impl Fn(&mut Time)) {
+        if let Reach::Silent { since } = &mut self.reach {
+            shift(since);
+        }
+    }
+
+    /// It answered, and is out of reach all the same.
+    pub fn note_answer(&mut self, now: Time) {
+        self.shift_silence(|since| *since = now);
+    }
+
     pub fn end(&mut self) {
         self.reach = Reach::Ended;
         self.leaving = None;
+        self.notice = None;
     }
 
     pub fn leave(&mut self, deadline: Option<Time>) {
@@ -89,18 +126,33 @@ impl Host {
         self.leaving = None;
     }
 
+    /// The host itself says whether it leaves, and when.
+    pub fn say_notice(&mut self, deadline: Option<Time>) {
+        self.notice = deadline.map(|at| Leaving { deadline: Some(at) });
+    }
+
     pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some() || self.notice.is_some()
+    }
+
+    /// Whether somebody else than the host said so: the next owner is to know.
+    pub fn is_told_to_leave(&self) -> bool {
         self.leaving.is_some()
     }
 
     /// When it goes; the end of time if nobody said.
     pub fn deadline(&self) -> Time {
-        let deadline = self.leaving.and_then(|leaving| leaving.deadline);
+        let said = self.leaving.iter().chain(&self.notice);
+        let deadline = said.filter_map(|leaving| leaving.deadline).min();
         deadline.unwrap_or(Time(u64::MAX))
     }
 
     pub fn is_up(&self) -> bool {
         self.reach == Reach::Up
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.reach == Reach::Ended
     }
 
     pub fn is_silent_for(&self, now: Time, patience: std::time::Duration) -> bool {
@@ -109,108 +161,175 @@ impl Host {
 }
 
 impl Owner {
+    /// Whether the cluster does not list a host any more, or not as one that lends: what is there
+    /// stays, and no more is placed there.
+    pub fn handle_kept_out(&mut self, host: HostIndex, is_kept_out: bool) {
+        self.hosts[host].is_kept_out = is_kept_out;
+    }
+
     /// Takes hosts for dead that were out of reach for too long.
     pub(super) fn give_hosts_up(&mut self, now: Time) {
         for host in 0..self.hosts.len() {
             if self.hosts[host].is_silent_for(now, self.settings.give_up_after) {
                 self.hosts[host].end();
-                self.lose_host(host);
+                self.lose_host(host, now);
             }
         }
     }
 
+    /// The session to a host is over.
+    pub(super) fn fall_silent(&mut self, now: Time, host: HostIndex) {
+        self.drop_actions_for(host);
+        if self.hosts[host].fall_silent(now) {
+            self.forget_renewing(host);
+            self.end_relocations_with(host, now);
+        }
+    }
+
     /// Nothing on the host is used any more, also if it returns.
-    pub(super) fn lose_host(&mut self, host: HostIndex) {
+    pub(super) fn lose_host(&mut self, host: HostIndex, now: Time) {
+        self.forget_renewing(host);
+        self.idle.retain(|copy| copy.host != host);
         for region in 0..self.regions.len() {
             self.regions[region].retiring.retain(|c| c.host != host);
             self.lose_copies(region, |copy| copy.host == host);
         }
-        self.end_relocations_with(host);
+        self.end_relocations_with(host, now);
     }
 
-    /// Drops copies of a region that are gone. Where that was the last one, what was written is lost,
-    /// and clients learn it with the entry.
-    fn lose_copies(&mut self, region: usize, is_lost: impl Fn(&Copy) -> bool) {
+    /// Slabs that a host asked for under a notice that is withdrawn: it asks again if it means them.
+    pub(super) fn forget_wanted_back(&mut self, host: HostIndex) {
+        if self.hosts[host].is_leaving() {
+            return;
+        }
+        let copies = self
+            .regions
+            .iter_mut()
+            .flat_map(|region| &mut region.copies);
+        for copy in copies.filter(|copy| copy.host == host) {
+            if copy.standing == Standing::WantedBack {
+                copy.standing = Standing::Current;
+            }
+        }
+    }
+
+    /// Drops copies of a region that are gone. Where that was the last one, what was written is
+    /// lost, and clients learn it with the entry.
+    pub(super) fn lose_copies(&mut self, region: usize, is_lost: impl Fn(&Copy) -> bool) {
         if !self.regions[region].copies.iter().any(&is_lost) {
             return;
         }
-        self.drop_target(region);
+        let quiet = self.abandon(region).unwrap_or_default();
         let changed = &mut self.regions[region];
         changed.copies.retain(|copy| !is_lost(copy));
         if changed.copies.is_empty() {
             // What retires is as good until writes go on: none was made since it counted.
             match changed.retiring.pop() {
                 Some(former) => changed.copies.push(former),
-                None => changed.losses += u32::from(!is_planted(Planted::LossUntold)),
+                None => {
+                    changed.losses += u32::from(!is_planted(Planted::LossUntold));
+                    changed.fell_back_ms = 0;
+                }
             }
         }
-        self.switch(region);
+        self.switch(region, quiet);
     }
 
-    /// Clients learn which copies count, and write once all know it.
-    pub(super) fn switch(&mut self, region: usize) {
-        let access = match self.regions[region].copies[..] {
+    /// Clients learn which copies count, and write once all know it and these fills have ended.
+    pub(super) fn switch(&mut self, region: usize, mut quiet: Vec<(HostIndex, u64)>) {
+        let switched = &mut self.regions[region];
+        let access = match switched.copies[..] {
+            _ if switched.is_cut() => Access::Cut,
             [] => Access::Absent,
             _ => Access::Frozen,
         };
-        self.regions[region].task = Task::Switching;
+        if let Task::Switching(before) = std::mem::take(&mut switched.task) {
+            quiet.extend(before.quiet);
+        }
+        switched.task = Task::Switching(Switching {
+            quiet,
+            heard_at: None,
+        });
         self.publish(region, access);
     }
 
     /// Brings what the host says and what is known here together: it is the truth about its slabs.
-    pub(super) fn compare_books(&mut self, host: HostIndex, held: &[HeldSlab]) {
-        self.learn_windows(host, held);
-        let is_held = |window: &Window| held.iter().any(|slab| slab.window == *window);
-        let is_gone = |copy: &Copy| copy.host == host && !copy.windows.iter().all(is_held);
+    pub(super) fn compare_books(&mut self, now: Time, host: HostIndex, held: &[HeldSlab]) {
+        let held = self.sound(held);
+        self.learn_windows(host, &held);
+        let is_held = |copy: &Copy| {
+            let is_held = |window: &Window| held.iter().any(|slab| slab.window == *window);
+            copy.windows.iter().all(is_held)
+        };
+        let is_gone = |copy: &Copy| copy.host == host && !is_held(copy);
         for region in 0..self.regions.len() {
             self.regions[region].retiring.retain(|c| !is_gone(c));
             self.lose_copies(region, is_gone);
+            if self.regions[region].new_copy().is_some_and(is_gone) {
+                self.end_relocation(region, now);
+            }
         }
-        self.end_relocations_with(host);
+        // They are among what nobody uses, below, if the host has them.
+        self.idle.retain(|copy| copy.host != host);
         for slab in held {
             let window = slab.window;
-            let is_known = |copy: &Copy| copy.host == host && copy.windows.contains(&window);
-            if !self.regions.iter().any(|r| r.holds(is_known)) {
-                self.actions.push_back(Action::Unmap { host, window });
+            let unmap = Action::Unmap { host, window };
+            let is_used = self.regions.iter().any(|r| r.has_window(host, window));
+            // It may wait for a record already, since another list.
+            if !is_used && !self.actions.contains(&unmap) {
+                self.actions.push_back(unmap);
             }
         }
     }
 
-    /// Copies of an earlier owner have new windows, that are known by what they are for.
+    /// Of what a host says that it holds, what can be so: each place and each window once.
+    fn sound(&self, held: &[HeldSlab]) -> Vec<HeldSlab> {
+        let (mut places, mut windows) = (BTreeSet::new(), BTreeSet::new());
+        let is_sound = |slab: &&HeldSlab| {
+            slab.window.len_bytes == self.settings.slab_bytes
+                && places.insert((slab.extent, slab.member))
+                && windows.insert(slab.window.id)
+        };
+        held.iter().filter(is_sound).copied().collect()
+    }
+
+    /// Windows of copies that have new ones are known by what they are for.
     fn learn_windows(&mut self, host: HostIndex, held: &[HeldSlab]) {
-        for slab in held {
-            let (region, index) = self.place_of(slab);
-            let Some(region) = self.regions.get_mut(region) else {
+        for slab in held.iter().filter(|slab| slab.member == 0) {
+            let place = SlabOf::of_extent(slab.extent, self.settings.slabs_per_region);
+            let Some(region) = self.regions.get_mut(place.region as usize) else {
                 continue;
             };
-            for copy in &mut region.copies {
-                if copy.host == host
-                    && copy.is_recovered
-                    && let Some(window) = copy.windows.get_mut(index)
-                {
+            let unlearned = |copy: &&mut Copy| copy.host == host && copy.is_unlearned();
+            for copy in region.copies.iter_mut().filter(unlearned) {
+                if let Some(window) = copy.windows.get_mut(place.slab as usize) {
                     *window = slab.window;
                 }
             }
         }
         let mut learned = Vec::new();
         for (index, region) in self.regions.iter_mut().enumerate() {
-            for copy in &mut region.copies {
-                if copy.host == host && copy.is_recovered {
-                    copy.is_recovered = false;
-                    learned.push(index);
-                }
+            let is_it = |copy: &&mut Copy| copy.host == host && copy.is_unlearned();
+            for copy in region.copies.iter_mut().filter(is_it) {
+                copy.standing = Standing::Current;
+                learned.push(index);
+            }
+            // Since the cluster file says other domains.
+            let domain = |copy: &Copy| self.hosts[copy.host].domain;
+            if let [first, second] = &mut region.copies[..]
+                && domain(first) == domain(second)
+                && !is_planted(Planted::SameDomain)
+            {
+                second.standing = match second.standing {
+                    Standing::Unlearned => Standing::Unlearned,
+                    Standing::Current | Standing::WantedBack => Standing::WantedBack,
+                };
             }
         }
         for region in learned {
-            self.switch(region);
+            // What is under way for it uses none of these windows: it was ended when they were lost
+            // sight of.
+            self.switch(region, Vec::new());
         }
-    }
-
-    fn place_of(&self, slab: &HeldSlab) -> (usize, usize) {
-        let slabs = self.settings.slabs_per_region;
-        (
-            (slab.extent / slabs) as usize,
-            (slab.extent % slabs) as usize,
-        )
     }
 }

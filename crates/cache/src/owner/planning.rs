@@ -1,75 +1,122 @@
 //! What to begin next: which regions lack a copy or have to leave, in which order, and where to.
 //!
-//! Regions without memory come first, then those whose host goes soonest. Of one host, those go first
-//! that have no other copy: a notice that is too short then loses the least.
+//! Regions without memory come first, then those whose host goes soonest. Of one host, those go
+//! first that have no other copy: a notice that is too short then loses the least.
+
+use std::collections::BTreeSet;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{Refusal, Window};
 
 use super::hosts::HostIndex;
-use super::region::{Access, Copy, Placing, Region, Target, Task};
+use super::region::{Access, Contents, Copy, Placing, Purpose, Region, Standing, Target, Task};
 use super::relocation::PAUSE;
 use super::{Action, Owner, SlabOf};
 use crate::planted::{Planted, is_planted};
 
-/// Regions of one host that have memory elsewhere before their turn comes, so that nobody waits for a
-/// grant between two of them.
-const AHEAD_MAX: usize = 2;
+/// Bytes of regions that get memory elsewhere before the first of them is stopped. Their copies follow
+/// each other then with nothing between them; the memory lies idle until its region's turn comes.
+const AHEAD_BYTES: u64 = 1 << 30;
+/// As many regions at least, ...
+const AHEAD_MIN: usize = 2;
+/// ... and at most, however small they are. Arbitrary.
+const AHEAD_MAX: usize = 16;
+
+/// What a region lacks.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    /// Memory.
+    Place(Purpose),
+    /// To be sure of what it holds.
+    Settle,
+}
 
 impl Owner {
     /// Everything that follows from what is known. Called after each event.
     pub(super) fn advance(&mut self, now: Time) {
+        self.note_time(now);
+        if self.is_superseded() || self.is_put_off() {
+            return;
+        }
+        self.end_life(now);
         self.give_hosts_up(now);
+        self.forget_clients(now);
+        self.end_overdue(now);
         self.tend_relocations(now);
-        self.clients.drop_silent(now);
-        for (region, replaces) in self.wanted() {
-            self.place(region, replaces, now);
+        for (region, want) in self.wanted() {
+            match want {
+                Want::Place(purpose) => self.place(region, purpose, now),
+                // Unless it moves: then that makes it sure.
+                Want::Settle if matches!(self.regions[region].task, Task::None) => {
+                    self.settle(region, now);
+                }
+                Want::Settle => {}
+            }
         }
         self.tend_relocations(now);
-        self.audit();
+        self.give_idle_back();
+        // It looks at the whole table: too much for each message in use.
+        if cfg!(any(debug_assertions, feature = "planted")) {
+            self.audit();
+        }
     }
 
     pub(super) fn is_wanted_back(&self, copy: &Copy) -> bool {
-        copy.is_wanted_back || self.hosts[copy.host].is_leaving()
+        copy.standing == Standing::WantedBack || self.hosts[copy.host].is_leaving()
     }
 
     /// Regions at rest that lack something, most urgent first.
-    fn wanted(&self) -> Vec<(usize, Option<HostIndex>)> {
+    fn wanted(&self) -> Vec<(usize, Want)> {
         let mut wanted = Vec::new();
+        let renewing: BTreeSet<usize> = self.renewing.values().map(|it| it.region).collect();
         for (index, region) in self.regions.iter().enumerate() {
-            if !matches!(region.task, Task::None) || region.is_cut() {
+            let is_at_rest = matches!(region.task, Task::None) && !region.is_cut();
+            let is_learned = !region.copies.iter().any(Copy::is_unlearned);
+            if !is_at_rest || !is_learned || renewing.contains(&index) {
                 continue;
             }
             let leaving = region.copies.iter().find(|copy| self.is_wanted_back(copy));
             if let Some(copy) = leaving {
                 let deadline = self.hosts[copy.host].deadline();
                 let others = region.copies.len() - 1;
-                wanted.push((1, deadline, others, index, Some(copy.host)));
+                let purpose = Purpose::Replace(copy.host);
+                wanted.push((1, deadline, others, index, Want::Place(purpose)));
             } else if region.copies.len() < self.settings.copies {
                 let rank = if region.copies.is_empty() { 0 } else { 2 };
-                wanted.push((rank, Time(0), 0, index, None));
+                wanted.push((rank, Time(0), 0, index, Want::Place(Purpose::Add)));
+            }
+            if region.contents == Contents::Doubtful {
+                wanted.push((3, Time(0), 0, index, Want::Settle));
             }
         }
-        wanted.sort_unstable();
+        wanted.sort_unstable_by_key(|&(rank, deadline, others, index, _)| {
+            (rank, deadline, others, index)
+        });
         wanted
             .into_iter()
-            .map(|(.., at, from)| (at, from))
+            .map(|(.., at, want)| (at, want))
             .collect()
     }
 
     /// Asks for memory for a region.
-    fn place(&mut self, region: usize, replaces: Option<HostIndex>, now: Time) {
+    fn place(&mut self, region: usize, purpose: Purpose, now: Time) {
+        let replaces = purpose.replaces();
+        // Without a copy there is none to make: it is opened as soon as it has memory.
+        let is_copied = !self.regions[region].copies.is_empty();
         let begun = |other: &&Region| {
-            let from = |target: &Target| target.replaces == replaces;
-            matches!(&other.task, Task::Placing(p) if p.replaces == replaces)
-                || matches!(&other.task, Task::Ready(target) if from(target))
+            let is_it = |of: Purpose| of == purpose && !other.copies.is_empty();
+            matches!(&other.task, Task::Placing(p) if is_it(p.purpose))
+                || matches!(&other.task, Task::Ready(target) if is_it(target.purpose))
         };
-        if replaces.is_some() && self.regions.iter().filter(begun).count() >= AHEAD_MAX {
+        if is_copied && self.regions.iter().filter(begun).count() >= self.ahead() {
             return;
         }
         let Some(host) = self.choose(region, replaces, now) else {
             return;
         };
+        if is_copied && self.is_filled(host) {
+            return;
+        }
         let slabs = self.settings.slabs_per_region;
         let first_request = self.requests + 1;
         self.requests += u64::from(slabs);
@@ -84,14 +131,27 @@ impl Owner {
         }
         self.regions[region].task = Task::Placing(Placing {
             host,
-            replaces,
+            purpose,
             first_request,
             windows: vec![None; slabs as usize],
+            heard_at: now,
         });
     }
 
+    /// Regions that have memory before their turn comes.
+    fn ahead(&self) -> usize {
+        let regions = AHEAD_BYTES / self.settings.region_bytes().max(1);
+        let regions = usize::try_from(regions).unwrap_or(AHEAD_MAX);
+        regions.clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+
     /// The host with the most room, of those that stay and share no domain with another copy.
-    fn choose(&self, region: usize, replaces: Option<HostIndex>, now: Time) -> Option<HostIndex> {
+    pub(super) fn choose(
+        &self,
+        region: usize,
+        replaces: Option<HostIndex>,
+        now: Time,
+    ) -> Option<HostIndex> {
         let stay = |copy: &&Copy| Some(copy.host) != replaces;
         let domain = |copy: &Copy| self.hosts[copy.host].domain;
         let region = &self.regions[region];
@@ -101,6 +161,7 @@ impl Owner {
             let there = &self.hosts[host];
             there.is_up()
                 && !there.is_leaving()
+                && !there.is_kept_out()
                 && there.avoid_until <= now
                 && there.slabs_free() >= self.settings.slabs_per_region
                 && !used(host)
@@ -115,8 +176,8 @@ impl Owner {
         let mut used = None;
         for (index, region) in self.regions.iter_mut().enumerate() {
             for copy in &mut region.copies {
-                if copy.host == host && copy.windows.contains(&window) {
-                    copy.is_wanted_back = true;
+                if copy.host == host && !copy.is_unlearned() && copy.windows.contains(&window) {
+                    copy.standing = Standing::WantedBack;
                     used = Some(index);
                 }
             }
@@ -125,31 +186,41 @@ impl Owner {
             let is_at_rest = matches!(self.regions[region].task, Task::None);
             is_at_rest && self.choose(region, Some(host), now).is_none()
         };
-        if used.is_some_and(is_stuck) {
-            self.actions.push_back(Action::Decline { host, window });
+        let decline = Action::Decline { host, window };
+        if used.is_some_and(is_stuck) && !self.actions.contains(&decline) {
+            self.actions.push_back(decline);
         }
     }
 
     pub(super) fn take_grant(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
         let asked = self.asked(host, request);
+        if self.regions.iter().any(|r| r.has_window_id(host, window)) {
+            // It lends what is lent already: nothing that it says of its windows is to be believed.
+            tracing::warn!(host, ?window, "a host lends a window twice");
+            if let Some((region, _)) = asked {
+                self.end_relocation(region, now);
+            }
+            return self.reconnect(now, host);
+        }
         let is_sound = window.len_bytes == self.settings.slab_bytes;
         let Some((region, slab)) = asked.filter(|_| is_sound) else {
             if let Some((region, _)) = asked {
                 self.hosts[host].avoid_until = now.after(PAUSE * 50);
-                self.end_relocation(region);
+                self.end_relocation(region, now);
             }
             return self.actions.push_back(Action::Unmap { host, window });
         };
         let Task::Placing(placing) = &mut self.regions[region].task else {
             unreachable!("it asked for this");
         };
+        placing.heard_at = now;
         placing.windows[slab] = Some(window);
         let windows: Option<Vec<Window>> = placing.windows.iter().copied().collect();
         let Some(windows) = windows else { return };
         let copy = Copy::new(host, windows);
-        let replaces = placing.replaces;
+        let purpose = placing.purpose;
         let region = &mut self.regions[region];
-        region.task = Task::Ready(Target { copy, replaces });
+        region.task = Task::Ready(Target { copy, purpose });
     }
 
     pub(super) fn take_refusal(
@@ -162,7 +233,7 @@ impl Owner {
         if let Some((region, _)) = self.asked(host, request) {
             tracing::debug!(region, host, ?reason, "no slab");
             self.hosts[host].avoid_until = now.after(PAUSE);
-            self.end_relocation(region);
+            self.end_relocation(region, now);
         }
     }
 
@@ -184,14 +255,18 @@ impl Owner {
             if self.regions[region].is_cut() {
                 continue;
             }
-            self.drop_target(region);
+            let quiet = self.abandon(region).unwrap_or_default();
             let cut = &mut self.regions[region];
             // Should it come again, it comes empty.
             cut.losses += u32::from(!cut.copies.is_empty());
+            cut.fell_back_ms = 0;
+            self.forget_saved(u32::try_from(region).expect("at most 2^16 regions"));
+            let cut = &mut self.regions[region];
             let copies = std::mem::take(&mut cut.copies);
             cut.retiring.extend(copies);
-            cut.task = Task::Switching;
-            self.publish(region, Access::Cut);
+            cut.access = Access::Cut;
+            cut.make_sure();
+            self.switch(region, quiet);
         }
         for region in 0..regions.min(self.regions.len()) {
             if self.regions[region].is_cut() {

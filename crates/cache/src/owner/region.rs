@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
 
+use super::checkpoints::{Holding, Restoring};
 use super::hosts::HostIndex;
 
 /// The slabs of one host that hold a region.
@@ -14,10 +15,18 @@ pub struct Copy {
     pub host: HostIndex,
     /// One window per slab, in the order of the region's bytes.
     pub windows: Vec<Window>,
-    /// Its host wants it back.
-    pub(super) is_wanted_back: bool,
-    /// An earlier owner's, whose windows are not known yet.
-    pub(super) is_recovered: bool,
+    pub(super) standing: Standing,
+}
+
+/// Whether a copy is to stay, and known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Standing {
+    Current,
+    /// Its host wants it back, or it shares its failure domain with another copy.
+    WantedBack,
+    /// An earlier owner's, or its host fell silent while they were renewed: its windows are learned
+    /// when the host is up.
+    Unlearned,
 }
 
 impl Copy {
@@ -27,9 +36,12 @@ impl Copy {
         Self {
             host,
             windows,
-            is_wanted_back: false,
-            is_recovered: false,
+            standing: Standing::Current,
         }
+    }
+
+    pub(super) fn is_unlearned(&self) -> bool {
+        self.standing == Standing::Unlearned
     }
 }
 
@@ -59,8 +71,10 @@ pub struct Entry {
     pub access: Access,
     /// Where it is, best first.
     pub copies: Vec<Copy>,
-    /// How many times its bytes were lost. It holds zeros after each.
+    /// How many times its bytes were lost. It holds zeros after each, or what a checkpoint has of it.
     pub losses: u32,
+    /// Of what it holds since the last loss, when it was so, in milliseconds since 1970; 0: zeros.
+    pub fell_back_ms: u64,
 }
 
 /// Where a region's relocation is.
@@ -74,10 +88,16 @@ pub enum Stage {
     Ready,
     /// Clients end their writes.
     Draining,
+    /// Windows get new generations: a client is gone that may have writes on their way.
+    Fencing,
     /// The new host reads the old one.
     Filling,
     /// Clients turn to the new copies.
     Switching,
+    /// Writes are held for a checkpoint.
+    Held,
+    /// New memory is filled from a checkpoint.
+    Restoring,
 }
 
 /// What is under way for a region.
@@ -88,26 +108,58 @@ pub(super) enum Task {
     Placing(Placing),
     Ready(Target),
     Draining(Target),
+    Fencing(Fencing),
     Filling(Filling),
-    Switching,
+    Switching(Switching),
+    Held(Holding),
+    Restoring(Restoring),
 }
 
-/// New memory for a region, with what it replaces.
+/// Memory that is to hold a region, and what for.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub copy: Copy,
-    /// The copy that goes once this is filled; none: it is one more.
-    pub replaces: Option<HostIndex>,
+    pub purpose: Purpose,
+}
+
+/// What a copy is made for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Purpose {
+    /// It is one more.
+    Add,
+    /// The copy on this host goes once it is filled.
+    Replace(HostIndex),
+    /// It is the region's own second copy, which may differ from the first.
+    Converge,
+}
+
+impl Purpose {
+    /// The host that is left.
+    pub fn replaces(self) -> Option<HostIndex> {
+        match self {
+            Self::Replace(host) => Some(host),
+            Self::Add | Self::Converge => None,
+        }
+    }
 }
 
 /// Memory that is asked for.
 #[derive(Debug)]
 pub(super) struct Placing {
     pub host: HostIndex,
-    pub replaces: Option<HostIndex>,
+    pub purpose: Purpose,
     /// Number of the request for the first slab; the others follow.
     pub first_request: u64,
     pub windows: Vec<Option<Window>>,
+    /// When it was asked for, or the last of it came.
+    pub heard_at: Time,
+}
+
+/// Windows that get new generations.
+#[derive(Debug)]
+pub(super) struct Fencing {
+    /// What is filled then; none: nothing, and writes never stopped.
+    pub target: Option<Target>,
 }
 
 /// A copy that is being made.
@@ -116,13 +168,45 @@ pub(super) struct Filling {
     pub target: Target,
     /// First byte of the region that nobody was told to fill.
     pub next: u64,
-    /// Fills under way: number and first byte of each.
-    pub under_way: Vec<(u64, u64)>,
+    /// Fills under way.
+    pub under_way: Vec<Fill>,
     /// First bytes of fills that failed.
     pub failed: BTreeSet<u64>,
+    /// Rounds of fills that failed.
     pub failures: u32,
     /// Nothing is asked for before.
     pub resume_at: Time,
+    /// When it began, or the last answer came.
+    pub heard_at: Time,
+}
+
+/// Clients turn to other copies.
+#[derive(Debug, Default)]
+pub(super) struct Switching {
+    /// Fills of a copy that counts, which nobody waits for but may land: host and request of each.
+    pub quiet: Vec<(HostIndex, u64)>,
+    /// When the last of these were asked for or answered.
+    pub heard_at: Option<Time>,
+}
+
+/// One fill under way.
+#[derive(Debug)]
+pub(super) struct Fill {
+    pub request: u64,
+    /// First byte in the region.
+    pub begin: u64,
+    /// Failures that were counted when it was asked for: those of one round count once.
+    pub round: u32,
+}
+
+/// Whether copies are what clients were told that they are.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Contents {
+    /// All copies are equal but for writes under way, whose clients will tell of them.
+    #[default]
+    Sure,
+    /// A write may be in some copies alone, or land late: nobody will end it.
+    Doubtful,
 }
 
 /// One region.
@@ -135,7 +219,15 @@ pub(super) struct Region {
     /// Given back once every client knows that they do not count.
     pub retiring: Vec<Copy>,
     pub losses: u32,
+    pub fell_back_ms: u64,
     pub task: Task,
+    pub contents: Contents,
+    /// Newest generation under which clients may write, 0: none yet.
+    pub opened_at: u64,
+    /// The generation since which the contents are sure.
+    pub sure_since: u64,
+    /// Nothing is begun before: what was tried failed.
+    pub rest_until: Time,
     /// When clients were told of this generation; `None`: just now.
     pub told_at: Option<Time>,
 }
@@ -148,9 +240,10 @@ impl Region {
         }
     }
 
+    /// Of an earlier owner, whose clients may not have ended their writes.
     pub fn recovered(entry: Entry) -> Self {
         let recover = |mut copy: Copy| {
-            copy.is_recovered = true;
+            copy.standing = Standing::Unlearned;
             copy
         };
         Self {
@@ -160,9 +253,15 @@ impl Region {
                 Access::Cut => Access::Cut,
                 _ => Access::Absent,
             },
+            contents: match entry.copies[..] {
+                // Its window has another generation since its host has another owner.
+                [] | [_] => Contents::Sure,
+                _ => Contents::Doubtful,
+            },
             copies: entry.copies.into_iter().map(recover).collect(),
             losses: entry.losses,
-            task: Task::Switching,
+            fell_back_ms: entry.fell_back_ms,
+            task: Task::Switching(Switching::default()),
             ..Self::default()
         }
     }
@@ -173,8 +272,11 @@ impl Region {
             Task::Placing(_) => Stage::Placing,
             Task::Ready(_) => Stage::Ready,
             Task::Draining(_) => Stage::Draining,
+            Task::Fencing(_) => Stage::Fencing,
             Task::Filling(_) => Stage::Filling,
-            Task::Switching => Stage::Switching,
+            Task::Switching(_) => Stage::Switching,
+            Task::Held(_) => Stage::Held,
+            Task::Restoring(_) => Stage::Restoring,
         }
     }
 
@@ -185,6 +287,7 @@ impl Region {
             access: self.access,
             copies: self.copies.clone(),
             losses: self.losses,
+            fell_back_ms: self.fell_back_ms,
         }
     }
 
@@ -196,9 +299,17 @@ impl Region {
     pub fn target(&self) -> Option<&Target> {
         match &self.task {
             Task::Ready(target) | Task::Draining(target) => Some(target),
+            Task::Fencing(fencing) => fencing.target.as_ref(),
             Task::Filling(filling) => Some(&filling.target),
-            Task::None | Task::Placing(_) | Task::Switching => None,
+            Task::Restoring(restoring) => Some(&restoring.target),
+            Task::None | Task::Placing(_) | Task::Switching(_) | Task::Held(_) => None,
         }
+    }
+
+    /// New memory that does not count yet, unlike a copy that is made equal where it is.
+    pub fn new_copy(&self) -> Option<&Copy> {
+        let target = self.target()?;
+        (target.purpose != Purpose::Converge).then_some(&target.copy)
     }
 
     /// The host that is to hold it.
@@ -216,11 +327,60 @@ impl Region {
 
     /// Whether it has memory of this kind, of whatever use.
     pub fn holds(&self, is_meant: impl Fn(&Copy) -> bool) -> bool {
-        let target = self.target().map(|target| &target.copy);
-        self.copies
-            .iter()
-            .chain(&self.retiring)
-            .chain(target)
-            .any(is_meant)
+        let copies = self.copies.iter().chain(&self.retiring);
+        copies.chain(self.new_copy()).any(is_meant)
+    }
+
+    /// Whether the window of a host is one of its own, of whatever use.
+    pub fn has_window(&self, host: HostIndex, window: Window) -> bool {
+        let is_placed = match &self.task {
+            Task::Placing(placing) => {
+                placing.host == host && placing.windows.contains(&Some(window))
+            }
+            _ => false,
+        };
+        is_placed || self.holds(|copy| copy.host == host && copy.windows.contains(&window))
+    }
+
+    /// Whether one of its windows on a host has this number, as far as they are known.
+    pub fn has_window_id(&self, host: HostIndex, window: Window) -> bool {
+        let has_it = |other: &Window| other.id == window.id;
+        let is_placed = match &self.task {
+            Task::Placing(placing) => {
+                placing.host == host && placing.windows.iter().flatten().any(has_it)
+            }
+            _ => false,
+        };
+        is_placed
+            || self.holds(|copy| {
+                copy.host == host && !copy.is_unlearned() && copy.windows.iter().any(has_it)
+            })
+    }
+
+    /// A fill was answered: which one, if its copy is still wanted.
+    pub fn take_answered(&mut self, now: Time, host: HostIndex, request: u64) -> Option<Fill> {
+        match &mut self.task {
+            Task::Filling(filling) if filling.target.copy.host == host => {
+                let is_it = |fill: &Fill| fill.request == request;
+                let at = filling.under_way.iter().position(is_it)?;
+                filling.heard_at = now;
+                Some(filling.under_way.swap_remove(at))
+            }
+            Task::Switching(switching) => {
+                let asked = switching.quiet.len();
+                switching.quiet.retain(|&fill| fill != (host, request));
+                if switching.quiet.len() < asked {
+                    switching.heard_at = Some(now);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Nobody but clients that will tell of it writes there any more, and all copies are equal.
+    pub fn make_sure(&mut self) {
+        self.contents = Contents::Sure;
+        self.sure_since = self.generation;
     }
 }

@@ -8,6 +8,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod fences;
+mod orders;
+mod records;
+mod standstill;
+
 const MIB: u64 = 1 << 20;
 
 fn settings(copies: usize) -> Settings {
@@ -28,6 +33,8 @@ struct World {
     windows: u32,
     held: Vec<Vec<HeldSlab>>,
     stopped: Vec<ClientNumber>,
+    /// Hosts that are connected and answer nothing.
+    mute: Vec<usize>,
     seen: Vec<Action>,
 }
 
@@ -41,6 +48,7 @@ impl World {
             windows: 0,
             held: vec![Vec::new(); hosts],
             stopped: Vec::new(),
+            mute: Vec::new(),
             seen: Vec::new(),
         };
         for host in 0..hosts {
@@ -50,9 +58,13 @@ impl World {
         world
     }
 
+    /// As its driver has it: tick after tick.
     fn pass(&mut self, time: Duration) {
-        self.now = self.now.after(time);
-        self.owner.handle_tick(self.now);
+        let end = self.now.after(time);
+        while self.now < end {
+            self.now = self.owner.due(self.now).min(end);
+            self.owner.handle_tick(self.now);
+        }
     }
 
     /// Carries out what the owner asks until it asks no more, or something is to be seen first.
@@ -74,6 +86,29 @@ impl World {
     fn carry_out(&mut self, action: Action) {
         let now = self.now;
         match action {
+            Action::Map { host, .. } | Action::Fill { host, .. } | Action::Renew { host, .. }
+                if self.mute.contains(&host) => {}
+            Action::Renew {
+                host,
+                request,
+                window,
+            } if self.up[host] => {
+                self.windows += 1;
+                let generation = 1_000_000 + u64::from(self.windows);
+                let held = self.held[host].iter_mut().find(|s| s.window == window);
+                match held {
+                    Some(slab) => {
+                        slab.window.generation = generation;
+                        let window = slab.window;
+                        self.owner.handle_granted(now, host, request, window);
+                    }
+                    None => {
+                        let reason = Refusal::NotHeld;
+                        self.owner.handle_refused(now, host, request, reason);
+                    }
+                }
+            }
+            Action::Reconnect { host } if self.up[host] => self.start(host),
             Action::Map {
                 host,
                 request,
@@ -136,9 +171,36 @@ impl World {
         self.owner.handle_host_up(self.now, host, 100, &held);
     }
 
+    /// It says once more what it holds.
+    fn tell_books(&mut self, host: usize) {
+        let held = self.held[host].clone();
+        self.owner.handle_books(self.now, host, &held);
+    }
+
+    /// Another owner comes: windows have other names then.
+    fn succeed(&mut self) {
+        let hosts = self.held.len();
+        let record = self.owner.record(&names(hosts));
+        let domains: Vec<u32> = (0..hosts).map(|host| host as u32).collect();
+        let settings = self.owner.settings;
+        self.owner = Owner::recover(settings, record, &domains, self.now).unwrap();
+        for host in 0..hosts {
+            for slab in &mut self.held[host] {
+                slab.window.generation += 10_000_000;
+            }
+            if self.up[host] {
+                self.start(host);
+            }
+        }
+    }
+
     fn place_of(&self, what: impl Fn(&Action) -> bool) -> usize {
         self.seen.iter().position(what).expect("it was asked for")
     }
+}
+
+fn names(hosts: usize) -> Vec<String> {
+    (0..hosts).map(|host| format!("h{host}")).collect()
 }
 
 fn host_of(world: &World, region: usize) -> usize {
@@ -173,6 +235,56 @@ fn a_region_that_moves_is_frozen_then_copied_then_flipped_then_retired() {
     let retired = world.place_of(|action| matches!(action, Action::Unmap { .. }));
     let open = world.place_of(told(Access::Open, 1 - from));
     assert!(frozen < copied && copied < flipped && flipped < retired && retired < open);
+}
+
+#[test]
+fn no_region_is_stopped_beside_the_making_of_memory_and_none_is_freed_before_the_last_copy() {
+    let mut world = World::new(1, 20, 2);
+    world.join(1);
+    world.owner.handle_notice(world.now, 1, None);
+    world.run();
+    world.owner.handle_notice_withdrawn(world.now, 1);
+    world.seen.clear();
+    world.owner.handle_notice(world.now, 0, None);
+    world.run();
+    assert!(world.owner.is_settled() && world.held[0].is_empty());
+    let (mut asked, mut copied, mut stops) = (0, 0, 0);
+    for action in &world.seen {
+        match action {
+            Action::Map { .. } => {
+                assert_eq!(copied % 4, 0, "memory is asked for in the middle of a copy");
+                asked += 1;
+            }
+            Action::Fill { .. } => copied += 1,
+            Action::Tell { entry, .. }
+                if entry.access == Access::Frozen && entry.copies[0].host == 0 =>
+            {
+                let ready = if stops < 16 { 32 } else { 40 };
+                assert_eq!(asked, ready, "the memory of 16 regions comes first");
+                stops += 1;
+            }
+            Action::Unmap { .. } => assert_eq!(copied, 80, "freed beside a copy"),
+            _ => {}
+        }
+    }
+    assert_eq!((asked, copied, stops), (40, 80, 20));
+}
+
+#[test]
+fn a_host_that_wants_slabs_back_and_stays_gets_each_at_once() {
+    let mut world = World::new(1, 2, 2);
+    world.join(1);
+    world.owner.handle_notice(world.now, 1, None);
+    world.run();
+    world.owner.handle_notice_withdrawn(world.now, 1);
+    world.seen.clear();
+    let windows: Vec<Window> = world.held[0].iter().map(|slab| slab.window).collect();
+    world.owner.handle_evict(world.now, 0, &windows);
+    world.run();
+    let last = |is_it: fn(&Action) -> bool| world.seen.iter().rposition(is_it);
+    let first_freed = world.place_of(|action| matches!(action, Action::Unmap { .. }));
+    assert!(Some(first_freed) < last(|action| matches!(action, Action::Fill { .. })));
+    assert!(world.held[0].is_empty());
 }
 
 #[test]
@@ -332,7 +444,8 @@ fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_anew()
     let mut world = World::new(1, 2, 2);
     world.run();
     let entries = world.owner.entries();
-    world.owner = Owner::recover(settings(1), entries.clone(), &[0, 1], world.now);
+    let record = world.owner.record(&names(2));
+    world.owner = Owner::recover(settings(1), record, &[0, 1], world.now).unwrap();
     let is_next = |(new, old): (&Entry, &Entry)| new.generation > old.generation;
     assert!(world.owner.entries().iter().zip(&entries).all(is_next));
     for held in &mut world.held {
@@ -404,102 +517,4 @@ fn of_a_host_that_goes_regions_without_another_copy_go_first() {
         unreachable!("it was seen")
     };
     assert_eq!(place.region, 1);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Kill(usize),
-    Start(usize),
-    Silence(usize),
-    Notice(usize, bool),
-    Refuse,
-    Obey(u8),
-    Pass(u16),
-    Resize(u32),
-    Join,
-    Stop(u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        (0_usize..4).prop_map(Step::Kill),
-        (0_usize..4).prop_map(Step::Start),
-        (0_usize..4).prop_map(Step::Silence),
-        (0_usize..4, any::<bool>()).prop_map(|(host, on)| Step::Notice(host, on)),
-        Just(Step::Refuse),
-        (1_u8..40).prop_map(Step::Obey),
-        (1_u16..5000).prop_map(Step::Pass),
-        (0_u32..6).prop_map(Step::Resize),
-        Just(Step::Join),
-        (0_u64..4).prop_map(Step::Stop),
-    ]
-}
-
-impl World {
-    fn take(&mut self, step: Step, joined: &mut u64) {
-        let now = self.now;
-        match step {
-            Step::Kill(host) => self.kill(host),
-            Step::Start(host) if !self.up[host] => self.start(host),
-            Step::Start(_) => {}
-            Step::Silence(host) => {
-                self.owner.handle_host_silent(now, host);
-                self.up[host] = false;
-            }
-            Step::Notice(host, true) => self.owner.handle_notice(now, host, Some(now)),
-            Step::Notice(host, false) => self.owner.handle_notice_withdrawn(now, host),
-            Step::Refuse => match self.owner.poll_action() {
-                Some(Action::Map { host, request, .. }) => {
-                    let reason = Refusal::NoMemory;
-                    self.owner.handle_refused(now, host, request, reason);
-                }
-                other => other.into_iter().for_each(|action| self.carry_out(action)),
-            },
-            Step::Obey(count) => {
-                for _ in 0..count {
-                    let Some(action) = self.owner.poll_action() else {
-                        return;
-                    };
-                    self.carry_out(action);
-                }
-            }
-            Step::Pass(millis) => self.pass(Duration::from_millis(millis.into())),
-            Step::Resize(regions) => self.owner.handle_resize(now, regions),
-            Step::Join => {
-                *joined += 1;
-                self.join(*joined);
-            }
-            Step::Stop(client) => self.stopped.push(client),
-        }
-    }
-}
-
-proptest! {
-    /// The audit runs after each event; and whatever happened, it is whole once hosts are there.
-    #[test]
-    fn any_order_of_events_keeps_the_invariants_and_ends_whole(
-        copies in 1_usize..3,
-        steps in proptest::collection::vec(step(), 1..120),
-    ) {
-        let mut world = World::new(copies, 3, 4);
-        let mut joined = 0;
-        for step in steps {
-            world.take(step, &mut joined);
-        }
-        for host in 0..4 {
-            world.owner.handle_notice_withdrawn(world.now, host);
-            if !world.up[host] {
-                world.start(host);
-            }
-        }
-        for _ in 0..200 {
-            world.run();
-            world.pass(Duration::from_millis(500));
-            for host in 0..4 {
-                world.owner.handle_room(world.now, host, 100);
-            }
-        }
-        world.run();
-        prop_assert!(world.owner.is_settled(), "{:?}", world.owner);
-    }
 }

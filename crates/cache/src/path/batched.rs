@@ -15,8 +15,7 @@ use cenote_fabric::calls::{CALLS_UNDER_WAY_MAX, Caller};
 use cenote_fabric::{RemoteWindow, Status, Time};
 use cenote_pool::batch::{Answers, BatchWriter, OPERATION_BYTES_MAX, Outcome};
 
-use super::one_sided::outcome;
-use super::{Completion, Failure, Full, Loss, Operation, Path, Refusal, Token};
+use super::{Completion, Failure, Full, Loss, Operation, Path, Refusal, Token, UnderWay, outcome};
 
 /// Batches of requests over one connection to a server thread.
 pub struct Batched {
@@ -27,21 +26,16 @@ pub struct Batched {
     depth: usize,
     /// The batch that is being packed, and its requests in order.
     packing: BatchWriter,
-    packed: Vec<Request>,
+    packed: Vec<UnderWay>,
     /// It was to be sent, and had to wait.
     is_flushed: bool,
     /// Requests of each batch under way, by the call's token.
-    under_way: Vec<Vec<Request>>,
+    under_way: Vec<Vec<UnderWay>>,
     free: Vec<usize>,
     /// Requests that were taken and whose completions were not given.
     outstanding: usize,
     /// Ended without a message.
     refused: VecDeque<Completion>,
-}
-
-struct Request {
-    operation: Operation,
-    token: Token,
 }
 
 impl Batched {
@@ -107,11 +101,9 @@ impl Path for Batched {
     ) -> Result<(), Full> {
         if operation.len_bytes() > OPERATION_BYTES_MAX {
             self.outstanding += 1;
-            self.refused.push_back(Completion {
-                token,
-                result: Err(Failure::Refused(Refusal::TooLong)),
-                operation,
-            });
+            let refused = Err(Failure::Refused(Refusal::TooLong));
+            self.refused
+                .push_back(UnderWay { operation, token }.end(refused));
             return Ok(());
         }
         let name = (window.descriptor.id.0, window.descriptor.generation.0);
@@ -120,7 +112,7 @@ impl Path for Batched {
         if !is_packed {
             return Err(Full(operation));
         }
-        self.packed.push(Request { operation, token });
+        self.packed.push(UnderWay { operation, token });
         self.outstanding += 1;
         if self.packed.len() == self.batch_requests {
             // If it has to wait, the next poll or flush calls.
@@ -170,31 +162,23 @@ impl Path for Batched {
 
 /// Ends the requests of a batch with its answer.
 fn end(
-    batch: &mut Vec<Request>,
+    batch: &mut Vec<UnderWay>,
     answer: Result<&[u8], Status>,
     completions: &mut VecDeque<Completion>,
 ) {
     let mut answers = answer
         .map_err(|status| outcome(status).expect_err("a call that was answered has its answer"))
         .and_then(|bytes| Answers::new(bytes).map_err(|_| BROKEN));
-    for Request {
-        mut operation,
-        token,
-    } in batch.drain(..)
-    {
+    for mut request in batch.drain(..) {
         let result = match &mut answers {
-            Ok(answers) => one(answers, &mut operation),
+            Ok(answers) => one(answers, &mut request.operation),
             Err(failure) => Err(*failure),
         };
         if result == Err(BROKEN) {
             // Nothing after it is to be believed.
             answers = Err(BROKEN);
         }
-        completions.push_back(Completion {
-            token,
-            result,
-            operation,
-        });
+        completions.push_back(request.end(result));
     }
 }
 

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::RawFd;
 
-use cenote_fabric::{CompletionQueue, Endpoint, QUEUE_DEPTH, RemoteWindow, Status, Time};
+use cenote_fabric::{CompletionQueue, Endpoint, QUEUE_DEPTH, RemoteWindow, Time};
 
-use super::{Completion, Failure, Full, Loss, Operation, Path, Refusal, Token};
+use super::{Completion, Full, Operation, Path, Token, UnderWay, outcome};
 
 /// One verb per request over one data connection.
 pub struct OneSided {
@@ -20,11 +20,6 @@ pub struct OneSided {
     slots: Vec<Option<UnderWay>>,
     free: Vec<usize>,
     depth: usize,
-}
-
-struct UnderWay {
-    operation: Operation,
-    token: Token,
 }
 
 impl OneSided {
@@ -106,12 +101,7 @@ impl Path for OneSided {
         self.queue.received.clear();
         while let Some(ended) = self.queue.pop() {
             let slot = usize::try_from(ended.token).expect("a slot's index");
-            let UnderWay { operation, token } = self.release(slot);
-            completions.push_back(Completion {
-                token,
-                result: outcome(ended.status),
-                operation,
-            });
+            completions.push_back(self.release(slot).end(outcome(ended.status)));
         }
     }
 
@@ -135,20 +125,5 @@ impl fmt::Debug for OneSided {
             .field("depth", &self.depth)
             .field("lost", &self.is_lost())
             .finish_non_exhaustive()
-    }
-}
-
-/// What a verb's status means for a request of a cache.
-pub(super) fn outcome(status: Status) -> Result<(), Failure> {
-    match status {
-        Status::Ok => Ok(()),
-        Status::StaleGeneration | Status::Revoked => Err(Failure::Stale),
-        Status::OutOfBounds => Err(Failure::Refused(Refusal::OutOfBounds)),
-        Status::NoRights => Err(Failure::Refused(Refusal::NoRights)),
-        Status::ReceiverNotReady => Err(Failure::Busy),
-        Status::Disconnected => Err(Failure::Lost(Loss::Closed)),
-        Status::Timeout => Err(Failure::Lost(Loss::Silent)),
-        // A status that this build does not know is a host that speaks another protocol.
-        _ => Err(Failure::Lost(Loss::Broken)),
     }
 }

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Network;
-use crate::Configuration;
 use crate::random::Random;
 use crate::tuner::Measurement;
+use crate::{Configuration, Writes};
 
 /// Where a message is going to be next.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
     pub(super) fn new(
         network: &'a Network,
         configuration: Configuration,
-        record_bytes: u32,
+        what: (u32, Writes),
         seed: u64,
     ) -> Self {
         let Configuration { c, s, b, q } = configuration;
@@ -75,7 +75,7 @@ impl<'a> Run<'a> {
         Self {
             network,
             configuration,
-            costs: costs(network, configuration, record_bytes),
+            costs: costs(network, configuration, what),
             random: Random::new(seed),
             clients: vec![Station::default(); c as usize],
             servers: vec![Station::default(); s as usize],
@@ -178,10 +178,16 @@ impl<'a> Run<'a> {
     }
 }
 
-fn costs(network: &Network, configuration: Configuration, record_bytes: u32) -> Costs {
+fn costs(
+    network: &Network,
+    configuration: Configuration,
+    (record_bytes, writes): (u32, Writes),
+) -> Costs {
     let Configuration { c, s, b, q } = configuration;
     let (records, record_bytes) = (f64::from(b), u64::from(record_bytes));
     let batch_bytes = u64::from(b) * record_bytes;
+    // Each message has the average's share: what is written goes there, what is read comes back.
+    let written_bytes = batch_bytes * u64::from(writes.percent()) / 100;
     let copied = batch_bytes as f64 * network.copy_byte_ns;
     let messages = u64::from(c) * u64::from(q);
     // A one-sided verb lands where it is wanted, and carries no list of requests.
@@ -199,9 +205,9 @@ fn costs(network: &Network, configuration: Configuration, record_bytes: u32) -> 
     let (clients_slower, servers_slower) = (network.slower(c), network.slower(s));
     Costs {
         post: client * clients_slower * 1000.0,
-        there: network.way_ps(request_bytes, messages),
+        there: network.way_ps(request_bytes + written_bytes, messages),
         server: server * servers_slower * 1000.0,
-        back: network.way_ps(batch_bytes, messages),
+        back: network.way_ps(batch_bytes - written_bytes, messages),
         take: (client + copied) * clients_slower * 1000.0,
     }
 }

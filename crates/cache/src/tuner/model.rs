@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub use text::ModelError;
 
 use super::{Grid, MARGIN, Spacing, Surface, Table};
-use crate::{LatencyOf, Space};
+use crate::{LatencyOf, Space, Writes};
 
 /// What carries requests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -72,6 +72,8 @@ pub struct Key {
     pub distance_ns: u64,
     /// Bytes of a record, at least 1.
     pub record_bytes: u32,
+    /// How many requests wrote.
+    pub writes: Writes,
 }
 
 /// Tables of one space.
@@ -131,12 +133,45 @@ impl Model {
         self.tables.insert(key, table);
     }
 
+    /// The part that was measured with as many writes.
+    #[must_use]
+    pub fn of_writes(&self, writes: Writes) -> Mix<'_> {
+        Mix {
+            model: self,
+            writes,
+        }
+    }
+
+    /// As [`Mix::surface`], of reads alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn surface(
+        &self,
+        transport: Transport,
+        distance_ns: u64,
+        record_bytes: u32,
+        latency_of: LatencyOf,
+    ) -> Result<Surface, NoTable> {
+        self.of_writes(Writes::NONE)
+            .surface(transport, distance_ns, record_bytes, latency_of)
+    }
+}
+
+/// The tables of a model that were measured with one share of writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix<'a> {
+    model: &'a Model,
+    writes: Writes,
+}
+
+impl<'a> Mix<'a> {
     /// What is predicted for records of `record_bytes` at most `distance_ns` away. Taken from tables
     /// at the least distance that is not shorter. Between two sizes of records, the worse of both counts; below the
     /// smallest, that one.
     ///
     /// # Errors
-    /// Nothing was measured that far away, or with records that large.
+    /// Nothing was measured that far away, with records that large, or with as many writes.
     pub fn surface(
         &self,
         transport: Transport,
@@ -155,22 +190,27 @@ impl Model {
         let below = below.map_or(above, |(_, table)| table);
         Ok(Surface::new(above, below, latency_of, MARGIN))
     }
-}
 
-impl Model {
     /// The tables at the least distance that is not shorter than `distance_ns`, by bytes of a record; at
     /// least one.
     ///
     /// # Errors
-    /// Nothing was measured that far away.
+    /// Nothing was measured that far away, or with as many writes.
     pub fn by_record(
         &self,
         transport: Transport,
         distance_ns: u64,
-    ) -> Result<BTreeMap<u32, &Table>, NoTable> {
-        let of_transport = || self.tables().filter(|(key, _)| key.transport == transport);
+    ) -> Result<BTreeMap<u32, &'a Table>, NoTable> {
+        let measured = || {
+            let tables = self.model.tables();
+            tables.filter(|(key, _)| key.transport == transport)
+        };
+        if measured().next().is_none() {
+            return Err(NoTable::Transport(transport));
+        }
+        let of_transport = || measured().filter(|(key, _)| key.writes == self.writes);
         let distances = || of_transport().map(|(key, _)| key.distance_ns);
-        let farthest_ns = distances().max().ok_or(NoTable::Transport(transport))?;
+        let farthest_ns = distances().max().ok_or(NoTable::Writes(self.writes))?;
         let nearest = distances().filter(|found| *found >= distance_ns).min();
         let nearest = nearest.ok_or(NoTable::Distance { farthest_ns })?;
         let there = of_transport().filter(|(key, _)| key.distance_ns == nearest);
@@ -187,6 +227,9 @@ pub enum NoTable {
     /// Nothing was measured over it.
     #[error("the model has nothing for {0}")]
     Transport(Transport),
+    /// Everything was measured with another share of writes.
+    #[error("the model has nothing for {0} of writes")]
+    Writes(Writes),
     /// Everything was measured nearer.
     #[error("the model ends at a distance of {farthest_ns} ns")]
     Distance {

@@ -2,7 +2,7 @@
 //!
 //! Paper: \[redy22\], accuracy of SLOs: 100 at random, each cache measured.
 
-use super::{Found, Measurement, Measurer, Model, NoTable, Surface, Transport};
+use super::{Found, Measurement, Measurer, Mix, NoTable, Surface, Transport};
 use crate::random::Random;
 use crate::{LatencyOf, Slo};
 
@@ -14,7 +14,7 @@ const LATENCY_FACTOR_MAX: f64 = 8.0;
 /// had with it to eight times that; all with even odds for each factor.
 #[derive(Debug)]
 pub struct Wishes<'a> {
-    model: &'a Model,
+    mix: Mix<'a>,
     transport: Transport,
     distance_ns: u64,
     latency_of: LatencyOf,
@@ -28,17 +28,17 @@ impl<'a> Wishes<'a> {
     /// # Errors
     /// The model has nothing for that.
     pub fn new(
-        model: &'a Model,
+        mix: Mix<'a>,
         transport: Transport,
         distance_ns: u64,
         latency_of: LatencyOf,
         seed: u64,
     ) -> Result<Self, NoTable> {
-        let tables = model.by_record(transport, distance_ns)?;
+        let tables = mix.by_record(transport, distance_ns)?;
         let (smallest, largest) = (tables.keys().next(), tables.keys().next_back());
         let record_bytes = smallest.zip(largest);
         Ok(Self {
-            model,
+            mix,
             transport,
             distance_ns,
             latency_of,
@@ -58,7 +58,7 @@ impl<'a> Wishes<'a> {
             .random
             .between_by_factor(f64::from(smallest), f64::from(largest) + 1.0);
         let record_bytes = (drawn as u32).clamp(smallest, largest);
-        let surface = self.model.surface(
+        let surface = self.mix.surface(
             self.transport,
             self.distance_ns,
             record_bytes,

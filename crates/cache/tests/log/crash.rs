@@ -6,8 +6,9 @@ use cenote_cache::log::tiers::memory::MemoryTier;
 use cenote_cache::log::{Error, Image, Secret, Store};
 use proptest::prelude::*;
 
-use crate::harness::{Conditions, Harness, Op, SECRET, add, settings};
+use crate::harness::{Conditions, Harness, Op, settings};
 use crate::medium::Random;
+use crate::values::{SECRET, add};
 
 /// A life with everything in it but crashes and compactions, which follow by themselves.
 fn life(seed: u64) -> (Conditions, Vec<Op>) {

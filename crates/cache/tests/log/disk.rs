@@ -9,8 +9,8 @@ use cenote_cache::log::tiers::memory::MemoryTier;
 use cenote_cache::log::tiers::ssd::SsdTier;
 use cenote_cache::log::{Answer, Error, Secret, Session, Settings, Store};
 
-use crate::harness::{add, value_of};
 use crate::medium::Random;
+use crate::values::{add, value_of};
 
 pub fn settings() -> Settings {
     Settings {
@@ -18,11 +18,13 @@ pub fn settings() -> Settings {
         pages: 8,
         mutable_pages: 4,
         index_buckets: 256,
+        index_buckets_max: 4096,
         overflow_buckets: 1024,
         sessions: 4,
         pending_max: 64,
         writes_max: 8,
         commit_point: 0,
+        copies_reads: false,
     }
 }
 

@@ -9,13 +9,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
+use cenote_cache::log::tiers::remote::RemoteTier;
 use cenote_cache::log::tiers::{Request, Tier};
 use cenote_cache::log::{
-    Answer, Checkpoint, Commit, Completion, Error, Secret, Session, Settings, Store, Ticket,
+    Answer, Checkpoint, Commit, Completion, Error, Session, Settings, Store, Ticket,
 };
-use siphasher::sip::SipHasher13;
 
 use crate::medium::{Disk, DiskTier, Random};
+use crate::ring::Ring;
+use crate::states::{State, States, closure, numbers};
+use crate::values::{KEYS, SECRET, add, keys, number_of, value_of};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
@@ -52,74 +55,46 @@ impl Op {
     }
 }
 
+/// What is before the disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cache {
+    None,
+    /// A tier that is slow, fails, and tears.
+    Memory,
+    /// The remote tier over bytes that are slow, fail, and are lost by region.
+    Ring,
+}
+
 /// What the harness is to be hard with.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
     pub seed: u64,
-    pub has_cache: bool,
+    pub cache: Cache,
     pub commit_point: usize,
     /// Of the cache's requests one in so many goes wrong in this way; 0 is none.
     pub failing_writes: u64,
     pub torn: u64,
+    pub copies_reads: bool,
 }
 
 impl Conditions {
     pub fn random(random: &mut Random) -> Self {
         Self {
             seed: random.next(),
-            has_cache: !random.one_in(3),
+            cache: [Cache::None, Cache::Memory, Cache::Ring][random.below(3) as usize],
             commit_point: random.below(2) as usize,
             failing_writes: [0, 5][random.below(2) as usize],
             torn: [0, 4][random.below(2) as usize],
+            copies_reads: random.one_in(2),
         }
     }
-}
 
-/// Keys of a test. Half of them share bucket and tag with another.
-pub const KEYS: usize = 16;
-pub const SECRET: Secret = Secret {
-    hash_key: *b"not very secret.",
-    store: 77,
-};
-
-/// Keys chosen for their hashes, of several lengths.
-pub fn keys() -> Vec<Vec<u8>> {
-    let mut places = BTreeMap::<u64, Vec<Vec<u8>>>::new();
-    for number in 0..3000 {
-        let width = 3 + number % 9;
-        let key = format!("{number:0width$}").into_bytes();
-        let hash = SipHasher13::new_with_key(&SECRET.hash_key).hash(&key);
-        places.entry(hash >> 50).or_default().push(key);
+    fn settings(&self) -> Settings {
+        Settings {
+            copies_reads: self.copies_reads,
+            ..settings(self.commit_point)
+        }
     }
-    let (pairs, single): (Vec<_>, Vec<_>) = places.into_values().partition(|keys| keys.len() > 1);
-    let pairs = pairs.into_iter().flat_map(|keys| keys.into_iter().take(2));
-    let pairs: Vec<_> = pairs.take(KEYS / 2).collect();
-    let single = single.into_iter().flatten().take(KEYS / 2);
-    pairs.into_iter().chain(single).collect()
-}
-
-pub fn value_of(number: u64) -> Vec<u8> {
-    let mut value = number.to_le_bytes().to_vec();
-    value.resize(8 + (number % 37) as usize, number as u8);
-    value
-}
-
-pub fn number_of(value: &[u8]) -> Result<u64, String> {
-    let number = value.get(..8).ok_or("a value of fewer than 8 bytes")?;
-    let number = u64::from_le_bytes(number.try_into().unwrap());
-    if value == value_of(number) {
-        Ok(number)
-    } else {
-        Err(format!("a value that was never written: {value:?}"))
-    }
-}
-
-pub fn add(old: Option<&[u8]>, operand: &[u8], new: &mut Vec<u8>) {
-    // Bytes of a mistake that was planted may be no value.
-    let old = old.and_then(|value| value.get(..8));
-    let old = old.map_or(0, |old| u64::from_le_bytes(old.try_into().unwrap()));
-    let operand = u64::from_le_bytes(operand.try_into().unwrap());
-    new.extend(value_of(old.wrapping_add(operand)));
 }
 
 pub fn settings(commit_point: usize) -> Settings {
@@ -128,40 +103,14 @@ pub fn settings(commit_point: usize) -> Settings {
         pages: 4,
         mutable_pages: 1,
         index_buckets: 1,
+        index_buckets_max: 8,
         overflow_buckets: 16,
         sessions: 2,
         pending_max: 8,
         writes_max: 2,
         commit_point,
+        copies_reads: false,
     }
-}
-
-/// A number or none, and the merges that may still come.
-type State = (Option<u64>, BTreeMap<Ticket, u64>);
-type States = BTreeSet<State>;
-
-/// All that may be once any of the merges have come.
-fn closure(states: &States) -> States {
-    let mut all = states.clone();
-    let mut todo: Vec<State> = all.iter().cloned().collect();
-    while let Some((number, merges)) = todo.pop() {
-        for (ticket, operand) in &merges {
-            let mut rest = merges.clone();
-            rest.remove(ticket);
-            let state = (Some(number.unwrap_or(0) + operand), rest);
-            if all.insert(state.clone()) {
-                todo.push(state);
-            }
-        }
-    }
-    all
-}
-
-fn numbers(states: &States) -> BTreeSet<Option<u64>> {
-    closure(states)
-        .into_iter()
-        .map(|(number, _)| number)
-        .collect()
 }
 
 enum Waiting {
@@ -220,7 +169,7 @@ impl Harness {
         };
         let tiers = harness.tiers();
         let store = Store::create(
-            settings(conditions.commit_point),
+            conditions.settings(),
             SECRET,
             Arc::new(add),
             tiers,
@@ -234,7 +183,7 @@ impl Harness {
     fn tiers(&self) -> Vec<Box<dyn Tier>> {
         let seed = self.conditions.seed ^ self.crashes;
         let mut tiers: Vec<Box<dyn Tier>> = Vec::new();
-        if self.conditions.has_cache {
+        if self.conditions.cache != Cache::None {
             tiers.push(self.cache());
         }
         tiers.push(Box::new(DiskTier::new(Arc::clone(&self.disk), seed, 9)));
@@ -243,6 +192,12 @@ impl Harness {
 
     fn cache(&self) -> Box<dyn Tier> {
         let conditions = self.conditions;
+        if conditions.cache == Cache::Ring {
+            let ring = Ring::new(2048, 512, conditions.seed ^ 77 ^ self.crashes);
+            let ring = ring.failing(conditions.failing_writes, 40);
+            let page_bytes = conditions.settings().page_bytes;
+            return Box::new(RemoteTier::new("cache", Box::new(ring), page_bytes));
+        }
         let mut random = Random(conditions.seed ^ 55 ^ self.crashes);
         let mut hits = move |one_in| one_in > 0 && random.one_in(one_in);
         let mut delay = Random(conditions.seed ^ 66);
@@ -296,7 +251,7 @@ impl Harness {
             }
             Op::Compact(parts) => self.compact(parts),
             Op::LoseCache => {
-                if self.conditions.has_cache {
+                if self.conditions.cache != Cache::None {
                     self.session().store().drop_tier(0);
                 }
                 Ok(())
@@ -523,7 +478,7 @@ impl Harness {
         self.crashes += 1;
         self.disk.lock().unwrap().crash(&mut Random(seed));
         let store = Store::recover(
-            settings(self.conditions.commit_point),
+            self.conditions.settings(),
             Arc::new(add),
             self.tiers(),
             self.file.clone(),
@@ -606,7 +561,8 @@ impl Harness {
     fn check_tiers(&mut self) -> Outcome {
         let status = self.session().store().tiers();
         let faults: u64 = status.iter().map(|tier| tier.fault_count).sum();
-        if self.conditions.torn == 0 && faults > 0 {
+        let tears = self.conditions.torn > 0 && self.conditions.cache == Cache::Memory;
+        if !tears && faults > 0 {
             return Err(format!(
                 "reads failed of tiers that said they had it: {status:?}"
             ));

@@ -14,8 +14,8 @@ use std::time::Duration;
 use cenote_cache::log::{Answer, Secret, Session, Store};
 
 use crate::disk::{settings, ssd};
-use crate::harness::{add, number_of, value_of};
 use crate::medium::Random;
+use crate::values::{add, number_of, value_of};
 
 /// Set for the process that is killed.
 const FOLDER: &str = "CENOTE_TEST_KILLED";

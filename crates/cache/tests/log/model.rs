@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use crate::harness::{Conditions, Harness, KEYS, Op};
+use crate::harness::{Conditions, Harness, Op};
 use crate::medium::Random;
+use crate::values::KEYS;
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![

@@ -8,8 +8,8 @@ use cenote_cache::log::tiers::Tier;
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::{Answer, Session, Settings, Store};
 
-use crate::harness::{SECRET, add, number_of, value_of};
 use crate::medium::Random;
+use crate::values::{SECRET, add, number_of, value_of};
 
 fn settings() -> Settings {
     Settings {
@@ -17,11 +17,13 @@ fn settings() -> Settings {
         pages: 8,
         mutable_pages: 4,
         index_buckets: 4,
+        index_buckets_max: 16,
         overflow_buckets: 16,
         sessions: 8,
         pending_max: 16,
         writes_max: 4,
         commit_point: 0,
+        copies_reads: true,
     }
 }
 

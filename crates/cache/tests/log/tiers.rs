@@ -7,7 +7,8 @@ use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::tiers::{Request, Tier};
 use cenote_cache::log::{Answer, Error, Session, Settings, Store};
 
-use crate::harness::{self, SECRET, add, value_of};
+use crate::harness;
+use crate::values::{SECRET, add, value_of};
 
 fn settings(commit_point: usize) -> Settings {
     Settings {
@@ -278,6 +279,7 @@ fn what_is_out_of_range_is_refused() {
 #[test]
 fn an_index_that_is_full_refuses_new_keys_and_serves_the_others() {
     let settings = Settings {
+        index_buckets_max: 1,
         overflow_buckets: 0,
         ..settings(0)
     };
@@ -291,4 +293,65 @@ fn an_index_that_is_full_refuses_new_keys_and_serves_the_others() {
     ));
     write(&mut session, 0..7);
     check(&mut session, 0..7);
+}
+
+#[test]
+fn a_record_that_was_read_from_a_tier_is_in_memory_when_copies_are_asked_for() {
+    for copies_reads in [false, true] {
+        let reads = Arc::new(AtomicU64::new(0));
+        let disk = tier("disk", &Switch::default(), Fault::None, &reads);
+        let settings = Settings {
+            copies_reads,
+            ..settings(0)
+        };
+        let store = Store::create(settings, SECRET, Arc::new(add), vec![disk], None);
+        let mut session = store.unwrap().session().unwrap();
+        write(&mut session, 0..100);
+        check(&mut session, 3..4);
+        let before = reads.load(Ordering::Relaxed);
+        assert!(before > 0, "it was not in memory");
+        check(&mut session, 3..4);
+        let is_read_again = reads.load(Ordering::Relaxed) > before;
+        assert_eq!(is_read_again, !copies_reads);
+        check(&mut session, 0..100);
+    }
+}
+
+#[test]
+fn many_keys_are_read_as_one_after_the_other() {
+    let reads = Arc::new(AtomicU64::new(0));
+    let disk = tier("disk", &Switch::default(), Fault::None, &reads);
+    let settings = Settings {
+        pending_max: 30,
+        ..settings(0)
+    };
+    let store = Store::create(settings, SECRET, Arc::new(add), vec![disk], None);
+    let mut session = store.unwrap().session().unwrap();
+    write(&mut session, 0..100);
+    session.delete(&key(97)).unwrap();
+    // Keys that are there and in memory, that are on the disk, that are not there, and that are none.
+    let mut keys: Vec<Vec<u8>> = (30..110).map(|number| key(number).to_vec()).collect();
+    keys.insert(7, Vec::new());
+    let number_at = |at: usize| 30 + at as u64 - u64::from(at > 7);
+    let (mut seen, mut waiting) = (Vec::new(), Vec::new());
+    session.read_many(&keys, |at, answer, value| {
+        match answer {
+            Ok(Answer::Done) => assert_eq!(value, value_of(number_at(at))),
+            Ok(Answer::Absent) => assert!([97].contains(&number_at(at)) || number_at(at) > 99),
+            Ok(Answer::Pending(ticket)) => waiting.push((ticket, number_at(at))),
+            Err(Error::KeyLength) => assert_eq!(at, 7),
+            Err(Error::Busy) => {}
+            Err(error) => panic!("{error}"),
+        }
+        seen.push(at);
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, (0..keys.len()).collect::<Vec<_>>());
+    assert_eq!(waiting.len(), 30);
+    let mut ended = Vec::new();
+    session.finish(&mut ended);
+    for end in ended {
+        let (_, number) = waiting.iter().find(|(it, _)| *it == end.ticket).unwrap();
+        assert_eq!(end.result.unwrap(), Some(value_of(*number)));
+    }
 }

@@ -3,7 +3,9 @@
 mod apps;
 mod events;
 mod kv;
+mod log;
 mod page;
+mod proc;
 mod reclaim;
 
 use std::fs::File;
@@ -83,6 +85,10 @@ enum Bench {
     Events(events::Args),
     /// YCSB's mixes on key-value stores, against memcached and Redis; nodes killed under them
     Kv(kv::Args),
+    /// The log store over memory, disk and cache, against RocksDB and FASTER
+    Log(log::Args),
+    /// Procedures beside the data, native and WebAssembly, against verbs that fetch it
+    Proc(proc::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
     Regeneration {
         /// Size of the slab that is evicted and lost step by step, in MiB
@@ -124,6 +130,8 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Reclaim(args) => reclaim::run(args, rounds)?,
         Bench::Events(args) => events::run(args, rounds)?,
         Bench::Kv(args) => kv::run(args, rounds)?,
+        Bench::Log(args) => log::run(args, rounds)?,
+        Bench::Proc(chosen) => return proc::run(chosen, rounds, args.json),
         Bench::AppsWorker(job) => {
             apps::work(job)?;
             return Ok(DONE);

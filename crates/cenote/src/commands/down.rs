@@ -1,4 +1,4 @@
-//! `cenote down`: ends the hosts of a local cluster.
+//! `cenote down`: ends the managers of caches and the hosts of a local cluster.
 //!
 //! SIGTERM to all, SIGKILL to those that are left after a limit. A process that only
 //! has the number of a host of ours is never touched.
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::cache::manage;
 use super::up::SOCKET;
+use crate::caches::CacheDir;
 use crate::failure::{DONE, Failure};
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
@@ -42,6 +44,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let volumes = Volumes::new(&dir);
     if !args.force {
         refuse_in_use(&volumes)?;
+    }
+    // First: a manager would take its hosts for dead.
+    for cache in CacheDir::all(&dir)? {
+        manage::stop(&cache, Duration::from_secs(args.limit))?;
     }
     let hosts = dir.hosts()?;
     let mut running: Vec<(&str, Process)> = Vec::new();

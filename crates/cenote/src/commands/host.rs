@@ -5,6 +5,7 @@
 
 mod drain;
 mod metrics;
+mod notice;
 pub mod room;
 mod settings;
 mod target;
@@ -41,7 +42,7 @@ use settings::Settings;
   cenote host drain h00 --cluster /etc/cenote/cluster.toml
 
 It runs until SIGTERM or SIGINT. Clients lose the memory it lends: they rebuild it elsewhere,
-unless the host is drained first. With --headroom it asks for slabs back while others on the machine
+unless the host is drained first, or has a --grace period in which they take their bytes away. With --headroom it asks for slabs back while others on the machine
 need the memory, those that are used least. SIGHUP puts the program that is installed now in its place,
 and lent memory stays as it is. On several machines: docs/deploy.md."
 )]
@@ -57,6 +58,8 @@ pub struct Args {
 enum Order {
     /// Have a host give all its memory back without loss
     Drain(drain::Args),
+    /// Tell a host that its machine is taken back, and when: its clients move what they have there
+    Notice(notice::Args),
     /// Put the program that is installed now in a host's place; its slabs stay
     Upgrade(upgrade::Args),
 }
@@ -96,6 +99,7 @@ pub fn run(args: &Args) -> Result<u8> {
     match &args.order {
         None => lend(&args.lend.settings()?),
         Some(Order::Drain(args)) => drain::run(args),
+        Some(Order::Notice(args)) => notice::run(args),
         Some(Order::Upgrade(args)) => upgrade::run(args),
     }
 }
@@ -146,6 +150,7 @@ fn lend(settings: &Settings) -> Result<u8> {
     let succeeds = !inheritance.state.is_empty();
     let mut daemon = start(settings, &key, inheritance)?;
     daemon.keep_memory_at_stop(settings.keep_slabs);
+    daemon.set_grace(settings.grace);
     let (waker, upgrade) = (daemon.waker(), daemon.upgrade_flag());
     if reach.waker.set(waker).is_err() || reach.upgrade.set(upgrade).is_err() {
         unreachable!("set once, here");

@@ -9,7 +9,7 @@ mod own_machine;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use crate::folder::Folder;
 use crate::place::{CLUSTER_FILE, ClusterDir, KEY_FILE, load_key, read_cluster};
 use crate::process::{self, Identity};
 use crate::size::Size;
+use crate::span::Span;
 use crate::{ask, progress, signals};
 use own_machine::OwnMachine;
 
@@ -74,6 +75,10 @@ pub struct Args {
     /// take the same [default: encrypted]
     #[arg(long, value_name = "HOW")]
     page_traffic: Option<WireProtection>,
+    /// On SIGTERM hosts tell clients that they are taken back, and end when nobody holds anything or so much
+    /// later [default: 0s]
+    #[arg(long, value_name = "DURATION")]
+    grace: Option<Span>,
     #[command(flatten)]
     room: room::Lending,
     /// Folder for the cluster's files; made where there is none
@@ -386,14 +391,12 @@ impl Started {
             .args(["--listen", address])
             .args(["--memory", &args.memory.to_string()])
             .arg("--key")
-            .arg(self.dir.key_file())
-            .env_remove("CENOTE_DIR")
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log);
+            .arg(self.dir.key_file());
         if let Some(slab) = args.slab {
             command.args(["--slab", &slab.to_string()]);
+        }
+        if let Some(grace) = args.grace {
+            command.args(["--grace", &grace.to_string()]);
         }
         if let Some(how) = args.page_traffic {
             command.args(["--page-traffic", how.name()]);
@@ -403,7 +406,7 @@ impl Started {
             let file = folder.join(own_machine::FILE);
             command.args(own.flags(args)).arg("--meminfo").arg(file);
         }
-        let mut child = process::detach(&mut command)
+        let mut child = process::in_background(&mut command, log)
             .spawn()
             .with_context(|| format!("start host {name}"))?;
         let announcement = BufReader::new(child.stdout.take().expect("stdout is piped"));

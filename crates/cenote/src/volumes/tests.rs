@@ -55,6 +55,29 @@ fn names_that_would_leave_the_folder_are_refused() {
     }
 }
 
+/// An owner that was killed while it wrote its journal, and a command while it wrote a volume's file.
+#[test]
+fn what_was_left_half_written_of_a_volume_goes_and_what_is_another_volumes_stays() {
+    let (folder, volumes) = volumes();
+    let spec = Spec::new(Size(4096), "plain").unwrap();
+    volumes.create("v", &spec).unwrap();
+    let path = |name: &str| folder.path().join("volumes").join(name);
+    let [journal, toml, other] = [
+        ".v.journal.1-0.new",
+        ".v.toml.1-0.new",
+        ".vv.journal.1-0.new",
+    ]
+    .map(path);
+    for path in [&journal, &toml, &other] {
+        std::fs::write(path, "half").unwrap();
+    }
+    drop(volumes.own("v").unwrap());
+    assert!(!journal.exists());
+    volumes.set_size("v", Size(8192)).unwrap();
+    assert!(!toml.exists());
+    assert!(other.exists());
+}
+
 #[test]
 fn a_volume_has_one_owner_and_the_owner_answers() {
     let (_folder, volumes) = volumes();

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod apart;
+pub mod cache_load;
 pub mod etc_hosts;
 pub mod gate;
 pub mod kept;
@@ -19,6 +20,11 @@ pub mod writer;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The binary under test, blind to the caller's environment.
 pub fn cenote() -> Command {
@@ -111,17 +117,30 @@ impl Drop for Folder {
     }
 }
 
-/// Whether a process of this number runs; a zombie does not.
+/// Whether a process of this number runs: any thread of it. Its state would not tell, for that is the first
+/// thread's, and others may still hold its sockets and its memory.
 pub fn runs(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+    let pid = Pid::from_raw(pid.try_into().expect("a process number")).expect("not 0");
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
         return false;
     };
-    let state = stat
-        .rsplit(')')
-        .next()
-        .and_then(|rest| rest.trim().chars().next());
-    !matches!(state, Some('Z' | 'X') | None)
+    let mut fds = [PollFd::new(&process, PollFlags::IN)];
+    let now = Timespec::default();
+    let ended = retry_on_intr(|| poll(&mut fds, Some(&now))).expect("poll");
+    ended == 0
 }
+
+/// Waits until no thread of a process runs.
+pub fn wait_ended(pid: u32) {
+    let deadline = Instant::now() + PATIENCE;
+    while runs(pid) {
+        assert!(Instant::now() < deadline, "{pid} is still there");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// How long the end of a process may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends a signal by number.
 pub fn signal(pid: u32, name: &str) {

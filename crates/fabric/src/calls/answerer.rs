@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::{Broken, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX, Pipe};
+use super::spinner::{Spin, Spinner};
+use super::{Answering, Broken, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX, Handler, Pipe};
 use crate::socket::{Epoll, Interest};
 use crate::{ClientId, Error, Result, Time, Waker};
 
@@ -22,6 +23,32 @@ pub struct CallId {
     /// Which connection of those that had the place.
     connection: u64,
     id: u32,
+}
+
+#[cfg(feature = "sim")]
+impl CallId {
+    /// Of a connection of the simulated network.
+    pub(crate) fn simulated(connection: u64, position: u64) -> Self {
+        Self {
+            place: (position >> 32) as u32,
+            connection,
+            id: position as u32,
+        }
+    }
+
+    /// Connection and position.
+    pub(crate) fn of_simulation(self) -> (u64, u64) {
+        let position = u64::from(self.place) << 32 | u64::from(self.id);
+        (self.connection, position)
+    }
+}
+
+impl CallId {
+    /// The connection that the call came by; its server thread uses the number for no other.
+    #[must_use]
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
 }
 
 /// What a handler is given.
@@ -44,17 +71,6 @@ pub enum Answered {
     Later,
     /// No such call: the connection is closed.
     Never(&'static str),
-}
-
-/// How long a server thread looks for work before it blocks.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Spin(pub Duration);
-
-impl Default for Spin {
-    /// Some round trips over shared memory: as long as a client takes to make the next call.
-    fn default() -> Self {
-        Self(Duration::from_micros(20))
-    }
 }
 
 /// What a client's session and its connections for calls share: it ends them, and counts them.
@@ -125,6 +141,7 @@ impl Answerers {
             count: connections,
             served: Vec::new(),
             adopted: 0,
+            ended: Vec::new(),
             answer: Vec::new(),
             turns: 0,
         })
@@ -172,6 +189,8 @@ pub struct Answerer {
     served: Vec<Option<Box<Served>>>,
     /// Connections taken in so far.
     adopted: u64,
+    /// Connections that ended, for who keeps books of them.
+    ended: Vec<u64>,
     /// The answer that is being made.
     answer: Vec<u8>,
     turns: u32,
@@ -204,90 +223,29 @@ impl Answerer {
     }
 
     /// Answers calls until `stop` is set, and somebody wakes it then. Looks for work without
-    /// blocking for as long as `spin` says after the last, then blocks: an idle host costs nothing.
+    /// blocking for as long as that pays, `spin` at most, then blocks: an idle host costs nothing.
     ///
     /// # Errors
     /// `Os`: the system refuses to wait.
-    pub fn run(
-        &mut self,
-        stop: &AtomicBool,
-        spin: Spin,
-        handler: &mut dyn FnMut(Call<'_>, &mut Vec<u8>) -> Answered,
-    ) -> Result<()> {
-        let mut worked_at = None;
+    pub fn run(&mut self, stop: &AtomicBool, spin: Spin, handler: Handler<'_>) -> Result<()> {
+        let mut spinner = Spinner::new(spin);
+        let mut patience = Some(Duration::ZERO);
         while !stop.load(Ordering::Acquire) {
-            let now = Time::now();
-            let is_spinning = worked_at.is_some_and(|at| now.since(at) < spin.0);
-            let patience = is_spinning.then_some(Duration::ZERO);
+            self.ended.clear();
             if self.turn(patience, handler)? {
-                worked_at = Some(now);
+                spinner.found();
+                patience = Some(Duration::ZERO);
+            } else {
+                patience = spinner.looks_on(Time::now()).then_some(Duration::ZERO);
             }
         }
         Ok(())
     }
 
-    /// Serves each connection its share; if there was nothing to do, waits up to `patience` (`None`:
-    /// for ever) for something. Returns whether calls were taken or answers sent.
-    ///
-    /// # Errors
-    /// As [`Answerer::run`].
-    pub fn turn(
-        &mut self,
-        patience: Option<Duration>,
-        handler: &mut dyn FnMut(Call<'_>, &mut Vec<u8>) -> Answered,
-    ) -> Result<bool> {
-        self.turns = self.turns.wrapping_add(1);
-        let mut any = false;
-        for place in 0..self.served.len() {
-            any |= self.serve(place, handler);
-        }
-        if any {
-            // Sockets are looked at also under load, but seldom.
-            if self.turns.is_multiple_of(LOOK_TURNS) || self.has_streams() {
-                self.look(Some(Duration::ZERO))?;
-            }
-            return Ok(true);
-        }
-        if patience == Some(Duration::ZERO) {
-            if self.turns.is_multiple_of(LOOK_TURNS) || self.has_streams() {
-                self.look(patience)?;
-            } else {
-                std::hint::spin_loop();
-            }
-            return Ok(false);
-        }
-        let mut may_sleep = true;
-        for served in self.served.iter().flatten() {
-            may_sleep &= !served.is_ready && served.pipe.sleep(!served.owed.is_empty());
-        }
-        let looked = self.look(if may_sleep {
-            patience
-        } else {
-            Some(Duration::ZERO)
-        });
-        for served in self.served.iter().flatten() {
-            served.pipe.wake();
-        }
-        looked.map(|()| false)
-    }
-
-    /// Answers a call that was to be answered later. A client that is gone is none the wiser.
-    ///
-    /// # Panics
-    /// If the answer is longer than [`CALL_BYTES_MAX`].
-    pub fn answer(&mut self, call: CallId, answer: &[u8]) {
-        assert!(
-            answer.len() <= CALL_BYTES_MAX,
-            "an answer of {} bytes",
-            answer.len()
-        );
-        let place = self.served.get_mut(call.place as usize);
-        if let Some(Some(served)) = place
-            && served.number == call.connection
-        {
-            served.owed.push_back((call.id, answer.to_vec()));
-            served.is_ready = true;
-        }
+    /// The connections that ended since the last time, as [`CallId::connection`] says. Whoever calls
+    /// [`Answerer::turn`] takes them, so that they do not pile up.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
     }
 
     fn has_streams(&self) -> bool {
@@ -351,11 +309,7 @@ impl Answerer {
     }
 
     /// One connection's share of a turn; whether there was anything to do.
-    fn serve(
-        &mut self,
-        place: usize,
-        handler: &mut dyn FnMut(Call<'_>, &mut Vec<u8>) -> Answered,
-    ) -> bool {
+    fn serve(&mut self, place: usize, handler: Handler<'_>) -> bool {
         let Some(served) = &mut self.served[place] else {
             return false;
         };
@@ -377,6 +331,7 @@ impl Answerer {
             return;
         };
         let client = served.member.0.client;
+        self.ended.push(served.number);
         match why {
             Broken::Closed => tracing::debug!(?client, "a connection for calls closed"),
             Broken::Protocol(what) => {
@@ -393,12 +348,65 @@ impl Answerer {
     }
 }
 
+impl Answering for Answerer {
+    fn turn(&mut self, patience: Option<Duration>, handler: Handler<'_>) -> Result<bool> {
+        self.turns = self.turns.wrapping_add(1);
+        let mut any = false;
+        for place in 0..self.served.len() {
+            any |= self.serve(place, handler);
+        }
+        if any {
+            // Sockets are looked at also under load, but seldom.
+            if self.turns.is_multiple_of(LOOK_TURNS) || self.has_streams() {
+                self.look(Some(Duration::ZERO))?;
+            }
+            return Ok(true);
+        }
+        if patience == Some(Duration::ZERO) {
+            if self.turns.is_multiple_of(LOOK_TURNS) || self.has_streams() {
+                self.look(patience)?;
+            } else {
+                std::hint::spin_loop();
+            }
+            return Ok(false);
+        }
+        let mut may_sleep = true;
+        for served in self.served.iter().flatten() {
+            may_sleep &= !served.is_ready && served.pipe.sleep(!served.owed.is_empty());
+        }
+        let looked = self.look(if may_sleep {
+            patience
+        } else {
+            Some(Duration::ZERO)
+        });
+        for served in self.served.iter().flatten() {
+            served.pipe.wake();
+        }
+        looked.map(|()| false)
+    }
+
+    fn answer(&mut self, call: CallId, answer: &[u8]) {
+        assert!(
+            answer.len() <= CALL_BYTES_MAX,
+            "an answer of {} bytes",
+            answer.len()
+        );
+        let place = self.served.get_mut(call.place as usize);
+        if let Some(Some(served)) = place
+            && served.number == call.connection
+        {
+            served.owed.push_back((call.id, answer.to_vec()));
+            served.is_ready = true;
+        }
+    }
+}
+
 impl Served {
     fn serve(
         &mut self,
         place: u32,
         answer: &mut Vec<u8>,
-        handler: &mut dyn FnMut(Call<'_>, &mut Vec<u8>) -> Answered,
+        handler: Handler<'_>,
     ) -> std::result::Result<bool, Broken> {
         if self.member.has_ended() {
             return Err(Broken::Closed);

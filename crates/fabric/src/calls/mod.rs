@@ -7,7 +7,9 @@
 //!
 //! - `shm`: a pair of rings in shared memory ([`ring`]); the socket beside it only wakes who sleeps.
 //! - `tcp`: records as on data connections, many messages per write ([`stream`]).
-//! - the simulated network has a caller and an answerer of its own.
+//! - `rdma`: rings as over `shm`, in registered memory that the other side WRITEs into
+//!   (`crate::rdma::calls`).
+//! - the simulated network has a caller and an answerer of its own (`crate::sim`).
 //!
 //! Budgets are per connection: [`CALLS_UNDER_WAY_MAX`] calls, buffers of fixed size, and a share of
 //! each turn. Who sends half a message, takes no answers or floods waits for itself alone: a
@@ -19,6 +21,7 @@ mod answerer;
 mod caller;
 mod pipe;
 mod ring;
+mod spinner;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -29,10 +32,11 @@ use std::time::Duration;
 use crate::{Result, Status, Time, Token};
 
 pub(crate) use answerer::{Adopted, Answerers, Membership};
-pub use answerer::{Answered, Answerer, Call, CallId, Spin};
+pub use answerer::{Answered, Answerer, Call, CallId};
 pub(crate) use caller::{SocketCaller, receive_rings};
 pub(crate) use pipe::Pipe;
 pub(crate) use ring::create as create_rings;
+pub use spinner::{Spin, Spinner};
 
 /// Longest call and longest answer in bytes.
 pub const CALL_BYTES_MAX: usize = 64 * 1024;
@@ -49,6 +53,25 @@ pub type CallerOpener = Box<dyn Fn(Duration) -> Result<Box<dyn Caller>> + Send>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("no room for another call on this connection")]
 pub struct CallsFull;
+
+/// Carries a call out: fills the buffer with its answer, or says when there will be one.
+pub type Handler<'a> = &'a mut dyn FnMut(Call<'_>, &mut Vec<u8>) -> Answered;
+
+/// One server thread's end of its connections, whatever carries them.
+pub trait Answering: Send {
+    /// Serves each connection its share; if there was nothing to do, waits up to `patience` (`None`:
+    /// for ever) for something. Returns whether calls were taken or answers sent.
+    ///
+    /// # Errors
+    /// `Os`: the system refuses to wait; `Closed`: the host's process is over.
+    fn turn(&mut self, patience: Option<Duration>, handler: Handler<'_>) -> Result<bool>;
+
+    /// Answers a call that was to be answered later. A client that is gone is none the wiser.
+    ///
+    /// # Panics
+    /// If the answer is longer than [`CALL_BYTES_MAX`].
+    fn answer(&mut self, call: CallId, answer: &[u8]);
+}
 
 /// What takes the end of each call: its token, and the answer or why there is none.
 pub type OnAnswer<'a> = &'a mut dyn FnMut(Token, std::result::Result<&[u8], Status>);
@@ -112,10 +135,10 @@ impl Broken {
 }
 
 /// Length and id in front of each message.
-const HEADER_BYTES: usize = 8;
+pub(crate) const HEADER_BYTES: usize = 8;
 
 /// The header of a message: its length, then the id of the call.
-fn encode_header(id: u32, len_bytes: usize) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(id: u32, len_bytes: usize) -> [u8; HEADER_BYTES] {
     assert!(
         len_bytes <= CALL_BYTES_MAX,
         "a message of {len_bytes} bytes"
@@ -128,7 +151,9 @@ fn encode_header(id: u32, len_bytes: usize) -> [u8; HEADER_BYTES] {
 }
 
 /// Length and id.
-fn decode_header(header: [u8; HEADER_BYTES]) -> std::result::Result<(usize, u32), Broken> {
+pub(crate) fn decode_header(
+    header: [u8; HEADER_BYTES],
+) -> std::result::Result<(usize, u32), Broken> {
     let [a, b, c, d, id @ ..] = header;
     let len = u32::from_le_bytes([a, b, c, d]) as usize;
     if len > CALL_BYTES_MAX {

@@ -1,5 +1,7 @@
 //! One connection for calls, whatever carries it: messages in, messages out, and sleep.
 
+#[cfg(feature = "rdma")]
+use std::cell::RefCell;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 use super::ring::{self, Memory, Reader, Way, Writer};
 use super::stream::Stream;
 use super::{Broken, CALL_BYTES_MAX};
+#[cfg(feature = "rdma")]
+use crate::rdma::calls::PairedRings;
 use crate::record::{RecordOpener, RecordSealer};
 use crate::{Mapping, Region, socket};
 
@@ -25,6 +29,9 @@ enum Carrier {
         message: Box<[u8]>,
     },
     Stream(Box<Stream>),
+    /// Borrowed for one call of this module at a time.
+    #[cfg(feature = "rdma")]
+    Paired(RefCell<Box<PairedRings>>),
 }
 
 impl Pipe {
@@ -51,6 +58,20 @@ impl Pipe {
         }
     }
 
+    /// Either end of a connection over a queue pair.
+    ///
+    /// # Errors
+    /// `Os`: no descriptor is left.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn of_pair(rings: PairedRings) -> crate::Result<Self> {
+        let os = |e| crate::Error::os("watch a queue pair", e);
+        Ok(Self {
+            socket: rings.as_fd().try_clone_to_owned().map_err(os)?,
+            carrier: Carrier::Paired(RefCell::new(Box::new(rings))),
+            system_calls: 0,
+        })
+    }
+
     /// Either end of a connection over TCP; `records`: what protects it.
     pub(crate) fn of_stream(
         stream: TcpStream,
@@ -68,6 +89,8 @@ impl Pipe {
         match &mut self.carrier {
             Carrier::Ring { writer, .. } => writer.push(id, body),
             Carrier::Stream(stream) => Ok(stream.push(id, body)),
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.get_mut().push(id, body),
         }
     }
 
@@ -80,6 +103,8 @@ impl Pipe {
                 }
             }
             Carrier::Stream(stream) => self.system_calls += stream.flush(self.socket.as_fd())?,
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.get_mut().flush()?,
         }
         Ok(())
     }
@@ -94,15 +119,22 @@ impl Pipe {
                 Ok(taken.map(|(id, len)| (id, &message[..len])))
             }
             Carrier::Stream(stream) => stream.next(),
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.get_mut().next(),
         }
     }
 
     /// Gives the places of messages back that were taken. Once for a batch of them is enough.
     pub(super) fn release(&mut self) -> Result<(), Broken> {
-        if let Carrier::Ring { reader, .. } = &mut self.carrier
-            && reader.release()
-        {
-            self.wake_peer()?;
+        match &mut self.carrier {
+            Carrier::Ring { reader, .. } => {
+                if reader.release() {
+                    self.wake_peer()?;
+                }
+            }
+            Carrier::Stream(_) => {}
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.get_mut().release()?,
         }
         Ok(())
     }
@@ -110,27 +142,32 @@ impl Pipe {
     /// Looks at the socket: for messages, for wakes, for the peer's end. False: nothing was there.
     pub(super) fn fill(&mut self) -> Result<bool, Broken> {
         self.system_calls += 1;
-        let Carrier::Stream(stream) = &mut self.carrier else {
-            // A peer that floods with wakes costs one system call per look.
-            let mut wakes = [0; 256];
-            return match socket::receive(self.socket.as_fd(), &mut wakes, None) {
-                Ok(Some(0)) | Err(_) => Err(Broken::Closed),
-                Ok(received) => Ok(received.is_some()),
-            };
-        };
-        stream.fill(self.socket.as_fd())
+        match &mut self.carrier {
+            Carrier::Ring { .. } => {
+                // A peer that floods with wakes costs one system call per look.
+                let mut wakes = [0; 256];
+                match socket::receive(self.socket.as_fd(), &mut wakes, None) {
+                    Ok(Some(0)) | Err(_) => Err(Broken::Closed),
+                    Ok(received) => Ok(received.is_some()),
+                }
+            }
+            Carrier::Stream(stream) => stream.fill(self.socket.as_fd()),
+            // Messages come without it.
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.get_mut().fill().map(|()| false),
+        }
     }
 
     /// Whether new messages are seen without the socket.
     pub(super) fn is_ring(&self) -> bool {
-        matches!(self.carrier, Carrier::Ring { .. })
+        !matches!(self.carrier, Carrier::Stream(_))
     }
 
     /// Whether something queued waits for the socket to take it.
     pub(super) fn wants_write(&self) -> bool {
         match &self.carrier {
-            Carrier::Ring { .. } => false,
             Carrier::Stream(stream) => stream.wants_write(),
+            _ => false,
         }
     }
 
@@ -145,6 +182,9 @@ impl Pipe {
                 reader.sleep() && !has_room_come
             }
             Carrier::Stream(_) => true,
+            // A notice tells of messages and of room alike.
+            #[cfg(feature = "rdma")]
+            Carrier::Paired(rings) => rings.borrow_mut().sleep(),
         }
     }
 
@@ -153,11 +193,15 @@ impl Pipe {
     pub(super) fn wake(&self) -> bool {
         match &self.carrier {
             Carrier::Ring { reader, .. } => reader.wake(),
-            Carrier::Stream(_) => false,
+            _ => false,
         }
     }
 
     pub(super) fn system_calls(&self) -> u64 {
+        #[cfg(feature = "rdma")]
+        if let Carrier::Paired(rings) = &self.carrier {
+            return self.system_calls + rings.borrow().system_calls();
+        }
         self.system_calls
     }
 

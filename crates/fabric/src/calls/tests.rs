@@ -1,4 +1,5 @@
-//! Calls over both transports, and peers that do what they should not.
+//! Server threads, and peers that do what they should not. What callers see is in the conformance
+//! suite.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use proptest::prelude::*;
 use super::ring::{self, Memory, Way};
 use super::stream::Stream;
 use super::*;
+use crate::conformance::calls::serve;
 use crate::listener::Listener;
 use crate::memory::Mapping;
 use crate::{
@@ -31,28 +33,6 @@ struct Host {
     threads: Vec<(Waker, JoinHandle<()>)>,
 }
 
-/// What the echo does with requests that begin so.
-const LATER: u8 = 0xF0;
-const NEVER: u8 = 0xF1;
-/// Makes an answer of the longest length.
-const LONG: u8 = 0xF2;
-
-fn echo(call: &Call<'_>, answer: &mut Vec<u8>, later: &mut Vec<(CallId, Vec<u8>)>) -> Answered {
-    match call.request.first() {
-        Some(&LATER) => {
-            later.push((call.id, call.request.to_vec()));
-            return Answered::Later;
-        }
-        Some(&NEVER) => return Answered::Never("asked for"),
-        Some(&LONG) => answer.resize(CALL_BYTES_MAX, LONG),
-        _ => {
-            answer.push(call.client.0 as u8);
-            answer.extend_from_slice(call.request);
-        }
-    }
-    Answered::Now
-}
-
 impl Host {
     fn start(dir: &tempfile::TempDir, server_threads: usize) -> Self {
         let addresses = [
@@ -67,15 +47,8 @@ impl Host {
             let mut answerer = listener.answerer().unwrap();
             let (waker, stopped) = (answerer.waker(), Arc::clone(&stop));
             let serve = move || {
-                let mut later = Vec::new();
                 while !stopped.load(std::sync::atomic::Ordering::Acquire) {
-                    let mut handler =
-                        |call: Call<'_>, answer: &mut Vec<u8>| echo(&call, answer, &mut later);
-                    let any = answerer.turn(Some(Duration::from_millis(20)), &mut handler);
-                    any.unwrap();
-                    for (call, answer) in later.drain(..).rev() {
-                        answerer.answer(call, &answer);
-                    }
+                    serve(&mut answerer, None).unwrap();
                 }
             };
             threads.push((waker, thread::spawn(serve)));
@@ -121,10 +94,6 @@ fn connect(address: &Address, client: u128, protection: WireProtection) -> Box<d
     connector.connect(address, &hello, PATIENCE).unwrap()
 }
 
-fn caller(session: &dyn Session) -> Box<dyn Caller> {
-    session.caller_opener()(PATIENCE).unwrap()
-}
-
 type Ended = (Token, std::result::Result<Vec<u8>, Status>);
 
 /// Waits for `count` ends, blocking in between.
@@ -148,144 +117,6 @@ fn ends(caller: &mut dyn Caller, count: usize) -> Vec<Ended> {
         let fds: Vec<_> = caller.fd().into_iter().collect();
         crate::wait(&fds, Some(Duration::from_millis(200))).unwrap();
     }
-}
-
-/// Every transport and protection, on a fresh host.
-fn on_each(case: impl Fn(&Host, &Address, WireProtection)) {
-    let dir = tempfile::tempdir().unwrap();
-    let host = Host::start(&dir, 1);
-    case(&host, &host.addresses[0], WireProtection::Plain);
-    for protection in WireProtection::ALL {
-        case(&host, &host.addresses[1], protection);
-    }
-}
-
-#[test]
-fn calls_are_answered_under_the_callers_name() {
-    on_each(|_, address, protection| {
-        let session = connect(address, 7, protection);
-        let mut caller = caller(&*session);
-        for round in 0..20_u8 {
-            caller.call(&[round; 9], u64::from(round)).unwrap();
-            let ended = ends(&mut *caller, 1);
-            let mut expected = vec![7];
-            expected.extend([round; 9]);
-            assert_eq!(ended, [(u64::from(round), Ok(expected))]);
-        }
-        assert_eq!(caller.outstanding(), 0);
-    });
-}
-
-#[test]
-fn as_many_calls_as_may_be_are_under_way_and_one_more_waits() {
-    on_each(|_, address, protection| {
-        let session = connect(address, 1, protection);
-        let mut caller = caller(&*session);
-        // Answered late and in the other order, so that all are under way together.
-        for token in 0..CALLS_UNDER_WAY_MAX as u64 {
-            let number = u8::try_from(token % 100).unwrap();
-            caller.call(&[LATER, number], token).unwrap();
-        }
-        assert_eq!(caller.call(&[1], 0), Err(CallsFull));
-        let mut ended = ends(&mut *caller, CALLS_UNDER_WAY_MAX);
-        ended.sort_by_key(|(token, _)| *token);
-        for (token, (ended, answer)) in (0..).zip(ended) {
-            let number = u8::try_from(token % 100).unwrap();
-            assert_eq!((ended, answer), (token, Ok(vec![LATER, number])));
-        }
-        caller.call(&[1], 3).unwrap();
-        assert_eq!(ends(&mut *caller, 1), [(3, Ok(vec![1, 1]))]);
-    });
-}
-
-#[test]
-fn the_longest_messages_go_both_ways_and_around_the_ring() {
-    on_each(|_, address, protection| {
-        let session = connect(address, 3, protection);
-        let mut caller = caller(&*session);
-        for round in 0..40_u8 {
-            let request = vec![round; CALL_BYTES_MAX - 1];
-            caller.call(&request, 5).unwrap();
-            caller.call(&[LONG], 6).unwrap();
-            let mut ended = ends(&mut *caller, 2);
-            ended.sort_by_key(|(token, _)| *token);
-            let mut echoed = vec![3];
-            echoed.extend(&request);
-            assert_eq!(ended[0], (5, Ok(echoed)));
-            assert_eq!(ended[1], (6, Ok(vec![LONG; CALL_BYTES_MAX])));
-        }
-    });
-}
-
-#[test]
-fn who_takes_no_answers_and_floods_hinders_nobody_else() {
-    on_each(|_, address, protection| {
-        let flooding = connect(address, 8, protection);
-        let mut flood = caller(&*flooding);
-        let session = connect(address, 9, protection);
-        let mut honest = caller(&*session);
-        // 255 answers of 64 KiB are far more than any buffer on the way holds.
-        let mut made = 0;
-        while made < CALLS_UNDER_WAY_MAX - 1 && flood.call(&[LONG], made as u64).is_ok() {
-            made += 1;
-        }
-        flood.flush();
-        for round in 0..50_u8 {
-            honest.call(&[round], 1).unwrap();
-            assert_eq!(ends(&mut *honest, 1), [(1, Ok(vec![9, round]))]);
-        }
-        // It has lost nothing but time.
-        let ended = ends(&mut *flood, made);
-        assert!(ended.iter().all(|(_, answer)| answer.is_ok()));
-    });
-}
-
-#[test]
-fn a_call_that_is_none_ends_its_connection_alone() {
-    on_each(|_, address, protection| {
-        let session = connect(address, 2, protection);
-        let mut wrong = caller(&*session);
-        let mut right = caller(&*session);
-        wrong.call(&[NEVER], 1).unwrap();
-        wrong.call(&[1], 2).unwrap();
-        let mut ended = ends(&mut *wrong, 2);
-        ended.sort_by_key(|(token, _)| *token);
-        let lost = Err(Status::Disconnected);
-        assert_eq!(ended, [(1, lost.clone()), (2, lost)]);
-        assert!(wrong.is_dead());
-        wrong.call(&[1], 3).unwrap();
-        assert_eq!(ends(&mut *wrong, 1), [(3, Err(Status::Disconnected))]);
-        right.call(&[4], 4).unwrap();
-        assert_eq!(ends(&mut *right, 1), [(4, Ok(vec![2, 4]))]);
-    });
-}
-
-#[test]
-fn the_end_of_a_session_is_the_end_of_its_calls() {
-    on_each(|_, address, protection| {
-        let session = connect(address, 5, protection);
-        let opener = session.caller_opener();
-        let mut caller = opener(PATIENCE).unwrap();
-        caller.call(&[1], 1).unwrap();
-        assert_eq!(ends(&mut *caller, 1), [(1, Ok(vec![5, 1]))]);
-        // The next session of the same client ends the first on the host's side.
-        let next = connect(address, 5, protection);
-        caller.call(&[2], 2).unwrap();
-        let ended = ends(&mut *caller, 1);
-        // It may have been answered just before.
-        if ended[0].1.is_ok() {
-            let deadline = Instant::now() + PATIENCE;
-            while !caller.is_dead() {
-                assert!(Instant::now() < deadline, "the connection stands");
-                let fds: Vec<_> = caller.fd().into_iter().collect();
-                crate::wait(&fds, Some(Duration::from_millis(200))).unwrap();
-                caller.poll(Time::now(), &mut |_, _| {});
-            }
-        }
-        drop(session);
-        assert!(matches!(opener(PATIENCE), Err(Error::Closed)));
-        drop(next);
-    });
 }
 
 #[test]
@@ -319,32 +150,6 @@ fn connections_are_spread_over_server_threads_and_bounded_for_each_client() {
     for caller in &mut callers {
         assert_eq!(ends(&mut **caller, 1), [(1, Ok(vec![5, 1]))]);
     }
-}
-
-/// A server thread that is stopped while it owes an answer counts as failed.
-#[test]
-fn a_silent_server_thread_times_out() {
-    let (ours, theirs) = rings();
-    let (socket, _host_socket) = socket_pair();
-    let mut caller = SocketCaller::new(
-        Pipe::of_client(socket, theirs),
-        Arc::new(AtomicBool::new(false)),
-    )
-    .unwrap();
-    let mut ended = Vec::new();
-    caller.call(&[1], 1).unwrap();
-    let mut poll = |caller: &mut SocketCaller, at: Time| {
-        caller.poll(at, &mut |token, answer| {
-            ended.push((token, answer.map(<[u8]>::to_vec)))
-        });
-        ended.len()
-    };
-    assert_eq!(poll(&mut caller, Time(1)), 0);
-    let limit = Time(1).after(crate::FAILURE_TIMEOUT);
-    assert_eq!(poll(&mut caller, Time(limit.0 - 1)), 0);
-    assert_eq!(poll(&mut caller, limit), 1);
-    assert_eq!(ended, [(1, Err(Status::Timeout))]);
-    drop(ours);
 }
 
 fn socket_pair() -> (OwnedFd, OwnedFd) {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use super::{Backend, DEADLINE, Host, HostEvent, Traits};
+use super::{Backend, DEADLINE, Host, HostEvent, Traits, calls};
 use crate::{
     Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, Listen, Listener, PeerId,
     Region, RegionOptions, Rights, WindowDescriptor, WindowId, WireProtection, connector,
@@ -357,7 +357,16 @@ pub fn serve_if_host() -> bool {
     let key = ClusterKey::from_hex(&key).expect("a key");
     let page_traffic = std::env::var(PROTECTION_VARIABLE).unwrap_or_default();
     let page_traffic: WireProtection = page_traffic.parse().expect("a protection");
-    let listener = Listener::bind_with(&[address], &key, page_traffic, Vec::new()).expect("listen");
+    let mut listener =
+        Listener::bind_with(&[address], &key, page_traffic, Vec::new()).expect("listen");
+    for _ in 0..calls::SERVER_THREADS {
+        let mut answerer = listener.answerer().expect("a server thread's end");
+        std::thread::spawn(move || {
+            loop {
+                calls::serve(&mut answerer, None).expect("answer calls");
+            }
+        });
+    }
     println!("{}", listener.addresses()[0]);
     let (sender, orders) = channel();
     let waker = listener.waker();

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Host, HostEvent, Traits};
-use crate::sim::{Config, Memory, Net, NodeId, Notice, Serving, SimConnector, SimListener};
+use super::{Backend, Host, HostEvent, Traits, calls};
+use crate::sim::{
+    Config, Memory, Net, NodeId, Notice, Serving, SimAnswerer, SimConnector, SimListener,
+};
 use crate::{
     Address, ClientId, Connector, Event, Listen, PeerId, Region, RegionOptions, Rights, Time,
     WindowDescriptor, WindowId,
@@ -63,9 +65,11 @@ impl Backend for Simulated {
         let number = self.started.get();
         self.started.set(number + 1);
         let address = Address::Shm(format!("/sim/{number}").into());
-        let listener = self.net.host(address.clone(), "host");
+        let mut listener = self.net.host(address.clone(), "host");
+        let answerer = listener.answerer().expect("the host runs");
         let host = Rc::new(RefCell::new(Served {
             node: listener.node(),
+            answerer: Some(answerer),
             listener: Some(listener),
             is_deaf: false,
             regions: BTreeMap::new(),
@@ -125,6 +129,7 @@ struct Served {
     node: NodeId,
     /// `None` once it is killed.
     listener: Option<SimListener>,
+    answerer: Option<SimAnswerer>,
     is_deaf: bool,
     regions: BTreeMap<u32, Arc<Region>>,
     clients: BTreeMap<PeerId, ClientId>,
@@ -146,6 +151,9 @@ impl Served {
         }
         for event in events {
             self.note(event);
+        }
+        if let Some(answerer) = &mut self.answerer {
+            calls::serve(answerer, Some(Duration::ZERO)).expect("the host runs");
         }
     }
 
@@ -234,6 +242,7 @@ impl Host for SimHost {
         let mut host = self.host.borrow_mut();
         self.net.crash(host.node, Memory::Lost, Notice::AtOnce);
         host.listener = None;
+        host.answerer = None;
     }
 
     fn stop(&mut self) {

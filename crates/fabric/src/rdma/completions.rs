@@ -33,6 +33,8 @@ pub(super) struct Completed {
     pub(super) ended: Ended,
     /// Of receives.
     pub(super) len_bytes: usize,
+    /// Of receives that a WRITE took: the number that it said.
+    pub(super) immediate: Option<u32>,
 }
 
 /// How a work request ended.
@@ -109,6 +111,7 @@ impl Completions {
             id: wc.wr_id,
             ended: ended(wc.status),
             len_bytes: wc.byte_len as usize,
+            immediate: immediate(wc),
         }));
         Ok(count)
     }
@@ -161,6 +164,13 @@ impl Drop for Completions {
             sys::ibv_destroy_comp_channel(self.channel);
         }
     }
+}
+
+fn immediate(wc: &sys::ibv_wc) -> Option<u32> {
+    let is_notice = wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS
+        && wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    // SAFETY: both views of the union are 32 plain bits.
+    is_notice.then(|| u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data }))
 }
 
 fn ended(status: sys::ibv_wc_status::Type) -> Ended {

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use super::Tuning;
 use super::completions::{Completed, Completions};
 use super::device::Device;
 use super::pair::Pair;
-use super::registered::{Pages, Registered};
+use super::registered::{Pages, Registered, Span};
 use super::ring::Ring;
 use super::slots::{Slot, Slots, Verb};
 use crate::channel::Channel;
@@ -39,6 +40,8 @@ pub(crate) struct RdmaEndpoint {
     // Dropped first: it works on what follows.
     pair: Option<Pair>,
     completions: Completions,
+    /// Requests that the device has, oldest first. Their registrations end before the pages.
+    works: VecDeque<Work>,
     pages: Registered<Pages>,
     ring: Ring,
     device: Arc<Device>,
@@ -47,8 +50,7 @@ pub(crate) struct RdmaEndpoint {
     /// The session's, which no other session shares.
     session: Arc<AtomicBool>,
     slots: Slots,
-    /// Requests that the device has, oldest first.
-    works: VecDeque<Work>,
+    tuning: Tuning,
     /// Number of the next request.
     sequence: u64,
     /// Messages that the host has a place for.
@@ -75,6 +77,8 @@ struct Work {
     len_bytes: usize,
     end: u64,
     answer: Answer,
+    /// Of its bytes alone, where memory is not registered once.
+    _registered: Option<Registered<Span>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +101,7 @@ impl RdmaEndpoint {
         channel: Channel,
         device: Arc<Device>,
         session: Arc<AtomicBool>,
+        tuning: Tuning,
         timeout: Duration,
     ) -> Result<Self> {
         let os = |e| Error::os(format!("use the RDMA device {}", device.name), e);
@@ -112,6 +117,7 @@ impl RdmaEndpoint {
         let mut endpoint = Self {
             pair: None,
             completions,
+            works: VecDeque::with_capacity(WORK_COUNT_MAX),
             pages,
             ring: Ring::new(RING_BYTES),
             device,
@@ -119,7 +125,7 @@ impl RdmaEndpoint {
             epoll,
             session,
             slots: Slots::new(),
-            works: VecDeque::with_capacity(WORK_COUNT_MAX),
+            tuning,
             sequence: 0,
             credits: 0,
             is_connected: false,

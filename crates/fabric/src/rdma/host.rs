@@ -44,6 +44,11 @@ impl HostDevice {
         })
     }
 
+    /// For connections that are not served here.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
     /// Lets the device serve a window. Pins the region's pages.
     pub(crate) fn register(
         &self,

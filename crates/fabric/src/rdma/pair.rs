@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
+use super::Tuning;
 use super::completions::Completions;
 use super::device::{Device, check};
 use crate::frame::PairName;
@@ -43,6 +44,12 @@ pub(super) enum Act {
     Write {
         address: u64,
         key: u32,
+    },
+    /// A WRITE that takes a receive of the peer's, to which it says a number.
+    WriteNotice {
+        address: u64,
+        key: u32,
+        immediate: u32,
     },
     CompareSwap {
         address: u64,
@@ -217,6 +224,15 @@ impl Pair {
                 raw.opcode = opcode::IBV_WR_RDMA_WRITE;
                 raw.wr.rdma = rdma(address, key);
             }
+            Act::WriteNotice {
+                address,
+                key,
+                immediate,
+            } => {
+                raw.opcode = opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                raw.wr.rdma = rdma(address, key);
+                raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+            }
             Act::CompareSwap {
                 address,
                 key,
@@ -244,13 +260,18 @@ impl Pair {
         self.requests.push(raw);
     }
 
-    /// Hands the batch to the device with one call. The last request and every
-    /// [`SIGNAL_EVERY`]th is signalled: its completion stands for all before it.
+    /// Hands the batch to the device with one call. The last request and every [`SIGNAL_EVERY`]th is
+    /// signalled, or all are: a completion stands for all requests before it.
     ///
     /// # Safety
     /// The local bytes of every request added are valid until its completion: registered with the
     /// key given, or, without a key, readable now.
-    pub(super) unsafe fn post(&mut self) -> io::Result<()> {
+    pub(super) unsafe fn post(&mut self, tuning: Tuning) -> io::Result<()> {
+        let signal_every = if tuning.selective_signals {
+            SIGNAL_EVERY
+        } else {
+            1
+        };
         let count = self.requests.len();
         if count == 0 {
             return Ok(());
@@ -265,7 +286,7 @@ impl Pair {
             let request = &mut self.requests[index];
             request.next = next;
             request.sg_list = part;
-            if next.is_null() || (index + 1) % SIGNAL_EVERY == 0 {
+            if next.is_null() || (index + 1) % signal_every == 0 {
                 request.send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             }
         }
@@ -310,6 +331,19 @@ impl Pair {
         };
         let mut refused = std::ptr::null_mut();
         // SAFETY: a valid pair; the list lives through the call, the bytes are the caller's promise.
+        check(unsafe { sys::ibv_post_recv(self.handle, &raw mut receive, &raw mut refused) })
+    }
+
+    /// Offers a receive for one notice, which has no bytes that land there.
+    pub(super) fn receive_notice(&self, id: u64) -> io::Result<()> {
+        let mut receive = sys::ibv_recv_wr {
+            wr_id: id,
+            next: std::ptr::null_mut(),
+            sg_list: std::ptr::null_mut(),
+            num_sge: 0,
+        };
+        let mut refused = std::ptr::null_mut();
+        // SAFETY: a valid pair; the list lives through the call and names no memory.
         check(unsafe { sys::ibv_post_recv(self.handle, &raw mut receive, &raw mut refused) })
     }
 

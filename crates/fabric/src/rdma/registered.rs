@@ -163,6 +163,22 @@ impl Bytes for Pages {
     }
 }
 
+/// Some of the pages that somebody else owns, who keeps them until no registration is left.
+pub(super) struct Span {
+    pub(super) start: *mut u8,
+    pub(super) len_bytes: usize,
+}
+
+impl Bytes for Span {
+    fn range(&self) -> (*mut u8, usize) {
+        (self.start, self.len_bytes)
+    }
+
+    fn is_writable_here(&self) -> bool {
+        true
+    }
+}
+
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and no device reaches it any more: a registration

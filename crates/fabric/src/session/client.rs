@@ -1,5 +1,7 @@
 //! Sessions over sockets: connecting, the client's half of the handshake, the control connection.
 
+mod line;
+
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -8,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::calls::{CallerOpener, Pipe, SocketCaller, receive_rings};
+use crate::calls::{CallerOpener, receive_rings};
 use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::Mapping;
@@ -16,16 +18,15 @@ use crate::noise::{
     HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_CALLS,
     VERSION_PROTECTED,
 };
-use crate::record::{CALL_RECORDS, DATA_RECORDS};
+use crate::rdma::Tuning;
 use crate::resolver::Resolver;
 use crate::session::Opener;
-use crate::shm::ShmEndpoint;
-use crate::tcp::endpoint::TcpEndpoint;
 use crate::{
     Address, ClusterKey, Connector, Error, FAILURE_TIMEOUT, Hello, HostPort, Incoming,
     RemoteWindow, Result, Session, Versions, WindowDescriptor, WireProtection, memory, socket,
     wait,
 };
+use line::Line;
 
 /// Opens sessions over `shm`, `tcp` and `rdma`, as the address says. Page traffic over `tcp` is
 /// encrypted.
@@ -37,10 +38,21 @@ pub fn connector(key: ClusterKey) -> impl Connector {
 /// As [`connector`]; page traffic over `tcp` is protected as told, or there is none.
 #[must_use]
 pub fn connector_with(key: ClusterKey, page_traffic: WireProtection) -> impl Connector {
+    connector_tuned(key, page_traffic, Tuning::default())
+}
+
+/// As [`connector_with`], with choices of `rdma` that may be switched off.
+#[must_use]
+pub fn connector_tuned(
+    key: ClusterKey,
+    page_traffic: WireProtection,
+    tuning: Tuning,
+) -> impl Connector {
     memory::raise_descriptor_limit();
     SocketConnector {
         key,
         page_traffic,
+        tuning,
         resolver: Resolver::default(),
     }
 }
@@ -48,6 +60,11 @@ pub fn connector_with(key: ClusterKey, page_traffic: WireProtection) -> impl Con
 struct SocketConnector {
     key: ClusterKey,
     page_traffic: WireProtection,
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(dead_code, reason = "of rdma's connections alone")
+    )]
+    tuning: Tuning,
     resolver: Resolver,
 }
 
@@ -77,6 +94,8 @@ impl Connector for SocketConnector {
             address: reached,
             key: self.key.clone(),
             page_traffic: self.page_traffic,
+            #[cfg(feature = "rdma")]
+            tuning: self.tuning,
             hello: hello.clone(),
             attaching: 0,
             host_lost: Arc::new(AtomicBool::new(false)),
@@ -90,6 +109,8 @@ struct SocketSession {
     address: Address,
     key: ClusterKey,
     page_traffic: WireProtection,
+    #[cfg(feature = "rdma")]
+    tuning: Tuning,
     hello: Hello,
     /// Attach requests without an answer yet.
     attaching: usize,
@@ -105,6 +126,22 @@ impl SocketSession {
         self.channel.queue(frame, None)?;
         let flushed = self.channel.flush();
         self.noting(flushed)
+    }
+
+    fn line(&self) -> Line {
+        Line {
+            // Over shm there is no wire, and over rdma the device's is not ours to protect.
+            protection: match self.address {
+                Address::Tcp(_) => self.page_traffic,
+                Address::Shm(_) | Address::Rdma(_) => WireProtection::Plain,
+            },
+            address: self.address.clone(),
+            key: self.key.clone(),
+            #[cfg(feature = "rdma")]
+            tuning: self.tuning,
+            hello: self.hello.clone(),
+            host_lost: Arc::clone(&self.host_lost),
+        }
     }
 
     /// Any failure of the connection is the loss of the host.
@@ -205,76 +242,13 @@ impl Session for SocketSession {
     }
 
     fn opener(&self) -> Opener {
-        let (address, key) = (self.address.clone(), self.key.clone());
-        let (hello, host_lost) = (self.hello.clone(), Arc::clone(&self.host_lost));
-        // Over shm there is no wire, and over rdma the device's is not ours to protect.
-        let protection = match address {
-            Address::Tcp(_) => self.page_traffic,
-            Address::Shm(_) | Address::Rdma(_) => WireProtection::Plain,
-        };
-        Box::new(move |timeout| {
-            if host_lost.load(Ordering::Relaxed) {
-                return Err(Error::Closed);
-            }
-            let purpose = Purpose::Data(protection);
-            let dialog = Dialog::new(&address, timeout);
-            let (socket, _) = dialog.dial(&Resolver::default())?;
-            let channel = open(&dialog, socket, &key, purpose, &hello)?;
-            Ok(match address {
-                Address::Shm(_) => Box::new(ShmEndpoint::new(channel, Arc::clone(&host_lost))),
-                Address::Tcp(_) => {
-                    let (socket, transport) = channel.into_parts();
-                    let records = transport.records(DATA_RECORDS, protection);
-                    Box::new(TcpEndpoint::new(TcpStream::from(socket), records)?)
-                }
-                #[cfg(feature = "rdma")]
-                Address::Rdma(_) => {
-                    let device = our_device(&channel, &address)?;
-                    let session = Arc::clone(&host_lost);
-                    let connected = crate::rdma::endpoint::RdmaEndpoint::connect(
-                        channel, device, session, timeout,
-                    );
-                    Box::new(connected?)
-                }
-                #[cfg(not(feature = "rdma"))]
-                Address::Rdma(_) => return Err(unusable(&address)),
-            })
-        })
+        let line = self.line();
+        Box::new(move |timeout| line.endpoint(timeout))
     }
 
     fn caller_opener(&self) -> CallerOpener {
-        let (address, key) = (self.address.clone(), self.key.clone());
-        let (hello, host_lost) = (self.hello.clone(), Arc::clone(&self.host_lost));
-        let protection = match address {
-            Address::Tcp(_) => self.page_traffic,
-            Address::Shm(_) | Address::Rdma(_) => WireProtection::Plain,
-        };
-        Box::new(move |timeout| {
-            if host_lost.load(Ordering::Relaxed) {
-                return Err(Error::Closed);
-            }
-            if let Address::Rdma(_) = address {
-                return Err(no_calls_over_rdma(&address));
-            }
-            let dialog = Dialog::new(&address, timeout);
-            let (socket, _) = dialog.dial(&Resolver::default())?;
-            let purpose = Purpose::Calls(protection);
-            let mut channel = open(&dialog, socket, &key, purpose, &hello)?;
-            let pipe = match address {
-                Address::Shm(_) => {
-                    let rings = dialog.rings(&mut channel)?;
-                    let (socket, _) = channel.into_parts();
-                    Pipe::of_client(socket, rings)
-                }
-                Address::Tcp(_) => {
-                    let (socket, transport) = channel.into_parts();
-                    let records = transport.records(CALL_RECORDS, protection);
-                    Pipe::of_stream(TcpStream::from(socket), records)
-                }
-                Address::Rdma(_) => unreachable!("refused above"),
-            };
-            Ok(Box::new(SocketCaller::new(pipe, Arc::clone(&host_lost))?))
-        })
+        let line = self.line();
+        Box::new(move |timeout| line.caller(timeout))
     }
 
     fn fd(&self) -> Option<RawFd> {
@@ -294,13 +268,6 @@ impl Drop for SocketSession {
     /// The host ends a client's data connections with its session.
     fn drop(&mut self) {
         self.host_lost.store(true, Ordering::Relaxed);
-    }
-}
-
-fn no_calls_over_rdma(address: &Address) -> Error {
-    Error::Unanswered {
-        address: address.clone(),
-        reason: "calls go over shm and tcp alone; give the host's tcp address",
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use super::calls::Calls;
 use super::clock::Event;
 use super::listener::Inbound;
 use super::message::{Body, Leg, MessageId};
@@ -69,11 +70,13 @@ pub(super) struct Connection {
 pub(super) enum Purpose {
     Control(Control),
     Data(Data),
+    Calls(Calls),
 }
 
 /// A session's own state.
 pub(super) struct Control {
     pub(super) name: ClientId,
+    /// Its data connections, and those for calls.
     pub(super) data: Vec<ConnectionId>,
     /// What the client has not taken.
     pub(super) inbox: VecDeque<Incoming>,
@@ -92,10 +95,7 @@ pub(super) struct Data {
     pub(super) first: u64,
     /// Position of the first that no flush has sent.
     pub(super) sent: u64,
-    /// Sent without an answer.
-    owed: usize,
-    heard_at: Time,
-    is_timed: bool,
+    patience: Patience,
     /// What verbs end with once the client's end is closed.
     end: Status,
 }
@@ -124,9 +124,7 @@ impl Data {
             slots: VecDeque::new(),
             first: 0,
             sent: 0,
-            owed: 0,
-            heard_at: Time(0),
-            is_timed: false,
+            patience: Patience::default(),
             end: Status::Ok,
         }
     }
@@ -165,8 +163,54 @@ impl Data {
     /// Notes an answer.
     #[inline]
     pub(super) fn hear(&mut self, now: Time) {
+        self.patience.hear(now);
+    }
+}
+
+/// How long a client has waited for a host that owes it answers.
+#[derive(Default)]
+pub(super) struct Patience {
+    /// Sent without an answer.
+    owed: usize,
+    heard_at: Time,
+    is_timed: bool,
+}
+
+impl Patience {
+    /// Something was sent that will be answered.
+    #[inline]
+    pub(super) fn ask(&mut self, now: Time) {
+        if self.owed == 0 {
+            self.heard_at = now;
+        }
+        self.owed += 1;
+    }
+
+    /// One answer came.
+    #[inline]
+    pub(super) fn hear(&mut self, now: Time) {
         self.owed = self.owed.saturating_sub(1);
         self.heard_at = now;
+    }
+
+    /// Nothing is waited for any more.
+    pub(super) fn forget(&mut self) {
+        self.owed = 0;
+    }
+
+    /// When it ends, if that is to be looked at and nobody does yet.
+    pub(super) fn timer(&mut self) -> Option<Time> {
+        if self.owed == 0 || self.is_timed {
+            return None;
+        }
+        self.is_timed = true;
+        Some(self.heard_at.after(FAILURE_TIMEOUT))
+    }
+
+    /// The timer went off; whether nothing came in all that time.
+    fn is_over(&mut self, now: Time) -> bool {
+        self.is_timed = false;
+        self.owed > 0 && now >= self.heard_at.after(FAILURE_TIMEOUT)
     }
 }
 
@@ -191,6 +235,21 @@ impl Connection {
     pub(super) fn data(&mut self) -> Option<&mut Data> {
         match &mut self.kind {
             Purpose::Data(data) => Some(data),
+            Purpose::Control(_) | Purpose::Calls(_) => None,
+        }
+    }
+
+    pub(super) fn calls(&mut self) -> Option<&mut Calls> {
+        match &mut self.kind {
+            Purpose::Calls(calls) => Some(calls),
+            Purpose::Control(_) | Purpose::Data(_) => None,
+        }
+    }
+
+    fn patience(&mut self) -> Option<&mut Patience> {
+        match &mut self.kind {
+            Purpose::Data(data) => Some(&mut data.patience),
+            Purpose::Calls(calls) => Some(&mut calls.patience),
             Purpose::Control(_) => None,
         }
     }
@@ -198,7 +257,7 @@ impl Connection {
     pub(super) fn control(&mut self) -> Option<&mut Control> {
         match &mut self.kind {
             Purpose::Control(control) => Some(control),
-            Purpose::Data(_) => None,
+            Purpose::Data(_) | Purpose::Calls(_) => None,
         }
     }
 }
@@ -230,10 +289,7 @@ impl State {
         };
         for position in from..to {
             let data = self.data(id);
-            if data.owed == 0 {
-                data.heard_at = now;
-            }
-            data.owed += 1;
+            data.patience.ask(now);
             data.sent = position + 1;
             let slot = data.slot(position).expect("posted and not ended");
             let (message_id, source) = (slot.message, slot.source);
@@ -246,32 +302,29 @@ impl State {
             }
             self.send(message_id);
         }
-        let data = self.data(id);
-        if data.owed > 0 && !data.is_timed {
-            data.is_timed = true;
-            let time = data.heard_at.after(FAILURE_TIMEOUT);
+        self.watch_silence(id);
+    }
+
+    /// Has the host's silence looked at once the client's patience is over.
+    pub(super) fn watch_silence(&mut self, id: ConnectionId) {
+        let patience = self.connection(id).patience();
+        if let Some(time) = patience.and_then(Patience::timer) {
             self.events.push(time, Event::Silence(id));
         }
     }
 
-    /// Looks whether an endpoint's peer has been silent for too long.
+    /// Looks whether a host has been silent for too long.
     pub(super) fn on_silence(&mut self, id: ConnectionId) {
         let now = self.now;
         let Some(connection) = self.connections.find(id) else {
             return;
         };
         let is_open = connection.client_open;
-        let data = self.data(id);
-        data.is_timed = false;
-        if !is_open || data.owed == 0 {
-            return;
-        }
-        let deadline = data.heard_at.after(FAILURE_TIMEOUT);
-        if now >= deadline {
+        let is_over = connection.patience().is_some_and(|one| one.is_over(now));
+        if is_open && is_over {
             self.break_both(id, Status::Timeout);
-        } else {
-            data.is_timed = true;
-            self.events.push(deadline, Event::Silence(id));
+        } else if is_open {
+            self.watch_silence(id);
         }
     }
 
@@ -303,9 +356,12 @@ impl State {
             messages,
             ..
         } = self;
+        if let Some(calls) = connections.at_mut(id).calls() {
+            calls.end(status, messages);
+        }
         if let Some(data) = connections.at_mut(id).data() {
             data.end = status;
-            data.owed = 0;
+            data.patience.forget();
             for (slot, position) in data.slots.iter_mut().zip(data.first..) {
                 if position >= data.sent {
                     messages.free(std::mem::replace(&mut slot.message, MessageId::NONE));
@@ -327,8 +383,8 @@ impl State {
         let (host, incarnation) = (connection.host, connection.incarnation);
         self.trace(Kind::HostEnd, host, id.0, u64::from(is_told));
         match &mut self.connection(id).kind {
-            Purpose::Data(data) => {
-                let control = data.control;
+            Purpose::Data(Data { control, .. }) | Purpose::Calls(Calls { control, .. }) => {
+                let control = *control;
                 self.control(control).data.retain(|&other| other != id);
             }
             Purpose::Control(control) => {

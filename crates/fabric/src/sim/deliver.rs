@@ -45,6 +45,9 @@ impl State {
         if is_verb {
             return self.serve_verb(id);
         }
+        if body == Body::Call {
+            return self.take_call(id);
+        }
         let message = self.messages.at(id);
         let peer = connection_id.peer();
         let inbound = match body {
@@ -77,7 +80,7 @@ impl State {
         let (client, host) = (connection.client, connection.host);
         let control = match &connection.kind {
             Purpose::Data(data) => data.control,
-            Purpose::Control(_) => connection_id,
+            Purpose::Control(_) | Purpose::Calls(_) => connection_id,
         };
         let node = &mut self.nodes[host.0 as usize];
         let process = node.process.as_mut().expect("the node is up");
@@ -143,6 +146,8 @@ impl State {
         self.trace_message(Kind::ToClient, client, id);
         if self.messages.at(id).is_verb() {
             self.complete(connection_id, id);
+        } else if self.messages.at(id).body == Body::Answer {
+            self.take_answer(connection_id, id);
         } else {
             self.hand_to_session(connection_id, id);
         }

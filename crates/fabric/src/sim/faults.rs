@@ -289,10 +289,12 @@ impl State {
         let held = std::mem::take(&mut node.held);
         self.witness.forget(id);
         let node = self.node(id);
-        if let Some(process) = node.process.take()
-            && memory == Memory::Kept
-        {
-            process.table.let_go();
+        if let Some(process) = node.process.take() {
+            // Its own threads may still hold the table.
+            match memory {
+                Memory::Kept => process.table.let_go(),
+                Memory::Lost => process.table.give_back(),
+            }
         }
         for event in held {
             if let Event::Stray(message) | Event::Served(message) = event {

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::{Server, SimAnswerer};
 use super::connection::{Connection, ConnectionId};
 use super::message::{Body, Leg};
 use super::net::{Net, NodeId};
@@ -15,7 +16,7 @@ use super::state::State;
 use crate::windows::WindowTable;
 use crate::{
     Address, ClientId, Error, Event, Generation, Hello, Listen, MESSAGE_BYTES_MAX, PeerId, Region,
-    Result, Rights, Status, Waker, WindowDescriptor, WindowId,
+    Result, Rights, Status, Waker, WindowDescriptor, WindowId, Windows,
 };
 
 /// A host's end of all its connections. Dropping it is the end of its process.
@@ -28,8 +29,9 @@ pub struct SimListener {
 
 /// What a running host has.
 pub(super) struct Process {
-    pub(super) table: WindowTable,
+    pub(super) table: Arc<WindowTable>,
     pub(super) inbox: VecDeque<Inbound>,
+    pub(super) server: Server,
     /// Messages and immediates of data connections in the inbox.
     verb_count: usize,
     pub(super) peers: Vec<(ClientId, ConnectionId)>,
@@ -93,15 +95,16 @@ impl State {
         // Each life has its own million generations, so that none is given twice.
         let first = node.incarnation << 20;
         node.process = Some(Process {
-            table: WindowTable::seeded(table_seed, first),
+            table: Arc::new(WindowTable::seeded(table_seed, first)),
             inbox: VecDeque::new(),
+            server: Server::default(),
             verb_count: 0,
             peers: Vec::new(),
         });
     }
 
     /// The process of a listener, while it runs.
-    fn process(&mut self, id: NodeId, incarnation: u32) -> Result<&mut Process> {
+    pub(super) fn process(&mut self, id: NodeId, incarnation: u32) -> Result<&mut Process> {
         self.node(id).process(incarnation).ok_or(Error::Closed)
     }
 
@@ -154,6 +157,27 @@ impl SimListener {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// The end of its server thread, of which there is one: from here on clients may call.
+    ///
+    /// # Errors
+    /// `Closed`: the process has crashed.
+    pub fn answerer(&mut self) -> Result<SimAnswerer> {
+        let mut state = self.net.lock();
+        let process = state.process(self.node, self.incarnation)?;
+        process.server.is_there = true;
+        Ok(SimAnswerer::new(&self.net, self.node, self.incarnation))
+    }
+
+    /// The windows, for the host's own threads.
+    ///
+    /// # Errors
+    /// `Closed`: the process has crashed.
+    pub fn windows(&self) -> Result<Windows> {
+        let mut state = self.net.lock();
+        let process = state.process(self.node, self.incarnation)?;
+        Ok(Windows::new(Arc::clone(&process.table)))
     }
 }
 

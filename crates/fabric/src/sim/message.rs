@@ -30,6 +30,9 @@ pub(super) enum Body {
     Attached,
     /// The client closed its end.
     Close,
+    /// A call, to be answered by the host's server thread.
+    Call,
+    Answer,
 }
 
 /// Which way it goes.
@@ -108,7 +111,9 @@ impl Message {
     #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
         match (self.leg, self.body) {
-            (Leg::ToHost, Body::Write | Body::Send) | (_, Body::Control) => self.len_bytes,
+            (Leg::ToHost, Body::Write | Body::Send | Body::Call)
+            | (Leg::ToClient, Body::Answer)
+            | (_, Body::Control) => self.len_bytes,
             (Leg::ToClient, Body::Read) if self.status == Status::Ok => self.len_bytes,
             _ => 0,
         }
@@ -121,6 +126,7 @@ impl Message {
             Body::Read => (&link.read, Leg::ToClient),
             Body::Write => (&link.write, Leg::ToHost),
             Body::Send => (&link.send, Leg::ToHost),
+            Body::Call | Body::Answer => (&link.send, self.leg),
             Body::CompareSwap | Body::FetchAdd => (&link.atomic, Leg::ToHost),
             Body::Control | Body::Attach | Body::Attached | Body::Close => {
                 (&link.control, self.leg)

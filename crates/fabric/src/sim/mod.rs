@@ -11,6 +11,7 @@
 //!
 //! Not here: what runs on the nodes, and which faults happen when; that is `lab`.
 
+mod calls;
 mod clock;
 mod connection;
 mod connections;
@@ -31,6 +32,7 @@ mod witness;
 
 use std::time::Duration;
 
+pub use calls::SimAnswerer;
 pub use clock::now;
 pub use connection::ConnectionId;
 pub use faults::{Late, Memory, Notice};

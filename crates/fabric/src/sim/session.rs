@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::calls::{Calls, SimCaller};
 use super::connection::{Connection, ConnectionId, Control, Data, Purpose};
 use super::endpoint::SimEndpoint;
 use super::listener::Inbound;
@@ -15,7 +16,7 @@ use super::message::{Body, Leg};
 use super::net::{Net, NodeId};
 use super::state::State;
 use super::trace::Kind;
-use crate::calls::CallerOpener;
+use crate::calls::{Caller, CallerOpener};
 use crate::noise::NAME_BYTES_MAX;
 use crate::{
     Address, Connector, Endpoint, Error, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Result,
@@ -138,9 +139,35 @@ impl State {
     }
 
     fn open_endpoint(&mut self, session: ConnectionId, timeout: Duration) -> Result<ConnectionId> {
+        self.check_open(session, timeout)?;
+        Ok(self.add_to(session, Purpose::Data(Data::new(session))))
+    }
+
+    fn open_caller(&mut self, session: ConnectionId, timeout: Duration) -> Result<ConnectionId> {
+        self.check_open(session, timeout)?;
+        let host = self.connection(session).host;
+        let process = self.node(host).process.as_ref().ok_or(Error::Closed)?;
+        if !process.server.is_there {
+            let address = self.node(host).address.clone();
+            return Err(Error::Unanswered {
+                address: address.expect("a host has an address"),
+                reason: "the host has no server thread",
+            });
+        }
+        let open = self.control(session).data.clone();
+        let callers = open
+            .iter()
+            .filter(|&&id| self.connection(id).calls().is_some());
+        if callers.count() >= CALLER_COUNT_MAX {
+            return Err(Error::Bound("the host's connections"));
+        }
+        Ok(self.add_to(session, Purpose::Calls(Calls::new(session))))
+    }
+
+    /// Whether the session may have one more connection.
+    fn check_open(&mut self, session: ConnectionId, timeout: Duration) -> Result<()> {
         let connection = self.connections.find(session).ok_or(Error::Closed)?;
         let (client, host) = (connection.client, connection.host);
-        let incarnation = connection.incarnation;
         if !connection.client_open {
             return Err(Error::Closed);
         }
@@ -151,10 +178,16 @@ impl State {
         if self.control(session).data.len() >= DATA_COUNT_MAX {
             return Err(Error::Bound("the host's connections"));
         }
-        let kind = Purpose::Data(Data::new(session));
+        Ok(())
+    }
+
+    fn add_to(&mut self, session: ConnectionId, kind: Purpose) -> ConnectionId {
+        let connection = self.connection(session);
+        let (client, host) = (connection.client, connection.host);
+        let incarnation = connection.incarnation;
         let id = self.add_connection(Connection::new(client, host, incarnation, kind));
         self.control(session).data.push(id);
-        Ok(id)
+        id
     }
 }
 
@@ -227,15 +260,10 @@ impl Session for SimSession {
     }
 
     fn caller_opener(&self) -> CallerOpener {
-        let state = &mut *self.net.lock();
-        let host = state.connection(self.connection).host;
-        let address = state.node(host).address.clone();
-        let address = address.expect("a host has an address");
-        Box::new(move |_| {
-            Err(Error::Unanswered {
-                address: address.clone(),
-                reason: "nobody answers calls on the simulated network",
-            })
+        let (net, session) = (self.net.clone(), self.connection);
+        Box::new(move |timeout| -> Result<Box<dyn Caller>> {
+            let connection = net.lock().open_caller(session, timeout)?;
+            Ok(Box::new(SimCaller::new(net.clone(), connection)))
         })
     }
 
@@ -276,3 +304,5 @@ pub(super) const WAITING_COUNT_MAX: usize = 1024;
 /// Most clients of a host, and data connections of one client: as over sockets.
 const PEER_COUNT_MAX: usize = 1024;
 const DATA_COUNT_MAX: usize = 256;
+/// Of these for calls.
+const CALLER_COUNT_MAX: usize = 64;

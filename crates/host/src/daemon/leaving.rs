@@ -59,6 +59,10 @@ pub(super) struct Leaving {
     pub keeps: bool,
     /// Whether to end once drained.
     stops: bool,
+    /// How long clients have to take their bytes away when it is told to stop.
+    grace: Duration,
+    /// When the machine goes, drained or not.
+    goes_at: Option<Time>,
     /// Whether somebody was told that it is drained.
     pub is_told: bool,
     drained_at: Option<Time>,
@@ -94,6 +98,80 @@ impl Daemon {
         self.leaving.keeps = keep;
     }
 
+    /// Whether [`Daemon::run`], told to stop, tells its clients first and goes on for as long, or until
+    /// nobody holds anything.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.leaving.grace = grace;
+    }
+
+    /// The machine is taken back after `within`: clients are told, and asked for what they hold.
+    pub(crate) fn give_notice(&mut self, within: Duration) {
+        let now = (self.clock)();
+        self.leaving.goes_at = Some(now.after(within));
+        tracing::warn!(?within, "this machine is taken back");
+        // Before it asks for slabs: who moves them knows by then how much time there is.
+        self.tell_notice();
+        self.drain(self.elapsed(), Drain::Stop);
+    }
+
+    /// Tells every client that is there how much time is left.
+    pub(super) fn tell_notice(&mut self) {
+        if self.leaving.goes_at.is_some() {
+            let notice = self.notice();
+            self.tell_all(&notice);
+        }
+    }
+
+    /// Tells who begins to own something how it stands: what it heard in an earlier session may have been
+    /// withdrawn since.
+    pub(super) fn say_notice(&mut self, client: u128) {
+        let notice = self.notice();
+        if self.version(client) >= notice.since() {
+            self.send(client, &notice);
+        }
+    }
+
+    fn notice(&self) -> Reply {
+        let within_ms = self.leaving.goes_at.map_or(0, |goes_at| {
+            let left = goes_at.since((self.clock)());
+            u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
+        });
+        Reply::Notice { within_ms }
+    }
+
+    fn tell_all(&mut self, reply: &Reply) {
+        let clients: Vec<u128> = self.peers.keys().copied().collect();
+        for client in clients {
+            if self.version(client) >= reply.since() {
+                self.send(client, reply);
+            }
+        }
+    }
+
+    /// Whether a host that was told to stop has to end now. It gives notice first, once.
+    pub(super) fn has_ended_grace(&mut self) -> bool {
+        let now = (self.clock)();
+        let latest = now.after(self.leaving.grace);
+        if self.leaving.goes_at.is_none_or(|goes_at| goes_at > latest) {
+            if self.leaving.grace.is_zero() {
+                return true;
+            }
+            self.give_notice(self.leaving.grace);
+        }
+        self.is_past_notice() || self.ledger.is_drained()
+    }
+
+    /// Whether its machine was to be gone by now.
+    pub(super) fn is_past_notice(&self) -> bool {
+        let now = (self.clock)();
+        self.leaving.goes_at.is_some_and(|goes_at| now >= goes_at)
+    }
+
+    /// When the machine goes, if somebody said so.
+    pub(super) fn goes_at(&self) -> Option<Time> {
+        self.leaving.goes_at
+    }
+
     /// What the next process of this host is to have, as an [`Inheritance`].
     #[must_use]
     pub fn handover(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
@@ -116,6 +194,9 @@ impl Daemon {
         self.leaving.stops = drain == Drain::Stop;
         self.leaving.is_told = false;
         self.leaving.drained_at = None;
+        if drain == Drain::Off && self.leaving.goes_at.take().is_some() {
+            self.tell_all(&Reply::Notice { within_ms: 0 });
+        }
         self.ledger.handle_drain(now, drain != Drain::Off);
         self.ask_back();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{
-    FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
+    Drain, FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
 };
 use cenote_pool::ledger::{Action, Place, SlabIndex};
 use cenote_pool::planted::{Planted, is_planted};
@@ -91,7 +91,10 @@ impl Daemon {
                 Action::Send { client, reply } => {
                     match &reply {
                         Reply::Mapped { window, .. } => {
-                            self.owners.grant(window, client);
+                            // The ledger has just said so.
+                            let volume = self.ledger.volume_of(client, *window);
+                            let volume = volume.unwrap_or_default();
+                            self.owners.grant(window, client, volume);
                             self.counters.maps += 1;
                             self.stocking.note_grant((self.clock)());
                         }
@@ -252,7 +255,10 @@ impl Daemon {
                 request,
                 volume,
                 epoch,
-            } => self.ledger.handle_own(now, client, request, volume, epoch),
+            } => {
+                self.ledger.handle_own(now, client, request, volume, epoch);
+                self.say_notice(client);
+            }
             Request::Retake {
                 request,
                 volume,
@@ -269,6 +275,9 @@ impl Daemon {
                     .handle_retake(now, client, request, place, birth);
             }
             Request::Leave { volume } => self.ledger.handle_leave(now, client, volume),
+            Request::Renew { request, window } => {
+                self.ledger.handle_renew(now, client, request, window);
+            }
             Request::Status => self.tell_status(client),
             Request::Drain(drain) => {
                 self.drain(now, drain);
@@ -287,6 +296,14 @@ impl Daemon {
                 self.send(client, &Reply::Held { skip, slabs });
             }
             Request::Awaits => self.on_awaited(client),
+            Request::Notice { within_ms: 0 } => {
+                self.drain(now, Drain::Off);
+                self.tell_status(client);
+            }
+            Request::Notice { within_ms } => {
+                self.give_notice(Duration::from_millis(within_ms.into()));
+                self.tell_status(client);
+            }
             Request::Upgrade => {
                 self.leaving.upgrade.store(true, Ordering::Relaxed);
                 self.tell_status(client);
@@ -367,7 +384,14 @@ impl Daemon {
         }
         self.owners.forget(window.id);
         match self.listener.renew(WindowId(window.id)) {
-            Ok(renewed) => self.ledger.handle_renewed(slab, to_wire(renewed)),
+            Ok(renewed) => {
+                self.ledger.handle_renewed(slab, to_wire(renewed));
+                // Its owner may be another one now, who says so to server threads.
+                if let Some(grant) = self.ledger.grant_of(slab) {
+                    let volume = grant.place.volume;
+                    self.owners.grant(&grant.window, grant.client, volume);
+                }
+            }
             Err(error) => {
                 tracing::error!(slab, %error, "renew a slab's window; the slab goes");
                 self.ledger.handle_renew_failed(slab);

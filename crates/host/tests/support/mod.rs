@@ -2,17 +2,15 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{
     Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, Time, Waker, WindowDescriptor, WindowId,
-    connector, wait,
+    Incoming, RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId, connector,
+    wait,
 };
-use cenote_host::{Config, Daemon, LockMemory};
+use cenote_host::{Config, Daemon, LockMemory, OnThread};
 use cenote_pool::control::{HostStatus, Refusal, Reply, Request, Window};
 
 /// Slabs of the tests' hosts.
@@ -81,14 +79,16 @@ impl Lab {
     pub fn client(&self, host: &Host, id: u128) -> Client {
         Client::connect(&self.key, &host.address, id).unwrap()
     }
+
+    pub fn client_of(&self, address: &str, id: u128) -> Client {
+        Client::connect(&self.key, &address.parse().unwrap(), id).unwrap()
+    }
 }
 
 /// A daemon on a thread of its own; stopped when dropped.
 pub struct Host {
     pub address: Address,
-    waker: Waker,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    daemon: OnThread,
 }
 
 impl Host {
@@ -96,32 +96,15 @@ impl Host {
         Self::run(Daemon::start(config).unwrap())
     }
 
-    pub fn run(mut daemon: Daemon) -> Self {
-        let (address, waker) = (daemon.addresses()[0].clone(), daemon.waker());
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || daemon.run(&flag).map(|_| ()).unwrap());
-        Self {
-            address,
-            waker,
-            stop,
-            thread: Some(thread),
-        }
+    pub fn run(daemon: Daemon) -> Self {
+        let daemon = OnThread::run(daemon).unwrap();
+        let address = daemon.addresses()[0].clone();
+        Self { address, daemon }
     }
 
     /// As SIGTERM does; returns when the daemon has ended well.
     pub fn stop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.stop();
+        self.daemon.stop().unwrap();
     }
 }
 
@@ -193,7 +176,13 @@ impl Client {
 
     pub fn ask(&mut self, request: &Request) -> Reply {
         self.send(request);
-        self.reply()
+        loop {
+            // What a host under notice repeats is no answer.
+            match self.reply() {
+                Reply::Notice { .. } => {}
+                answer => return answer,
+            }
+        }
     }
 
     pub fn try_map(&mut self, volume: u128, extent: u32) -> Result<Window, Refusal> {

@@ -14,6 +14,7 @@ mod adoption;
 mod arrival;
 pub mod audit;
 pub mod awaiting;
+mod backlog;
 mod backup;
 pub mod change;
 mod exchange;

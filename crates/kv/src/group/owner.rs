@@ -10,11 +10,11 @@
 //! once its freeing is committed. Paper: \[cocytus16\] sections 3.4 and 4.2.
 
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::BytesMut;
 
+use super::backlog::{Backlog, Pending};
 use super::backup::Backup;
 use super::marks::Marks;
 use super::message::Run;
@@ -31,8 +31,6 @@ use crate::planted::{Planted, is_planted};
 /// Bits of a cas number that count operations: 1.7 * 10^13 of them. The others are the view's.
 const XID_BITS: u32 = 44;
 const VIEWS_MASK: u32 = (1 << (u64::BITS - XID_BITS)) - 1;
-/// Most operations that are under way in a partition.
-const PENDING_MAX: usize = 64 << 10;
 
 /// A change to one item, or to all.
 #[derive(Clone, Copy, Debug)]
@@ -100,18 +98,6 @@ pub enum Refusal {
     Closed,
 }
 
-/// An operation under way.
-pub(super) struct Pending {
-    hash: u64,
-    operation: Operation,
-    /// The item afterwards, and which operation has its value.
-    after: Option<(Entry, Option<Xid>)>,
-    /// Bytes that it frees to make room.
-    pub(super) frees: u64,
-    /// For the mistake [`Planted::OldAtIssue`].
-    old: Option<Entry>,
-}
-
 /// The time and the flushes after an operation that is under way.
 #[derive(Clone, Copy, Debug)]
 struct Horizon {
@@ -138,10 +124,8 @@ pub struct Owner {
     pub(super) region: Arc<Region>,
     /// Units that are here; none: all.
     pub(super) present: Option<Units>,
-    pub(super) pending: VecDeque<Pending>,
-    pending_bytes: usize,
-    /// Hash of a key -> the last operation under way on it.
-    newest: HashMap<u64, Xid>,
+    /// Operations under way.
+    pub(super) backlog: Backlog,
     /// The time and the flushes once everything under way is committed, where that changes them.
     horizon: Option<Horizon>,
     pub(super) backups: Vec<Backup>,
@@ -151,8 +135,6 @@ pub struct Owner {
     pub(super) evicts: bool,
     pub(super) counts: Counts,
     pub(super) room: Room,
-    /// Bytes that operations under way free to make room.
-    pub(super) freeing_bytes: u64,
     pub(super) sweep: Sweep,
     pace: Pace,
     /// When somebody last asked for leave to read, in nanoseconds.
@@ -182,19 +164,16 @@ impl Owner {
             partition,
             view: 0,
             tenure: 0,
+            backlog: Backlog::after(replica.applied()),
             replica,
             region,
             present,
-            pending: VecDeque::new(),
-            pending_bytes: 0,
-            newest: HashMap::new(),
             horizon: None,
             backups: Vec::new(),
             is_open: false,
             evicts: true,
             counts: Counts::default(),
             room: Room::default(),
-            freeing_bytes: 0,
             sweep: Sweep::default(),
             pace: Pace::default(),
             wanted_at: Cell::new(None),
@@ -227,9 +206,15 @@ impl Owner {
         self.replica.applied()
     }
 
+    /// Goes on from what a parity kept of the partition, with nothing under way.
+    pub(super) fn begin_from(&mut self, replica: Replica) {
+        self.backlog = Backlog::after(replica.applied());
+        self.replica = replica;
+    }
+
     /// The last operation.
     pub fn last_xid(&self) -> Xid {
-        self.committed_xid() + self.pending.len() as u64
+        self.backlog.last_xid()
     }
 
     /// The cas number that the next operation gives.
@@ -249,7 +234,7 @@ impl Owner {
 
     /// The newest state of a key, operations under way included.
     pub fn newest(&self, hash: u64, key: &[u8]) -> Newest {
-        let (found, pending) = match self.pending_on(hash, key) {
+        let (found, pending) = match self.backlog.last_on(hash, key) {
             Some((xid, pending)) => {
                 let found = pending.after.map(|(entry, value_in)| Found {
                     entry,
@@ -290,7 +275,7 @@ impl Owner {
             ..
         } = found.entry;
         let bytes = value_bytes as usize;
-        if let Some(pending) = found.value_in.and_then(|xid| self.pending(xid)) {
+        if let Some(pending) = found.value_in.and_then(|xid| self.backlog.get(xid)) {
             let mut value = pending.operation.change().to_vec();
             self.region.with_parts(address, bytes, |parts| {
                 xor_parts(&mut value, parts);
@@ -374,7 +359,7 @@ impl Owner {
             Change::Flush { at } => {
                 let xid = self.push(0, b"", Effect::Flush { at, cas }, None);
                 self.sweep.is_needed = true;
-                if at <= self.now() && !self.pending.is_empty() {
+                if at <= self.now() && !self.backlog.is_empty() {
                     let now = self.proposed_now();
                     self.horizon = Some(Horizon {
                         xid,
@@ -406,7 +391,7 @@ impl Owner {
         let is_flushed = self.replica.flush_at().is_some_and(|at| at <= now);
         self.sweep.is_needed |= is_flushed;
         let xid = self.push(0, b"", Effect::Tick { now, cas }, None);
-        if !self.pending.is_empty() {
+        if !self.backlog.is_empty() {
             self.horizon = Some(Horizon {
                 xid,
                 now,
@@ -423,9 +408,7 @@ impl Owner {
     pub(super) fn check_open(&self) -> Result<(), Refusal> {
         if !self.is_open {
             Err(Refusal::Closed)
-        } else if self.pending.len() >= PENDING_MAX
-            || self.pending_bytes >= self.room.pending_bytes_max()
-        {
+        } else if self.backlog.is_full(self.room.pending_bytes_max()) {
             Err(Refusal::Busy)
         } else {
             Ok(())
@@ -457,21 +440,16 @@ impl Owner {
     }
 
     fn add(&mut self, hash: u64, operation: Operation, after: Option<(Entry, Option<Xid>)>) -> Xid {
-        let xid = self.last_xid() + 1;
         let old = if is_planted(Planted::OldAtIssue) {
             self.stored(hash, operation.key()).map(|found| found.entry)
         } else {
             None
         };
-        if !operation.key().is_empty() {
-            self.newest.insert(hash, xid);
-        }
         if let Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } = operation.effect()
         {
             self.sweep.is_needed |= expiry != 0;
         }
-        self.pending_bytes += operation.bytes().len();
-        self.pending.push_back(Pending {
+        let xid = self.backlog.push(Pending {
             hash,
             operation,
             after,
@@ -487,15 +465,10 @@ impl Owner {
     /// Commits operations up to one.
     pub(super) fn commit(&mut self, stable: Xid) -> Result<(), Diverged> {
         while self.committed_xid() < stable {
-            let Some(done) = self.pending.pop_front() else {
+            let Some((xid, done)) = self.backlog.pop() else {
                 break;
             };
-            let xid = self.committed_xid() + 1;
-            self.pending_bytes -= done.operation.bytes().len();
-            self.freeing_bytes -= done.frees;
-            if self.newest.get(&done.hash) == Some(&xid) {
-                self.newest.remove(&done.hash);
-            }
+            assert_eq!(xid, self.committed_xid() + 1, "one follows the other");
             if self.horizon.is_some_and(|horizon| horizon.xid == xid) {
                 self.horizon = None;
             }
@@ -535,18 +508,18 @@ impl Owner {
 
     /// An operation under way.
     pub(super) fn pending_operation(&self, xid: Xid) -> Option<&Operation> {
-        self.pending(xid).map(|pending| &pending.operation)
+        self.backlog.get(xid).map(|pending| &pending.operation)
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_drained(&self) -> bool {
-        self.pending.is_empty()
+        self.backlog.is_empty()
     }
 
     /// What is committed, to keep it as a backup. Operations under way give up their space, and what
     /// they were to remove may be chosen to go again.
     pub(super) fn into_replica(mut self) -> Replica {
-        for pending in &self.pending {
+        for pending in self.backlog.iter() {
             if pending.frees > 0
                 && let Some(slot) = self
                     .replica
@@ -562,27 +535,6 @@ impl Owner {
             }
         }
         self.replica
-    }
-
-    fn pending(&self, xid: Xid) -> Option<&Pending> {
-        let index = xid.checked_sub(self.committed_xid() + 1)?;
-        self.pending.get(usize::try_from(index).ok()?)
-    }
-
-    /// The last operation under way on a key.
-    pub(super) fn pending_on(&self, hash: u64, key: &[u8]) -> Option<(Xid, &Pending)> {
-        let xid = *self.newest.get(&hash)?;
-        let newest = self.pending(xid)?;
-        if newest.operation.key() == key {
-            return Some((xid, newest));
-        }
-        // Another key has the same hash.
-        let first = self.committed_xid() + 1;
-        let index = self
-            .pending
-            .iter()
-            .rposition(|pending| pending.operation.key() == key)?;
-        Some((first + index as u64, &self.pending[index]))
     }
 
     fn stored(&self, hash: u64, key: &[u8]) -> Option<Found> {

@@ -147,7 +147,7 @@ impl Owner {
             for (hash, key, entry) in stretch.items {
                 self.sweep.has_mortal |= entry.expiry != 0;
                 let is_dead = !self.replica.is_live(&entry);
-                if is_dead && self.pending_on(hash, key).is_none() {
+                if is_dead && self.backlog.last_on(hash, key).is_none() {
                     dead.push((hash, key.to_vec(), entry));
                 }
             }
@@ -172,10 +172,8 @@ impl Owner {
         let space = space_of(entry);
         let bytes = space.end - space.start;
         self.push(hash, key, Effect::Remove, None);
-        if let Some(pending) = self.pending.back_mut() {
-            pending.frees = bytes;
-            self.freeing_bytes += bytes;
-        }
+        // Where nobody else has the partition it is gone already.
+        self.backlog.note_frees(bytes);
         bytes
     }
 
@@ -217,16 +215,16 @@ impl Owner {
             }
             if !self.evicts {
                 let is_freeing =
-                    self.freeing_bytes > 0 || (self.sweep.is_needed && self.sweep_some());
+                    self.backlog.freeing_bytes() > 0 || (self.sweep.is_needed && self.sweep_some());
                 match is_freeing {
-                    true if self.pending.is_empty() => continue,
+                    true if self.backlog.is_empty() => continue,
                     true => return Err(Refusal::Busy),
                     false => return Err(Refusal::NoSpace),
                 }
             }
             let wanted = if lacks_table { 1 } else { bytes };
-            let is_freeing = self.freeing_bytes >= wanted || self.make_room(wanted);
-            if !self.pending.is_empty() {
+            let is_freeing = self.backlog.freeing_bytes() >= wanted || self.make_room(wanted);
+            if !self.backlog.is_empty() {
                 return Err(Refusal::Busy);
             }
             if !is_freeing {
@@ -371,7 +369,7 @@ impl Owner {
         let reserve = (limit / 64).min(RESERVE_BYTES_MAX);
         // Beyond the limit nothing is used.
         let free = allocator.free_bytes() + limit - allocator.region_bytes();
-        let room = free + self.freeing_bytes;
+        let room = free + self.backlog.freeing_bytes();
         if room < reserve && self.grow(reserve).is_none() {
             self.make_room(reserve - room);
         }
@@ -390,7 +388,7 @@ impl Owner {
             let entry = self.replica.table().entry(slot);
             let key = self.replica.table().key(slot).to_vec();
             let hash = self.replica.table().hash_of(&key);
-            if self.pending_on(hash, &key).is_some() {
+            if self.backlog.last_on(hash, &key).is_some() {
                 // It has just been written.
                 self.replica.table_mut().keep(slot);
                 continue;

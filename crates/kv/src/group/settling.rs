@@ -196,7 +196,7 @@ impl Member {
             .filter_map(|(process, said)| Some((*process, said.as_ref()?.1)))
             .collect();
         owned.settling = None;
-        owned.owner.replica = replica;
+        owned.owner.begin_from(replica);
         for (process, lacks) in backups {
             owned.owner.hear(process, stable, lacks)?;
         }

@@ -18,6 +18,7 @@ mod tcp;
 
 use super::Row;
 use super::page::median;
+use crate::swapping::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]
@@ -112,6 +113,7 @@ impl Figure {
         ours: impl FnOnce() -> anyhow::Result<f64>,
         theirs: impl FnOnce() -> anyhow::Result<f64>,
     ) -> anyhow::Result<()> {
+        interrupt::check()?;
         if round.is_multiple_of(2) {
             self.ours.push(ours()?);
             self.theirs.push(theirs()?);
@@ -139,8 +141,9 @@ impl Figure {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When a host or the raw server cannot be started, or a verb fails.
+/// When a host or the raw server cannot be started, a verb fails, or the run was interrupted.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let _interrupt = Interrupt::catch()?;
     let mut rows = Vec::new();
     for transport in &options.transports {
         let figures = match transport.as_str() {

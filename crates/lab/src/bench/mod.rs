@@ -13,6 +13,7 @@ pub mod codec;
 pub mod events;
 pub mod fabric;
 pub mod kv;
+pub mod log;
 pub mod nbd;
 pub mod page;
 pub mod protected;

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::Row;
 use crate::swapping::fresh;
+use crate::swapping::interrupt::{self, Interrupt};
 
 /// What to measure, and for how long.
 #[derive(Clone, Debug)]
@@ -40,6 +41,7 @@ pub struct Options {
 /// When a tool is missing or a run fails; the message has the tool's own words.
 pub fn run(options: &Options) -> Result<Vec<Row>> {
     ensure!(options.rounds > 0, "measure nbd: no rounds asked for");
+    let _interrupt = Interrupt::catch()?;
     let peer = Nbdkit::start(options.size_bytes)?;
     let uris = [options.our_uri.as_str(), peer.uri.as_str()];
     for uri in uris {
@@ -50,6 +52,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
     for case in cases() {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..options.rounds {
+            interrupt::check()?;
             // Whoever goes first changes from round to round.
             for side in [round % 2, 1 - round % 2] {
                 figures[side].push(case.measure(uris[side], options)?);

@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 
 use super::Row;
 use crate::cluster::LocalCluster;
+use crate::swapping::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]
@@ -87,8 +88,10 @@ struct Case {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When the local cluster or a volume cannot be started, or an operation fails.
+/// When the local cluster or a volume cannot be started, an operation fails, or the run was
+/// interrupted.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let _interrupt = Interrupt::catch()?;
     let mut rows = Vec::new();
     for transport in &options.transports {
         rows.extend(run_transport(transport, options)?);
@@ -107,6 +110,7 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
     let cluster = LocalCluster::start(HOSTS, memory_mib, transport)?;
     let mut volumes = Vec::new();
     for name in SCHEMES {
+        interrupt::check()?;
         let volume = open(&cluster, name, size_bytes)?;
         fill(&volume)?;
         volumes.push(volume);
@@ -122,6 +126,7 @@ fn run_transport(transport: &str, options: &Options) -> anyhow::Result<Vec<Row>>
             options.rounds
         );
         for case in &mut cases {
+            interrupt::check()?;
             let index = SCHEMES
                 .iter()
                 .position(|name| *name == case.scheme)

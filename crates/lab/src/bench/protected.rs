@@ -12,6 +12,7 @@ use super::Row;
 use super::apps::figures;
 use super::page::{Random, fill, histogram, protection_of, ticks, ticks_to_ns};
 use crate::cluster::LocalCluster;
+use crate::swapping::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]
@@ -59,14 +60,17 @@ const CASES: [Case; 4] = [
 /// Runs the benchmark; narrates on stderr.
 ///
 /// # Errors
-/// When the local cluster or a volume cannot be started, or an operation fails.
+/// When the local cluster or a volume cannot be started, an operation fails, or the run was
+/// interrupted.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let _interrupt = Interrupt::catch()?;
     // Three times 1.25 times the size, and half as much again for uneven placement.
     let memory_mib = (options.size_mib * 6).div_ceil(HOSTS as u64);
     let memory_mib = memory_mib.next_multiple_of(64) + 128;
     let cluster = LocalCluster::start(HOSTS, memory_mib, &options.transport)?;
     let mut volumes = Vec::new();
     for name in VOLUMES {
+        interrupt::check()?;
         let (scheme, protection) = protection_of(name);
         let scheme = scheme.parse().expect("listed schemes are valid");
         let volume = cluster.protected_volume(scheme, protection, options.size_mib << 20)?;
@@ -79,6 +83,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     let mut medians = vec![vec![Vec::new(); VOLUMES.len()]; CASES.len()];
     for round in 0..options.rounds {
         for (case, medians) in CASES.iter().zip(&mut medians) {
+            interrupt::check()?;
             let taken = take(*case, round, options, &mut workers)?;
             for (volume, times) in taken.iter().enumerate() {
                 medians[volume].push(times.value_at_quantile(0.5) as f64);

@@ -21,6 +21,7 @@ use hdrhistogram::Histogram;
 use super::Row;
 use super::page::{Random, histogram, median};
 use crate::cluster::LocalCluster;
+use crate::swapping::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]
@@ -56,8 +57,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Runs the benchmark.
 ///
 /// # Errors
-/// When the cluster cannot be started or the volume does not heal.
+/// When the cluster cannot be started, the volume does not heal, or the run was interrupted.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    let _interrupt = Interrupt::catch()?;
     let hosts = 11 + 5 * options.rounds;
     // The last round has 11 hosts, and they must hold 1.25 times the volume.
     let memory_mib = (options.size_mib * 5 / 4 / 10).next_multiple_of(64) + 128;
@@ -225,6 +227,7 @@ fn time_rebuild(volume: &Volume, pid: u32, rebuilding: &AtomicBool) -> anyhow::R
     unsafe { libc::kill(i32::try_from(pid).context("a pid")?, libc::SIGKILL) };
     let killed = Instant::now();
     while volume.status()?.health == Health::Healthy {
+        interrupt::check()?;
         if killed.elapsed() > PATIENCE {
             bail!("the loss of process {pid} was not noticed");
         }
@@ -233,6 +236,7 @@ fn time_rebuild(volume: &Volume, pid: u32, rebuilding: &AtomicBool) -> anyhow::R
     let start = Instant::now();
     rebuilding.store(true, Ordering::Release);
     while volume.status()?.health != Health::Healthy {
+        interrupt::check()?;
         if start.elapsed() > PATIENCE {
             bail!("the volume did not heal: {:?}", volume.status()?);
         }

@@ -9,7 +9,7 @@ use cenote_cache::attached::Attached;
 use cenote_cache::client::{Client, Ended, Error, Geometry};
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::owner::Entry;
-use cenote_fabric::sim::SimConnector;
+use cenote_fabric::sim::{self, SimConnector};
 use cenote_fabric::{ClientId, Hello, Time};
 
 use super::model::{CELL_BYTES, Expected, Model};
@@ -21,12 +21,15 @@ pub enum ToClient {
     Lease(Time),
     /// Its lease is over: it has to join again.
     Unknown,
+    /// Another one has the cache.
+    Superseded,
 }
 
 /// From a client to the owner.
 pub enum ToOwner {
     Join,
     Alive(Time),
+    Doubt(u32, u64),
     Known(u32, u64),
     Trouble(usize),
 }
@@ -75,6 +78,8 @@ pub struct Member {
     pub deaf_until: Time,
     pub to_owner: Channel<ToOwner>,
     pub to_client: Channel<ToClient>,
+    /// Which of two owners it talks to.
+    pub owner: Whose,
     /// As the owner numbers it; 0: it has not joined.
     pub number: u64,
     asked_at: Time,
@@ -82,6 +87,13 @@ pub struct Member {
     tokens: u64,
     /// What it submits: none when everything is to come to rest.
     pub is_busy: bool,
+}
+
+/// Of two owners, one that another followed, and that.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Whose {
+    Current,
+    Former,
 }
 
 /// What came of a turn.
@@ -106,6 +118,7 @@ impl Member {
             deaf_until: Time(0),
             to_owner: Channel::new(),
             to_client: Channel::new(),
+            owner: Whose::Current,
             number: 0,
             asked_at: Time(0),
             under_way: BTreeMap::new(),
@@ -119,9 +132,10 @@ impl Member {
         geometry: Geometry,
         hosts: &[HostConfig],
         id: u128,
+        batch_requests: Option<usize>,
         patience: Duration,
     ) {
-        let client = Client::new(geometry, hosts.len(), patience);
+        let client = Client::new(geometry, hosts.len(), patience).with_clock(sim::now);
         let caller = Caller {
             connector: Arc::new(self.connector.clone()),
             hello: Hello {
@@ -130,15 +144,24 @@ impl Member {
             },
             with_data: true,
         };
-        let dial = Box::new(AtOnce::new(caller));
-        self.attached = Some(Attached::new(client, hosts.to_vec(), dial, 16));
+        let dial = AtOnce::new(caller);
+        let dial = Box::new(match batch_requests {
+            Some(_) => dial.for_calls(),
+            None => dial,
+        });
+        let attached = Attached::new(client, hosts.to_vec(), dial, 16);
+        self.attached = Some(attached.with_batches(batch_requests.unwrap_or(1)));
         self.forget_owner();
     }
 
     /// Its process ends, with what it had under way.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, model: &mut Model) {
         self.attached = None;
-        self.under_way.clear();
+        for begun in std::mem::take(&mut self.under_way).into_values() {
+            if let UnderWay::Write { first, versions } = begun {
+                model.stray(first, &versions);
+            }
+        }
         self.forget_owner();
     }
 
@@ -172,6 +195,10 @@ impl Member {
                 ToClient::Entry(entry) => attached.client.handle_entry(entry),
                 ToClient::Lease(asked_at) => attached.client.handle_lease(now, asked_at),
                 ToClient::Unknown => self.number = 0,
+                ToClient::Superseded => {
+                    self.owner = Whose::Current;
+                    self.forget_owner();
+                }
             }
         }
         attached.step(now);
@@ -284,6 +311,10 @@ impl Member {
         } else if now.since(self.asked_at) >= ALIVE {
             self.asked_at = now;
             self.to_owner.send(now, delay(), ToOwner::Alive(now));
+        }
+        while let Some((region, generation)) = client.take_doubt() {
+            self.to_owner
+                .send(now, delay(), ToOwner::Doubt(region, generation));
         }
         while let Some((region, generation)) = client.take_known() {
             self.to_owner

@@ -1,25 +1,26 @@
 //! A cache in one process and in virtual time: `cenote lab cache`.
 //!
-//! Owner, clients and hosts are the real code over the simulated fabric. Clients read and write while machines
-//! are taken back, die, fall silent and stop, owners are replaced and clients come and go; a model knows
-//! what every word may hold.
+//! Owner, clients and hosts are the real code over the simulated fabric. Clients read and write
+//! while machines are taken back, die, fall silent and stop, owners are replaced and clients come
+//! and go; a model knows what every word may hold.
 //!
-//! Checked: each word that is read (no acknowledged write is lost or older than it may be, none is of
-//! another address); that a region which lost its bytes is told as such; that with two copies the death of a
-//! domain loses nothing; that requests end; that once faults end everything is whole, and every byte is read
-//! back, with two copies once more after a domain went. The owner's audit (R1, R2) runs after each event.
+//! Checked: each word that is read (no acknowledged write is lost or older than it may be, none is
+//! of another address); that a region which lost its bytes is told as such; that with two copies
+//! the death of a domain loses nothing, and that both are the same when nothing is under way; that
+//! requests end; that once faults end everything is whole, and every byte is read back, with two
+//! copies once more after a domain went. The owner's audit (R1, R2) runs after each event.
 
 mod member;
 mod model;
+mod muffled;
 mod world;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use cenote_cache::planted::{ALL, Planted};
 use serde::Serialize;
 
+use crate::caught::caught;
 use world::World;
 
 /// What is simulated.
@@ -37,6 +38,8 @@ pub struct Options {
     pub regions: u32,
     /// Copies of each region; `None`: drawn.
     pub copies: Option<usize>,
+    /// Clients reach server threads of hosts, with batches, in place of memory alone.
+    pub is_batched: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// A mistake to be found.
@@ -49,8 +52,22 @@ pub enum Faults {
     /// Everything that can, drawn from the seed.
     #[default]
     Any,
-    /// Regions move all the time, and every write is under way for longer than a copy takes to begin.
+    /// Regions move all the time, and every write is under way for longer than a copy takes to
+    /// begin.
     SlowWrites,
+    /// Regions move all the time, and one host answers all but what it is to lend and to copy.
+    HungHost,
+    /// An owner is stopped until another has followed, and then goes on.
+    TwoOwners,
+    /// The owner reaches neither one host nor one client for longer than it waits for them; the two
+    /// reach each other.
+    OwnerCutOff,
+    /// Every write is under way for long, and connections to hosts break all the time: what was
+    /// under way lands late.
+    BrokenLinks,
+    /// Every write is under way for long, and clients die in the middle of theirs, all of them at
+    /// the end.
+    DyingClients,
 }
 
 impl Default for Options {
@@ -62,6 +79,7 @@ impl Default for Options {
             clients: 3,
             regions: 4,
             copies: None,
+            is_batched: false,
             faults: Faults::Any,
             planted: None,
         }
@@ -73,12 +91,17 @@ impl Options {
     #[must_use]
     pub fn suited(planted: Planted, seed: u64) -> Self {
         let copies = match planted {
-            Planted::AckFirstCopy | Planted::SameDomain => Some(2),
+            Planted::AckFirstCopy | Planted::SameDomain | Planted::CopiesDiverge => Some(2),
             _ => Some(1),
         };
         let faults = match planted {
             // Its writes have to be under way when a region moves, and to land while it is copied.
             Planted::NoDrain => Faults::SlowWrites,
+            Planted::WaitForEver => Faults::HungHost,
+            Planted::SupersededGoesOn => Faults::TwoOwners,
+            Planted::LeaseIgnored => Faults::OwnerCutOff,
+            Planted::NoFence | Planted::RedoneUnfenced => Faults::BrokenLinks,
+            Planted::CopiesDiverge => Faults::DyingClients,
             _ => Faults::Any,
         };
         Self {
@@ -121,21 +144,14 @@ pub struct Report {
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
     cenote_cache::planted::plant(options.planted);
-    let run = || World::new(options).run();
-    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Report {
+    let report = caught(|| World::new(options).run()).unwrap_or_else(|violation| Report {
         seed: options.seed,
-        violation: Some(format!("it panics: {}", said(panic.as_ref()))),
+        violation: Some(violation),
         ..Report::default()
     });
     #[cfg(feature = "planted")]
     cenote_cache::planted::plant(None);
     report
-}
-
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("")
 }
 
 /// The names of all mistakes.
@@ -179,6 +195,46 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_is_whole_on_other_hosts_while_one_hangs() {
+        let mut moves = 0;
+        for seed in 1..=6 {
+            let report = run(&Options {
+                planted: None,
+                ..Options::suited(Planted::WaitForEver, seed)
+            });
+            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
+            assert!(report.requests > 1000, "{report:?}");
+            moves += report.moves;
+        }
+        assert!(moves > 6, "{moves}");
+    }
+
+    #[test]
+    fn an_owner_that_another_followed_stands_down() {
+        for seed in 1..=6 {
+            let report = run(&Options {
+                planted: None,
+                ..Options::suited(Planted::SupersededGoesOn, seed)
+            });
+            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
+            assert!(report.requests > 500, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn a_cache_keeps_every_promise_with_batches_to_server_threads() {
+        for seed in 1..=8 {
+            let report = run(&Options {
+                seed,
+                is_batched: true,
+                ..Options::default()
+            });
+            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
+            assert!(report.requests > 1000 && report.faults > 5, "{report:?}");
+        }
+    }
+
+    #[test]
     fn the_same_seed_is_the_same_run() {
         let options = Options::default();
         let (one, other) = (run(&options), run(&options));
@@ -186,15 +242,50 @@ mod tests {
         assert_eq!(one.requests, other.requests);
     }
 
+    /// Runs the worlds that a mistake is looked for in without it, and gives all moves and losses.
+    fn sound_without(planted: Planted, seeds: u64) -> (u64, u64) {
+        let (mut moves, mut losses) = (0, 0);
+        for seed in 1..=seeds {
+            let report = run(&Options {
+                planted: None,
+                ..Options::suited(planted, seed)
+            });
+            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
+            assert!(report.requests > 500, "{report:?}");
+            moves += report.moves;
+            losses += report.losses;
+        }
+        (moves, losses)
+    }
+
+    #[test]
+    fn a_client_that_nobody_reaches_does_not_go_on_with_a_host_that_was_given_up() {
+        let (_, losses) = sound_without(Planted::LeaseIgnored, 6);
+        assert!(losses >= 6, "{losses}: the host was not given up");
+    }
+
+    #[test]
+    fn a_cache_keeps_every_promise_while_writes_land_late() {
+        sound_without(Planted::RedoneUnfenced, 8);
+    }
+
+    #[test]
+    fn copies_are_equal_after_clients_died_in_the_middle_of_writes() {
+        sound_without(Planted::CopiesDiverge, 8);
+    }
+
     #[test]
     fn every_planted_mistake_is_found() {
         let finds = |planted| {
-            (1..=150).find(|&seed| run(&Options::suited(planted, seed)).violation.is_some())
+            (1..=40).find_map(|seed| {
+                let violation = run(&Options::suited(planted, seed)).violation?;
+                Some((seed, violation))
+            })
         };
         let mut missed = Vec::new();
         for (name, planted) in ALL {
             match finds(planted) {
-                Some(seed) => println!("{name}: found with seed {seed}"),
+                Some((seed, violation)) => println!("{name}: seed {seed}: {violation}"),
                 None => missed.push(name),
             }
         }

@@ -1,8 +1,9 @@
 //! What every word of the cache may hold.
 //!
-//! Each cell has one client that writes it, in the order of its versions; a word says which cell and version
-//! it is of. A read may return any version from the last that was acknowledged when it began to the last
-//! that was submitted when it ended, and zeros only where nothing was acknowledged, or bytes were lost.
+//! Each cell has one client that writes it, in the order of its versions; a word says which cell
+//! and version it is of. A read may return any version from the last that was acknowledged when it
+//! began to the last that was submitted when it ended, and zeros only where nothing was
+//! acknowledged, or bytes were lost.
 
 /// Bytes that are written as one.
 pub const CELL_BYTES: u64 = 512;
@@ -14,6 +15,8 @@ struct Cell {
     submitted: u64,
     /// The lowest version that may be read.
     floor: u64,
+    /// The lowest that a client left under way when it ended: it may take effect at any time.
+    stray: Option<u64>,
 }
 
 /// See the module's text.
@@ -100,6 +103,14 @@ impl Model {
         }
     }
 
+    /// A client ended, and will not say what became of a write.
+    pub fn stray(&mut self, first: u64, versions: &[u64]) {
+        for (cell, &version) in (first..).zip(versions) {
+            let known = self.at(cell);
+            known.stray = Some(known.stray.map_or(version, |stray| stray.min(version)));
+        }
+    }
+
     /// A region lost its bytes.
     pub fn lose(&mut self, region: usize, losses: u32) {
         self.losses[region] = losses;
@@ -116,7 +127,10 @@ impl Model {
 
     pub fn expect(&self, first: u64, count: u64) -> Expected {
         let cells = first..first + count;
-        let floor = |cell: u64| self.cells[usize::try_from(cell).expect("small")].floor;
+        let floor = |cell: u64| {
+            let known = self.cells[usize::try_from(cell).expect("small")];
+            known.floor.min(known.stray.unwrap_or(u64::MAX))
+        };
         Expected {
             first,
             floors: cells.clone().map(floor).collect(),
@@ -136,7 +150,12 @@ impl Model {
             let (version, of) = (word >> 16, word & 0xffff);
             let known = &self.cells[usize::try_from(cell).expect("small")];
             let is_lost = self.losses[self.region_of(cell)] != expected.losses[at];
-            let floor = if is_lost { 0 } else { expected.floors[at] };
+            let stray = known.stray.unwrap_or(u64::MAX);
+            let floor = if is_lost {
+                0
+            } else {
+                expected.floors[at].min(stray)
+            };
             let is_other = word != 0 && of != cell;
             if is_other || version < floor || version > known.submitted {
                 return Err(format!(

@@ -1,24 +1,29 @@
 //! Owner, clients, hosts and the faults between them, moved from event to event.
 
 mod faults;
+mod inspection;
+mod succession;
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use cenote_cache::client::Geometry;
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::manager::{Manager, News};
-use cenote_cache::owner::{Entry, Owner, Renewal, Settings};
+use cenote_cache::owner::{Entry, Owner, Record, Renewal, Settings};
 use cenote_fabric::sim::{self, Net, SimConnector};
 use cenote_fabric::{ClientId, Hello, Time};
 
-use super::member::{Channel, Member, ToClient, ToOwner};
+use super::member::{Channel, Member, ToClient, ToOwner, Whose};
 use super::model::Model;
+use super::muffled::{Muffles, Muffling};
 use super::{Options, Report};
 use crate::sim::host::{Host, address_of};
 use crate::sim::random::Random;
 use crate::sim::watched::Sightings;
+use succession::{Former, REIGN};
 
 const SLAB_BYTES: u64 = 16 << 10;
 const SLABS_PER_REGION: u32 = 2;
@@ -30,15 +35,22 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// A request may wait for as long as the worst faults in a row last.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(120);
 const LOG_LINES: usize = 40;
+/// Of clients that send batches.
+const BATCH_REQUESTS: usize = 4;
 
 /// What is to be undone, and when.
 enum Repair {
     StartHost(usize),
     ResumeHost(usize),
     EndDrain(usize),
+    Unmuffle(usize),
     Heal(sim::NodeId, sim::NodeId),
     EndDelay(sim::NodeId, sim::NodeId),
     KillHost(usize),
+    TakeOver,
+    AllowRecords,
+    /// The owner has had time to see what happened while it did not look.
+    OwnerLooked,
 }
 
 /// See the module's text.
@@ -51,9 +63,20 @@ pub struct World {
     settings: Settings,
     manager: Option<Manager>,
     owner_connector: SimConnector,
+    muffles: Muffles,
     owner_back_at: Time,
+    /// The owner's process is stopped until then.
+    owner_paused_until: Time,
+    /// Hosts that the owner has a session to.
+    reached: Vec<bool>,
+    /// One that another followed while it was stopped, and that does not know yet.
+    former: Option<Former>,
+    /// The owner's disk takes no records.
+    refuses_records: bool,
+    /// One waits for that to end.
+    is_record_waiting: bool,
     /// What the owner wrote down last.
-    record: Option<Vec<Entry>>,
+    record: Option<Record>,
     epoch: u64,
     members: Vec<Member>,
     joined: u64,
@@ -103,7 +126,13 @@ impl World {
             settings,
             manager: None,
             owner_connector,
+            muffles: (0..options.hosts).map(|_| AtomicBool::new(false)).collect(),
             owner_back_at: Time(0),
+            owner_paused_until: Time(0),
+            reached: Vec::new(),
+            former: None,
+            refuses_records: false,
+            is_record_waiting: false,
             record: None,
             epoch: 0,
             members,
@@ -121,6 +150,12 @@ impl World {
             log: VecDeque::new(),
             net,
         };
+        // A write whose connection breaks may land, in part and late.
+        world.net.set_late(Some(sim::Late {
+            chance_ppm: 600_000,
+            torn_ppm: 300_000,
+            delay_ns_max: 1_500_000_000,
+        }));
         world.start_owner();
         for client in 0..options.clients {
             world.start_client(client);
@@ -141,8 +176,10 @@ impl World {
                 self.trouble();
             }
         }
+        self.end_faults();
         self.rest();
         self.read_back();
+        self.compare_copies();
         if self.copies == 2 && self.report.violation.is_none() {
             let domain = usize::try_from(self.random.below(self.hosts.len() as u64 / 2));
             let first = domain.expect("an index") * 2;
@@ -210,6 +247,13 @@ impl World {
         if is_meant(self.owner_connector.node()) {
             self.turn_owner();
         }
+        if self
+            .former
+            .as_ref()
+            .is_some_and(|former| is_meant(former.node()))
+        {
+            self.turn_former();
+        }
         for client in 0..self.members.len() {
             if is_meant(self.members[client].connector.node()) {
                 self.turn_client(client);
@@ -227,11 +271,6 @@ impl World {
     fn start_owner(&mut self) {
         let now = self.net.now();
         self.epoch += 1;
-        let domains = Manager::domains(&self.configs);
-        let owner = match self.record.clone() {
-            None => Owner::new(self.settings, self.options.regions, &domains, now),
-            Some(record) => Owner::recover(self.settings, record, &domains, now),
-        };
         let caller = Caller {
             connector: Arc::new(self.owner_connector.clone()),
             hello: Hello {
@@ -240,9 +279,22 @@ impl World {
             },
             with_data: false,
         };
-        let dial = Box::new(AtOnce::new(caller));
+        let dial = Box::new(Muffling {
+            dial: AtOnce::new(caller),
+            muffles: Arc::clone(&self.muffles),
+        });
         let (settings, configs) = (self.settings, self.configs.clone());
-        self.manager = Some(Manager::new(owner, settings, self.epoch, configs, dial));
+        let manager = match self.record.clone() {
+            None => {
+                let domains = Manager::domains(&configs);
+                let owner = Owner::new(settings, self.options.regions, &domains, now);
+                Manager::new(owner, settings, self.epoch, configs, dial)
+            }
+            Some(record) => Manager::recover(record, settings, self.epoch, configs, dial, now)
+                .expect("an owner's record is sound"),
+        };
+        self.is_record_waiting = false;
+        self.manager = Some(manager);
     }
 
     fn start_client(&mut self, client: usize) {
@@ -251,11 +303,20 @@ impl World {
             slabs_per_region: SLABS_PER_REGION,
         };
         let id = self.random.u128();
-        self.members[client].start(geometry, &self.configs, id, REQUEST_PATIENCE);
+        let batches = self.options.is_batched.then_some(BATCH_REQUESTS);
+        self.members[client].start(geometry, &self.configs, id, batches, REQUEST_PATIENCE);
     }
 
     fn turn_owner(&mut self) {
         let now = self.net.now();
+        if now < self.owner_paused_until {
+            return;
+        }
+        if self.owner_paused_until != Time(0) {
+            self.owner_paused_until = Time(0);
+            self.later(3000, 3001, Repair::OwnerLooked);
+            self.net.resume(self.owner_connector.node());
+        }
         if self.manager.is_none() && now >= self.owner_back_at {
             self.net.restart_client(self.owner_connector.node());
             self.start_owner();
@@ -264,18 +325,42 @@ impl World {
         let Some(mut manager) = self.manager.take() else {
             return;
         };
-        for client in 0..self.members.len() {
-            while now >= self.members[client].deaf_until
-                && let Some(message) = self.members[client].to_owner.take(now)
-            {
-                self.hear(&mut manager, client, message, now);
-            }
-        }
+        self.hear_all(&mut manager, Whose::Current, now);
+        manager.owner.handle_reign(now.after(REIGN));
         manager.step(now);
+        if self.is_record_waiting {
+            self.pass_on(&mut manager, News::Record, now);
+        }
+        // Also in a release build, where the owner leaves it out.
+        manager.owner.audit();
         while let Some(news) = manager.take_news() {
             self.pass_on(&mut manager, news, now);
         }
+        self.note_reached(&manager);
         self.manager = Some(manager);
+    }
+
+    fn note_reached(&mut self, manager: &Manager) {
+        let reached: Vec<bool> = manager.hosts().map(|(_, is_up)| is_up).collect();
+        let before = std::mem::replace(&mut self.reached, reached);
+        for host in 0..self.reached.len() {
+            let is_up = self.reached[host];
+            if before.get(host).is_some_and(|&was| was != is_up) {
+                let what = if is_up { "reaches" } else { "has lost" };
+                self.note(format!("the owner {what} h{host}"));
+            }
+        }
+    }
+
+    fn hear_all(&mut self, manager: &mut Manager, whose: Whose, now: Time) {
+        for client in 0..self.members.len() {
+            while self.members[client].owner == whose
+                && now >= self.members[client].deaf_until
+                && let Some(message) = self.members[client].to_owner.take(now)
+            {
+                self.hear(manager, client, message, now);
+            }
+        }
     }
 
     fn hear(&mut self, manager: &mut Manager, client: usize, message: ToOwner, now: Time) {
@@ -294,14 +379,22 @@ impl World {
                     Renewal::Granted => ToClient::Lease(asked_at),
                     Renewal::Withheld => return,
                     Renewal::Unknown => ToClient::Unknown,
+                    Renewal::Superseded => ToClient::Superseded,
                 };
                 // What it was told before comes before.
                 manager.flush(now);
                 while let Some(news) = manager.take_news() {
                     self.pass_on(manager, news, now);
                 }
+                if self.is_record_waiting && manager.epoch() == self.epoch {
+                    return;
+                }
                 let delay = Channel::<ToClient>::delay(&mut self.random);
                 self.members[client].to_client.send(now, delay, answer);
+            }
+            ToOwner::Doubt(region, generation) => {
+                let region = region as usize;
+                manager.owner.handle_doubt(now, number, region, generation);
             }
             ToOwner::Known(region, generation) => {
                 let region = region as usize;
@@ -313,10 +406,14 @@ impl World {
 
     fn pass_on(&mut self, manager: &mut Manager, news: News, now: Time) {
         match news {
+            // What keeps owners apart keeps their records apart, too.
+            News::Record if manager.epoch() < self.epoch => {}
+            News::Record if self.refuses_records => self.is_record_waiting = true,
             News::Record => {
-                let entries = manager.owner.entries();
-                self.look(&entries);
-                self.record = Some(entries);
+                let record = manager.record();
+                self.look(&record.entries);
+                self.record = Some(record);
+                self.is_record_waiting = false;
                 manager.confirm_record(now);
             }
             News::Tell { client, entry } => {
@@ -341,7 +438,10 @@ impl World {
                 }
                 self.model.lose(region, entry.losses);
             }
-            let before = self.record.as_ref().and_then(|record| record.get(region));
+            let before = self
+                .record
+                .as_ref()
+                .and_then(|record| record.entries.get(region));
             let is_new = |before: &Entry| {
                 let had = |host| before.copies.iter().any(|copy| copy.host == host);
                 let is_copied = !before.copies.is_empty() && before.losses == entry.losses;

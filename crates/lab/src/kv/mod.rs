@@ -20,14 +20,12 @@ mod seen;
 mod trouble;
 mod world;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 pub use cenote_kv::group::member::Service;
 pub use cenote_kv::group::view::Scheme;
 use cenote_kv::planted::{ALL, Planted};
 use serde::Serialize;
 
+use crate::caught::caught;
 pub use mood::Focus;
 use world::World;
 
@@ -203,21 +201,14 @@ impl Report {
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
     cenote_kv::planted::plant(options.planted);
-    let run = || World::new(options).run();
-    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Report {
+    let report = caught(|| World::new(options).run()).unwrap_or_else(|violation| Report {
         seed: options.seed,
-        violation: Some(format!("it panics: {}", said(panic.as_ref()))),
+        violation: Some(violation),
         ..Report::default()
     });
     #[cfg(feature = "planted")]
     cenote_kv::planted::plant(None);
     report
-}
-
-fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("")
 }
 
 /// The names of all mistakes.

@@ -9,8 +9,8 @@ use anyhow::{Result, anyhow, ensure};
 use cenote_fabric::sim::{Config, Net, SimConnector};
 use cenote_fabric::{ClientId, Time, sim};
 use cenote_volume::{
-    Backing, HostConfig, Op, PAGE_BYTES, Placement, Protection, Request, Resilience, Scheme,
-    Stepped, Switches, VolumeConfig, Worker,
+    Backing, HostConfig, Op, PAGE_BYTES, Placement, Protection, RETURN_MAX, Request, Resilience,
+    Scheme, Stepped, Switches, VolumeConfig, Worker,
 };
 
 use super::costs::{self, Costs};
@@ -139,6 +139,7 @@ impl Cluster {
             size_bytes,
             size_bytes_max: size_bytes,
             hosts: hosts.iter().enumerate().map(known).collect(),
+            return_max: RETURN_MAX,
         };
         let client = ClientId(random.u128());
         let disk = Disk::steady(seed, setup.disk_ns.unwrap_or(1));

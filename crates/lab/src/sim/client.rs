@@ -4,9 +4,11 @@ mod buffers;
 mod losses;
 mod observed;
 mod owning;
+mod refused;
 mod rot;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use cenote_volume::{
 };
 
 use super::dialer::Dialing;
-use super::disk::Disk;
+use super::disk::{Disk, Mood};
 use super::estate::Estate;
 use super::model::{Excuse, Model, SECTOR_BYTES};
 use super::random::Random;
@@ -61,6 +63,9 @@ pub struct Client {
     /// The directory when it was looked at last.
     epoch: u64,
     seats: Vec<Seat>,
+    /// Slabs that they named, by place, host and birth.
+    known: BTreeSet<(usize, usize, usize, u64)>,
+    pub tally: Tally,
     /// Turns in a row that waited for a drain.
     drain_turns: u32,
     /// No further requests; those under way end.
@@ -98,6 +103,19 @@ pub struct Client {
     reopen_at: Option<Time>,
 }
 
+/// What a client counts, over all owners of all its volumes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Slabs that were out of reach, and were taken back.
+    pub slabs_returned: u64,
+    /// Writes that an owner did not end, and the next one did.
+    pub writes_redone: u64,
+    /// Transfers that its disks refused, of those that are gone.
+    disk_refusals: u64,
+    /// Pages that owners that are gone read from disks and gave to hosts.
+    pages_promoted: u64,
+}
+
 /// A worker and its requests.
 struct Lane {
     worker: Worker,
@@ -110,9 +128,12 @@ struct Lane {
 struct Running {
     tag: u64,
     start: u64,
+    began: Time,
     first: usize,
     count: usize,
     kind: Kind,
+    /// Of a write of a volume with a disk behind it: which of its pages slabs had when it began, as a bit set.
+    on_slabs: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -135,6 +156,8 @@ pub enum Trouble {
     Wrong(String),
     /// A request failed.
     Failed(IoError, String),
+    /// A request failed of a page whose newest bytes the disk had refused, since this time at the earliest.
+    Stale(Time, String),
     /// A page was lost.
     Lost(Loss),
     /// A volume that its last owner left could not be taken over, for want of hosts.
@@ -157,6 +180,8 @@ impl Client {
             id: ClientId(0),
             epoch: 0,
             seats: Vec::new(),
+            known: BTreeSet::new(),
+            tally: Tally::default(),
             drain_turns: 0,
             is_resting: false,
             excuse: Excuse::Any,
@@ -189,6 +214,7 @@ impl Client {
         self.is_resting = is_resting;
         if is_resting {
             self.estate.heal();
+            self.disk.set_mood(Mood::Well);
         }
     }
 
@@ -350,9 +376,11 @@ impl Client {
             .expect("only what was submitted ends");
         let Running {
             start,
+            began,
             first,
             count,
             kind,
+            on_slabs,
             ..
         } = lane.running.swap_remove(at);
         self.page_ops += (count * SECTOR_BYTES).div_ceil(PAGE_BYTES) as u64;
@@ -363,10 +391,8 @@ impl Client {
         if let Err(error) = done.result
             && !is_excused
         {
-            trouble.push(Trouble::Failed(
-                error,
-                format!("{place}: {kind:?}: {error}"),
-            ));
+            let what = format!("{place}: {kind:?}: {error}");
+            trouble.extend(self.accuse(error, (first, count), began, what));
         }
         match (kind, done.op) {
             (Kind::Mend, Op::Read(bytes)) if done.result.is_ok() => {
@@ -403,6 +429,13 @@ impl Client {
                 }
                 self.model
                     .end_write(content, (first, count), start, step, done.result.is_ok());
+                if done.result.is_err() {
+                    for page in pages_of(first, count) {
+                        if on_slabs >> (page - pages_of(first, count).start) & 1 == 1 {
+                            self.model.note_on_slabs(content, page, start);
+                        }
+                    }
+                }
             }
         }
     }
@@ -447,12 +480,15 @@ impl Client {
         };
         let (first, count) = (to_index(first), to_index(count));
         let what = self.random.below(100);
+        let on_slabs = self.on_slabs(first, count);
         let lane = &mut self.workers[index];
         match what {
-            0..48 => lane.read(&mut self.model, first, count, step),
+            0..48 => return lane.read(&mut self.model, first, count, step),
             48..95 => lane.write(&mut self.model, first, count, step),
             _ => lane.discard(&mut self.model, first, count, step),
         }
+        let running = lane.running.last_mut().expect("just begun");
+        running.on_slabs = on_slabs;
     }
 }
 
@@ -496,9 +532,11 @@ impl Lane {
         self.running.push(Running {
             tag,
             start,
+            began: sim::now(),
             first,
             count,
             kind,
+            on_slabs: 0,
         });
         let request = Request {
             tag,
@@ -508,6 +546,12 @@ impl Lane {
         let submitted = self.worker.submit(request);
         assert!(submitted.is_ok(), "the depth is below a worker's bound");
     }
+}
+
+/// The pages of some sectors.
+fn pages_of(first: usize, count: usize) -> Range<usize> {
+    const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
+    first / SECTORS..(first + count).div_ceil(SECTORS)
 }
 
 fn to_index(value: u64) -> usize {

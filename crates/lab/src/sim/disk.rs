@@ -1,7 +1,11 @@
-//! The disk behind a simulated client's volume: right, in no order, and now and then very late.
+//! The disk behind a simulated client's volume: in no order, now and then very late, and ill for a while.
+//!
+//! What it takes it keeps. While it is ill it is slow, or full, or refuses some of what it is asked for; it notes
+//! which pages it refused and when, against which requests that fail are held (`client::refused`).
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +13,28 @@ use cenote_fabric::{Time, sim};
 use cenote_volume::{Backing, Device, PAGE_BYTES, Transfer};
 
 use super::random::Random;
+
+/// How a disk is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mood {
+    Well,
+    /// Everything takes long.
+    Slow,
+    /// There is no room for pages that it does not have (ENOSPC).
+    Full,
+    /// It refuses so many transfers of a hundred (EIO).
+    Refuses {
+        percent: u64,
+    },
+}
+
+/// Since when the disk lacks the newest bytes of a page, which it refused, and until when.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Stale {
+    pub since: Time,
+    /// `Time(u64::MAX)`: still.
+    pub until: Time,
+}
 
 /// A disk; its queues share it.
 #[derive(Clone)]
@@ -21,12 +47,25 @@ struct State {
     due: Vec<Time>,
     /// What every transfer takes; `None`: what is drawn.
     steady_ns: Option<u64>,
+    mood: Mood,
+    /// By page.
+    stale: BTreeMap<u64, Stale>,
+    /// Pages of which it refused a transfer, and when last.
+    refused: BTreeMap<u64, Time>,
+    /// Transfers that it refused.
+    refusals: u64,
 }
 
 struct Queue {
     disk: Disk,
     index: usize,
-    under_way: Vec<(Time, Transfer)>,
+    under_way: Vec<Flight>,
+}
+
+struct Flight {
+    begun: Time,
+    due: Time,
+    transfer: Transfer,
 }
 
 // SAFETY: the pointers of transfers are good on any thread until their end.
@@ -54,6 +93,10 @@ impl Disk {
             pages: BTreeMap::new(),
             random: Random::new(seed),
             due: vec![Time(u64::MAX); QUEUES],
+            mood: Mood::Well,
+            stale: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            refusals: 0,
         })))
     }
 
@@ -80,6 +123,31 @@ impl Disk {
         state.due.iter().copied().min().unwrap_or(Time(u64::MAX))
     }
 
+    /// From now on it is so. What is under way is carried out as it is when it ends.
+    pub fn set_mood(&self, mood: Mood) {
+        self.lock().mood = mood;
+    }
+
+    /// Transfers that it refused so far.
+    pub fn refusals(&self) -> u64 {
+        self.lock().refusals
+    }
+
+    /// Whether it has refused a transfer of one of these pages since a time.
+    pub fn has_refused(&self, pages: Range<u64>, since: Time) -> bool {
+        let state = self.lock();
+        let mut refused = state.refused.range(pages);
+        refused.any(|(_, &at)| at >= since)
+    }
+
+    /// When it last lacked the newest bytes of one of these pages, if it did at a time or later.
+    pub fn stale(&self, pages: Range<u64>, at: Time) -> Option<Stale> {
+        let state = self.lock();
+        let stale = state.stale.range(pages).map(|(_, stale)| *stale);
+        let stale = stale.filter(|stale| stale.until >= at);
+        stale.min_by_key(|stale| stale.since)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,15 +156,22 @@ impl Disk {
 impl Device for Queue {
     unsafe fn start(&mut self, transfer: Transfer) {
         let mut state = self.disk.lock();
+        let begun = sim::now();
+        let is_slow = state.mood == Mood::Slow;
         let takes_ns = match (state.steady_ns, state.random.below(100)) {
             (Some(steady), _) => steady,
+            _ if is_slow => state.random.between(100_000_000, 1_000_000_000),
             (None, 0..2) => state.random.between(10_000_000, 2_000_000_000),
             (None, 2..10) => state.random.between(1_000_000, 20_000_000),
             (None, _) => state.random.between(30_000, 300_000),
         };
-        let due = Time(sim::now().0 + takes_ns);
+        let due = Time(begun.0 + takes_ns);
         state.due[self.index] = state.due[self.index].min(due);
-        self.under_way.push((due, transfer));
+        self.under_way.push(Flight {
+            begun,
+            due,
+            transfer,
+        });
     }
 
     fn wait(
@@ -108,21 +183,65 @@ impl Device for Queue {
         let now = sim::now();
         let mut state = self.disk.lock();
         // Bytes move at the very end: a buffer that changed meanwhile shows.
-        self.under_way.retain(|(due, transfer)| {
-            if *due > now {
+        self.under_way.retain(|flight| {
+            if flight.due > now {
                 return true;
             }
-            state.carry_out(transfer);
-            ended.push((transfer.token, Ok(())));
+            let result = state.end(flight, now);
+            ended.push((flight.transfer.token, result));
             false
         });
-        let next = self.under_way.iter().map(|(due, _)| *due).min();
+        let next = self.under_way.iter().map(|flight| flight.due).min();
         state.due[self.index] = next.unwrap_or(Time(u64::MAX));
         Ok(())
     }
 }
 
 impl State {
+    /// Carries a transfer out, or refuses it.
+    fn end(&mut self, flight: &Flight, now: Time) -> io::Result<()> {
+        let transfer = &flight.transfer;
+        let first = transfer.offset / PAGE_BYTES as u64;
+        let pages = first..first + u64::from(transfer.count);
+        let errno = self.refusal(transfer, pages.clone());
+        if errno.is_none() {
+            self.carry_out(transfer);
+        }
+        for page in pages.clone() {
+            if errno.is_some() {
+                self.refused.insert(page, now);
+            }
+            let stale = self.stale.get_mut(&page);
+            match (transfer.is_write, errno.is_some(), stale) {
+                (true, false, Some(stale)) => stale.until = stale.until.min(now),
+                // Each page of a run that is refused is tried by itself.
+                (true, true, _) if transfer.count == 1 => {
+                    // Of what was written while it was under way nothing is on the disk either.
+                    let since = flight.begun;
+                    let until = Time(u64::MAX);
+                    self.stale.insert(page, Stale { since, until });
+                }
+                _ => {}
+            }
+        }
+        let Some(errno) = errno else {
+            return Ok(());
+        };
+        self.refusals += 1;
+        Err(io::Error::from_raw_os_error(errno))
+    }
+
+    fn refusal(&mut self, transfer: &Transfer, mut pages: Range<u64>) -> Option<i32> {
+        match self.mood {
+            Mood::Well | Mood::Slow => None,
+            Mood::Full => {
+                let lacks = pages.any(|page| !self.pages.contains_key(&page));
+                (transfer.is_write && lacks).then_some(libc::ENOSPC)
+            }
+            Mood::Refuses { percent } => self.random.percent(percent).then_some(libc::EIO),
+        }
+    }
+
     fn carry_out(&mut self, transfer: &Transfer) {
         let first = transfer.offset / PAGE_BYTES as u64;
         let count = transfer.count as usize;

@@ -138,10 +138,12 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
     world.is_gentle = true;
     let net = world.net.clone();
     world.note(format!("hosts {gone:?} are gone; everything is read"));
+    world.note_loss();
     for &host in &gone {
         world.hosts[host].crash(&net, Memory::Lost, Notice::AtOnce);
     }
     read_back(world);
+    world.note_loss();
     for &host in &gone {
         world.hosts[host].restart(&net);
         let node = world.hosts[host].node;

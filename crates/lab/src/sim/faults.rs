@@ -10,6 +10,7 @@ use cenote_fabric::sim::{Memory, NodeId, Notice};
 
 use super::ambush::{ARROWS, Ambush, VICTIMS};
 use super::client::Client;
+use super::disk::Mood;
 use super::world::{Actor, World};
 use super::{Options, Weights};
 
@@ -51,12 +52,24 @@ enum Kind {
     Rot,
     Part,
     Upgrade,
+    Disk,
+}
+
+impl Kind {
+    /// Whether slabs of volumes with a disk behind them may go by it, and are not waited for.
+    fn is_lossy(self) -> bool {
+        use Kind::{Delay, Disk, Drain, Part, Recut, Reshape, Squeeze, Upgrade};
+        let spares = [Delay, Disk, Drain, Part, Recut, Reshape, Squeeze, Upgrade];
+        !spares.contains(&self)
+    }
 }
 
 /// How a fault ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Restart(usize),
+    /// Another process has what a host left, in time.
+    Return(usize),
     Heal(usize, usize),
     Undelay(usize, usize),
     /// All connections between the two break.
@@ -70,6 +83,19 @@ enum End {
     Relieve(usize),
     /// Two hosts reach each other again.
     Join(usize, usize),
+    /// A client's disk is well again.
+    Cure(usize),
+}
+
+impl End {
+    /// Whether slabs may go until then, as [`Kind::is_lossy`] says.
+    fn is_lossy(&self) -> bool {
+        let spares = matches!(
+            self,
+            Return(_) | Undelay(..) | Join(..) | Cure(_) | Undrain(_) | Relieve(_)
+        );
+        !spares
+    }
 }
 
 /// A host that was away for less than the failure timeout is missed this late: until then its
@@ -78,7 +104,10 @@ const NOTICED: Duration = Duration::from_secs(2);
 
 /// And this long after its end a fault may still have effects: word of a closed connection comes late, and
 /// so does a write.
-const FELT: Duration = Duration::from_secs(5);
+pub const FELT: Duration = Duration::from_secs(5);
+
+/// Hosts say that they will be back within five seconds: those that are well before that are waited for.
+const IN_TIME: Duration = Duration::from_secs(4);
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -122,6 +151,9 @@ impl Faults {
             self.inject(world, now);
         }
         self.note_troubles(world, now);
+        if self.ends.iter().any(|(_, end)| end.is_lossy()) {
+            world.note_loss();
+        }
         let may = self.may_impair(world, now);
         if let Some(ambush) = &mut world.ambush {
             ambush.hosts = may;
@@ -152,6 +184,8 @@ impl Faults {
         for host in 0..world.hosts.len() {
             let net = world.net.clone();
             if world.hosts[host].leave(&net, true) {
+                // Its clients may not know.
+                world.note_loss();
                 self.ends.push((Time(0), Restart(host)));
             }
         }
@@ -167,12 +201,15 @@ impl Faults {
         }
         let longest = if world.random.percent(80) { S } else { 10 * S };
         let end = Time(now.0 + world.random.between(MS, longest));
-        if world.random.percent(10) {
+        let has_left = !world.random.percent(10);
+        if !has_left {
             world.hosts[host].forget_left();
         }
         world.note(format!("h{host:02} has left"));
         self.impair(host, now);
-        self.ends.push((end, Restart(host)));
+        let is_in_time = has_left && end < now.after(IN_TIME);
+        let end_of_it = if is_in_time { Return } else { Restart };
+        self.ends.push((end, end_of_it(host)));
     }
 
     fn impair(&mut self, host: usize, now: Time) {
@@ -198,6 +235,7 @@ impl Faults {
     fn is_busy(&self, host: usize) -> bool {
         self.ends.iter().any(|(_, end)| match *end {
             Restart(other)
+            | Return(other)
             | Heal(_, other)
             | Undelay(_, other)
             | Lose(_, other)
@@ -205,6 +243,7 @@ impl Faults {
             | Undrain(other)
             | Relieve(other) => other == host,
             Join(one, other) => one == host || other == host,
+            Cure(_) => false,
             Resume(actor) => actor == Actor::Host(host),
         })
     }
@@ -218,7 +257,7 @@ impl Faults {
             self.noticed_at = world.net.now().after(NOTICED);
             world.note(format!("ends: {end:?}"));
             match end {
-                Restart(host) => {
+                Restart(host) | Return(host) => {
                     let net = world.net.clone();
                     world.hosts[host].restart(&net);
                     let node = world.hosts[host].node;
@@ -237,6 +276,7 @@ impl Faults {
                 }
                 Resume(actor) => world.pause(actor, false),
                 Undrain(host) => drain(world, host, false),
+                Cure(client) => world.clients[client].set_disk_mood(Mood::Well),
                 Relieve(host) => world.hosts[host].squeeze(0),
             }
         }
@@ -260,6 +300,7 @@ impl Faults {
                 return world.clients[client].reshape(resilience);
             }
             Kind::Recut => return self.recut(world, client),
+            Kind::Disk => return self.sicken_disk(world, now, client),
             Kind::Rot => {
                 world.rot(client);
                 return;
@@ -291,6 +332,9 @@ impl Faults {
             self.impair(host, now);
         }
         world.faults += 1;
+        if kind.is_lossy() {
+            world.note_loss();
+        }
         match kind {
             Kind::Crash => self.crash(world, now, host),
             Kind::Cut => self.cut(world, now, client, host),
@@ -402,12 +446,33 @@ impl Faults {
         }
     }
 
+    /// A client's disk refuses things for a while, or takes long.
+    fn sicken_disk(&mut self, world: &mut World, now: Time, client: usize) {
+        let is_it = |end: &End| matches!(end, Cure(other) if *other == client);
+        if !self.is_backed || self.ends.iter().any(|(_, end)| is_it(end)) {
+            return;
+        }
+        let mood = match world.random.below(6) {
+            0 => Mood::Slow,
+            1 => Mood::Full,
+            _ => Mood::Refuses {
+                percent: world.random.between(5, 100),
+            },
+        };
+        let end = Time(now.0 + world.random.between(10 * MS, 5 * S));
+        world.faults += 1;
+        world.note(format!("c{client}'s disk: {mood:?}"));
+        world.clients[client].set_disk_mood(mood);
+        self.ends.push((end, Cure(client)));
+    }
+
     fn trouble_client(&mut self, world: &mut World, now: Time, client: usize, kind: Kind) {
         let actor = Actor::Client(client);
         if world.is_paused(actor) {
             return;
         }
         world.faults += 1;
+        world.note_loss();
         if kind == Kind::PauseClient {
             // In a gentle epoch no lease runs out.
             let longest = if world.is_gentle { 8 * S } else { 30 * S };
@@ -423,7 +488,7 @@ impl Faults {
     }
 }
 
-use End::{Heal, Join, Lose, LoseOne, Relieve, Restart, Resume, Undelay, Undrain};
+use End::{Cure, Heal, Join, Lose, LoseOne, Relieve, Restart, Resume, Return, Undelay, Undrain};
 
 impl Weights {
     fn draw(self, world: &mut World) -> Option<Kind> {
@@ -444,6 +509,7 @@ impl Weights {
             (self.rot, Kind::Rot),
             (self.part, Kind::Part),
             (self.upgrade, Kind::Upgrade),
+            (self.disk, Kind::Disk),
         ];
         let sum: u64 = all.iter().map(|(weight, _)| weight).sum();
         let mut at = world.random.below(sum.max(1));

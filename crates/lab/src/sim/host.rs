@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use cenote_fabric::sim::{self, Net, NodeId};
+use cenote_fabric::sim::{self, Net, NodeId, SimListener};
 use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Region, Time, WindowDescriptor};
 use cenote_host::{Config, Gauge, Headroom, Inheritance, LockMemory, Reading, Share, Stepped};
 use cenote_pool::ledger::Handover;
@@ -74,23 +74,29 @@ impl Host {
             seen: Arc::clone(seen),
             others: Arc::default(),
         };
-        host.start(net, |_| Box::new(listener));
+        host.start(net, |_| listener);
         host
     }
 
     /// Starts a process, on a machine that has none: with what the one before it left, if it left anything.
-    fn start(&mut self, net: &Net, listen: impl FnOnce(Windows) -> Box<dyn Listen>) {
+    fn start(&mut self, net: &Net, listen: impl FnOnce(Windows) -> SimListener) {
         if self.left.is_none() {
             self.records = Records::default();
         }
         let outward = net.client_on(self.node);
         let identity = ClientId(u128::from(self.node.0) << 64 | u128::from(net.now().0));
         let (name, seen, records) = (&self.name, &self.seen, &self.records);
+        let mut serving = None;
         let watched = |windows: Windows| {
             let mut book = records.lock().unwrap_or_else(PoisonError::into_inner);
-            book.inherit(&windows);
+            let inherited = book.inherit(&windows);
             drop(book);
-            let watched = Watched::new(listen(windows), name, records, seen);
+            if let Err(what) = inherited {
+                complain(seen, format!("{name}: {what}"));
+            }
+            let mut listener = listen(windows);
+            serving = Some((listener.answerer()?, listener.windows()?));
+            let watched = Watched::new(Box::new(listener), name, records, seen);
             Ok(Box::new(watched) as Box<dyn Listen>)
         };
         let process = Stepped::start_with(
@@ -101,7 +107,11 @@ impl Host {
             sim::now,
             Some(self.gauge()),
         );
-        self.process = Some(process.expect("the simulated configuration is sound"));
+        let mut process = process.expect("the simulated configuration is sound");
+        if let Some((answerer, windows)) = serving {
+            process.serve_caches(Box::new(answerer), windows);
+        }
+        self.process = Some(process);
     }
 
     /// Its machine holds what the host lends, as much that stays free, and a little more.
@@ -174,7 +184,7 @@ impl Host {
         let node = self.node;
         self.start(net, |windows| {
             let listener = net.restart_with(node, windows);
-            Box::new(listener.expect("windows stand as they stood"))
+            listener.expect("windows stand as they stood")
         });
     }
 

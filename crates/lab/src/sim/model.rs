@@ -28,6 +28,8 @@ struct Version {
     is_cut: bool,
     /// It failed, or its client ended and the next one could not redo it: any of its bytes may be there.
     may_be_torn: bool,
+    /// It failed, and slabs had what was there before, and have it still unless they are lost.
+    was_on_slabs: bool,
 }
 
 /// The sectors of one volume.
@@ -92,6 +94,7 @@ impl Model {
             is_acknowledged: true,
             is_cut: false,
             may_be_torn: false,
+            was_on_slabs: false,
         };
         Self {
             nonce,
@@ -127,8 +130,25 @@ impl Model {
                 is_acknowledged: false,
                 is_cut: false,
                 may_be_torn: false,
+                was_on_slabs: false,
             });
         }
+    }
+
+    /// A write that failed found a page on slabs when it began. Unless another write met it there, the page is
+    /// no error by it.
+    pub fn note_on_slabs(&mut self, content: Content, page: usize, start: u64) {
+        let sectors = &mut self.sectors[page * PAGE..][..PAGE];
+        let is_it = |version: &Version| version.content == content && version.start == start;
+        let mut others = sectors.iter().flatten().filter(|version| !is_it(version));
+        if others.any(|other| other.end >= start) {
+            return;
+        }
+        let failed = sectors
+            .iter_mut()
+            .flatten()
+            .filter(|version| is_it(version));
+        failed.for_each(|version| version.was_on_slabs = true);
     }
 
     /// It ended.
@@ -229,7 +249,7 @@ impl Model {
         self.sectors[pages].iter().any(|versions| {
             let newest = newest_before(versions, start);
             let mut possible = versions.iter().filter(|version| version.end >= newest);
-            possible.any(|version| version.may_be_torn)
+            possible.any(|version| version.may_be_torn && !version.was_on_slabs)
         })
     }
 
@@ -380,6 +400,23 @@ mod tests {
         model.end_write(next, (3, 1), 5, 6, true);
         model.begin_read(7);
         assert!(model.end_read(3, &bytes, 7).is_err());
+    }
+
+    #[test]
+    fn a_write_that_failed_before_slabs_is_no_reason_for_another_to_fail() {
+        let mut model = Model::new(7, 16 * SECTOR_BYTES as u64);
+        let (first, second) = (model.fresh_content(), model.fresh_content());
+        model.begin_write(first, 0, 8, 1);
+        model.end_write(first, (0, 8), 1, 2, false);
+        assert!(model.may_fail(0, 1, 3, Excuse::Any));
+        model.note_on_slabs(first, 0, 1);
+        assert!(!model.may_fail(0, 1, 3, Excuse::Any));
+        // Two at a time: the one may have taken the page from its slabs.
+        model.begin_write(first, 8, 8, 4);
+        model.begin_write(second, 9, 1, 5);
+        model.end_write(first, (8, 8), 4, 6, false);
+        model.note_on_slabs(first, 1, 4);
+        assert!(model.may_fail(8, 1, 7, Excuse::Any));
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub struct Weights {
     pub part: u64,
     /// Another process takes a host's place and has its slabs: soon, late, or without them.
     pub upgrade: u64,
+    /// The disk behind a volume refuses things for a while, is full, or takes long.
+    pub disk: u64,
 }
 
 impl Weights {
@@ -150,22 +152,30 @@ impl Weights {
             part: 10,
             // Where it is asked for.
             upgrade: 0,
+            disk: 0,
         }
     }
 }
 
 impl Options {
     /// As they are, with a disk behind every volume, which has one copy of a page elsewhere; hosts
-    /// are drained, too.
+    /// are drained, too, and disks fall ill.
     #[must_use]
     pub fn backed(self) -> Self {
+        self.backed_as(Scheme::PLAIN)
+    }
+
+    /// The same, with another scheme in front of the disk.
+    #[must_use]
+    pub fn backed_as(self, scheme: Scheme) -> Self {
         Self {
-            scheme: Scheme::PLAIN,
+            scheme,
             is_backed: true,
             gentle_percent: 100,
             weights: Weights {
                 drain: 20,
                 upgrade: 20,
+                disk: 20,
                 ambush: 0,
                 ..self.weights
             },
@@ -336,7 +346,7 @@ impl Options {
             self.clients,
             self.workers,
             if self.is_backed {
-                "--backed".to_owned()
+                format!("--backed --scheme {}", self.scheme)
             } else {
                 format!("--scheme {}", self.scheme)
             },

@@ -286,6 +286,28 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small.backed()
         },
+        // Hosts are replaced while disks refuse things.
+        "keep-bit-away" | "clear-bit-refused" | "mark-while-stranded" => Options {
+            workers: 3,
+            hosts: 6,
+            volume_bytes: 128 << 10,
+            rate: 1000,
+            weights: Weights {
+                upgrade: 6,
+                disk: 4,
+                delay: 1,
+                ..Weights::default()
+            },
+            ..small.backed_as("rs:2+1".parse().expect("a scheme"))
+        },
+        // Hosts are replaced, and lend a slab or two each.
+        "forget-slab" => Options {
+            weights: Weights {
+                upgrade: 1,
+                ..Weights::default()
+            },
+            ..small
+        },
         // The disk is late, and extents lose their slabs and get others.
         "disk-overtakes" | "free-early" => Options {
             clients: 1,

@@ -5,7 +5,8 @@
 //!
 //! Checked: what is granted is zero, stands, and was never granted before; a client is told
 //! `Unmapped` only once its window is closed (I3, I4); a granted slab is taken back only when its
-//! client asked, mapped its place anew, or was silent for a lease; requests arrive in order.
+//! client asked, mapped its place anew, or was silent for a lease; a process that takes another's place has
+//! every slab that was lent; requests arrive in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,6 +67,8 @@ struct Peer {
     retakes: BTreeMap<u64, Place>,
     /// Volumes that it asked to own.
     owns: BTreeMap<u64, u128>,
+    /// Windows of its own that it asked another name for.
+    renewals: BTreeMap<u64, Generation>,
 }
 
 /// When a client was heard of last, and how long it had been silent before.
@@ -117,6 +120,7 @@ impl Watched {
                     places: BTreeMap::new(),
                     retakes: BTreeMap::new(),
                     owns: BTreeMap::new(),
+                    renewals: BTreeMap::new(),
                 };
                 book.peers.insert(*peer, peer_book);
             }
@@ -153,7 +157,13 @@ impl Watched {
 
 impl Book {
     /// What a process knows that has these windows of the one before it.
-    pub fn inherit(&mut self, windows: &[(Arc<Region>, WindowDescriptor)]) {
+    ///
+    /// # Errors
+    /// A slab that is lent is not among them.
+    pub fn inherit(
+        &mut self,
+        windows: &[(Arc<Region>, WindowDescriptor)],
+    ) -> std::result::Result<(), String> {
         self.peers.clear();
         self.gone.clear();
         let standing = windows.iter().map(|(region, window)| {
@@ -165,7 +175,15 @@ impl Book {
             let mut windows = windows.iter();
             windows.any(|(_, window)| window.generation == *generation)
         };
+        let lent = self.grants.iter();
+        let mut lent = lent.filter(|(_, grant)| !grant.is_asked_back);
+        let forgotten = lent.find(|(generation, _)| !stands(generation));
+        let forgotten = forgotten.map(|(_, grant)| grant.place);
         self.grants.retain(|generation, _| stands(generation));
+        match forgotten {
+            Some(place) => Err(format!("the slab of {place:?} is lent and not handed over")),
+            None => Ok(()),
+        }
     }
 
     fn hear(&mut self, client: ClientId) {
@@ -236,6 +254,11 @@ impl Book {
                 peer.retakes.insert(request, place);
                 peer.last = request;
             }
+            Request::Renew { request, window } => {
+                let generation = Generation(window.generation);
+                peer.renewals.insert(request, generation);
+                peer.last = request;
+            }
             Request::Leave { volume } => {
                 let left = |grant: &&mut Grant| {
                     grant.is_left && grant.client == client && grant.place.volume == volume
@@ -273,6 +296,14 @@ impl Book {
         let Some((_, region)) = standing.filter(|(standing, _)| *standing == generation) else {
             return Err(format!("window {} is granted and closed", window.id));
         };
+        let known = self.peers.get_mut(&peer).or(self.gone.get_mut(&peer));
+        let renewed = known.and_then(|peer| peer.renewals.remove(&request));
+        if let Some(renewed) = renewed {
+            return match renewed == generation {
+                true => Ok(()),
+                false => Err(format!("window {} has an old name", window.id)),
+            };
+        }
         let retaken = self
             .peers
             .get_mut(&peer)
@@ -331,6 +362,15 @@ impl Book {
         let Some(grant) = self.grants.remove(&old) else {
             return Err(format!("window {id} is renewed and was nobody's"));
         };
+        let known = self.peers.values_mut().chain(self.gone.values_mut());
+        let mut asked = known.filter(|peer| peer.client == grant.client);
+        let asked = asked.find_map(|peer| peer.renewals.values_mut().find(|asked| **asked == old));
+        if let Some(asked) = asked {
+            *asked = renewed.generation;
+            self.granted.insert(renewed.generation);
+            self.grants.insert(renewed.generation, grant);
+            return Ok(());
+        }
         let is_live = self.peers.values().any(|peer| peer.client == grant.client)
             && !self.is_silent(grant.client);
         if is_live {

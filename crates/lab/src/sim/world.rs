@@ -11,6 +11,7 @@ use cenote_volume::{HostConfig, IoError, Placement, Relocation, Resilience, Seat
 
 use super::ambush::{ARROWS, Ambush};
 use super::client::{Client, Loss, Plan, Trouble};
+use super::faults::FELT;
 use super::host::{Host, address_of};
 use super::model::mix;
 use super::random::Random;
@@ -50,6 +51,8 @@ pub struct World {
     pub troubles: Troubles,
     pub violations: Vec<Violation>,
     pub failed_requests: u64,
+    /// When slabs may have been lost last, by a fault other than a process that takes another's place in time.
+    pub lost_at: Option<Time>,
     seen: Sightings,
     /// What lies in wait for a relocation.
     pub ambush: Option<Ambush>,
@@ -132,6 +135,7 @@ impl World {
             troubles: Troubles::new(options.hosts, options.clients),
             violations: Vec::new(),
             failed_requests: 0,
+            lost_at: None,
             seen,
             ambush: None,
             sprung: Vec::new(),
@@ -260,6 +264,16 @@ impl World {
                 self.clients[client].excuse_lost(loss.page, self.steps);
             }
             Trouble::Wrong(what) => self.violate(what),
+            Trouble::Stale(since, what) => {
+                self.failed_requests += 1;
+                self.note(format!("failed: {what}"));
+                let is_lost = |at: Time| at.after(FELT) >= since;
+                if !self.lost_at.is_some_and(is_lost) {
+                    self.violate(format!(
+                        "{what}, though slabs that were not lost have what the disk refused"
+                    ));
+                }
+            }
             Trouble::Unreachable(what) => {
                 self.note(format!("not taken over: {what}"));
                 if self.is_gentle {
@@ -282,6 +296,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Slabs may be lost now.
+    pub fn note_loss(&mut self) {
+        self.lost_at = Some(self.net.now());
     }
 
     /// Whether a page may be lost: more hosts of its extent were in trouble since it was whole than it survives.

@@ -27,10 +27,7 @@ impl Interrupt {
     }
 
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        if INTERRUPTED.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        Ok(())
+        check()
     }
 
     /// Sleeps, but not through an interruption.
@@ -45,6 +42,14 @@ impl Interrupt {
             std::thread::sleep(left.min(CHECK_PERIOD));
         }
     }
+}
+
+/// An error once one of the signals came, while somebody catches them: they are the whole process's.
+pub(crate) fn check() -> anyhow::Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    Ok(())
 }
 
 impl Drop for Interrupt {

@@ -101,6 +101,12 @@ pub enum Reply {
         /// Who waits longer than this from the connection's end on waits in vain.
         back_within_ms: u32,
     },
+    /// The host's machine is taken back within so many milliseconds, and what is on it then is lost; 0:
+    /// it stays after all. Repeated each second. No answer to a request. Since version 7.
+    Notice {
+        /// Time that is left, from when it was sent.
+        within_ms: u32,
+    },
 }
 
 /// Why a host lends no slab. The numbers are those on the wire.
@@ -158,6 +164,7 @@ impl Reply {
     #[must_use]
     pub fn since(&self) -> u8 {
         match self {
+            Self::Notice { .. } => 7,
             Self::HandsOver { .. } => 5,
             Self::Reclaim { .. } => 4,
             Self::CheckActivity { .. } => 3,
@@ -269,6 +276,10 @@ impl Reply {
                 out.u8(13);
                 out.u32(*back_within_ms);
             }
+            Self::Notice { within_ms } => {
+                out.u8(14);
+                out.u32(*within_ms);
+            }
         }
     }
 
@@ -340,6 +351,9 @@ impl Reply {
             },
             13 => Self::HandsOver {
                 back_within_ms: input.u32()?,
+            },
+            14 => Self::Notice {
+                within_ms: input.u32()?,
             },
             _ => return Err(Malformed("unknown reply")),
         };

@@ -142,9 +142,25 @@ pub enum Request {
         away_bytes: u64,
     },
     /// The client knows that another process is about to take the host's place, and keeps what it
-    /// holds here for its return. Answers [`Reply::HandsOver`](super::Reply::HandsOver). Since
+    /// holds here for its return. Answers [`Reply::HandsOver`]. Since
     /// version 5.
     Awaits,
+    /// Give a slab's window a new generation and leave its bytes as they are: after the answer no
+    /// verb under the old name takes effect, but a copy that is under way over `shm`. Answered by
+    /// [`Reply::Mapped`], or [`Reply::Refused`] where the client does not hold the window. Since
+    /// version 7.
+    Renew {
+        /// Chosen by the client, returned in the answer.
+        request: u64,
+        /// One of the asking client's own slabs on this host.
+        window: Window,
+    },
+    /// An operator's: the machine is taken back within so many milliseconds, from 1; 0: it stays after all.
+    /// Answered by [`Reply::Status`]. Since version 7.
+    Notice {
+        /// Time that is left.
+        within_ms: u32,
+    },
 }
 
 /// Whether a host gives its slabs back. The numbers are those on the wire.
@@ -174,6 +190,7 @@ impl Request {
             Self::Activity { .. } => 3,
             Self::Here { .. } => 4,
             Self::Awaits => 5,
+            Self::Renew { .. } | Self::Notice { .. } => 7,
             Self::Fill { k, sources, .. } if sources.len() > usize::from(*k) => 4,
             _ => 1,
         }
@@ -309,6 +326,15 @@ impl Request {
                 out.u64(*away_bytes);
             }
             Self::Awaits => out.u8(16),
+            Self::Renew { request, window } => {
+                out.u8(17);
+                out.u64(*request);
+                out.window(*window);
+            }
+            Self::Notice { within_ms } => {
+                out.u8(18);
+                out.u32(*within_ms);
+            }
         }
     }
 
@@ -379,6 +405,13 @@ impl Request {
                 away_bytes: input.u64()?,
             },
             16 => Self::Awaits,
+            17 => Self::Renew {
+                request: input.u64()?,
+                window: input.window()?,
+            },
+            18 => Self::Notice {
+                within_ms: input.u32()?,
+            },
             _ => return Err(Malformed("unknown request")),
         };
         if request.since() > version {

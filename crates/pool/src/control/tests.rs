@@ -1,3 +1,5 @@
+mod versions;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -74,6 +76,8 @@ fn request() -> impl Strategy<Value = Request> {
             away_bytes
         }),
         Just(Request::Awaits),
+        (any::<u64>(), window()).prop_map(|(request, window)| Request::Renew { request, window }),
+        any::<u32>().prop_map(|within_ms| Request::Notice { within_ms }),
         fill.prop_map(
             |((request, split, k, r, offset, len_bytes), target, sources)| Request::Fill {
                 request,
@@ -246,6 +250,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(request, windows)| Reply::CheckActivity { request, windows }),
         any::<u64>().prop_map(|bytes| Reply::Reclaim { bytes }),
         any::<u32>().prop_map(|back_within_ms| Reply::HandsOver { back_within_ms }),
+        any::<u32>().prop_map(|within_ms| Reply::Notice { within_ms }),
     ]
 }
 
@@ -297,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..6, kind in 0_u8..18) {
+    fn any_bytes_decode_without_a_panic(mut bytes in vec(any::<u8>(), 0..512), version in 0_u8..9, kind in 0_u8..19) {
         if version > 0 && bytes.len() >= 2 {
             bytes[0] = version;
             bytes[1] = kind;
@@ -372,7 +377,7 @@ fn the_bytes_are_those_of_the_document() {
         member: 5,
     }
     .encode(&mut bytes);
-    let mut expected = vec![5, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
+    let mut expected = vec![7, 2, 0x02, 0x01, 0, 0, 0, 0, 0, 0];
     expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([4, 0, 0, 0, 5]);
     assert_eq!(bytes, expected);
@@ -382,10 +387,10 @@ fn the_bytes_are_those_of_the_document() {
         result: FillResult::SourceFailed { split: 9 },
     }
     .encode(&mut bytes);
-    assert_eq!(bytes, [5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
+    assert_eq!(bytes, [7, 6, 7, 0, 0, 0, 0, 0, 0, 0, 1, 9]);
     bytes.clear();
     Request::Drain(Drain::Stop).encode(&mut bytes);
-    assert_eq!(bytes, [5, 7, 2]);
+    assert_eq!(bytes, [7, 7, 2]);
     bytes.clear();
     let window = Window {
         id: 1,
@@ -395,7 +400,7 @@ fn the_bytes_are_those_of_the_document() {
     };
     let windows = vec![window];
     Reply::Evict { windows }.encode(&mut bytes);
-    assert_eq!(bytes[..8], [5, 8, 1, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[..8], [7, 8, 1, 0, 1, 0, 0, 0]);
     assert_eq!(bytes.len(), 4 + 21);
     bytes.clear();
     Reply::CheckActivity {
@@ -403,7 +408,7 @@ fn the_bytes_are_those_of_the_document() {
         windows: vec![window],
     }
     .encode(&mut bytes);
-    let mut expected = vec![5, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![7, 11, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     let window_bytes = [
         1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4,
     ];
@@ -415,7 +420,7 @@ fn the_bytes_are_those_of_the_document() {
         milli: 0x0102,
     }];
     Request::Activity { request: 5, slabs }.encode(&mut bytes);
-    let mut expected = vec![5, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    let mut expected = vec![7, 14, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     expected.extend(window_bytes);
     expected.extend([2, 1, 0, 0]);
     assert_eq!(bytes, expected);
@@ -425,168 +430,43 @@ fn the_bytes_are_those_of_the_document() {
         away_bytes: 0x0100,
     };
     here.encode(&mut bytes);
-    let mut expected = vec![5, 15, 2, 3];
+    let mut expected = vec![7, 15, 2, 3];
     expected.extend([0; 14]);
     expected.extend([0, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes, expected);
     bytes.clear();
     Reply::Reclaim { bytes: 0x0201 }.encode(&mut bytes);
-    assert_eq!(bytes, [5, 12, 1, 2, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes, [7, 12, 1, 2, 0, 0, 0, 0, 0, 0]);
     bytes.clear();
     let back_within_ms = 0x0201;
     Reply::HandsOver { back_within_ms }.encode(&mut bytes);
-    assert_eq!(bytes, [5, 13, 1, 2, 0, 0]);
+    assert_eq!(bytes, [7, 13, 1, 2, 0, 0]);
     bytes.clear();
     Request::Awaits.encode(&mut bytes);
-    assert_eq!(bytes, [5, 16]);
-    let refused = Err(Malformed("another version than 1 to 5"));
-    assert_eq!(Request::decode(&[6, 1]), refused);
+    assert_eq!(bytes, [7, 16]);
+    bytes.clear();
+    Request::Renew { request: 7, window }.encode(&mut bytes);
+    let mut expected = vec![7, 17, 7, 0, 0, 0, 0, 0, 0, 0];
+    expected.extend(window_bytes);
+    assert_eq!(bytes, expected);
+    bytes.clear();
+    Request::Notice { within_ms: 0x0201 }.encode(&mut bytes);
+    assert_eq!(bytes, [7, 18, 1, 2, 0, 0]);
+    bytes.clear();
+    Reply::Notice { within_ms: 0x0201 }.encode(&mut bytes);
+    assert_eq!(bytes, [7, 14, 1, 2, 0, 0]);
+    for unknown in [5, 6] {
+        bytes[0] = unknown;
+        let refused = Err(Malformed("unknown reply of its version"));
+        assert_eq!(Reply::decode(&bytes), refused);
+    }
+    bytes.clear();
+    Request::Awaits.encode(&mut bytes);
+    let refused = Err(Malformed("another version than 1 to 7"));
+    assert_eq!(Request::decode(&[8, 1]), refused);
     assert_eq!(Request::decode(&[0, 1]), refused);
     assert_eq!(
         Request::decode(&[1, 1, 0]),
         Err(Malformed("bytes after the end"))
-    );
-}
-
-/// A conversation as version 1 wrote it, byte for byte.
-#[test]
-fn the_versions_before_are_read_and_written_as_they_were() {
-    let map = [
-        1, 2, 7, 0, 0, 0, 0, 0, 0, 0, // request
-        3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // volume
-        4, 0, 0, 0, 5, // extent, member
-    ];
-    let expected = Request::Map {
-        request: 7,
-        volume: 3,
-        extent: 4,
-        member: 5,
-    };
-    assert_eq!(Request::decode(&map), Ok(expected.clone()));
-    let mut bytes = Vec::new();
-    expected.encode_as(1, &mut bytes);
-    assert_eq!(bytes, map);
-
-    let status = HostStatus {
-        name: "h".into(),
-        draining: true,
-        program: "9".into(),
-        clients: vec![ClientStatus {
-            name: "c".into(),
-            id: 1,
-            slabs: 2,
-            last_seen_ms: 3,
-            orphaned: false,
-            declined: 4,
-            version: 2,
-        }],
-        ..HostStatus::default()
-    };
-    bytes.clear();
-    Reply::Status(Box::new(status.clone())).encode_as(1, &mut bytes);
-    // Name, domain, 5 x u64, locked, 6 x u32, 10 x u64, clients in all, clients listed, one client.
-    let fields = 2 + 2 + 1 + 5 * 8 + 1 + 6 * 4 + 10 * 8 + 4 + 2 + (2 + 16 + 4 + 8 + 1);
-    assert_eq!(bytes.len(), fields);
-    match Reply::decode(&bytes) {
-        Ok(Reply::Status(read)) => {
-            assert_eq!((read.draining, read.program.as_str()), (false, ""));
-            assert_eq!((read.clients[0].slabs, read.clients[0].declined), (2, 0));
-        }
-        other => panic!("{other:?}"),
-    }
-
-    // What version 1 did not have is refused in its name.
-    for kind in 7..=10 {
-        assert!(Request::decode(&[1, kind, 0]).is_err(), "request {kind}");
-    }
-    // Version 2 had no word of pressure: two truth values, 8 x u64 and 2 x u32 less.
-    let mut pressed = status.clone();
-    pressed.pressure.watched = true;
-    pressed.pressure.slabs_max = 7;
-    let written = |version| {
-        let mut bytes = Vec::new();
-        Reply::Status(Box::new(pressed.clone())).encode_as(version, &mut bytes);
-        bytes
-    };
-    assert_eq!(written(3).len() - written(2).len(), 2 + 8 * 8 + 2 * 4);
-    // And version 3 none of memory to spare.
-    assert_eq!(written(4).len() - written(3).len(), 3 * 8);
-    // Nor version 4 of strangers.
-    assert_eq!(written(5).len() - written(4).len(), 8 * 8);
-    match Reply::decode(&written(2)) {
-        Ok(Reply::Status(read)) => assert_eq!(*read, status),
-        other => panic!("{other:?}"),
-    }
-
-    bytes.clear();
-    Request::Activity {
-        request: 0,
-        slabs: Vec::new(),
-    }
-    .encode(&mut bytes);
-    bytes[0] = 2;
-    assert_eq!(
-        Request::decode(&bytes),
-        Err(Malformed("unknown request of its version"))
-    );
-    bytes.clear();
-    let windows = vec![Window {
-        id: 1,
-        generation: 2,
-        len_bytes: 3,
-        rights: 4,
-    }];
-    let check = Reply::CheckActivity {
-        request: 0,
-        windows,
-    };
-    assert_eq!((check.since(), VERSION_OLDEST), (3, 1));
-    check.encode(&mut bytes);
-    bytes[0] = 2;
-    assert_eq!(
-        Reply::decode(&bytes),
-        Err(Malformed("unknown reply of its version"))
-    );
-    bytes.clear();
-    let here = Request::Here {
-        machine: 1,
-        away_bytes: 2,
-    };
-    let spare = Reply::Reclaim { bytes: 3 };
-    assert_eq!((here.since(), spare.since()), (4, 4));
-    here.encode(&mut bytes);
-    bytes[0] = 3;
-    assert_eq!(
-        Request::decode(&bytes),
-        Err(Malformed("unknown request of its version"))
-    );
-    bytes.clear();
-    spare.encode(&mut bytes);
-    bytes[0] = 3;
-    assert_eq!(
-        Reply::decode(&bytes),
-        Err(Malformed("unknown reply of its version"))
-    );
-    bytes.clear();
-    Reply::HandsOver { back_within_ms: 1 }.encode(&mut bytes);
-    bytes[0] = 4;
-    assert_eq!(
-        Reply::decode(&bytes),
-        Err(Malformed("unknown reply of its version"))
-    );
-    assert_eq!(
-        Request::decode(&[4, 16]),
-        Err(Malformed("unknown request of its version"))
-    );
-    bytes.clear();
-    Reply::Held {
-        skip: 0,
-        slabs: Vec::new(),
-    }
-    .encode(&mut bytes);
-    bytes[0] = 1;
-    assert_eq!(
-        Reply::decode(&bytes),
-        Err(Malformed("unknown reply of its version"))
     );
 }

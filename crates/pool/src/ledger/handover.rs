@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::control::wire::{Reader, Writer};
 use crate::control::{ADDRESS_BYTES_MAX, Counters, HeldSlab, Malformed, NAME_BYTES_MAX};
+use crate::planted::{Planted, is_planted};
 
 use super::leases::Lease;
 use super::owners::Owner;
@@ -70,6 +71,9 @@ impl Ledger {
     pub fn handover(&self, now: Duration) -> Handover {
         let mut grants: Vec<&Grant> = self.grants().map(|(_, grant)| grant).collect();
         grants.sort_by_key(|grant| grant.sequence);
+        if is_planted(Planted::ForgetSlab) {
+            grants.pop();
+        }
         let clients = self.clients().filter(|(_, lease)| lease.slabs > 0);
         Handover {
             draining: self.draining,
@@ -133,6 +137,7 @@ impl Ledger {
                 is_left: slab.is_left,
                 declined: false,
                 asked: None,
+                renewal: None,
                 sequence: ledger.grants,
             });
             ledger.leases.add_slab(slab.client);

@@ -100,6 +100,7 @@ impl Ledger {
         // It was the former owner that was asked.
         grant.asked = None;
         grant.declined = false;
+        grant.renewal = None;
         let window = grant.window;
         self.leases.add_slab(client);
         self.leases.remove_slab(former);
@@ -112,10 +113,30 @@ impl Ledger {
     /// # Panics
     /// If the slab is not lent: a caller's bug.
     pub fn handle_renewed(&mut self, slab: SlabIndex, window: Window) {
-        match &mut self.slabs[slab as usize] {
-            Slab::Mapped(grant) => grant.window = window,
+        let grant = match &mut self.slabs[slab as usize] {
+            Slab::Mapped(grant) => grant,
             state => panic!("slab {slab} renewed in {state:?}"),
+        };
+        grant.window = window;
+        if let Some(request) = grant.renewal.take() {
+            let client = grant.client;
+            self.send(client, Reply::Mapped { request, window });
         }
+    }
+
+    /// A client wants the window of one of its slabs renewed: verbs of clients of its own may be on
+    /// their way to it that are not to take effect any more.
+    pub fn handle_renew(&mut self, now: Duration, client: u128, request: u64, window: Window) {
+        self.leases.renew(now, client);
+        let Some(slab) = self.find(client, window) else {
+            let reason = Refusal::NotHeld;
+            return self.send(client, Reply::Refused { request, reason });
+        };
+        let Slab::Mapped(grant) = &mut self.slabs[slab as usize] else {
+            unreachable!("only mapped slabs are found");
+        };
+        grant.renewal = Some(request);
+        self.actions.push_back(Action::Renew { slab, window });
     }
 
     /// The slab's window could not be renewed: it is of no use to anybody.
@@ -123,6 +144,12 @@ impl Ledger {
     /// # Panics
     /// If the slab is not lent: a caller's bug.
     pub fn handle_renew_failed(&mut self, slab: SlabIndex) {
+        if let Slab::Mapped(grant) = &mut self.slabs[slab as usize]
+            && let Some(request) = grant.renewal.take()
+        {
+            let (client, reason) = (grant.client, Refusal::NotHeld);
+            self.send(client, Reply::Refused { request, reason });
+        }
         self.retire(slab, false);
     }
 

@@ -33,7 +33,7 @@ pub struct Select {
 /// What is known of the records that match.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Aggregate {
-    /// How many.
+    /// How many, modulo 2^64.
     pub count: u64,
     /// Of the field that is added up, modulo 2^64.
     pub sum: u64,
@@ -57,7 +57,8 @@ impl Aggregate {
 
     /// Takes one value in.
     pub fn add(&mut self, value: u64) {
-        self.count += 1;
+        // Both go on from what a client said: nothing that it says ends the thread.
+        self.count = self.count.wrapping_add(1);
         self.sum = self.sum.wrapping_add(value);
         self.min = self.min.min(value);
         self.max = self.max.max(value);

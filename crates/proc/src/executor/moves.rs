@@ -1,5 +1,6 @@
 //! Requests and bytes that travel between machines, while regions move.
 
+use cenote_fabric::Time;
 use cenote_proc_sdk::Memory as _;
 
 use super::parked::{Wait, Waiting};
@@ -7,7 +8,7 @@ use super::{Action, Executor, Ready};
 use crate::message::{Data, Fetch, Moved, Need, Refusal, Refused};
 use crate::planted::{self, Planted};
 use crate::procedures::is_size;
-use crate::{CacheId, Machine, Place, Status};
+use crate::{CacheId, Machine, Place, Request, Status};
 
 /// What a machine does with a request that names a region and its generation.
 enum Route {
@@ -74,7 +75,8 @@ impl Executor {
             forwarded,
             request: waiting.request,
         };
-        self.actions.push_back(Action::Move { to, moved });
+        let give_up = waiting.give_up;
+        self.actions.push_back(Action::Move { to, moved, give_up });
     }
 
     /// The region that a request needs, and the generation that is known of it.
@@ -189,7 +191,8 @@ impl Executor {
             Route::Onward(to, generation) => {
                 moved.generation = generation;
                 moved.forwarded = true;
-                self.actions.push_back(Action::Move { to, moved });
+                let give_up = self.now.after(self.limits.wait);
+                self.actions.push_back(Action::Move { to, moved, give_up });
             }
             Route::Stale => {
                 let to = moved.from;
@@ -212,11 +215,9 @@ impl Executor {
             generation,
             ..
         } = moved;
-        if !self.accounts.admit(request.client) {
-            let client = request.client;
-            let responses = vec![request.into_response(Status::Busy)];
-            return self.actions.push_back(Action::Answer { client, responses });
-        }
+        let Some(request) = self.admit(request) else {
+            return;
+        };
         let Some(need) = need else {
             return self.queue(Ready::from(request));
         };
@@ -238,16 +239,14 @@ impl Executor {
     /// A request of this machine was refused where it went: the region is elsewhere again.
     pub fn handle_refused(&mut self, refused: Refused) {
         let moved = refused.moved;
-        if !self.accounts.admit(moved.request.client) {
-            let client = moved.request.client;
-            let responses = vec![moved.request.into_response(Status::Busy)];
-            return self.actions.push_back(Action::Answer { client, responses });
-        }
+        let Some(request) = self.admit(moved.request) else {
+            return;
+        };
         let Some(need) = moved.need else {
-            return self.queue(Ready::from(moved.request));
+            return self.queue(Ready::from(request));
         };
         let waiting = Waiting {
-            request: moved.request,
+            request,
             need,
             buffer: Vec::new(),
             give_up: self.now.after(self.limits.wait),
@@ -258,6 +257,39 @@ impl Executor {
             }
             _ => self.pursue(waiting),
         }
+    }
+
+    /// A request of this machine could not be sent, or the other machine was not ready for it: it
+    /// goes again in a moment, until `give_up`. This says nothing about where the region is.
+    pub fn handle_unsent(&mut self, moved: Moved, give_up: Time) {
+        let Some(request) = self.admit(moved.request) else {
+            return;
+        };
+        let Some(need) = moved.need else {
+            return self.queue(Ready::from(request));
+        };
+        self.retry(Waiting {
+            request,
+            need,
+            buffer: Vec::new(),
+            give_up,
+        });
+    }
+
+    /// Counts a request that comes to this thread, or answers it.
+    fn admit(&mut self, request: Request) -> Option<Request> {
+        let client = request.client;
+        if self.accounts.admit(client) {
+            return Some(request);
+        }
+        // `Busy` says that nothing was run.
+        let status = match request.steps {
+            0 => Status::Busy,
+            _ => Status::Lost,
+        };
+        let responses = vec![request.into_response(status)];
+        self.actions.push_back(Action::Answer { client, responses });
+        None
     }
 
     /// Gives all requests for a cache to another machine, because this one leaves it: those that
@@ -283,7 +315,8 @@ impl Executor {
                 request: ready.request,
             };
             let to = successor;
-            self.actions.push_back(Action::Move { to, moved });
+            let give_up = self.now.after(self.limits.wait);
+            self.actions.push_back(Action::Move { to, moved, give_up });
         }
         if planted::is(Planted::LeaveInactive) {
             return;

@@ -74,6 +74,12 @@ impl Parked {
         })
     }
 
+    pub(super) fn take_for_maps(&mut self, cache: CacheId) -> Vec<Waiting> {
+        self.take_if(|waiting, wait| {
+            waiting.request.cache == cache && matches!(wait, Wait::Map { .. })
+        })
+    }
+
     pub(super) fn take_of(&mut self, cache: CacheId) -> Vec<Waiting> {
         self.take_if(|waiting, _| waiting.request.cache == cache)
     }

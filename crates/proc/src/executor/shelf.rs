@@ -63,6 +63,19 @@ impl Shelf {
         self.len.store(lanes.len, Ordering::Relaxed);
     }
 
+    /// What was taken and not run, in the order in which it was taken. `slow` has its turn last.
+    pub(super) fn put_back(&self, slow: ClientId, rest: impl DoubleEndedIterator<Item = Ready>) {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        for ready in rest.rev() {
+            lanes.put_back(ready);
+        }
+        if let Some(place) = lanes.turns.iter().position(|client| *client == slow) {
+            lanes.turns.remove(place);
+            lanes.turns.push_back(slow);
+        }
+        self.len.store(lanes.len, Ordering::Relaxed);
+    }
+
     pub(super) fn take(&self, most: usize, into: &mut Vec<Ready>) {
         if self.is_empty() {
             return;
@@ -81,6 +94,16 @@ impl Lanes {
             self.turns.push_back(client);
         }
         lane.push_back(ready);
+        self.len += 1;
+    }
+
+    fn put_back(&mut self, ready: Ready) {
+        let client = ready.request.client;
+        let lane = self.by_client.entry(client).or_default();
+        if lane.is_empty() {
+            self.turns.push_back(client);
+        }
+        lane.push_front(ready);
         self.len += 1;
     }
 

@@ -1,4 +1,5 @@
 mod cluster;
+mod ends;
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ fn every_planted_mistake_is_found() {
         plant(Some(mistake));
         let found = complaint(0..300);
         plant(None);
-        assert!(found.is_some(), "{mistake:?} is not found");
+        let found = found.unwrap_or_else(|| panic!("{mistake:?} is not found"));
+        println!("{mistake:?}: {found}");
     }
 }
 
@@ -107,6 +109,47 @@ fn who_floods_is_told_so_and_hinders_nobody() {
         answers(&mut executor).0[&ClientId(1)][0].status,
         Status::Done
     );
+}
+
+/// Its first client's steps take too long.
+struct SlowForOne;
+
+impl Run for SlowForOne {
+    fn step(&mut self, request: &mut Request, _: &mut Table, _: u64, _: &[u8]) -> Outcome {
+        match request.client {
+            ClientId(1) => Outcome::Trap(Trap::TooLong),
+            _ => Outcome::Done,
+        }
+    }
+}
+
+#[test]
+fn a_step_that_took_too_long_ends_the_turn_and_the_next_client_follows() {
+    let (mut executor, _) = echo_executor(Limits::default());
+    executor.handle_requests((0..20).map(|number| echo(1, number)));
+    executor.handle_requests((0..2).map(|number| echo(2, number)));
+
+    assert_eq!(executor.run(&mut SlowForOne, 16), 1);
+    assert_eq!(
+        executor.run(&mut SlowForOne, 16),
+        3,
+        "two of the other, then one"
+    );
+    let mut steps = 4;
+    loop {
+        match executor.run(&mut SlowForOne, 16) {
+            0 => break,
+            taken => steps += taken,
+        }
+    }
+    assert_eq!(steps, 22);
+    let (all, _) = answers(&mut executor);
+    let numbers = |client| {
+        let of = all[&ClientId(client)].iter();
+        of.map(|response| response.number).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(1), (0..20).collect::<Vec<_>>(), "in their order");
+    assert_eq!(numbers(2), [0, 1]);
 }
 
 #[test]
@@ -191,7 +234,7 @@ fn a_request_that_never_ends_is_ended() {
     ] {
         let (mut executor, _) = echo_executor(limits);
         let place = Place::Here {
-            memory: Arc::clone(&memory),
+            memory: Arc::clone(&memory).into(),
             offset: 0,
         };
         executor.handle_map(
@@ -252,7 +295,10 @@ fn fetches_of_peers_reach_one_region_and_no_further() {
     let (mut executor, _) = echo_executor(Limits::default());
     let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
     let memory = Arc::new(memory);
-    let place = Place::Here { memory, offset: 0 };
+    let place = Place::Here {
+        memory: memory.into(),
+        offset: 0,
+    };
     executor.handle_map(
         CacheId(1),
         0,
@@ -385,9 +431,9 @@ proptest! {
         let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
         let memory = Arc::new(memory);
         let places = [
-            Place::Here { memory: Arc::clone(&memory), offset: 0 },
+            Place::Here { memory: Arc::clone(&memory).into(), offset: 0 },
             Place::At(Machine(2)),
-            Place::Leaving { memory, offset: 0 },
+            Place::Leaving { memory: memory.into(), offset: 0 },
             Place::Nowhere,
         ];
         for (index, place) in places.into_iter().enumerate() {

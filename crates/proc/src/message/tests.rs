@@ -8,7 +8,7 @@ fn state() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    (any::<u64>(), any::<u64>(), any::<u32>(), state()).prop_map(|(number, cache, code, state)| {
+    (any::<u64>(), any::<u128>(), any::<u32>(), state()).prop_map(|(number, cache, code, state)| {
         Request {
             client: CLIENT,
             number,
@@ -21,7 +21,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn any_status() -> impl Strategy<Value = Status> {
-    (0u8..12, any::<u32>()).prop_map(|(kind, detail)| {
+    (0u8..13, any::<u32>()).prop_map(|(kind, detail)| {
         let detail = if kind == 6 { detail } else { 0 };
         status(kind, detail).expect("a status")
     })
@@ -55,7 +55,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
             status,
             state,
         });
-    let fetch = (any::<(u32, u64, u64, u64, u64, bool)>(), 1..=4096u32).prop_map(
+    let fetch = (any::<(u32, u64, u128, u64, u64, bool)>(), 1..=4096u32).prop_map(
         |((from, token, cache, addr, generation, forwarded), size)| Fetch {
             from: Machine(from),
             token,

@@ -147,6 +147,7 @@ impl DiskQueue {
         while let Some(job) = lane.jobs.pop() {
             match job.kind {
                 Kind::Write => {
+                    store.pages.queued.insert(job.page);
                     if self.order.write(job.page, job.entry) {
                         self.make_ready(job.page, job.entry);
                     }
@@ -165,6 +166,8 @@ impl DiskQueue {
                     None => self.reads.push_back(job),
                 },
             }
+            // After its page counts as queued.
+            lane.taken.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -340,8 +343,12 @@ impl DiskQueue {
         let next = self
             .order
             .end(page, |entry| store.end_write(self.lane, entry, is_ok));
-        if let Some(entry) = next {
-            self.make_ready(page, entry);
+        match next {
+            Some(entry) => self.make_ready(page, entry),
+            // After what became of it is known.
+            None => {
+                store.pages.queued.remove(page);
+            }
         }
     }
 }

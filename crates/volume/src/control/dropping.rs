@@ -1,18 +1,24 @@
 //! Extents of a backed volume that give their slabs up: their pages are in the backing store.
 //!
 //! `UNMAPPED` (reads and writes go to the disk from then on) `-> DRAINED` (no worker is left in an
-//! epoch in which it had slabs, so nobody sets a page's bit any more) `-> ` bits cleared `-> DONE`.
-//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost. Slabs whose hosts have
-//! said that they will be back are waited for (`owning`, decision 61).
+//! epoch in which it had slabs, so nobody sets a page's bit any more) `-> FLUSHED` (of the writes that its
+//! slabs acknowledged none is on its way to the disk) `-> ` bits cleared `-> DONE`.
+//! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost; that one is not flushed
+//! first. Slabs whose hosts have said that they will be back are waited for (`owning`, decision 61).
+//!
+//! `DRAINED -> MAPPED` when the disk refused a page meanwhile: the slabs take their places again, and what bits
+//! stand are as true as those of slabs that were away (decision 47).
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
-//! again before its bits are clear (soundness Z1); one with a page that the disk has refused and only
-//! its slabs hold is not given up. What the disk refuses later is an error.
+//! again before its bits are clear (soundness Z1), but to its own slabs; one with a page that the disk has
+//! refused and only its slabs hold is not given up.
 //! Paper: \[infiniswap17\] 4.4 (handling of EVICT), 4.5 (remote failure).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use cenote_fabric::Time;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::repair::{Repair, Stage};
@@ -21,22 +27,54 @@ use crate::core::Mapping;
 use crate::directory::Stripe;
 use crate::extents::Side;
 
+/// An extent on its way to the disk.
+pub(super) struct Dropped {
+    stripe: Arc<Stripe>,
+    /// Jobs that the disk queues were asked for when nobody worked with the slabs any more.
+    asked: Option<Vec<u64>>,
+    /// How long it is waited before the next look at what the disk has.
+    pause: Duration,
+}
+
+/// After which it is looked first whether the disk has what slabs have acknowledged. A disk takes about that long.
+const FLUSH_POLL: Duration = Duration::from_millis(1);
+/// Each look at a slow disk comes after twice the pause, up to this: it may be at all pages of the extent.
+const FLUSH_POLL_MAX: Duration = Duration::from_millis(100);
+
 impl Control {
     /// Whether an extent's slabs may go: everything is on the disk, or on its way there.
     pub(super) fn may_drop(&self, extent: usize) -> bool {
-        let pages = self.core.pages(extent);
-        let store = self.core.backing.as_ref();
-        let holds = store.is_some_and(|store| {
-            let is_only_there = |page: &u64| {
-                store.pages.remote.contains(*page) && self.core.marks.written.contains(*page)
-            };
-            !store
-                .pages
-                .stale
-                .range(pages)
-                .any(|page| is_only_there(&page))
-        });
-        holds && self.find_repair(extent).is_none()
+        let is_backed = self.core.backing.is_some();
+        is_backed && !self.is_only_on_slabs(extent) && self.find_repair(extent).is_none()
+    }
+
+    /// Whether the disk has refused the newest bytes of a page, and the extent's slabs have them.
+    fn is_only_on_slabs(&self, extent: usize) -> bool {
+        let Some(store) = &self.core.backing else {
+            return false;
+        };
+        let (pages, written) = (&store.pages, &self.core.marks.written);
+        let mut stale = pages.stale.range(self.core.pages(extent));
+        stale.any(|page| {
+            let is_kept = pages.remote.contains(page) && written.contains(page);
+            is_kept && self.is_of(extent, page)
+        })
+    }
+
+    /// Whether a page of an extent's range is in that extent, and not on the volume's other side.
+    fn is_of(&self, extent: usize, page: u64) -> bool {
+        self.core.sides.side_of(page) == Side::of(extent)
+    }
+
+    /// Whether the disk has ended every write that the slabs of an extent have.
+    fn is_flushed(&self, extent: usize, asked: &[u64]) -> bool {
+        let Some(store) = &self.core.backing else {
+            return true;
+        };
+        let pages = &store.pages;
+        let mut remote = pages.remote.range(self.core.pages(extent));
+        let is_queued = |page| pages.queued.contains(page) && self.is_of(extent, page);
+        store.has_taken(asked) && !remote.any(is_queued)
     }
 
     /// Unmaps an extent whose pages are then those of the backing store.
@@ -55,6 +93,14 @@ impl Control {
         if is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
         }
+        if !stripe.is_past_hope() {
+            let stripe = Arc::clone(&stripe);
+            repair.dropped = Some(Dropped {
+                stripe,
+                asked: None,
+                pause: FLUSH_POLL,
+            });
+        }
         let members = stripe.members.iter().flatten();
         let windows = members.map(|member| {
             let window = pool_window(&member.window.descriptor);
@@ -67,12 +113,12 @@ impl Control {
     /// No slab of the extent has its pages any more. Those on the other side may be in slabs of that. One
     /// that goes there meanwhile is read from the disk until it is written next.
     pub(super) fn clear_bits(&self, extent: usize) {
-        let (sides, pages) = (&self.core.sides, self.core.pages(extent));
+        let pages = self.core.pages(extent);
         let Some(store) = &self.core.backing else {
             return;
         };
         for page in store.pages.remote.range(pages) {
-            if sides.side_of(page) == Side::of(extent) {
+            if self.is_of(extent, page) {
                 store.pages.remote.remove(page);
             }
         }
@@ -102,13 +148,65 @@ impl Control {
     pub(super) fn step_drops(&mut self) {
         let directory = Arc::clone(&self.core.directory);
         let is_over = |repair: &Repair| matches!(repair.stage, Stage::Dropping { epoch } if directory.is_settled(epoch));
+        let now = self.now();
         while let Some(at) = self.repairs.iter().position(is_over) {
+            self.step_drop(at, now);
+        }
+    }
+
+    /// Nobody works with the slabs any more: ends the drop once the disk has what they have, or takes it back.
+    pub(super) fn step_drop(&mut self, at: usize, now: Time) {
+        let extent = self.repairs[at].extent;
+        let (asked, pause) = match (&mut self.repairs[at].dropped, &self.core.backing) {
+            (Some(dropped), Some(store)) => {
+                let asked = dropped.asked.get_or_insert_with(|| store.asked());
+                (asked.clone(), dropped.pause)
+            }
+            _ => return self.end_drop(at),
+        };
+        if !self.is_flushed(extent, &asked) {
+            let until = now.after(pause);
+            if let Some(dropped) = &mut self.repairs[at].dropped {
+                dropped.pause = (pause * 2).min(FLUSH_POLL_MAX);
+            }
+            self.repairs[at].stage = Stage::Flushing { until };
+        } else if self.is_only_on_slabs(extent) && self.take_back(at) {
+            tracing::warn!(
+                extent,
+                "the disk refused a page that only its slabs have: they stay"
+            );
+        } else {
             self.end_drop(at);
         }
     }
 
-    /// Nobody works with the slabs any more.
-    pub(super) fn end_drop(&mut self, at: usize) {
+    /// Puts the slabs of a drop in their places again; false where too few of them are left.
+    fn take_back(&mut self, at: usize) -> bool {
+        let Some(Dropped { stripe, .. }) = &self.repairs[at].dropped else {
+            return false;
+        };
+        let mut stripe = Stripe::clone(stripe);
+        // What was away goes back when it returns, and what went meanwhile is gone.
+        stripe.stranded.clear();
+        for member in &mut stripe.members {
+            member.take_if(|member| !self.session_is_up(member.session));
+        }
+        if !stripe.is_there() {
+            return false;
+        }
+        let extent = self.repairs.swap_remove(at).extent;
+        self.core.directory.publish(|next| {
+            stripe.changed_in = next.epoch;
+            next.extents[extent] = Some(Arc::new(stripe));
+            true
+        });
+        self.core.mapping_ended(extent, Mapping::Idle);
+        self.repair_retry = Time(0);
+        true
+    }
+
+    /// Nobody works with the slabs any more, and nothing is lost with them.
+    fn end_drop(&mut self, at: usize) {
         let Repair {
             extent, given_up, ..
         } = self.repairs.swap_remove(at);

@@ -90,9 +90,6 @@ const RECONNECT: Duration = Duration::from_millis(500);
 /// The same of a host that is being replaced: its stripes take no writes meanwhile.
 pub(super) const RECONNECT_RETURNING: Duration = Duration::from_millis(25);
 
-/// Longest that a host that says so is waited for, whatever it says.
-pub(crate) const RETURN_MAX: Duration = Duration::from_secs(10);
-
 impl Host {
     pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {
         let (mut domains, mut powers) = (Vec::new(), Vec::new());
@@ -465,7 +462,7 @@ impl Control {
             return;
         };
         tracing::info!(host = %host.config.name, "another process takes the host's place");
-        host.returns_until = now.after(back_within.min(RETURN_MAX));
+        host.returns_until = now.after(back_within.min(self.core.return_max));
         self.core.directory.set_returning(session, true);
         self.send(index, &Request::Awaits);
     }

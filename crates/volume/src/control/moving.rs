@@ -7,7 +7,8 @@
 //! `PUBLISHED` (the copy takes the slab's place) `-> ` no worker is left in an older epoch
 //! `-> RETIRED` (the slab is unmapped, which tells its host that it is DONE).
 //!
-//! A stripe with a slab that is awaited is not copied from; with a disk behind it, it is dropped (`dropping`).
+//! A stripe with a slab that is awaited is not copied from. With a disk behind it, it is dropped (`dropping`);
+//! one that cannot be is declined.
 //!
 //! Invariants: at most one slab of a stripe moves at a time; no byte of a slab is given up before
 //! its copy is read like any other; a slab with nowhere to go is declined and stays in use.
@@ -103,14 +104,16 @@ impl Control {
             let Some((split, member)) = self.wanted_of(stripe) else {
                 continue;
             };
+            let (session, window) = (member.session, pool_window(&member.window.descriptor));
             if stripe.has_stranded() {
-                // The disk has its pages: who wants memory back does not wait for another host.
+                // Where the disk has its pages, who wants memory back does not wait for another host.
                 if self.may_drop(extent) {
                     self.begin_drop(extent);
+                } else {
+                    self.decline(session.host, window);
                 }
                 continue;
             }
-            let (session, window) = (member.session, pool_window(&member.window.descriptor));
             // Of a stripe with parities or copies the one slab is moved; the disk is slower.
             let is_plain = stripe.parities() == 0;
             if is_plain && self.may_drop(extent) {

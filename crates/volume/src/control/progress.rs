@@ -20,6 +20,7 @@ impl Control {
                 | Stage::Queued { .. }
                 | Stage::Reclaiming { .. }
                 | Stage::Dropping { .. }
+                | Stage::Flushing { .. }
                 | Stage::Leaving { .. } => return None,
             };
             Some(Relocation {
@@ -55,9 +56,10 @@ impl Control {
             | Stage::Queued { start } => start,
             Stage::Filling(fills) => fills.end,
             Stage::Acquiring => 0,
-            Stage::Reclaiming { .. } | Stage::Dropping { .. } | Stage::Leaving { .. } => {
-                return None;
-            }
+            Stage::Reclaiming { .. }
+            | Stage::Dropping { .. }
+            | Stage::Flushing { .. }
+            | Stage::Leaving { .. } => return None,
         };
         Some(f64::from(done) / f64::from(self.core.layout_of(extent).extent_end()))
     }

@@ -23,6 +23,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
+use super::dropping::Dropped;
 use super::easing::Ease;
 use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
@@ -42,6 +43,8 @@ pub(super) struct Repair {
     pub stage: Stage,
     /// Slabs that go back when nobody works with them any more.
     pub given_up: Vec<(Session, Window)>,
+    /// What is dropped, and may have to stay.
+    pub dropped: Option<Dropped>,
     /// Slab bytes of one fill of this chunk.
     pub fill_bytes: u64,
     /// Sources that the target could not read, for this chunk.
@@ -89,6 +92,8 @@ pub(super) enum Stage {
     Reclaiming { epoch: u64 },
     /// Workers are leaving the slabs of an extent that goes back to the disk.
     Dropping { epoch: u64 },
+    /// Nobody works with them any more; the disk is yet to end writes that they have.
+    Flushing { until: Time },
     /// Readers of a slab that was moved are leaving it.
     Leaving {
         epoch: u64,
@@ -106,6 +111,7 @@ impl Repair {
             target: None,
             stage,
             given_up: Vec::new(),
+            dropped: None,
             fill_bytes: 0,
             shunned: 0,
             is_trial: true,
@@ -172,7 +178,7 @@ impl Control {
     /// When the first repair that pauses goes on.
     pub(super) fn pauses_until(&self) -> Option<Time> {
         let until = self.repairs.iter().filter_map(|repair| match repair.stage {
-            Stage::Pausing { until, .. } => Some(until),
+            Stage::Pausing { until, .. } | Stage::Flushing { until } => Some(until),
             _ => None,
         });
         until.min()
@@ -237,7 +243,10 @@ impl Control {
             Stage::Reclaiming { epoch } if self.core.directory.is_settled(epoch) => {
                 self.reclaim(at)
             }
-            Stage::Dropping { epoch } if self.core.directory.is_settled(epoch) => self.end_drop(at),
+            Stage::Dropping { epoch } if self.core.directory.is_settled(epoch) => {
+                self.step_drop(at, now)
+            }
+            Stage::Flushing { until } if now >= until => self.step_drop(at, now),
             Stage::Leaving {
                 epoch,
                 session,
@@ -264,6 +273,7 @@ impl Control {
             Stage::Draining { .. }
             | Stage::Reclaiming { .. }
             | Stage::Dropping { .. }
+            | Stage::Flushing { .. }
             | Stage::Leaving { .. }
             | Stage::Pausing { .. }
             | Stage::Mending { .. }
@@ -280,8 +290,9 @@ impl Control {
 
     /// Repairs that fill slabs, or wait for them.
     pub(super) fn rebuilding(&self) -> usize {
-        let drops = |repair: &&Repair| !matches!(repair.stage, Stage::Dropping { .. });
-        self.repairs.iter().filter(drops).count()
+        let drops = |stage| matches!(stage, Stage::Dropping { .. } | Stage::Flushing { .. });
+        let rebuilds = |repair: &&Repair| !drops(repair.stage);
+        self.repairs.iter().filter(rebuilds).count()
     }
 
     /// Looks for stripes with a missing member and starts on a few: on those with the fewest left first, so

@@ -14,6 +14,7 @@ pub fn crossing() -> Core {
         slab_bytes,
         size_bytes: PAGES * PAGE_BYTES as u64,
         host_count: 10,
+        return_max: crate::RETURN_MAX,
     };
     let marks = Marks::anonymous(PAGES).unwrap();
     let (flights, wake) = (Flights::new().unwrap(), Wake::new().unwrap());

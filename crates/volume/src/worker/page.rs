@@ -93,8 +93,10 @@ pub(super) struct PageOp {
     slot: u32,
     // Listed there.
     listed: bool,
-    // The page's claim version when the read began.
+    // The page's claim version when the read began, ...
     version: u64,
+    // ... and of a move the jobs that the page's disk queue had been asked for then.
+    asked: Option<u64>,
     // What it may read of a page in flight.
     landed: Landed,
     // Where a page that goes to the disk besides is, until no verb refers to it.

@@ -9,7 +9,7 @@ pub const PAGE: usize = 4096;
 pub const SLAB: u64 = 1 << 20;
 pub const SIZE: u64 = 8 << 20;
 
-/// Hosts, a disk that the test holds back, and a plain volume of both.
+/// Hosts, a disk that the test holds back, and a volume of both, plain if nothing else is said.
 pub struct Backed {
     pub volume: Volume,
     pub disk: TestDisk,
@@ -24,11 +24,16 @@ impl Backed {
 
     /// With other settings.
     pub fn with(hosts: usize, change: impl FnOnce(&mut Backing)) -> Self {
+        Self::of(hosts, "plain", change)
+    }
+
+    /// Of another scheme.
+    pub fn of(hosts: usize, scheme: &str, change: impl FnOnce(&mut Backing)) -> Self {
         let cluster = Cluster::start(hosts, Transport::Shm, 16 << 20, SLAB);
         let disk = TestDisk::default();
         let mut backing = disk.backing();
         change(&mut backing);
-        let volume = cluster.backed_volume("plain", SIZE, backing);
+        let volume = cluster.backed_volume(scheme, SIZE, backing);
         Self {
             volume,
             disk,

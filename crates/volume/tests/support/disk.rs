@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +20,12 @@ struct State {
     pages: BTreeMap<u64, [u8; PAGE]>,
     /// Writes end only when this is clear.
     holds_writes: bool,
+    /// As if it were set for writes of these pages, alone or with others.
+    held_pages: Vec<u64>,
+    /// First pages of transfers that were held so far.
+    held_at: Vec<u64>,
+    /// Its queues do nothing, and take nothing in.
+    is_stuck: bool,
     fails_writes: bool,
     fails_reads: bool,
     /// Writes of this page fail, alone or with others.
@@ -67,6 +74,21 @@ impl TestDisk {
         self.0.lock().unwrap().holds_writes = holds;
     }
 
+    /// Writes of these pages, and of no others, do not end.
+    pub fn hold_pages(&self, pages: &[u64]) {
+        self.0.lock().unwrap().held_pages = pages.to_vec();
+    }
+
+    /// Whether a transfer that begins with this page was held.
+    pub fn has_held(&self, page: u64) -> bool {
+        self.0.lock().unwrap().held_at.contains(&page)
+    }
+
+    /// Its queues stand still, or go on.
+    pub fn stick(&self, is_stuck: bool) {
+        self.0.lock().unwrap().is_stuck = is_stuck;
+    }
+
     pub fn fail_writes(&self, fails: bool) {
         self.0.lock().unwrap().fails_writes = fails;
     }
@@ -112,6 +134,11 @@ impl Device for Queue {
         const LOOK: Duration = Duration::from_millis(1);
         loop {
             let mut state = self.disk.0.lock().unwrap();
+            if state.is_stuck {
+                drop(state);
+                std::thread::sleep(LOOK);
+                continue;
+            }
             let mut held = Vec::new();
             if state.is_slow && !self.under_way.is_empty() {
                 // First come, first served, and no more than one.
@@ -121,7 +148,8 @@ impl Device for Queue {
             }
             // Last come, first served: a disk keeps no order.
             while let Some(transfer) = self.under_way.pop() {
-                if transfer.is_write && state.holds_writes {
+                if state.holds(&transfer) {
+                    state.held_at.push(pages_of(&transfer).start);
                     held.push(transfer);
                 } else {
                     ended.push((transfer.token, state.carry_out(&transfer)));
@@ -145,7 +173,19 @@ impl Device for Queue {
     }
 }
 
+/// The pages of a transfer.
+fn pages_of(transfer: &Transfer) -> Range<u64> {
+    let first = transfer.offset / PAGE as u64;
+    first..first + u64::from(transfer.count)
+}
+
 impl State {
+    fn holds(&self, transfer: &Transfer) -> bool {
+        let pages = pages_of(transfer);
+        let mut held = self.held_pages.iter();
+        transfer.is_write && (self.holds_writes || held.any(|page| pages.contains(page)))
+    }
+
     fn carry_out(&mut self, transfer: &Transfer) -> io::Result<()> {
         let fails = if transfer.is_write {
             self.fails_writes
@@ -155,15 +195,14 @@ impl State {
         if fails {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        let first = transfer.offset / PAGE as u64;
-        let pages = first..first + u64::from(transfer.count);
+        let pages = pages_of(transfer);
         if transfer.is_write && self.bad_page.is_some_and(|bad| pages.contains(&bad)) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         // SAFETY: valid until the transfer's end, which the caller tells after this.
         let vectors =
             unsafe { std::slice::from_raw_parts(transfer.vectors, transfer.count as usize) };
-        for (page, vector) in (first..).zip(vectors) {
+        for (page, vector) in pages.zip(vectors) {
             assert_eq!(vector.iov_len, PAGE);
             // SAFETY: as above; of a read the buffer is this transfer's alone.
             unsafe {

@@ -6,6 +6,8 @@ pub mod backed;
 pub mod disk;
 pub mod guarded;
 pub mod operator;
+pub mod relay;
+pub mod replaced;
 pub mod rot;
 pub mod tardy;
 
@@ -18,8 +20,8 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{Address, ClusterKey, Connector, Waker};
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_volume::{
-    Backing, Health, HostConfig, Kept, Mode, Placement, Protection, Resilience, Scheme, Volume,
-    VolumeConfig, VolumeError,
+    Backing, Health, HostConfig, Kept, Mode, Placement, Protection, RETURN_MAX, Resilience, Scheme,
+    Volume, VolumeConfig, VolumeError,
 };
 use guarded::{Guard, Guarded};
 
@@ -152,6 +154,7 @@ impl Cluster {
             size_bytes,
             size_bytes_max: size_bytes * 2,
             hosts: self.configs.clone(),
+            return_max: RETURN_MAX,
         }
     }
 

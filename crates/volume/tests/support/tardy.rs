@@ -17,6 +17,8 @@ pub struct Tardy {
     pub holds: Arc<AtomicBool>,
     /// READs held back so far.
     pub held: Arc<AtomicUsize>,
+    /// READs that were posted so far, held back or not.
+    pub posted: Arc<AtomicUsize>,
     /// While it is set, WRITEs of the guarded hosts are not sent: their bytes are taken later.
     pub holds_writes: Arc<AtomicBool>,
     /// WRITEs held back so far.
@@ -126,6 +128,7 @@ impl Endpoint for TardyEndpoint {
         token: Token,
         _queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull> {
+        self.tardy.posted.fetch_add(1, Ordering::AcqRel);
         let mut bytes = vec![0; len_bytes].into_boxed_slice();
         let own = bytes.as_mut_ptr();
         self.reads.insert(token, (landing, bytes));

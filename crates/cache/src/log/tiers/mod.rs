@@ -7,8 +7,10 @@
 
 #[expect(unsafe_code, reason = "aligned blocks are looked at as bytes")]
 mod buffer;
+mod cache;
 mod device;
 pub mod memory;
+pub mod remote;
 #[expect(unsafe_code, reason = "the kernel works on buffers by address")]
 pub mod ssd;
 
@@ -56,7 +58,8 @@ pub enum Request {
 pub struct Ended {
     /// As it was started with.
     pub token: u64,
-    /// The bytes that were read, and nothing for other requests.
+    /// The bytes that were read, and nothing for other requests. An error of the kind `NotFound`:
+    /// the tier let go of them; that is no fault of it.
     pub result: io::Result<Vec<u8>>,
 }
 
@@ -67,9 +70,8 @@ pub struct Busy;
 /// Storage for pages of a log. Requests end in any order; each one ends, with an error if need be:
 /// time limits are the tier's.
 ///
-/// A remote cache fits: writes and reads of ranges are its own operations, its capacity is the
-/// length of the tail that it holds, and when it lost a region it says so by failing [`Tier::poll`]
-/// or by errors of reads, which then go to the next tier.
+/// One that lost a part of what it holds goes on with the rest: reads of that part end with an
+/// error, and go to the next tier.
 pub trait Tier: Send {
     /// For people.
     fn name(&self) -> String;

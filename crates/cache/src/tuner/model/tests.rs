@@ -5,13 +5,13 @@ use crate::Configuration;
 use crate::tuner::Measurement;
 
 const TEXT: &str = "\
-cenote-cache-model 1
+cenote-cache-model 2
 space c=4 s=2 b=8 q=2 levels=powers
 # A comment.
-table transport=sim distance_ns=1000 record_bytes=16
+table transport=sim distance_ns=1000 record_bytes=16 writes=0
 1 0 1 1 250000 4 3.5 9.25
 2 1 8 2 1.5e7 10 8 30
-table transport=tcp distance_ns=0 record_bytes=4096
+table transport=tcp distance_ns=0 record_bytes=4096 writes=5
 end
 ";
 
@@ -27,6 +27,7 @@ fn a_file_is_read_as_it_is_documented() {
         transport: Transport::Sim,
         distance_ns: 1000,
         record_bytes: 16,
+        writes: Writes::NONE,
     };
     let table = model.table(key).unwrap();
     assert_eq!(table.measured_count(), 2);
@@ -43,18 +44,44 @@ fn a_file_is_read_as_it_is_documented() {
 }
 
 #[test]
+fn a_file_of_the_first_version_is_of_reads() {
+    let old = TEXT.replacen("model 2", "model 1", 1);
+    assert_eq!(refused(&old), "line 4: expected the end of the line");
+    let old = old.replace(" writes=5", "").replace(" writes=0", "");
+    let model: Model = old.parse().unwrap();
+    assert_eq!(model.tables().count(), 2);
+    assert!(model.tables().all(|(key, _)| key.writes == Writes::NONE));
+    assert!(model.to_text().starts_with("cenote-cache-model 2\n"));
+    assert_eq!(model.to_text().parse(), Ok(model));
+}
+
+#[test]
+fn a_share_of_writes_that_was_not_measured_is_said() {
+    let model: Model = TEXT.parse().unwrap();
+    let five = Writes::new(5).unwrap();
+    let of = |writes, transport| {
+        let mix = model.of_writes(writes);
+        mix.surface(transport, 0, 16, LatencyOf::Mean).err()
+    };
+    assert_eq!(of(five, Transport::Tcp), None);
+    assert_eq!(of(five, Transport::Sim), Some(NoTable::Writes(five)));
+    let none = Some(NoTable::Writes(Writes::NONE));
+    assert_eq!(of(Writes::NONE, Transport::Tcp), none);
+}
+
+#[test]
 fn each_mistake_is_named_with_its_line() {
     let with = |old: &str, new: &str| refused(&TEXT.replacen(old, new, 1));
     for (old, new, said) in [
         (
             "cenote-cache-model",
             "GIF89a",
-            "line 1: not a model of a cache: it begins with \"cenote-cache-model 1\"",
+            "line 1: not a model of a cache: it begins with \"cenote-cache-model 2\"",
         ),
         (
-            "model 1",
             "model 2",
-            "line 1: version 2 of the format; this program reads version 1",
+            "model 3",
+            "line 1: version 3 of the format; this program reads 1 to 2",
         ),
         ("q=2", "q=0", "line 2: space is out of range"),
         ("q=2", "q=9999999999", "line 2: expected q"),
@@ -62,6 +89,9 @@ fn each_mistake_is_named_with_its_line() {
         ("sim", "pigeon", "line 4: expected transport"),
         ("1000", "1000000001", "line 4: distance_ns is out of range"),
         ("=16", "=0", "line 4: record_bytes is out of range"),
+        ("writes=5", "writes=101", "line 7: writes is out of range"),
+        ("writes=5", "writes=5%", "line 7: expected writes"),
+        (" writes=5", "", "line 7: expected writes"),
         ("250000", "NaN", "line 5: a measurement is out of range"),
         ("250000", "-1", "line 5: a measurement is out of range"),
         ("3.5 9.25", "3.5 3", "line 5: a measurement is out of range"),
@@ -93,7 +123,7 @@ fn each_mistake_is_named_with_its_line() {
     }
     assert_eq!(
         refused(""),
-        "line 1: not a model of a cache: it begins with \"cenote-cache-model 1\""
+        "line 1: not a model of a cache: it begins with \"cenote-cache-model 2\""
     );
 }
 
@@ -169,9 +199,11 @@ fn between_two_sizes_of_records_both_tables_count_and_on_one_it_alone() {
 fn nearly() -> impl Strategy<Value = String> {
     let lines = [
         "cenote-cache-model 1",
+        "cenote-cache-model 2",
         "space c=4 s=2 b=8 q=2 levels=powers",
         "space c=30 s=30 b=500 q=16 levels=powers+ends",
         "table transport=sim distance_ns=1000 record_bytes=16",
+        "table transport=sim distance_ns=1000 record_bytes=16 writes=5",
         "table transport=sim distance_ns=18446744073709551616 record_bytes=-1",
         "1 0 1 1 250000 4 3.5 9.25",
         "2 1 8 2 inf 1e999 -0 0x10",

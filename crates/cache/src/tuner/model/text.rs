@@ -7,12 +7,14 @@ use std::str::{FromStr, SplitAsciiWhitespace};
 
 use super::{Key, Model, Transport};
 use crate::tuner::{Measurement, Spacing, Table};
-use crate::{Configuration, Space};
+use crate::{Configuration, Space, Writes};
 
 /// First word of a file.
 const MAGIC: &str = "cenote-cache-model";
-/// The version that is written, and the only one that is read.
-const VERSION: u32 = 1;
+/// The version that is written.
+const VERSION: u32 = 2;
+/// The oldest that is read: its tables are of reads.
+const VERSION_OLDEST: u32 = 1;
 /// Most tables of a file: arbitrary, far above what is measured.
 const TABLES_MAX: usize = 256;
 /// Most combinations of levels in a table: the paper's space has 1800.
@@ -33,10 +35,16 @@ impl Model {
             self.spacing().name()
         );
         for (key, table) in self.tables() {
-            let (transport, distance, record) = (key.transport, key.distance_ns, key.record_bytes);
+            let Key {
+                transport,
+                distance_ns,
+                record_bytes,
+                writes,
+            } = key;
+            let writes = writes.percent();
             writeln!(
                 text,
-                "table transport={transport} distance_ns={distance} record_bytes={record}"
+                "table transport={transport} distance_ns={distance_ns} record_bytes={record_bytes} writes={writes}"
             )
             .expect("a string takes it");
             for (Configuration { c, s, b, q }, measured) in table.iter() {
@@ -78,7 +86,8 @@ impl FromStr for Model {
 /// What was read so far.
 #[derive(Default)]
 struct Reader {
-    magic: bool,
+    /// Once the first line was read.
+    version: Option<u32>,
     model: Option<Model>,
     table: Option<(Key, Table)>,
     ended: bool,
@@ -89,7 +98,7 @@ impl Reader {
         let Some(first) = words.next() else {
             return Ok(());
         };
-        if !self.magic {
+        if self.version.is_none() {
             return self.take_magic(first, words);
         }
         if first.starts_with('#') {
@@ -118,12 +127,14 @@ impl Reader {
             return Err(Kind::NoModel);
         }
         match words.next().map(str::parse::<u32>) {
-            Some(Ok(VERSION)) => nothing_after(words)?,
-            Some(Ok(version)) => return Err(Kind::Version(version)),
-            _ => return Err(Kind::NoModel),
+            Some(Ok(version @ VERSION_OLDEST..=VERSION)) => {
+                nothing_after(words)?;
+                self.version = Some(version);
+                Ok(())
+            }
+            Some(Ok(version)) => Err(Kind::Version(version)),
+            _ => Err(Kind::NoModel),
         }
-        self.magic = true;
-        Ok(())
     }
 
     fn take_table(&mut self, mut words: SplitAsciiWhitespace<'_>) -> Result<(), Kind> {
@@ -132,6 +143,10 @@ impl Reader {
         let transport: Transport = named(&mut words, "transport")?;
         let distance_ns = named(&mut words, "distance_ns")?;
         let record_bytes = named(&mut words, "record_bytes")?;
+        let writes = match self.version {
+            Some(VERSION_OLDEST) => Some(Writes::NONE),
+            _ => Writes::new(named(&mut words, "writes")?),
+        };
         nothing_after(words)?;
         if distance_ns > DISTANCE_NS_MAX {
             return Err(Kind::Range("distance_ns"));
@@ -143,6 +158,7 @@ impl Reader {
             transport,
             distance_ns,
             record_bytes,
+            writes: writes.ok_or(Kind::Range("writes"))?,
         };
         if model.table(key).is_some() {
             return Err(Kind::SecondTable);
@@ -184,7 +200,7 @@ impl Reader {
 
     fn finish(self) -> Result<Model, Kind> {
         match self.model {
-            _ if !self.magic => Err(Kind::NoModel),
+            _ if self.version.is_none() => Err(Kind::NoModel),
             Some(model) if self.ended => Ok(model),
             _ => Err(Kind::NoEnd),
         }
@@ -245,7 +261,7 @@ pub struct ModelError {
 enum Kind {
     #[error("not a model of a cache: it begins with \"{MAGIC} {VERSION}\"")]
     NoModel,
-    #[error("version {0} of the format; this program reads version {VERSION}")]
+    #[error("version {0} of the format; this program reads {VERSION_OLDEST} to {VERSION}")]
     Version(u32),
     #[error("expected {0}")]
     Malformed(&'static str),

@@ -5,26 +5,28 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use cenote_cache::Space;
+use cenote_cache::Writes;
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
 use serde::Serialize;
 
 use super::files;
-use super::measurer::{self, Effort};
+use super::measurer::{self, Effort, go_on, passes, repeat};
 use super::printed::record_bytes;
 use crate::failure::{DONE, Failure};
-use crate::progress;
 use crate::size::Size;
 use crate::span::Span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What carries requests: sim, or shm and tcp between threads of this machine
+    /// What carries requests: sim; or shm, tcp or rdma to a host on this machine
     #[arg(long, value_name = "NAME")]
     transport: Transport,
     /// Bytes of a record; again for other sizes, between which is interpolated
     #[arg(long, value_name = "SIZE", required = true)]
     record: Vec<Size>,
+    /// How many requests write; the others read
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    writes: Writes,
     /// Time of a bit from client to server, one way
     #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
@@ -45,6 +47,9 @@ pub struct Args {
     /// End after so many configurations; the next call goes on
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    passes: Option<u32>,
     /// Decides everything that chance decides, on sim
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -59,6 +64,7 @@ struct Line {
     transport: &'static str,
     distance_us: f64,
     record_bytes: u32,
+    writes_percent: u8,
     #[serde(flatten)]
     count: Count,
 }
@@ -89,10 +95,12 @@ pub fn run(args: &Args) -> Result<u8> {
     } else {
         Spacing::Powers
     };
-    let mut measurer = measurer::open(args.transport, distance_ns, args.seed, Effort::Survey)?;
+    let (seed, writes) = (args.seed, args.writes);
+    let mut measurer = measurer::open(args.transport, distance_ns, writes, seed, Effort::Survey)?;
+    let space = measurer::space(args.transport);
     let mut model = match files::find_model(path)? {
-        None => Model::new(Space::PAPER, spacing),
-        Some(model) if model.spacing() == spacing && model.space() == Space::PAPER => model,
+        None => Model::new(space, spacing),
+        Some(model) if model.spacing() == spacing && model.space() == space => model,
         Some(_) => {
             let what = format!("{} was measured at other configurations", path.display());
             let remedy = "another --out, or --ends as it was made with";
@@ -112,28 +120,35 @@ pub fn run(args: &Args) -> Result<u8> {
             transport: args.transport,
             distance_ns,
             record_bytes,
+            writes,
         };
         let table = model.table(key).cloned();
         let table = table.unwrap_or_else(|| Table::new(model.grid(record_bytes)));
         let mut survey = Survey::new(table, (!args.full_grid).then_some(RISE_MIN));
-        let bar = progress::steps(survey.grid_count() as u64, "configurations");
         let mut saved = Instant::now();
-        while left > 0
-            && let Some(next) = survey.next()
-        {
-            let measured = measurer.measure(record_bytes, next)?;
-            survey.insert(next, measured)?;
-            left -= 1;
-            bar.set_position(survey.done_count() as u64);
+        let mut save = |table: &Table| {
             if saved.elapsed() > SAVED_EVERY {
-                model.insert(key, survey.table().clone());
+                model.insert(key, table.clone());
                 files::save(path, &model)?;
                 saved = Instant::now();
             }
-        }
-        bar.finish_and_clear();
+            Ok(())
+        };
+        go_on(
+            &mut survey,
+            &mut measurer,
+            record_bytes,
+            &mut left,
+            &mut save,
+        )?;
         let count = count(&survey);
-        model.insert(key, survey.into_table());
+        let mut table = survey.into_table();
+        if count.complete {
+            for _ in 1..args.passes.unwrap_or_else(|| passes(args.transport)) {
+                repeat(&mut table, &mut measurer, record_bytes)?;
+            }
+        }
+        model.insert(key, table);
         files::save(path, &model)?;
         sum.measured += count.measured;
         sum.grid += count.grid;
@@ -143,6 +158,7 @@ pub fn run(args: &Args) -> Result<u8> {
                 transport: key.transport.name(),
                 distance_us: args.distance.us(),
                 record_bytes,
+                writes_percent: writes.percent(),
                 count,
             };
             serde_json::to_writer(&mut out, &line)?;

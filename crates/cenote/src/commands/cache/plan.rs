@@ -5,6 +5,7 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::Result;
+use cenote_cache::Writes;
 use cenote_cache::market::{Allocation, Catalogue, Need};
 use cenote_cache::tuner::{Found, Model, Transport};
 use cenote_cache::{LatencyOf, Slo};
@@ -55,6 +56,9 @@ pub struct Args {
     /// Which latency: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     latency_of: LatencyOf,
+    /// How many requests write, as it was measured
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    writes: Writes,
     /// What carries requests [default: the only one in the model]
     #[arg(long, value_name = "NAME", requires = "model")]
     transport: Option<Transport>,
@@ -200,7 +204,8 @@ fn of_model(
         .into_iter()
         .filter(|one| *one == nearest || *one <= farthest)
     {
-        let surface = model.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
+        let mix = model.of_writes(args.writes);
+        let surface = mix.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
         let plan = match surface.search(slo) {
             Ok(found) => {
                 let threads = found.configuration.s;

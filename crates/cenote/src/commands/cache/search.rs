@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
+use cenote_cache::Writes;
 use cenote_cache::tuner::Transport;
 use serde::Serialize;
 
@@ -23,6 +24,9 @@ pub struct Args {
     /// What carries requests [default: the only one in the model]
     #[arg(long, value_name = "NAME")]
     transport: Option<Transport>,
+    /// How many requests write, as it was measured
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    writes: Writes,
     /// Time of a bit from client to server, one way; the next that was measured counts
     #[arg(long, value_name = "DURATION", default_value = "0us")]
     distance: Span,
@@ -51,7 +55,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let model = files::model(&args.model)?;
     let transport = transport_of(&model, args.transport, &args.model)?;
     let distance_ns = args.distance.ns();
-    let surface = model.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
+    let mix = model.of_writes(args.writes);
+    let surface = mix.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
     let begun = Instant::now();
     let answer = surface.search(&slo);
     let search_us = begun.elapsed().as_secs_f64() * 1e6;

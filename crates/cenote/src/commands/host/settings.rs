@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::share::Share;
 use crate::size::Size;
+use crate::span::Span;
 
 /// What a host is told on the command line. All of it may stand in the file instead.
 #[derive(clap::Args, Debug, Default)]
@@ -62,6 +64,10 @@ pub struct Given {
     /// On SIGTERM leave lent memory with systemd, for the next start of the service
     #[arg(long)]
     keep_slabs: bool,
+    /// On SIGTERM tell clients that this machine is taken back, and end when nobody holds anything or so much
+    /// later: what clouds give a machine that they take back, less a little [default: 0s]
+    #[arg(long, value_name = "DURATION", conflicts_with = "keep_slabs")]
+    grace: Option<Span>,
     #[command(flatten)]
     room: room::Lending,
     /// A file like /proc/meminfo that stands for the machine, without this host's slabs
@@ -104,6 +110,8 @@ struct FileSettings {
     #[serde(default, deserialize_with = "parsed")]
     page_traffic: Option<WireProtection>,
     keep_slabs: Option<bool>,
+    #[serde(default, deserialize_with = "parsed")]
+    grace: Option<Span>,
     profile: Option<room::Profile>,
     #[serde(default, deserialize_with = "parsed")]
     headroom: Option<Share>,
@@ -132,6 +140,8 @@ pub struct Settings {
     page_traffic: WireProtection,
     /// Whether lent memory outlives the process, in systemd's hands.
     pub keep_slabs: bool,
+    /// Between SIGTERM and the end, for clients.
+    pub grace: Duration,
     room: room::Lending,
     meminfo: Option<PathBuf>,
 }
@@ -169,6 +179,13 @@ impl Given {
             let what = "to allow remote readers of metrics without metrics makes no sense";
             return Err(Failure::usage(what, "--metrics HOST:PORT").into());
         }
+        let keep_slabs = self.keep_slabs || file.keep_slabs.unwrap_or(false);
+        let grace = self.grace.or(file.grace);
+        let grace = Duration::from_nanos(grace.map_or(0, Span::ns));
+        if keep_slabs && !grace.is_zero() {
+            let what = "a host either leaves its slabs with systemd or has them taken away in a grace period";
+            return Err(Failure::usage(what, "keep_slabs or grace").into());
+        }
         Ok(Settings {
             domain: self
                 .domain
@@ -198,7 +215,8 @@ impl Given {
                 .unwrap_or(CACHE_THREADS_DEFAULT),
             lock: self.lock.or(file.lock).unwrap_or_default(),
             page_traffic: self.page_traffic.or(file.page_traffic).unwrap_or_default(),
-            keep_slabs: self.keep_slabs || file.keep_slabs.unwrap_or(false),
+            keep_slabs,
+            grace,
             room: self.room.clone().or(room::Lending {
                 profile: file.profile,
                 headroom: file.headroom,
@@ -405,6 +423,8 @@ mod tests {
             wrong.contains("write encrypted, authenticated or plain"),
             "{wrong}"
         );
+        let both = WHOLE.to_owned() + "grace = \"30s\"";
+        assert!(said(&both).contains("grace period"));
         assert!(said("name = \"h\"").contains("without listen"));
         assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("without name"));
         let remote = WHOLE.replace("metrics =", "# ").to_owned() + "allow_remote = true";

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -121,13 +121,8 @@ impl Starting {
             .args(["--clients", &at.clients.to_string()])
             .args(flags)
             .arg("--key")
-            .arg(key)
-            .env_remove("CENOTE_DIR")
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log);
-        let mut child = process::detach(&mut command)
+            .arg(key);
+        let mut child = process::in_background(&mut command, log)
             .spawn()
             .with_context(|| format!("start node {name}"))?;
         let announcement = BufReader::new(child.stdout.take().expect("stdout is piped"));

@@ -22,6 +22,9 @@ pub struct Args {
     /// Copies of each region, 1 or 2 [default: each seed draws]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: Option<u8>,
+    /// Requests go in batches to server threads, in place of one-sided verbs
+    #[arg(long)]
+    batched: bool,
     /// One JSON line per simulation in place of text
     #[arg(long)]
     json: bool,
@@ -82,6 +85,7 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
     Ok(Options {
         duration: Duration::from_secs(args.seconds),
         copies: args.copies.map(usize::from).or(any.copies),
+        is_batched: args.batched,
         ..any
     })
 }
@@ -94,8 +98,9 @@ fn repeat(args: &Args, seed: u64) -> String {
         .plant
         .as_ref()
         .map_or(String::new(), |name| format!(" --plant {name}"));
+    let batched = if args.batched { " --batched" } else { "" };
     format!(
-        "cenote lab cache --seed {seed} --seconds {}{copies}{plant}",
+        "cenote lab cache --seed {seed} --seconds {}{copies}{batched}{plant}",
         args.seconds
     )
 }

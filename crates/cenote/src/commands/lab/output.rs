@@ -18,7 +18,7 @@ pub struct Output {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Draw them, too
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "plot", value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
@@ -26,6 +26,11 @@ impl Output {
     /// Whether a table or a picture is wanted, which may cost more than the text does.
     pub fn wants_files(&self) -> bool {
         self.csv.is_some() || self.svg.is_some()
+    }
+
+    /// Whether standard output is for programs.
+    pub fn is_json(&self) -> bool {
+        self.json
     }
 
     /// Writes the files that were asked for.

@@ -30,8 +30,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
     /// Redundancy of every volume
-    #[arg(long, default_value = "rs:4+2")]
-    scheme: Scheme,
+    /// [default: rs:4+2; plain with --backed]
+    #[arg(long)]
+    scheme: Option<Scheme>,
     /// What every volume expects of its hosts: failure-recovery, detection, correction or ec-only
     /// [default: each draws one that the scheme allows]
     #[arg(long)]
@@ -49,8 +50,8 @@ pub struct Args {
     /// [default: least-loaded; two-choices with --backed]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Option<Placement>,
-    /// A disk behind every volume, of which hosts have one copy: any of them may go at any time
-    #[arg(long, conflicts_with = "scheme")]
+    /// A disk behind every volume, which fails now and then: any host may go at any time
+    #[arg(long)]
     backed: bool,
     /// Requests per virtual second and thread
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -98,6 +99,7 @@ fn options(args: &Args, seed: u64) -> Options {
         (_, true) => Protection::Sealed(sim::seal_key()),
         _ => Protection::None,
     };
+    let defaults = Options::default();
     let options = Options {
         seed,
         duration: Duration::from_secs_f64((args.hours * 3600.0).clamp(1.0, 1e9)),
@@ -105,17 +107,17 @@ fn options(args: &Args, seed: u64) -> Options {
         hosts: args.hosts,
         clients: args.clients,
         workers: args.workers,
-        scheme: args.scheme,
+        scheme: args.scheme.unwrap_or(defaults.scheme),
         mode: args.mode,
         protection,
         placement: args.placement,
         rate: args.rate,
         fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
-        ..Options::default()
+        ..defaults
     };
     let options = if args.rot { options.rotting() } else { options };
     if args.backed {
-        options.backed()
+        options.backed_as(args.scheme.unwrap_or(Scheme::PLAIN))
     } else {
         options
     }

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::super::pair::{Act, Local, Request};
+use super::super::registered::{Registered, Span};
 use super::super::slots::{Slot, Verb};
 use super::{Answer, PIECE_BYTES, RdmaEndpoint, WORK_COUNT_MAX, Work};
 use crate::frame::Frame;
-use crate::{CompletionQueue, Status};
+use crate::{CompletionQueue, Rights, Status};
 
 impl RdmaEndpoint {
     /// Makes requests of posted verbs, as many as there is room for, and gives them to the device.
@@ -34,7 +35,7 @@ impl RdmaEndpoint {
             let posted = self
                 .pair
                 .as_mut()
-                .map_or(Ok(()), |pair| unsafe { pair.post() });
+                .map_or(Ok(()), |pair| unsafe { pair.post(self.tuning) });
             if let Err(error) = posted {
                 tracing::warn!(%error, "give requests to an RDMA device");
                 return self.fail(Status::Disconnected, queue);
@@ -183,7 +184,10 @@ impl RdmaEndpoint {
             return false;
         }
         // A message's bytes are gone when this returns, before the device copies them.
-        let is_inline = len_bytes <= pair.inline_bytes && matches!(act, Act::Write { .. });
+        let is_inline = self.tuning.inline_writes
+            && len_bytes <= pair.inline_bytes
+            && matches!(act, Act::Write { .. });
+        let mut registered = None;
         let (at, end, local) = if is_inline {
             let local = Local {
                 start: source,
@@ -201,7 +205,14 @@ impl RdmaEndpoint {
                 // verb completes.
                 unsafe { std::ptr::copy_nonoverlapping(source, start, len_bytes) };
             }
-            let key = Some(self.pages.local_key());
+            if !self.tuning.registered_once {
+                let span = Span { start, len_bytes };
+                registered = Registered::new(&self.device, span, Rights(0))
+                    .inspect_err(|error| tracing::warn!(%error, "register a request's bytes"))
+                    .ok();
+            }
+            let own = registered.as_ref().map(Registered::local_key);
+            let key = Some(own.unwrap_or_else(|| self.pages.local_key()));
             let local = Local {
                 start,
                 len_bytes,
@@ -225,6 +236,7 @@ impl RdmaEndpoint {
             len_bytes,
             end,
             answer,
+            _registered: registered,
         });
         true
     }

@@ -18,6 +18,7 @@ use crate::bench::Row;
 use crate::bench::page::{fill, median};
 use crate::cluster::LocalCluster;
 use crate::swapping::fresh;
+use crate::swapping::interrupt;
 use crate::swapping::our_swap::cenote;
 
 /// Placing a slab of 1 GB, reading for it, decoding it: in the paper, ms.
@@ -52,6 +53,7 @@ pub(super) fn run(rounds: usize, slab_mib: u64, copy: f64) -> anyhow::Result<Vec
     let (mut evicted, mut lost, mut decodes) = (Steps::default(), Steps::default(), Vec::new());
     let folder = fresh(&std::env::temp_dir(), "slab");
     for round in 0..rounds {
+        interrupt::check()?;
         let slab = format!("{slab_mib}M");
         let cluster = LocalCluster::start_in(&folder, HOSTS, slab_mib, "shm", &["--slab", &slab])?;
         let volume = || -> anyhow::Result<_> {

@@ -1,5 +1,6 @@
 //! What goes wrong, and when it ends.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_cache::manager::Manager;
@@ -19,25 +20,38 @@ impl World {
         usize::try_from(self.random.below(self.members.len() as u64)).expect("an index")
     }
 
-    fn later(&mut self, low_ms: u64, high_ms: u64, repair: Repair) {
+    pub(super) fn later(&mut self, low_ms: u64, high_ms: u64, repair: Repair) {
         let pause = self.random.between(low_ms, high_ms);
         let at = self.net.now().after(Duration::from_millis(pause));
         self.repairs.push((at, repair));
     }
 
-    /// Whether a host may go for good. With two copies one domain does at a time, when all is whole.
+    /// Whether a host may go for good. With two copies one domain does at a time, when all is
+    /// whole.
     fn may_kill(&self) -> bool {
         let is_whole = |manager: &Manager| manager.owner.is_settled();
         self.copies == 1
             || self.hosts.iter().all(Host::is_up)
                 && self.repairs.is_empty()
+                && self.owner_paused_until == Time(0)
                 && self.manager.as_ref().is_some_and(is_whole)
     }
 
     /// What lasts as long as the faults do.
     pub(super) fn begin_faults(&mut self) {
-        if self.options.faults == Faults::SlowWrites {
-            self.slow_links();
+        match self.options.faults {
+            Faults::Any => {}
+            Faults::SlowWrites => {
+                self.slow_links();
+                self.slow_words();
+            }
+            Faults::BrokenLinks | Faults::DyingClients => self.slow_links(),
+            Faults::OwnerCutOff => self.cut_owner_off(),
+            Faults::TwoOwners => self.stop_owner_for_long(),
+            Faults::HungHost => {
+                self.note("h0 lends and copies nothing any more, and does not say so".to_owned());
+                self.muffles[0].store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -45,9 +59,19 @@ impl World {
         self.report.faults += 1;
         match self.options.faults {
             Faults::Any => self.any_trouble(),
+            Faults::TwoOwners | Faults::OwnerCutOff => {}
+            Faults::BrokenLinks => self.break_links(),
+            Faults::DyingClients => {
+                let client = self.any_client();
+                self.replace_client(client);
+            }
             Faults::SlowWrites => {
                 let host = self.any_host();
                 self.drain(host, (100, 800));
+            }
+            Faults::HungHost => {
+                let host = self.any_host();
+                self.drain(host, (4000, 9000));
             }
         }
     }
@@ -56,7 +80,7 @@ impl World {
         let host = self.any_host();
         let client = self.any_client();
         let node = self.hosts[host].node;
-        match self.random.below(14) {
+        match self.random.below(19) {
             0 => self.kill_some(host),
             1..=3 if self.hosts[host].is_up() => self.drain(host, (300, 4000)),
             4 if self.copies == 1 => self.reclaim(host),
@@ -98,25 +122,62 @@ impl World {
                 self.members[client].deaf_until = self.net.now().after(time);
             }
             13 => self.slow_fills(),
-            10 if self.manager.is_some() => {
-                self.note("the owner dies".to_owned());
-                let node = self.owner_connector.node();
-                self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
-                self.manager = None;
-                let pause = Duration::from_millis(self.random.between(10, 3000));
-                self.owner_back_at = self.net.now().after(pause);
-                self.members.iter_mut().for_each(Member::forget_owner);
+            14 => {
+                self.note(format!("c{client} and h{host} lose their connections"));
+                let other = self.members[client].connector.node();
+                self.net.lose_connections(other, node);
             }
-            11 if self.members[client].paused_until == Time(0) => {
-                self.note(format!("c{client} dies, another comes"));
-                self.members[client].end();
-                let node = self.members[client].connector.node();
-                self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
-                self.net.restart_client(node);
-                self.start_client(client);
+            16 => {
+                self.note(format!(
+                    "h{host} lends and copies nothing, and does not say so"
+                ));
+                self.muffles[host].store(true, Ordering::Relaxed);
+                self.later(1000, 12_000, Repair::Unmuffle(host));
             }
+            17 if !self.refuses_records => self.refuse_records(),
+            18 if self.manager.is_some() && self.owner_paused_until == Time(0) => {
+                self.stop_owner((15_000, 15_001));
+            }
+            15 if self.manager.is_some() && self.owner_paused_until == Time(0) => {
+                self.stop_owner((100, 5000));
+            }
+            10 if self.manager.is_some() && self.owner_paused_until == Time(0) => self.kill_owner(),
+            11 if self.members[client].paused_until == Time(0) => self.replace_client(client),
             _ => {}
         }
+    }
+
+    /// The owner's disk is full: what it decides waits.
+    fn refuse_records(&mut self) {
+        self.note("the owner's disk takes no records".to_owned());
+        self.refuses_records = true;
+        self.later(500, 25_000, Repair::AllowRecords);
+    }
+
+    fn stop_owner(&mut self, (low_ms, high_ms): (u64, u64)) {
+        let pause = Duration::from_millis(self.random.between(low_ms, high_ms));
+        self.note(format!("the owner stops for {pause:?}"));
+        self.net.pause(self.owner_connector.node());
+        self.owner_paused_until = self.net.now().after(pause);
+    }
+
+    fn kill_owner(&mut self) {
+        self.note("the owner dies".to_owned());
+        let node = self.owner_connector.node();
+        self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
+        self.manager = None;
+        let pause = Duration::from_millis(self.random.between(10, 3000));
+        self.owner_back_at = self.net.now().after(pause);
+        self.members.iter_mut().for_each(Member::forget_owner);
+    }
+
+    fn replace_client(&mut self, client: usize) {
+        self.note(format!("c{client} dies, another comes"));
+        self.members[client].end(&mut self.model);
+        let node = self.members[client].connector.node();
+        self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
+        self.net.restart_client(node);
+        self.start_client(client);
     }
 
     /// Its regions move, as many as there is room for elsewhere.
@@ -126,20 +187,61 @@ impl World {
         self.later(low_ms, high_ms, Repair::EndDrain(host));
     }
 
-    /// Writes reach their host late, and the owner hears late that a copy is there. So a write that the copy
-    /// did not wait for lands behind it, where the memory is still kept and nobody will look.
+    /// Writes reach their host late.
     fn slow_links(&mut self) {
-        let end = self.net.now().after(self.options.duration);
+        for client in 0..self.members.len() {
+            let from = self.members[client].connector.node();
+            for host in 0..self.hosts.len() {
+                self.slow_for_good(from, self.hosts[host].node);
+            }
+        }
+    }
+
+    /// The owner hears late that a copy is there. So a write that the copy did not wait for lands
+    /// behind it, where the memory is still kept and nobody will look.
+    fn slow_words(&mut self) {
         let owner = self.owner_connector.node();
-        let mut slow = |from, to| {
-            let delay = Duration::from_millis(self.random.between(20, 60));
-            self.net.set_extra_delay(from, to, delay);
-            self.repairs.push((end, Repair::EndDelay(from, to)));
-        };
+        for host in 0..self.hosts.len() {
+            self.slow_for_good(self.hosts[host].node, owner);
+        }
+    }
+
+    fn slow_for_good(&mut self, from: sim::NodeId, to: sim::NodeId) {
+        let end = self.net.now().after(self.options.duration);
+        let delay = Duration::from_millis(self.random.between(20, 60));
+        self.net.set_extra_delay(from, to, delay);
+        self.repairs.push((end, Repair::EndDelay(from, to)));
+    }
+
+    /// One host and one client are out of the owner's reach, for longer than it waits for either.
+    fn cut_owner_off(&mut self) {
+        self.note("the owner reaches neither h0 nor c0".to_owned());
+        let (host, owner) = (self.hosts[0].node, self.owner_connector.node());
+        self.net.cut(host, owner);
+        self.net.cut(owner, host);
+        self.later(14_000, 15_000, Repair::Heal(host, owner));
+        self.members[0].deaf_until = self.net.now().after(Duration::from_millis(15_500));
+    }
+
+    /// A client loses its connections to all hosts, and may not get to tell the owner for a while.
+    fn break_links(&mut self) {
+        let client = self.any_client();
+        let deaf_ms = self.random.below(2) * self.random.between(100, 1400);
+        self.note(format!(
+            "c{client} loses its connections; mute for {deaf_ms} ms"
+        ));
+        self.members[client].deaf_until = self.net.now().after(Duration::from_millis(deaf_ms));
+        let from = self.members[client].connector.node();
         for host in &self.hosts {
-            slow(host.node, owner);
-            for member in &self.members {
-                slow(member.connector.node(), host.node);
+            self.net.lose_connections(from, host.node);
+        }
+    }
+
+    /// What happens last, where the worst time for it is the last.
+    pub(super) fn end_faults(&mut self) {
+        if self.options.faults == Faults::DyingClients {
+            for client in 0..self.members.len() {
+                self.replace_client(client);
             }
         }
     }
@@ -217,6 +319,14 @@ impl World {
                 }
             }
             Repair::ResumeHost(host) => self.net.resume(self.hosts[host].node),
+            Repair::TakeOver => self.take_over(),
+            Repair::AllowRecords => {
+                self.note("the owner's disk takes records".to_owned());
+                self.refuses_records = false;
+                self.later(3000, 3001, Repair::OwnerLooked);
+            }
+            Repair::OwnerLooked => {}
+            Repair::Unmuffle(host) => self.muffles[host].store(false, Ordering::Relaxed),
             Repair::EndDrain(host) => self.hosts[host].drain(false),
             Repair::Heal(one, other) => {
                 self.net.heal(one, other);

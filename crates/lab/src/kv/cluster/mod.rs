@@ -14,12 +14,11 @@ mod node;
 mod trouble;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use cenote_kv::planted::{OF_NODES, Planted};
 use serde::Serialize;
 
 use super::linear::{Call, is_linearizable};
+use crate::caught::caught;
 pub use trouble::Trouble;
 use world::World;
 
@@ -164,10 +163,9 @@ pub struct Report {
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
     cenote_kv::planted::plant(options.planted);
-    let run = || live(World::new(options));
-    let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Report {
+    let report = caught(|| live(World::new(options))).unwrap_or_else(|violation| Report {
         seed: options.seed,
-        violation: Some(format!("it panics: {}", super::said(panic.as_ref()))),
+        violation: Some(violation),
         ..Report::default()
     });
     #[cfg(feature = "planted")]

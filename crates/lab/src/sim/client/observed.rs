@@ -1,5 +1,7 @@
 //! What the simulation's checks see of a client's directory.
 
+use std::collections::BTreeSet;
+
 use cenote_fabric::ClientId;
 use cenote_volume::{Health, Relocation, Seat, Stepped};
 
@@ -39,6 +41,16 @@ impl Client {
     }
 
     pub fn know_seats(&mut self, seats: Vec<Seat>) {
+        let place = |seat: &Seat| (seat.extent, seat.split, seat.host, seat.birth);
+        let before: BTreeSet<_> = self.seats.iter().map(place).collect();
+        let news = seats
+            .iter()
+            .map(place)
+            .filter(|slab| !before.contains(slab));
+        let news: Vec<_> = news.collect();
+        let returned = news.iter().filter(|slab| self.known.contains(slab));
+        self.tally.slabs_returned += returned.count() as u64;
+        self.known.extend(news);
         self.seats = seats;
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
-use cenote_volume::{Op, PAGE_BYTES, Resilience, Stepped, Unfinished, VolumeConfig, VolumeError};
+use cenote_volume::{
+    Op, PAGE_BYTES, RETURN_MAX, Resilience, Stepped, Unfinished, VolumeConfig, VolumeError,
+};
 
 use super::super::dialer::Dialing;
 use super::super::disk::Disk;
@@ -37,6 +39,8 @@ impl Client {
     pub(super) fn renew(&mut self) {
         self.volume_id = self.random.u128();
         self.estate = Estate::new();
+        self.known.clear();
+        self.tally.disk_refusals += self.disk.refusals();
         self.disk = Disk::new(self.random.next());
         self.model = Model::new(self.random.next(), self.plan.size_bytes);
     }
@@ -53,6 +57,7 @@ impl Client {
             size_bytes: self.plan.size_bytes,
             size_bytes_max: self.plan.size_bytes,
             hosts: self.plan.hosts.clone(),
+            return_max: RETURN_MAX,
         };
         self.id = ClientId(self.random.u128());
         let orders = self.dialing.orders();
@@ -117,6 +122,7 @@ impl Client {
         let (wrong, healed) = self.errors();
         self.errors_before = (wrong, healed);
         self.moved_before = self.pages_moved();
+        self.tally.pages_promoted = self.pages_promoted();
         self.mending.clear();
         self.redoing.clear();
         self.missing.clear();
@@ -241,6 +247,7 @@ impl Client {
             return;
         };
         self.redoing.pop();
+        self.tally.writes_redone += u64::from(result.is_ok());
         if let Err(error) = result {
             self.model.leave_unfinished(to_index(write.page()));
             let what = format!("{} redoes page {}: {error}", self.name, write.page());

@@ -233,3 +233,48 @@ fn the_table_of_owners_is_bounded() {
     bench.ledger.handle_own(bench.now, B, 0, bound, 1);
     assert_eq!(bench.answer(), owned(0));
 }
+
+#[test]
+fn a_renewed_slab_has_a_new_name_and_is_still_its_clients() {
+    let mut bench = Bench::new();
+    let window = bench.mapped(A, 0);
+    let (now, mut renew) = (bench.now, |client, window| {
+        bench.ledger.handle_renew(bench.now, client, 9, window);
+        bench.answer()
+    });
+    let reason = Refusal::NotHeld;
+    let refused = Reply::Refused { request: 9, reason };
+    assert_eq!(renew(B, window), refused, "another's");
+    let Reply::Mapped {
+        request: 9,
+        window: renewed,
+    } = renew(A, window)
+    else {
+        panic!("not renewed");
+    };
+    assert!(renewed.generation > window.generation);
+    assert_eq!(renew(A, window), refused, "an old name");
+    assert_eq!(bench.ledger.find(A, window), None);
+    assert!(bench.ledger.find(A, renewed).is_some());
+    // It keeps its first generation, by which later owners name it.
+    bench.ledger.handle_disconnected(now, A);
+    assert_eq!(bench.own(B, 1), owned(1));
+    assert!(matches!(
+        bench.retake(B, 0, window.generation),
+        Reply::Mapped { .. }
+    ));
+}
+
+#[test]
+fn a_slab_that_cannot_be_renewed_is_refused_and_goes() {
+    let mut bench = Bench::new();
+    let window = bench.mapped(A, 0);
+    bench.ledger.handle_renew(bench.now, A, 9, window);
+    let Some(Action::Renew { slab, .. }) = bench.ledger.poll_action() else {
+        panic!("not to be renewed");
+    };
+    bench.ledger.handle_renew_failed(slab);
+    let reason = Refusal::NotHeld;
+    assert_eq!(bench.answer(), Reply::Refused { request: 9, reason });
+    assert_eq!(bench.retired, [window]);
+}

@@ -251,3 +251,26 @@ fn a_handover_that_is_not_one_is_refused() {
     };
     assert!(Handover::decode(&nobodys.encode()).is_err());
 }
+
+proptest! {
+    #[test]
+    fn no_bytes_are_too_strange_to_be_a_handover_or_refused(
+        random in vec(any::<u8>(), 0..200),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+    ) {
+        let (ledger, _, _) = lent();
+        let whole = ledger.handover(NOW).encode();
+        let mut changed = whole.clone();
+        for (at, byte) in changes {
+            let at = at.index(changed.len());
+            changed[at] = byte;
+        }
+        // What is taken for one is carried on with, whatever it says.
+        for bytes in [changed, [&whole[..8], &random].concat(), random] {
+            if let Ok(handover) = Handover::decode(&bytes) {
+                let next = Ledger::inherit(limits(), NOW, &handover);
+                prop_assert!(next.counts().total() > 0);
+            }
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl Cluster {
         let (owner, generation, memory) = &self.owners[index];
         let place = if *owner == machine {
             Place::Here {
-                memory: Arc::clone(memory),
+                memory: Arc::clone(memory).into(),
                 offset: 0,
             }
         } else {
@@ -262,7 +262,10 @@ impl Cluster {
         if to == owner || self.left[to] || !knows {
             return Ok(());
         }
-        let place = Place::Leaving { memory, offset: 0 };
+        let place = Place::Leaving {
+            memory: memory.into(),
+            offset: 0,
+        };
         self.machines[owner].handle_map(CACHE, index, Slot { generation, place });
         let at = self.now + 1 + self.below(20) as u64;
         self.copying = Some(Copying { index, to, at });
@@ -298,7 +301,7 @@ impl Cluster {
                 Event::Request(request) => machine.handle_requests([request]),
                 Event::Word(index, slot) => {
                     let generation = slot.generation;
-                    machine.handle_map(CACHE, index, slot);
+                    let _holds = machine.handle_map(CACHE, index, slot);
                     self.free(to, index, generation);
                 }
                 Event::Move(moved) => machine.handle_moved(moved),
@@ -332,7 +335,9 @@ impl Cluster {
                         self.check(response)?;
                     }
                 }
-                Action::Move { to: machine, moved } => {
+                Action::Move {
+                    to: machine, moved, ..
+                } => {
                     if matches!(cause, Some(Event::Move(came)) if came.forwarded && moved.forwarded)
                     {
                         return Err(format!("forwarded twice: {moved:?}"));

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::epoch::stripe_of;
 use super::{State, Worker};
@@ -289,7 +290,8 @@ impl Worker {
             return false;
         }
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            stripe.is_there() && !stripe.fence.contains(index) && !stripe.has_stranded()
+            let is_whole = !stripe.has_stranded() || is_planted(Planted::MarkWhileStranded);
+            stripe.is_there() && !stripe.fence.contains(index) && is_whole
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
             return false;
@@ -325,9 +327,13 @@ impl Worker {
     /// The disk has written the page, or refused it.
     fn end_store(&mut self, op: u16, is_ok: bool) {
         if is_ok {
-            self.unmark_remote(op);
+            if !is_planted(Planted::KeepBitAway) {
+                self.unmark_remote(op);
+            }
         } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {
             return self.hold(op);
+        } else if is_planted(Planted::ClearBitRefused) {
+            self.unmark_remote(op);
         } else if !self.ops[usize::from(op)].is_parted && self.is_remote(op) {
             self.retract(op);
         }

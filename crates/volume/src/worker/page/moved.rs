@@ -33,16 +33,18 @@ impl Worker {
 
     pub(super) fn begin_move(&mut self, op: u16) {
         let page = self.ops[usize::from(op)].page;
-        let claims = !is_planted(Planted::MoveOverNewer);
-        if claims && !self.core.claims.try_claim(page) {
-            return self.park(op);
-        }
-        self.ops[usize::from(op)].claimed = claims;
         // Once: a change that is taken back meanwhile has another.
         let to = self.core.sides.target();
         self.ops[usize::from(op)].to = to;
+        // Nobody else moves it.
         if self.core.sides.side_of(page) == to {
             return self.finish(op, Ok(()));
+        }
+        if !is_planted(Planted::MoveOverNewer) {
+            if !self.claim_known(op) {
+                return self.park(op);
+            }
+            self.ops[usize::from(op)].claimed = true;
         }
         let is_written = self.core.marks.written.contains(page);
         if is_written && self.core.backing.is_some() {
@@ -56,6 +58,38 @@ impl Worker {
         self.locate(op);
         self.ops[usize::from(op)].state = State::Merging;
         self.gather(op);
+    }
+
+    /// Claims the page; with a disk behind it, once the disk's queue has taken in every write of it: one
+    /// that was asked for and not taken stands in no bit. Nothing is held while it is waited for.
+    fn claim_known(&mut self, op: u16) -> bool {
+        let (at, claims) = (usize::from(op), &self.core.claims);
+        let page = self.ops[at].page;
+        let Some(store) = &self.core.backing else {
+            return claims.try_claim(page);
+        };
+        let lane = store.lane_of(page);
+        let state = &mut self.ops[at];
+        let asked = match state.asked {
+            Some(asked) => asked,
+            None => {
+                // In this order: who had the page before had asked.
+                let Some(version) = claims.version(page) else {
+                    return false;
+                };
+                state.version = version;
+                *state.asked.insert(store.asked_of(lane))
+            }
+        };
+        if !store.has_taken_of(lane, asked) {
+            return false;
+        }
+        // A write came in between: then that one is waited for, too.
+        let is_claimed = claims.try_claim_at(page, state.version);
+        if !is_claimed {
+            state.asked = None;
+        }
+        is_claimed
     }
 
     /// The page was read: writes it to its new stripe.
@@ -145,13 +179,15 @@ impl Worker {
         self.finish(op, Ok(()));
     }
 
-    /// A page that the disk has, or is about to have, needs no copy: it is read from there until it is
-    /// written next. One that the disk has refused stays, for only its slabs have it.
+    /// A page that the disk has needs no copy: it is read from there until it is written next. One that the
+    /// disk has refused stays, for only its slabs have it, and so does one that it may yet refuse (decision 47).
     fn move_to_disk(&mut self, op: u16) {
         let page = self.ops[usize::from(op)].page;
         let store = self.core.backing.as_ref();
         let pages = &store.expect("just seen").pages;
-        if pages.stale.contains(page) && pages.remote.contains(page) {
+        // In this order: what became of a write is known before it is queued no more.
+        let is_open = pages.queued.contains(page) || pages.stale.contains(page);
+        if is_open && pages.remote.contains(page) {
             return self.finish(op, Err(IoError::Disk));
         }
         // In this order: on its new side no slab has it.

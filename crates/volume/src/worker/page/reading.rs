@@ -58,10 +58,15 @@ impl Worker {
         let Some(readable) = self.usable(op, readable) else {
             return self.park(op);
         };
+        // What is not to be written yet would be read again and again.
+        let is_merge = self.ops[at].state == State::Merging && !self.ops[at].is_move;
+        if is_merge && self.is_held_up(op) {
+            return self.park(op);
+        }
         let is_there = readable.count_ones() as usize >= k;
         if self.core.backing.is_some() && !(is_there && self.is_remote(op)) {
-            let stripe = stripe_of(&self.views, &self.ops[at]);
-            if stripe.is_some_and(Stripe::has_stranded) && self.is_only_on_slabs(op) {
+            // The disk would refuse it until its slabs are back, or are given up and its bit is clear.
+            if self.is_only_on_slabs(op) {
                 return self.park(op);
             }
             return self.fetch(op);

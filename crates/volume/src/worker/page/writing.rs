@@ -66,17 +66,13 @@ impl Worker {
                 _ => self.park(op),
             };
         };
-        if stripe.fence.contains(index) {
-            let now = (self.core.clock)();
-            let since = self.ops[at].fenced;
-            if !stripe.fence.lets_in(now.since(since.unwrap_or(now))) {
-                self.ops[at].fenced.get_or_insert(now);
-                return self.park(op);
-            }
-            if since.is_none() {
-                let passes = &self.core.counters.fence_passes;
-                passes.fetch_add(1, Ordering::Relaxed);
-            }
+        let is_fenced = stripe.fence.contains(index);
+        if self.is_held_up(op) {
+            return self.park(op);
+        }
+        if is_fenced && self.ops[at].fenced.is_none() {
+            let passes = &self.core.counters.fence_passes;
+            passes.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(since) = self.ops[at].fenced.take() {
             self.core
@@ -84,10 +80,8 @@ impl Worker {
                 .fence
                 .note((self.core.clock)().since(since));
         }
+        let stripe = stripe_of(&self.views, &self.ops[at]).expect("just seen");
         if is_backed && (!stripe.is_there() || stripe.has_stranded()) {
-            if stripe.has_stranded() && self.is_only_on_slabs(op) {
-                return self.park(op);
-            }
             return self.store_alone(op);
         }
         if !stripe.is_there() {
@@ -96,9 +90,6 @@ impl Worker {
                 return self.park(op);
             }
             return self.finish(op, Err(IoError::Lost));
-        }
-        if stripe.has_stranded() {
-            return self.park(op);
         }
         let members = self.required(stripe, index);
         if !self.is_redo(op) {
@@ -113,6 +104,28 @@ impl Worker {
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
         self.prepare_acknowledgement(op);
         self.scatter(op, members);
+    }
+
+    /// Whether a write of the page has to wait for what is done to its chunk, or for slabs that will be back and
+    /// have to have it. In an epoch.
+    pub(super) fn is_held_up(&mut self, op: u16) -> bool {
+        let at = usize::from(op);
+        let Some(stripe) = stripe_of(&self.views, &self.ops[at]) else {
+            return false;
+        };
+        let awaits_slabs = match self.core.backing {
+            Some(_) => stripe.has_stranded() && self.is_only_on_slabs(op),
+            None => stripe.has_stranded() && stripe.is_there(),
+        };
+        if stripe.fence.contains(self.ops[at].index) {
+            let now = (self.core.clock)();
+            let since = self.ops[at].fenced;
+            if !stripe.fence.lets_in(now.since(since.unwrap_or(now))) {
+                self.ops[at].fenced.get_or_insert(now);
+                return true;
+            }
+        }
+        awaits_slabs
     }
 
     /// Lists the page as being written, and what it is to be. One that is redone is listed.

@@ -1,71 +1,61 @@
-//! Configurations run on a real transport, between threads of this process.
+//! Configurations run on a real transport: client threads of this process, and a host in another.
 //!
-//! A host with as many server threads as the configuration wants serves a slab in this process;
-//! client threads reach it over the transport as they would from elsewhere. The host stays until
-//! a configuration wants another number of server threads.
+//! Each number of server threads has a host of its own, which costs nothing while it is idle. So
+//! measurements of one configuration can be spread over the time that all take, and what the
+//! machine does besides is in more than one.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use cenote_cache::Configuration;
-use cenote_cache::closed_loop::{Kind, Plan, Waiting, run};
-use cenote_cache::path::{Batched, OneSided, Path};
+use anyhow::{Context, Result};
+use cenote_cache::closed_loop::{Plan, RunError, run};
+use cenote_cache::path::Path;
 use cenote_cache::tuner::{Measurement, Measurer, Transport};
-use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
-    Session, Waker, WindowDescriptor, WindowId, connector, wait,
-};
-use cenote_host::{Config, Daemon, LockMemory};
-use cenote_pool::control::{Reply, Request};
+use cenote_cache::{Configuration, Space, Writes};
+use cenote_fabric::calls::Spin;
+use cenote_fabric::rdma::{Support, Tuning, support};
+use cenote_fabric::{Address, RemoteWindow};
 
 use super::Effort;
+use super::peer::{Args, Peer};
+use crate::failure::Failure;
 
-/// Records are drawn from as much memory: more than the caches of a core hold.
-const MEMORY_BYTES: u64 = 64 << 20;
-/// How long anything may take that takes no time unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Measures over `shm` or `tcp`.
+/// Measures over `shm`, `tcp` or `rdma`.
 pub struct Live {
-    transport: Transport,
+    places: Places,
     effort: Effort,
+    writes: Writes,
     seed: u64,
-    /// For the socket of a host on `shm`.
-    directory: tempfile::TempDir,
-    site: Option<Site>,
+    /// By their server threads.
+    hosts: BTreeMap<u32, Peer>,
+    runs: u64,
 }
 
 impl Live {
     /// Nothing is started before the first measurement.
     ///
     /// # Errors
-    /// There is no place for a temporary folder.
-    pub fn new(transport: Transport, seed: u64, effort: Effort) -> Result<Self> {
+    /// There is no place for a temporary folder, or no device for `rdma`.
+    pub fn new(transport: Transport, writes: Writes, seed: u64, effort: Effort) -> Result<Self> {
         Ok(Self {
-            transport,
+            places: Places::new(transport)?,
             effort,
+            writes,
             seed,
-            directory: tempfile::tempdir().context("make a temporary folder")?,
-            site: None,
+            hosts: BTreeMap::new(),
+            runs: 0,
         })
     }
 
-    /// The host with `server_threads`.
-    fn site(&mut self, server_threads: usize) -> Result<&mut Site> {
-        let fits = |site: &Site| site.server_threads == server_threads;
-        if !self.site.as_ref().is_some_and(fits) {
-            // The old one first: it has the address.
-            self.site = None;
-            let address = match self.transport {
-                Transport::Shm => Address::Shm(self.directory.path().join("host")),
-                _ => "tcp:127.0.0.1:0".parse()?,
-            };
-            self.site = Some(Site::start(address, server_threads)?);
+    fn host(&mut self, server_threads: u32) -> Result<&Peer> {
+        if !self.hosts.contains_key(&server_threads) {
+            let address = self.places.next()?;
+            let args = Args::new(address, server_threads as usize);
+            let host = Peer::start(&args, Tuning::default())?;
+            self.hosts.insert(server_threads, host);
         }
-        Ok(self.site.as_mut().expect("made above if it was not there"))
+        Ok(&self.hosts[&server_threads])
     }
 }
 
@@ -78,21 +68,22 @@ impl Measurer for Live {
             Effort::Survey => (3, Duration::from_millis(60)),
             Effort::Use => (1, Duration::from_millis(500)),
         };
-        let seed = self.seed;
-        let site = self.site(s as usize)?;
-        let mut paths = site.paths(configuration)?;
+        let (seed, writes) = (self.seed ^ self.runs << 32 ^ u64::from(c), self.writes);
+        self.runs += 1;
+        let host = self.host(s)?;
+        let mut paths = host.paths(configuration)?;
         let mut worst: Option<Measurement> = None;
         for round in 0..rounds {
             let plan = Plan {
-                kind: Kind::Read,
+                writes,
                 record_bytes,
                 under_way: b as usize * q as usize,
                 warm_up: Duration::from_millis(20),
                 span,
-                waiting: Waiting::default(),
-                seed: seed ^ round << 48 ^ u64::from(c),
+                spin: Spin::default(),
+                seed: seed ^ round << 48,
             };
-            let measured = run(&mut paths, std::slice::from_ref(&site.window), &plan)
+            let measured = run_patiently(&mut paths, &host.window, plan)
                 .with_context(|| format!("measure {configuration}"))?;
             worst = Some(worst.map_or(measured, |worst| worst.worse(measured)));
         }
@@ -100,130 +91,79 @@ impl Measurer for Live {
     }
 }
 
-/// A host on threads of this process, and a client's session with it.
-struct Site {
-    server_threads: usize,
-    session: Box<dyn Session>,
-    window: RemoteWindow,
-    stop: Arc<AtomicBool>,
-    waker: Waker,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Site {
-    fn start(address: Address, server_threads: usize) -> Result<Self> {
-        let key = ClusterKey::generate()?;
-        let mut daemon = Daemon::start(Config {
-            name: "measured".into(),
-            domain: "measured".into(),
-            addresses: vec![address],
-            memory_bytes: MEMORY_BYTES,
-            slab_bytes: MEMORY_BYTES,
-            key: key.clone(),
-            huge_pages: true,
-            lock_memory: LockMemory::Never,
-            clients_max: 1,
-            headroom: None,
-            page_traffic: cenote_fabric::WireProtection::default(),
-            cache_threads: server_threads,
-        })?;
-        let (address, waker) = (daemon.addresses()[0].clone(), daemon.waker());
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let serve = move || {
-            if let Err(error) = daemon.run(&stopped) {
-                panic!("the host that is measured: {error}");
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("host".into())
-            .spawn(serve)
-            .context("start a thread")?;
-        let reached = reach(&key, &address);
-        let mut site = match reached {
-            Ok((session, window)) => Self {
-                server_threads,
-                session,
-                window,
-                stop,
-                waker,
-                thread: None,
-            },
-            Err(error) => {
-                stop.store(true, Ordering::Relaxed);
-                waker.wake();
-                drop(thread.join());
-                return Err(error);
-            }
-        };
-        site.thread = Some(thread);
-        Ok(site)
-    }
-
-    /// A path for each client thread.
-    fn paths(&self, configuration: Configuration) -> Result<Vec<Box<dyn Path>>> {
-        let Configuration { c, s, b, q } = configuration;
-        (0..c)
-            .map(|_| -> Result<Box<dyn Path>> {
-                if s == 0 {
-                    let endpoint = self.session.endpoint(PATIENCE)?;
-                    return Ok(Box::new(OneSided::new(endpoint, q as usize)));
-                }
-                let caller = self.session.caller_opener()(PATIENCE)?;
-                Ok(Box::new(Batched::new(caller, b as usize, q as usize)))
-            })
-            .collect::<Result<_>>()
-            .context("connect client threads")
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.waker.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the host that was measured panicked");
+/// Runs a closed loop; again and longer where nothing ended: on a busy machine a thread may have no
+/// turn in a short time.
+pub fn run_patiently(
+    paths: &mut [Box<dyn Path>],
+    window: &RemoteWindow,
+    mut plan: Plan,
+) -> std::result::Result<Measurement, RunError> {
+    loop {
+        match run(paths, std::slice::from_ref(window), &plan) {
+            Err(RunError::Nothing) if plan.span < SPAN_MAX => plan.span *= 2,
+            ended => return ended,
         }
     }
 }
 
-/// A session with the host, and a window on all that it lends.
-fn reach(key: &ClusterKey, address: &Address) -> Result<(Box<dyn Session>, RemoteWindow)> {
-    let hello = Hello {
-        client: ClientId(1),
-        name: "cache model".into(),
-    };
-    let mut session = connector(key.clone()).connect(address, &hello, PATIENCE)?;
-    let mut bytes = Vec::new();
-    let map = Request::Map {
-        request: 1,
-        volume: 1,
-        extent: 0,
-        member: 0,
-    };
-    map.encode(&mut bytes);
-    session.send(&bytes)?;
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        match session.receive()? {
-            Some(Incoming::Message(bytes)) => match Reply::decode(&bytes)? {
-                Reply::Mapped { window, .. } => session.attach(WindowDescriptor {
-                    id: WindowId(window.id),
-                    generation: Generation(window.generation),
-                    len_bytes: window.len_bytes,
-                    rights: Rights(window.rights),
-                })?,
-                Reply::Refused { reason, .. } => bail!("the host lends no memory: {reason:?}"),
-                _ => {}
-            },
-            Some(Incoming::Attached(_, window)) => return Ok((session, window?)),
-            Some(_) => {}
-            None => {
-                wait(session.fd().as_slice(), Some(Duration::from_millis(100)))?;
-            }
-        }
+/// How long a run is repeated for at most until something ends.
+const SPAN_MAX: Duration = Duration::from_secs(2);
+
+/// Addresses for hosts on this machine.
+pub struct Places {
+    transport: Transport,
+    /// For sockets of hosts on `shm`.
+    directory: tempfile::TempDir,
+    given: u32,
+    device: Option<IpAddr>,
+}
+
+impl Places {
+    /// # Errors
+    /// There is no place for a temporary folder, or no device for `rdma`.
+    pub fn new(transport: Transport) -> Result<Self> {
+        let device = match transport {
+            Transport::Rdma => Some(device()?),
+            Transport::Sim | Transport::Shm | Transport::Tcp => None,
+        };
+        Ok(Self {
+            transport,
+            directory: tempfile::tempdir().context("make a temporary folder")?,
+            given: 0,
+            device,
+        })
     }
-    bail!("the host that is to be measured does not answer")
+
+    /// One that no other host has.
+    pub fn next(&mut self) -> Result<Address> {
+        self.given += 1;
+        if let Some(ip) = self.device {
+            return Ok(Address::Rdma(SocketAddr::from((ip, 0)).into()));
+        }
+        Ok(match self.transport {
+            Transport::Shm => Address::Shm(self.directory.path().join(self.given.to_string())),
+            _ => "tcp:127.0.0.1:0".parse()?,
+        })
+    }
+}
+
+/// The address of the first RDMA device.
+fn device() -> Result<IpAddr> {
+    let support = support();
+    let found = match &support {
+        Support::Devices(devices) => devices.iter().find_map(|one| one.addresses.first()),
+        _ => None,
+    };
+    let none = || Failure::new(format!("no rdma: {support}"), "--transport sim, shm or tcp");
+    Ok(*found.ok_or_else(none)?)
+}
+
+/// The configurations that are worth measuring where both ends are on this machine: each end has half
+/// of its processors. With more threads than that, it is the scheduler that is measured.
+pub fn space() -> Space {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let half = u32::try_from(processors / 2).unwrap_or(u32::MAX);
+    let threads = half.clamp(1, Space::PAPER.c_max());
+    let (b_max, q_max) = (Space::PAPER.b_max(), Space::PAPER.q_max());
+    Space::new(threads, threads, b_max, q_max).expect("within the paper's space")
 }

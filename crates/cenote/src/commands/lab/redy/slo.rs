@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cenote_cache::tuner::trial::{Sample, Wishes};
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
-use cenote_cache::{LatencyOf, Space};
+use cenote_cache::{LatencyOf, Writes};
 use serde::Serialize;
 
-use super::super::super::cache::measurer::{self, Effort};
+use super::super::super::cache::measurer::{self, Effort, go_on, passes, repeat};
 use super::super::super::cache::{files, printed::record_bytes};
 use crate::failure::{DONE, Failure};
 use crate::progress;
@@ -25,18 +25,24 @@ pub struct Args {
     /// Decides everything that chance decides
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What carries requests: sim, or shm and tcp between threads of this machine
+    /// What carries requests: sim; or shm, tcp or rdma to a host on this machine
     #[arg(long, value_name = "NAME", default_value = "sim")]
     transport: Transport,
     /// Time of a bit from client to server, one way
     #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
+    /// How many requests write; the others read
+    #[arg(long, value_name = "PERCENT", default_value_t)]
+    writes: Writes,
     /// Sizes of records that are measured where there is no --model
     #[arg(long, value_name = "SIZE", default_values = ["16", "64", "256", "1K"])]
     record: Vec<Size>,
     /// What `cache model` wrote
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
+    /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
+    #[arg(long, value_name = "N", conflicts_with = "model", value_parser = clap::value_parser!(u32).range(1..=100))]
+    passes: Option<u32>,
     /// Which latency: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     latency_of: LatencyOf,
@@ -78,7 +84,7 @@ struct Comparison {
 pub fn run(args: &Args) -> Result<u8> {
     let (transport, distance_ns) = (args.transport, args.distance.ns());
     let seed = args.seed ^ USE_SEED;
-    let mut measurer = measurer::open(transport, distance_ns, seed, Effort::Use)?;
+    let mut measurer = measurer::open(transport, distance_ns, args.writes, seed, Effort::Use)?;
     let (model, measured) = match &args.model {
         Some(path) => (files::model(path)?, 0),
         None => survey(args, Some(RISE_MIN))?,
@@ -88,7 +94,8 @@ pub fn run(args: &Args) -> Result<u8> {
     } else {
         None
     };
-    let mut wishes = Wishes::new(&model, transport, distance_ns, args.latency_of, args.seed)?;
+    let mix = model.of_writes(args.writes);
+    let mut wishes = Wishes::new(mix, transport, distance_ns, args.latency_of, args.seed)?;
     let mut line = Line {
         samples: args.samples,
         met_throughput: 0,
@@ -107,6 +114,7 @@ pub fn run(args: &Args) -> Result<u8> {
         searching += begun.elapsed();
         let found = found.map_err(|_| Failure::new("an SLO of the model's own was refused", ""))?;
         if let Some((full, _)) = &full {
+            let full = full.of_writes(args.writes);
             let surface = full.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
             let of_full = surface.search(&slo).map(|found| found.configuration);
             same += u32::from(of_full == Ok(found.configuration));
@@ -139,27 +147,40 @@ const USE_SEED: u64 = 0x7573_6520_6974;
 /// A model of all sizes of records, and how many configurations were measured.
 fn survey(args: &Args, rise_min: Option<f64>) -> Result<(Model, usize)> {
     let (transport, distance_ns) = (args.transport, args.distance.ns());
-    let mut measurer = measurer::open(transport, distance_ns, args.seed, Effort::Survey)?;
-    let mut model = Model::new(Space::PAPER, Spacing::Powers);
-    let mut measured_count = 0;
+    let (seed, writes) = (args.seed, args.writes);
+    let mut measurer = measurer::open(transport, distance_ns, writes, seed, Effort::Survey)?;
+    let mut model = Model::new(measurer::space(transport), Spacing::Powers);
+    let mut keys = Vec::new();
     for &record in &args.record {
         let record_bytes = record_bytes(record)?;
         let mut survey = Survey::new(Table::new(model.grid(record_bytes)), rise_min);
-        let bar = progress::steps(survey.grid_count() as u64, "configurations");
-        while let Some(next) = survey.next() {
-            survey.insert(next, measurer.measure(record_bytes, next)?)?;
-            bar.set_position(survey.done_count() as u64);
-        }
-        bar.finish_and_clear();
-        measured_count += survey.table().measured_count();
+        let mut left = usize::MAX;
+        go_on(
+            &mut survey,
+            &mut measurer,
+            record_bytes,
+            &mut left,
+            &mut |_| Ok(()),
+        )?;
         let key = Key {
             transport,
             distance_ns,
             record_bytes,
+            writes,
         };
         model.insert(key, survey.into_table());
+        keys.push(key);
     }
-    Ok((model, measured_count))
+    for _ in 1..args.passes.unwrap_or_else(|| passes(transport)) {
+        for &key in &keys {
+            let mut table = model.table(key).expect("just put in").clone();
+            repeat(&mut table, &mut measurer, key.record_bytes)?;
+            model.insert(key, table);
+        }
+    }
+    let measured = model.tables().map(|(_, table)| table.measured_count());
+    let measured = measured.sum();
+    Ok((model, measured))
 }
 
 fn print_miss(out: &mut impl Write, args: &Args, sample: &Sample) -> Result<()> {

@@ -1,0 +1,487 @@
+//! The machines of one cache: which it has, gets and gives back, and when another one is cheaper.
+//!
+//! Pure: time, what providers did and how hosts stand come in, [`Action`]s go out. The manager's process drives
+//! it, keeps [`Fleet::kept`] in the journal and asks providers on threads.
+//!
+//! ```text
+//! ORDERED -> USED -> RELEASING -> (gone)
+//!    \__________________^            refused, or the manager that ordered is gone
+//! ```
+//!
+//! Invariants: an order is in the journal before its provider hears of it, and a machine stays there until its
+//! provider said that it took it back: none is forgotten. No action is given out while [`Fleet::is_changed`].
+//! A machine is given back when nothing of the cache is there, or nobody reaches it.
+//!
+//! Not here: which region is where. A machine is emptied by telling the owner that it goes.
+//! Paper: \[redy22\] section 6. Decision 92.
+
+mod kept;
+mod planning;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use cenote_fabric::Time;
+
+pub use kept::{KeptMachine, Order, Stage};
+
+use crate::market::{Catalogue, Lookout, Price};
+use crate::owner::{HostIndex, Standing};
+use crate::providers::{Machine, Wish};
+
+/// What the cache is, for its machines.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Its identity: part of the name of each order.
+    pub cache: u128,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Bytes of a slab.
+    pub slab_bytes: u64,
+    /// Copies of each region, on machines of other failure domains.
+    pub copies: u32,
+    /// Server threads in all; 0: one-sided verbs.
+    pub server_threads: u32,
+    /// Whether machines that their owner may want back are taken.
+    pub is_spot_allowed: bool,
+}
+
+/// How the cache is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Regions that it has to hold; 0: it ends.
+    pub regions: u32,
+    /// How long it goes on, if somebody said.
+    pub remaining: Option<Duration>,
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Get a machine.
+    Acquire(Order, String, Wish),
+    /// Give a machine back.
+    Release(Order, String, Machine),
+    /// Take back what an order got, if it got anything.
+    Cancel(Order, String),
+    /// Have regions move off a host.
+    Empty(HostIndex),
+    /// A host is not the cache's any more.
+    Drop(HostIndex),
+}
+
+/// A machine that never comes into use within this is given back.
+pub const USE_LIMIT: Duration = Duration::from_secs(60);
+/// One that was in use and is out of reach for so long is given back, once its regions are given up.
+pub const DOWN_LIMIT: Duration = Duration::from_secs(10);
+/// Between two tries to give a machine back; doubles up to [`PENALTY_MAX`].
+const AGAIN: Duration = Duration::from_secs(1);
+/// Longest that a type of machine is left alone after it was not to be had.
+const PENALTY_MAX: Duration = Duration::from_secs(300);
+
+/// One machine, or an order for one.
+#[derive(Clone, Debug)]
+struct Held {
+    kept: KeptMachine,
+    phase: Phase,
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    Ordered,
+    Used {
+        host: HostIndex,
+        /// Unless it is up by then, it is of no use.
+        use_until: Time,
+        was_up: bool,
+        down_since: Option<Time>,
+        /// It is not needed any more: regions move off it.
+        is_surplus: bool,
+    },
+    Releasing {
+        /// The provider is at it.
+        is_asked: bool,
+        retry_at: Time,
+        tries: u32,
+        /// Before this, what the order gets may come yet: it is taken back once more then.
+        settled_at: Time,
+    },
+}
+
+/// A machine for people.
+#[derive(Clone, Debug)]
+pub struct Shown<'a> {
+    /// What is kept of it.
+    pub kept: &'a KeptMachine,
+    /// ordered, starting, used, leaving, silent or releasing.
+    pub state: &'static str,
+}
+
+/// A type that was not to be had.
+#[derive(Clone, Debug)]
+struct Penalty {
+    until: Time,
+    times: u32,
+}
+
+/// See the module's text.
+pub struct Fleet {
+    shape: Shape,
+    /// Of the manager: part of the names of orders.
+    epoch: u64,
+    orders: u32,
+    catalogue: Catalogue,
+    machines: BTreeMap<Order, Held>,
+    penalties: BTreeMap<String, Penalty>,
+    /// What is wrong, by what it is wrong with.
+    troubles: BTreeMap<String, String>,
+    lookout: Lookout,
+    actions: VecDeque<Action>,
+    is_changed: bool,
+}
+
+impl Fleet {
+    /// The machines that a predecessor left, those of orders among them of which it did not hear; these are taken
+    /// back. `limit`: how long a provider may take.
+    #[must_use]
+    pub fn new(
+        shape: Shape,
+        epoch: u64,
+        catalogue: Catalogue,
+        left: Vec<KeptMachine>,
+        limit: impl Fn(&str) -> Duration,
+        now: Time,
+    ) -> Self {
+        let held = |kept: KeptMachine| {
+            let releasing = |settled_at| Phase::Releasing {
+                is_asked: false,
+                retry_at: now,
+                tries: 0,
+                settled_at,
+            };
+            let phase = match (kept.stage, kept.host) {
+                (Stage::Used, Some(host)) => Phase::Used {
+                    host: usize::from(host),
+                    use_until: now,
+                    was_up: true,
+                    down_since: None,
+                    is_surplus: false,
+                },
+                // The command that was to get it may still run.
+                (Stage::Ordered, _) => releasing(now.after(limit(&kept.provider))),
+                _ => releasing(now),
+            };
+            let mut kept = kept;
+            if matches!(phase, Phase::Releasing { .. }) {
+                kept.stage = Stage::Releasing;
+            }
+            (kept.order, Held { kept, phase })
+        };
+        let lookout = Lookout::new(now, catalogue.look_every());
+        Self {
+            shape,
+            epoch,
+            orders: 0,
+            catalogue,
+            machines: left.into_iter().map(held).collect(),
+            penalties: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            lookout,
+            actions: VecDeque::new(),
+            is_changed: true,
+        }
+    }
+
+    /// What the journal is to say.
+    #[must_use]
+    pub fn kept(&self) -> Vec<KeptMachine> {
+        self.machines.values().map(|one| one.kept.clone()).collect()
+    }
+
+    /// Whether [`Fleet::kept`] says something that the journal may not.
+    #[must_use]
+    pub fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// The journal says what is kept.
+    pub fn confirm(&mut self) {
+        self.is_changed = false;
+    }
+
+    /// The next thing to do. None while the journal does not say what it is to.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if self.is_changed {
+            return None;
+        }
+        self.actions.pop_front()
+    }
+
+    /// Whether it has no machine and waits for none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.machines.is_empty()
+    }
+
+    /// Whether the host is one of its machines that are in use.
+    #[must_use]
+    pub fn uses(&self, host: HostIndex) -> bool {
+        let is_it = |one: &Held| matches!(one.phase, Phase::Used { host: of, .. } if of == host);
+        self.machines.values().any(is_it)
+    }
+
+    /// What each machine costs now, together.
+    #[must_use]
+    pub fn price(&self) -> Price {
+        self.machines
+            .values()
+            .map(|one| self.price_of(&one.kept))
+            .sum()
+    }
+
+    /// Each machine, with how it is.
+    pub fn shown(&self) -> impl Iterator<Item = Shown<'_>> {
+        self.machines.values().map(|one| Shown {
+            kept: &one.kept,
+            state: match one.phase {
+                Phase::Ordered => "ordered",
+                Phase::Used {
+                    is_surplus: true, ..
+                } => "leaving",
+                Phase::Used {
+                    down_since: Some(_),
+                    ..
+                } => "silent",
+                Phase::Used { was_up: false, .. } => "starting",
+                Phase::Used { .. } => "used",
+                Phase::Releasing { .. } => "releasing",
+            },
+        })
+    }
+
+    /// What is wrong, and with what.
+    pub fn troubles(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.troubles.iter().map(|(with, what)| (&**with, &**what))
+    }
+
+    /// Whether the catalogue is to be read again.
+    #[must_use]
+    pub fn is_look_due(&self, now: Time) -> bool {
+        now >= self.lookout.due()
+    }
+
+    /// The prices of now, or why they are not known: then those from before count.
+    pub fn set_catalogue(&mut self, read: Result<Catalogue, String>) {
+        const WITH: &str = "catalogue";
+        match read {
+            Ok(catalogue) => {
+                self.lookout.set_every(catalogue.look_every());
+                self.catalogue = catalogue;
+                self.troubles.remove(WITH);
+            }
+            Err(error) => {
+                self.troubles.insert(WITH.to_owned(), error);
+            }
+        }
+    }
+
+    /// A machine was got, and is host `host` from now on.
+    pub fn handle_acquired(&mut self, now: Time, order: Order, machine: &Machine, host: HostIndex) {
+        let Some(one) = self.machines.get_mut(&order) else {
+            return;
+        };
+        one.kept.id.clone_from(&machine.id);
+        one.kept.address = machine.host.address.to_string();
+        one.kept.domain.clone_from(&machine.host.domain);
+        one.kept.host = u16::try_from(host).ok();
+        one.kept.stage = Stage::Used;
+        one.phase = Phase::Used {
+            host,
+            use_until: now.after(USE_LIMIT),
+            was_up: false,
+            down_since: None,
+            is_surplus: false,
+        };
+        self.is_changed = true;
+    }
+
+    /// An order came to nothing; with a machine, if it got one that is of no use.
+    pub fn handle_no_machine(
+        &mut self,
+        now: Time,
+        order: Order,
+        machine: Option<&Machine>,
+        why: &str,
+    ) {
+        let Some(one) = self.machines.get_mut(&order) else {
+            return;
+        };
+        if let Some(machine) = machine {
+            one.kept.id.clone_from(&machine.id);
+            one.kept.address = machine.host.address.to_string();
+        }
+        let (machine_type, provider) = (one.kept.machine_type.clone(), one.kept.provider.clone());
+        // A provider that failed may have got one: it takes back what the order got.
+        self.begin_release(now, order);
+        self.penalize(now, &machine_type);
+        self.troubles.insert(provider, why.to_owned());
+    }
+
+    /// A machine was given back, or was not.
+    pub fn handle_released(&mut self, now: Time, order: Order, result: Result<(), String>) {
+        let Some(one) = self.machines.get_mut(&order) else {
+            return;
+        };
+        let Phase::Releasing {
+            is_asked,
+            retry_at,
+            tries,
+            settled_at,
+        } = &mut one.phase
+        else {
+            return;
+        };
+        *is_asked = false;
+        match result {
+            Ok(()) if now < *settled_at => *retry_at = *settled_at,
+            Ok(()) => {
+                self.machines.remove(&order);
+                self.troubles.remove(&format!("machine {order}"));
+                self.is_changed = true;
+            }
+            Err(error) => {
+                let pause = AGAIN * (1 << (*tries).min(8));
+                *retry_at = now.after(pause.min(PENALTY_MAX));
+                *tries += 1;
+                self.troubles.insert(format!("machine {order}"), error);
+            }
+        }
+    }
+
+    /// What follows from how hosts stand, and from what the cache needs.
+    pub fn handle_tick(
+        &mut self,
+        now: Time,
+        standing: &dyn Fn(HostIndex) -> Standing,
+        demand: Demand,
+    ) {
+        self.note_standing(now, standing, demand);
+        self.release_again(now);
+        self.plan(now, standing, demand);
+    }
+
+    /// Notes which machines are there, and gives back those that are empty or gone.
+    fn note_standing(
+        &mut self,
+        now: Time,
+        standing: &dyn Fn(HostIndex) -> Standing,
+        demand: Demand,
+    ) {
+        // Who reaches none of its machines may be cut off itself: then nothing is given back for its silence.
+        let is_up =
+            |one: &Held| matches!(one.phase, Phase::Used { host, .. } if standing(host).is_up);
+        let is_connected = self.machines.values().any(is_up);
+        let mut gone = Vec::new();
+        for (&order, one) in &mut self.machines {
+            let Phase::Used {
+                host,
+                use_until,
+                was_up,
+                down_since,
+                is_surplus,
+            } = &mut one.phase
+            else {
+                continue;
+            };
+            let there = standing(*host);
+            if there.is_up {
+                *was_up = true;
+                *down_since = None;
+                if self.penalties.remove(&one.kept.machine_type).is_some() {
+                    self.troubles.remove(&one.kept.provider);
+                }
+            } else if *was_up {
+                down_since.get_or_insert(now);
+            }
+            let is_unused = !*was_up && now >= *use_until;
+            let is_down = down_since.is_some_and(|since| now.since(since) >= DOWN_LIMIT);
+            let is_done =
+                (*is_surplus || there.is_leaving || demand.regions == 0) && there.is_empty;
+            let is_down = is_down && is_connected && (there.has_ended || there.is_empty);
+            if is_unused && there.is_empty {
+                let why = format!("machine {} does not come into use", one.kept.id);
+                gone.push((order, *host, Some(why)));
+            } else if is_done || is_down {
+                gone.push((order, *host, None));
+            } else if *is_surplus && !there.is_leaving {
+                self.actions.push_back(Action::Empty(*host));
+            }
+        }
+        for (order, host, why) in gone {
+            self.actions.push_back(Action::Drop(host));
+            match why {
+                Some(why) => self.handle_no_machine(now, order, None, &why),
+                None => self.begin_release(now, order),
+            }
+        }
+    }
+
+    /// From now on it is given back until its provider says that it has it.
+    fn begin_release(&mut self, now: Time, order: Order) {
+        let one = self.machines.get_mut(&order).expect("it is there");
+        one.kept.stage = Stage::Releasing;
+        one.phase = Phase::Releasing {
+            is_asked: false,
+            retry_at: now,
+            tries: 0,
+            settled_at: now,
+        };
+        self.is_changed = true;
+        self.release_again(now);
+    }
+
+    fn release_again(&mut self, now: Time) {
+        for (&order, one) in &mut self.machines {
+            let Phase::Releasing {
+                is_asked, retry_at, ..
+            } = &mut one.phase
+            else {
+                continue;
+            };
+            if *is_asked || now < *retry_at {
+                continue;
+            }
+            *is_asked = true;
+            let provider = one.kept.provider.clone();
+            self.actions
+                .push_back(match one.kept.machine(self.shape.cache) {
+                    Some(machine) => Action::Release(order, provider, machine),
+                    None => Action::Cancel(order, provider),
+                });
+        }
+    }
+
+    /// Leaves a type alone for a while.
+    fn penalize(&mut self, now: Time, machine_type: &str) {
+        let penalty = self.penalties.entry(machine_type.to_owned());
+        let penalty = penalty.or_insert(Penalty {
+            until: now,
+            times: 0,
+        });
+        let pause = AGAIN * (1 << penalty.times.min(8));
+        penalty.until = now.after(pause.min(PENALTY_MAX));
+        penalty.times += 1;
+    }
+
+    fn price_of(&self, kept: &KeptMachine) -> Price {
+        let named = |one: &&crate::market::MachineType| one.name == kept.machine_type;
+        let now = self.catalogue.types().iter().find(named);
+        let now = now.and_then(|one| match kept.is_spot {
+            true => one.spot_price,
+            false => Some(one.price),
+        });
+        now.unwrap_or(Price::from_micros(kept.price_micros))
+    }
+}

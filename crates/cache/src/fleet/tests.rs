@@ -1,0 +1,300 @@
+//! Providers and hosts that do as they like, in a table.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const TEXT: &str = "\
+[[machine]]
+name = \"dear\"
+provider = \"cloud\"
+cores = 2
+memory_mib = 8
+price_per_hour = 1.0
+count = 2
+
+[[machine]]
+name = \"cheap\"
+provider = \"attic\"
+cores = 2
+memory_mib = 4
+price_per_hour = 0.1
+count = 1
+";
+
+fn shape(copies: u32) -> Shape {
+    Shape {
+        cache: 7,
+        region_bytes: MIB,
+        slab_bytes: MIB / 4,
+        copies,
+        server_threads: 0,
+        is_spot_allowed: false,
+    }
+}
+
+/// A fleet, with hosts that stand as a test says.
+struct World {
+    fleet: Fleet,
+    hosts: BTreeMap<HostIndex, Standing>,
+    now: Time,
+    regions: u32,
+}
+
+const UP: Standing = Standing {
+    is_up: true,
+    has_ended: false,
+    is_leaving: false,
+    is_empty: false,
+};
+const ENDED: Standing = Standing {
+    is_up: false,
+    has_ended: true,
+    is_leaving: false,
+    is_empty: true,
+};
+
+impl World {
+    fn new(text: &str, left: Vec<KeptMachine>) -> Self {
+        Self::of_epoch(3, text, left)
+    }
+
+    fn of_epoch(epoch: u64, text: &str, left: Vec<KeptMachine>) -> Self {
+        let now = Time(0).after(Duration::from_secs(1));
+        let catalogue = text.parse().unwrap();
+        let limit = |_: &str| Duration::from_secs(30);
+        Self {
+            fleet: Fleet::new(shape(1), epoch, catalogue, left, limit, now),
+            hosts: BTreeMap::new(),
+            now,
+            regions: 8,
+        }
+    }
+
+    /// What it wants after so many seconds, once the journal says what is to be kept.
+    fn tick(&mut self, seconds: u64) -> Vec<Action> {
+        self.now = self.now.after(Duration::from_secs(seconds));
+        let hosts = self.hosts.clone();
+        let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+        let demand = Demand {
+            regions: self.regions,
+            remaining: None,
+        };
+        self.fleet.handle_tick(self.now, &standing, demand);
+        if self.fleet.is_changed() {
+            assert!(self.fleet.poll_action().is_none(), "before it is kept");
+        }
+        self.fleet.confirm();
+        std::iter::from_fn(|| self.fleet.poll_action()).collect()
+    }
+
+    fn give(&mut self, order: Order, host: HostIndex, standing: Standing) {
+        let machine = Machine {
+            order: order.name(7),
+            id: format!("vm-{order}"),
+            host: crate::links::HostConfig {
+                name: format!("vm-{order}"),
+                address: "tcp:127.0.0.1:7000".parse().unwrap(),
+                domain: format!("vm-{order}"),
+            },
+        };
+        self.fleet.handle_acquired(self.now, order, &machine, host);
+        self.hosts.insert(host, standing);
+    }
+}
+
+fn orders(actions: &[Action]) -> Vec<(Order, &str)> {
+    let order = |action| match action {
+        &Action::Acquire(order, _, ref wish) => Some((order, &*wish.machine_type)),
+        _ => None,
+    };
+    actions.iter().filter_map(order).collect()
+}
+
+fn released(actions: &[Action]) -> Vec<Order> {
+    let order = |action: &Action| match action {
+        Action::Release(order, ..) | Action::Cancel(order, _) => Some(*order),
+        _ => None,
+    };
+    actions.iter().filter_map(order).collect()
+}
+
+#[test]
+fn a_machine_that_goes_is_followed_by_another_and_given_back_when_it_is_empty() {
+    let mut world = World::new(TEXT, Vec::new());
+    // One dear machine holds all eight; the cheap one only half.
+    let asked = world.tick(0);
+    let [(first, "dear")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    assert!(orders(&world.tick(5)).is_empty(), "it is on its way");
+    world.give(first, 0, UP);
+    assert!(orders(&world.tick(1)).is_empty());
+
+    world.hosts.get_mut(&0).unwrap().is_leaving = true;
+    let asked = world.tick(1);
+    let [(second, "dear")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    assert!(released(&asked).is_empty(), "its regions are still there");
+    world.give(second, 1, UP);
+    world.hosts.get_mut(&0).unwrap().is_empty = true;
+    assert_eq!(released(&world.tick(1)), [first]);
+    world
+        .fleet
+        .handle_released(world.now, first, Err("no".to_owned()));
+    assert!(world.fleet.troubles().any(|(_, what)| what == "no"));
+    assert_eq!(released(&world.tick(2)), [first], "until it is taken");
+    world.fleet.handle_released(world.now, first, Ok(()));
+    assert_eq!(world.fleet.kept().len(), 1);
+    assert_eq!(world.fleet.troubles().count(), 0);
+}
+
+#[test]
+fn what_is_refused_is_left_alone_for_a_while_and_others_are_asked() {
+    let mut world = World::new(TEXT, Vec::new());
+    world.regions = 4;
+    let asked = world.tick(0);
+    let [(cheap, "cheap")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    world
+        .fleet
+        .handle_no_machine(world.now, cheap, None, "no quota");
+    let asked = world.tick(0);
+    assert_eq!(
+        released(&asked),
+        [cheap],
+        "it may have got one all the same"
+    );
+    let [(dear, "dear")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    world.fleet.handle_released(world.now, cheap, Ok(()));
+    // It never answers.
+    world.give(dear, 0, ENDED);
+    let asked = world.tick(USE_LIMIT.as_secs());
+    assert_eq!(released(&asked), [dear]);
+    let troubles: Vec<_> = world.fleet.troubles().collect();
+    assert!(troubles.contains(&("attic", "no quota")), "{troubles:?}");
+    assert!(
+        troubles.iter().any(|(with, _)| *with == "cloud"),
+        "{troubles:?}"
+    );
+    assert_eq!(orders(&asked)[0].1, "cheap", "its time has come again");
+}
+
+#[test]
+fn a_cheaper_machine_is_moved_to_and_the_dear_one_goes_when_it_is_there() {
+    let mut world = World::new(TEXT, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    world.give(first, 0, UP);
+    assert!(orders(&world.tick(400)).is_empty(), "nothing is cheaper");
+    let cheaper = TEXT.replace("memory_mib = 4", "memory_mib = 16");
+    world.fleet.set_catalogue(Ok(cheaper.parse().unwrap()));
+    assert!(orders(&world.tick(1)).is_empty(), "not at once");
+    let asked = world.tick(400);
+    let [(second, "cheap")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    world.give(second, 1, ENDED);
+    assert!(world.tick(1).is_empty(), "the cheap one is not there yet");
+    world.hosts.insert(1, UP);
+    let emptied = world.tick(1);
+    assert!(matches!(emptied[..], [Action::Empty(0)]), "{emptied:?}");
+    let gone = Standing {
+        is_leaving: true,
+        is_empty: true,
+        ..UP
+    };
+    world.hosts.insert(0, gone);
+    assert_eq!(released(&world.tick(1)), [first]);
+}
+
+#[test]
+fn a_successor_takes_back_what_it_cannot_know_twice_and_uses_the_rest() {
+    let mut world = World::new(TEXT, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    world.give(first, 0, UP);
+    world.regions = 12;
+    let asked = world.tick(1);
+    let (second, kept) = (orders(&asked)[0].0, world.fleet.kept());
+
+    let mut next = World::of_epoch(4, TEXT, kept);
+    next.hosts.insert(0, UP);
+    let asked = next.tick(0);
+    assert_eq!(released(&asked), [second], "nobody knows what became of it");
+    assert!(
+        orders(&asked).is_empty(),
+        "eight regions have their machine"
+    );
+    next.fleet.handle_released(next.now, second, Ok(()));
+    assert!(released(&next.tick(10)).is_empty());
+    assert_eq!(
+        released(&next.tick(25)),
+        [second],
+        "its command may have run on"
+    );
+    next.fleet.handle_released(next.now, second, Ok(()));
+    assert_eq!(next.fleet.kept().len(), 1);
+    let next_order = {
+        next.regions = 12;
+        orders(&next.tick(1))[0].0
+    };
+    assert!(next_order > second, "no name twice");
+}
+
+#[test]
+fn who_reaches_no_machine_gives_none_back() {
+    let mut world = World::new(TEXT, Vec::new());
+    world.regions = 12;
+    for (host, (order, _)) in orders(&world.tick(0)).into_iter().enumerate() {
+        world.give(order, host, UP);
+    }
+    world.tick(1);
+    assert_eq!(world.hosts.len(), 2);
+    let silent = Standing {
+        is_up: false,
+        has_ended: true,
+        is_leaving: false,
+        is_empty: true,
+    };
+    world.hosts.insert(0, silent);
+    world.hosts.insert(1, silent);
+    for _ in 0..5 {
+        assert!(released(&world.tick(60)).is_empty());
+    }
+    world.hosts.insert(1, UP);
+    assert_eq!(
+        released(&world.tick(1)).len(),
+        1,
+        "one is connected: the other is gone"
+    );
+}
+
+#[test]
+fn a_cache_that_shrinks_or_ends_gives_back_what_it_does_not_need() {
+    let mut world = World::new(TEXT, Vec::new());
+    world.regions = 12;
+    let asked = world.tick(0);
+    let both: Vec<Order> = orders(&asked).iter().map(|(order, _)| *order).collect();
+    let dear = orders(&asked)
+        .iter()
+        .position(|(_, of)| *of == "dear")
+        .unwrap();
+    for (host, &order) in both.iter().enumerate() {
+        world.give(order, host, UP);
+    }
+    world.regions = 4;
+    let emptied = world.tick(1);
+    assert!(
+        matches!(emptied[..], [Action::Empty(host)] if host == dear),
+        "{emptied:?}"
+    );
+    world.regions = 0;
+    for host in world.hosts.values_mut() {
+        host.is_empty = true;
+    }
+    assert_eq!(released(&world.tick(1)).len(), 2);
+}

@@ -1,0 +1,430 @@
+//! What a checkpoint asks of the owner: regions whose writes are held while they are copied, and memory that
+//! is filled from a file before it counts.
+//!
+//! A held region is frozen and drained as before a move, and its one copy that is read has every write that
+//! was acknowledged. It opens again when the checkpoint lets go of it, or takes too long, or when its
+//! host is to go and another has room: a notice may be as short as a hold is long.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+
+use super::region::{Access, Copy, Target, Task};
+use super::{Action, Owner};
+
+/// How long writes of a region may be held. A region of 1 GiB takes some seconds.
+pub const HOLD_MAX: Duration = Duration::from_secs(30);
+
+/// What became of the wish to hold a region.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Hold {
+    /// Clients are told; see [`Owner::held`].
+    Begun,
+    /// It moves, or its host is out of reach: ask again.
+    Busy,
+    /// It has no bytes.
+    Nothing,
+}
+
+/// A region to which nobody writes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Held {
+    /// Of its entry; as long as the region is held under it, its bytes stay.
+    pub generation: u64,
+    /// Where it is read.
+    pub copy: Copy,
+}
+
+/// A region whose writes are held.
+#[derive(Debug)]
+pub(super) struct Holding {
+    /// When it opens whatever the checkpoint does.
+    until: Time,
+}
+
+/// Memory that is filled from a checkpoint.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    pub target: Target,
+    pub request: u64,
+}
+
+/// Copies in checkpoints of bytes that are gone with the region's earlier life: it was cut off, and is
+/// empty if it comes again.
+#[derive(Debug, Default)]
+pub(super) struct Outdated {
+    /// When each region was copied last, in milliseconds since 1970: its newest bytes in any checkpoint.
+    copied: BTreeMap<u32, u64>,
+    /// Copies of a region up to this time are of bytes that were cut off.
+    until: BTreeMap<u32, u64>,
+}
+
+impl Outdated {
+    pub fn recovered(until: BTreeMap<u32, u64>) -> Self {
+        let copied = BTreeMap::new();
+        Self { copied, until }
+    }
+
+    /// For the next owner.
+    pub fn until(&self) -> BTreeMap<u32, u64> {
+        self.until.clone()
+    }
+
+    fn has(&self, region: u32, taken_ms: u64) -> bool {
+        self.until
+            .get(&region)
+            .is_some_and(|&until| taken_ms <= until)
+    }
+
+    fn note_copied(&mut self, region: u32, taken_ms: u64) {
+        let newest = self.copied.entry(region).or_default();
+        *newest = taken_ms.max(*newest);
+    }
+}
+
+impl Owner {
+    /// A region that is held is copied into a checkpoint, as it is at this time in milliseconds since 1970.
+    pub fn handle_copied(&mut self, region: u32, taken_ms: u64) {
+        self.outdated.note_copied(region, taken_ms);
+    }
+
+    /// A region is cut off: should it come again it comes empty, whatever checkpoints have of it.
+    pub(super) fn forget_saved(&mut self, region: u32) {
+        if let Some(taken_ms) = self.saved.remove(&region) {
+            self.outdated.note_copied(region, taken_ms);
+        }
+        if let Some(newest) = self.outdated.copied.remove(&region) {
+            let until = self.outdated.until.entry(region).or_default();
+            *until = newest.max(*until);
+        }
+    }
+
+    /// Begins to hold the writes of a region.
+    pub fn handle_hold(&mut self, now: Time, region: usize) -> Hold {
+        let Some(held) = self.regions.get(region) else {
+            return Hold::Nothing;
+        };
+        if held.is_cut() || held.copies.is_empty() {
+            return Hold::Nothing;
+        }
+        let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
+        let is_at_rest = matches!(held.task, Task::None)
+            && held.access == Access::Open
+            && !held.copies.iter().any(Copy::is_unlearned)
+            && !self.is_renewing(region);
+        // A write of a client that is gone may land late: it is fenced off first.
+        let is_up = held.copies.first().is_some_and(is_up);
+        if !is_at_rest || self.is_doubtful(region) || !is_up || self.is_to_move(region, now) {
+            return Hold::Busy;
+        }
+        self.regions[region].task = Task::Held(Holding {
+            until: now.after(HOLD_MAX),
+        });
+        self.publish(region, Access::Frozen);
+        self.advance(now);
+        Hold::Begun
+    }
+
+    /// Whether the region's writes are held, or about to be.
+    #[must_use]
+    pub fn is_holding(&self, region: usize) -> bool {
+        let held = self.regions.get(region);
+        held.is_some_and(|region| matches!(region.task, Task::Held(_)))
+    }
+
+    /// The region, once no client writes to it any more.
+    #[must_use]
+    pub fn held(&self, now: Time, region: usize) -> Option<Held> {
+        if !self.is_holding(region) || self.is_doubtful(region) || !self.is_known(region, now) {
+            return None;
+        }
+        let held = &self.regions[region];
+        Some(Held {
+            generation: held.generation,
+            copy: held.copies.first()?.clone(),
+        })
+    }
+
+    /// Lets writes of a region go on.
+    pub fn handle_release(&mut self, now: Time, region: usize) {
+        if self.is_holding(region) {
+            self.open(region);
+        }
+        self.advance(now);
+    }
+
+    /// Lets go of a region whose checkpoint takes too long, that is to move, or that a write of a
+    /// client which is gone may still reach.
+    pub(super) fn tend_hold(&mut self, region: usize, now: Time) {
+        let Task::Held(holding) = &self.regions[region].task else {
+            return;
+        };
+        if now >= holding.until {
+            tracing::warn!(region, "a checkpoint takes too long: writes go on");
+        } else if !self.is_doubtful(region) && !self.is_to_move(region, now) {
+            return;
+        }
+        self.open(region);
+    }
+
+    /// Whether a copy is wanted back, and has somewhere to go.
+    fn is_to_move(&self, region: usize, now: Time) -> bool {
+        let leaving = self.regions[region].copies.iter();
+        let mut leaving = leaving.filter(|copy| self.is_wanted_back(copy));
+        leaving.any(|copy| self.choose(region, Some(copy.host), now).is_some())
+    }
+
+    /// Which regions a checkpoint has, and when each was as it is there, in milliseconds since 1970. A region that
+    /// is lost from now on comes back from it. Regions beyond the cache's end are left out, and what was cut off
+    /// since.
+    pub fn use_checkpoint(&mut self, saved: impl IntoIterator<Item = (u32, u64)>) {
+        let count = self.regions.len();
+        let is_there = |&(region, taken_ms): &(u32, u64)| {
+            (region as usize) < count && !self.outdated.has(region, taken_ms)
+        };
+        self.saved = saved.into_iter().filter(is_there).collect();
+    }
+
+    /// Has new memory of a region filled from the checkpoint, if that has it. False: it is used as it is.
+    pub(super) fn begin_restoring(&mut self, region: usize, target: &Target) -> bool {
+        let number = u32::try_from(region).expect("at most 2^16 regions");
+        if !self.saved.contains_key(&number) {
+            return false;
+        }
+        self.requests += 1;
+        let request = self.requests;
+        self.actions.push_back(Action::Restore {
+            request,
+            region: number,
+            host: target.copy.host,
+            windows: target.copy.windows.clone(),
+        });
+        self.regions[region].task = Task::Restoring(Restoring {
+            target: target.clone(),
+            request,
+        });
+        true
+    }
+
+    /// A region is as in the checkpoint, of that time; or it cannot be had from there, and is made anew,
+    /// empty.
+    pub fn handle_restored(&mut self, now: Time, request: u64, taken_ms: Option<u64>) {
+        let is_it = |task: &Task| matches!(task, Task::Restoring(r) if r.request == request);
+        if let Some(region) = self.regions.iter().position(|region| is_it(&region.task)) {
+            match taken_ms {
+                Some(taken_ms) => self.end_restoring(region, taken_ms),
+                None => {
+                    let number = u32::try_from(region).expect("at most 2^16 regions");
+                    self.saved.remove(&number);
+                    // What was written of it is not to be seen: it gets other memory.
+                    self.end_relocation(region, now);
+                }
+            }
+        }
+        self.advance(now);
+    }
+
+    fn end_restoring(&mut self, region: usize, taken_ms: u64) {
+        let restored = &mut self.regions[region];
+        let Task::Restoring(restoring) = std::mem::take(&mut restored.task) else {
+            unreachable!("it was found so");
+        };
+        restored.copies = vec![restoring.target.copy];
+        restored.fell_back_ms = taken_ms;
+        restored.make_sure();
+        self.open(region);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_pool::control::Window;
+
+    use super::*;
+    use crate::owner::{HostIndex, Settings};
+
+    const SLAB_BYTES: u64 = 1 << 20;
+    const CLIENT: u64 = 1;
+
+    /// An owner of one region that is open, on the first of two hosts.
+    fn owner() -> Owner {
+        let settings = Settings {
+            cache: 7,
+            slab_bytes: SLAB_BYTES,
+            slabs_per_region: 1,
+            copies: 1,
+            give_up_after: Duration::from_secs(10),
+        };
+        let mut owner = Owner::new(settings, 1, &[0, 1], Time(0));
+        owner.handle_host_up(Time(0), 0, 8, &[]);
+        assert!(owner.handle_client_joined(Time(0), CLIENT));
+        grant(&mut owner, 0, 1);
+        assert_eq!(owner.entries()[0].access, Access::Open);
+        owner
+    }
+
+    /// Grants what is asked of a host.
+    fn grant(owner: &mut Owner, host: HostIndex, id: u32) {
+        let asked = std::iter::from_fn(|| owner.poll_action()).find_map(|action| match action {
+            Action::Map {
+                host: asked,
+                request,
+                ..
+            } if asked == host => Some(request),
+            _ => None,
+        });
+        let window = Window {
+            id,
+            generation: 1,
+            len_bytes: SLAB_BYTES,
+            rights: 7,
+        };
+        owner.handle_granted(Time(0), host, asked.expect("it was asked"), window);
+    }
+
+    #[test]
+    fn a_region_is_held_once_its_clients_know_and_opens_when_it_is_let_go() {
+        let mut owner = owner();
+        assert_eq!(
+            owner.handle_client_alive(Time(1), CLIENT),
+            crate::owner::Renewal::Granted
+        );
+        assert_eq!(owner.handle_hold(Time(1), 0), Hold::Begun);
+        assert_eq!(owner.handle_hold(Time(1), 0), Hold::Busy);
+        assert_eq!(owner.handle_hold(Time(1), 1), Hold::Nothing);
+        assert_eq!(owner.entries()[0].access, Access::Frozen);
+        assert_eq!(owner.held(Time(1), 0), None, "a write may be under way");
+        let generation = owner.entries()[0].generation;
+        owner.handle_known(Time(2), CLIENT, 0, generation);
+        let held = owner.held(Time(2), 0).unwrap();
+        assert_eq!((held.generation, held.copy.host), (generation, 0));
+        owner.handle_release(Time(3), 0);
+        assert_eq!(owner.entries()[0].access, Access::Open);
+        assert_eq!(owner.held(Time(3), 0), None);
+    }
+
+    #[test]
+    fn what_was_cut_off_does_not_come_back_under_the_next_owner() {
+        let mut owner = owner();
+        owner.use_checkpoint([(0, 77)]);
+        // Another checkpoint is being made, and ends after the region was cut off.
+        owner.handle_copied(0, 80);
+        owner.handle_resize(Time(1), 0);
+        owner.use_checkpoint([(0, 80)]);
+        owner.handle_resize(Time(1), 1);
+        assert!(owner.saved.is_empty());
+        let names = ["a".to_owned(), "b".to_owned()];
+        let record = owner.record(&names);
+        let next = |record: crate::owner::Record| {
+            let next = Owner::recover(owner.settings, record, &[0, 1], Time(2));
+            next.expect("it is sound")
+        };
+        let mut next = next(record);
+        for (taken_ms, is_used) in [(77, false), (80, false), (81, true)] {
+            next.use_checkpoint([(0, taken_ms)]);
+            assert_eq!(next.saved.contains_key(&0), is_used, "{taken_ms}");
+        }
+        assert_eq!(next.record(&names).outdated, [(0, 80)].into());
+    }
+
+    #[test]
+    fn a_checkpoint_that_does_not_go_on_holds_writes_for_so_long_only() {
+        let mut owner = owner();
+        assert_eq!(owner.handle_hold(Time(0), 0), Hold::Begun);
+        let end = Time(0).after(HOLD_MAX);
+        owner.handle_tick(Time(end.0 - 1));
+        assert!(owner.held(Time(end.0 - 1), 0).is_some());
+        owner.handle_tick(end);
+        assert!(owner.held(end, 0).is_none());
+        assert_eq!(owner.entries()[0].access, Access::Open);
+    }
+
+    #[test]
+    fn a_region_whose_host_is_to_go_is_let_go_and_moves_if_there_is_room() {
+        let mut owner = owner();
+        assert_eq!(owner.handle_hold(Time(0), 0), Hold::Begun);
+        owner.handle_notice(Time(0), 0, Some(Time(0).after(HOLD_MAX)));
+        assert!(owner.is_holding(0), "a checkpoint is all that can save it");
+        owner.handle_host_up(Time(0), 1, 8, &[]);
+        assert!(!owner.is_holding(0));
+        assert_eq!(owner.stage(0), crate::owner::Stage::Placing);
+        assert_eq!(
+            owner.handle_hold(Time(0), 0),
+            Hold::Busy,
+            "until it has moved"
+        );
+    }
+
+    #[test]
+    fn a_host_that_ends_ends_the_hold_and_the_region_is_restored_before_it_opens() {
+        let mut owner = owner();
+        owner.use_checkpoint([(0, 77), (5, 78)]);
+        assert_eq!(owner.handle_hold(Time(0), 0), Hold::Begun);
+        owner.handle_host_ended(Time(0), 0);
+        assert!(owner.held(Time(0), 0).is_none());
+        let clients_gone = Time(0).after(crate::owner::LEASE * 2);
+        owner.handle_tick(clients_gone);
+        assert_eq!(
+            (owner.entries()[0].losses, owner.entries()[0].access),
+            (1, Access::Absent)
+        );
+        owner.handle_host_up(clients_gone, 1, 8, &[]);
+        grant(&mut owner, 1, 9);
+        let restore = std::iter::from_fn(|| owner.poll_action()).find_map(|action| match action {
+            Action::Restore { request, host, .. } => Some((request, host)),
+            _ => None,
+        });
+        let (request, host) = restore.expect("it is to come back");
+        assert_eq!((host, owner.entries()[0].access), (1, Access::Absent));
+        owner.handle_restored(clients_gone, request + 1, Some(77));
+        assert_eq!(owner.entries()[0].access, Access::Absent, "another's end");
+        owner.handle_restored(clients_gone, request, Some(77));
+        let entry = &owner.entries()[0];
+        assert_eq!(
+            (entry.access, entry.fell_back_ms, entry.losses),
+            (Access::Open, 77, 1)
+        );
+        assert!(owner.is_settled());
+    }
+
+    #[test]
+    fn memory_that_was_restored_in_part_is_given_back_and_the_region_begins_empty() {
+        let mut owner = owner();
+        owner.use_checkpoint([(0, 77)]);
+        owner.handle_host_ended(Time(0), 0);
+        let later = Time(0).after(crate::owner::LEASE * 2);
+        owner.handle_host_up(later, 1, 8, &[]);
+        grant(&mut owner, 1, 9);
+        owner.handle_tick(later);
+        let actions: Vec<Action> = std::iter::from_fn(|| owner.poll_action()).collect();
+        let request = actions.iter().find_map(|action| match action {
+            Action::Restore { request, .. } => Some(*request),
+            _ => None,
+        });
+        owner.handle_restored(later, request.unwrap(), None);
+        let is_unmap =
+            |action: &Action| matches!(action, Action::Unmap { window, .. } if window.id == 9);
+        let mut saw_unmap = false;
+        // What failed is not tried again at once.
+        let later = later.after(Duration::from_secs(1));
+        owner.handle_tick(later);
+        let asked = std::iter::from_fn(|| owner.poll_action()).find_map(|action| {
+            saw_unmap |= is_unmap(&action);
+            match action {
+                Action::Map { request, .. } => Some(request),
+                _ => None,
+            }
+        });
+        assert!(saw_unmap, "what was written of it is not to be seen");
+        let window = Window {
+            id: 10,
+            generation: 1,
+            len_bytes: SLAB_BYTES,
+            rights: 7,
+        };
+        owner.handle_granted(later, 1, asked.unwrap(), window);
+        let entry = &owner.entries()[0];
+        assert_eq!((entry.access, entry.fell_back_ms), (Access::Open, 0));
+    }
+}

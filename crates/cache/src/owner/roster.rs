@@ -1,0 +1,61 @@
+//! Hosts that come after the owner began, and what is told of each to whoever gets and releases machines.
+
+use super::hosts::{Host, HostIndex};
+use super::region::Copy;
+use super::{HOSTS_MAX, Owner};
+
+/// A host, as whoever pays for its machine has to know it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Standing {
+    /// It is connected.
+    pub is_up: bool,
+    /// Its process has ended, or it was out of reach for too long: nothing of the cache is there.
+    pub has_ended: bool,
+    /// It is to go.
+    pub is_leaving: bool,
+    /// No region has a copy there, has one on its way there, or gives one back.
+    pub is_empty: bool,
+}
+
+impl Owner {
+    /// Hosts that it knows.
+    #[must_use]
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Regions that the cache is to hold: those not cut off.
+    #[must_use]
+    pub fn wanted_regions(&self) -> u32 {
+        let wanted = self.regions.iter().filter(|region| !region.is_cut());
+        u32::try_from(wanted.count()).expect("at most 2^16 regions")
+    }
+
+    /// One more host; `domain` as for [`Owner::new`]. `None`: there are as many as may be.
+    pub fn handle_host_added(&mut self, domain: u32) -> Option<HostIndex> {
+        if self.hosts.len() >= HOSTS_MAX {
+            return None;
+        }
+        self.hosts.push(Host::new(domain));
+        Some(self.hosts.len() - 1)
+    }
+
+    /// How a host stands; that of one that is not there for another number.
+    #[must_use]
+    pub fn standing(&self, host: HostIndex) -> Standing {
+        let Some(known) = self.hosts.get(host) else {
+            return Standing::default();
+        };
+        let is_there = |copy: &Copy| copy.host == host;
+        let is_used = self
+            .regions
+            .iter()
+            .any(|region| region.holds(is_there) || region.target_host() == Some(host));
+        Standing {
+            is_up: known.is_up(),
+            has_ended: known.has_ended(),
+            is_leaving: known.is_leaving(),
+            is_empty: !is_used,
+        }
+    }
+}

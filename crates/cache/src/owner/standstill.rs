@@ -1,0 +1,167 @@
+//! Time that does not count: while nothing that was decided could be carried out, or heard of.
+//!
+//! A record that the disk refuses keeps back all that follows it, so nobody can answer; a process that
+//! was stopped has heard nothing. Neither is a host's silence or a client's. Until such a time is over
+//! nothing is given up, and what waits does not grow with the messages that come: entries are told
+//! when it ends, as they are then. Decision 102.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cenote_fabric::Time;
+
+use super::clients::ClientNumber;
+use super::hosts::HostIndex;
+use super::region::Task;
+use super::{Action, Owner};
+
+/// An owner that was not driven for longer stood still. Ten times its tick.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
+/// What is put off while the driver keeps a record.
+#[derive(Debug)]
+pub(super) struct Recording {
+    since: Time,
+    /// Regions whose entry changed.
+    untold: BTreeSet<usize>,
+    /// Clients that came.
+    newcomers: BTreeSet<ClientNumber>,
+    /// Something happened from which nothing was concluded yet.
+    is_behind: bool,
+}
+
+impl Action {
+    /// The host that is to do it.
+    fn host(&self) -> Option<HostIndex> {
+        match *self {
+            Self::Map { host, .. }
+            | Self::Unmap { host, .. }
+            | Self::Renew { host, .. }
+            | Self::Reconnect { host }
+            | Self::Fill { host, .. }
+            | Self::Restore { host, .. }
+            | Self::Decline { host, .. } => Some(host),
+            Self::Record | Self::Tell { .. } => None,
+        }
+    }
+}
+
+impl Owner {
+    /// The driver took [`Action::Record`] and takes no other action before it is kept, however long
+    /// that lasts. Events may come.
+    pub fn handle_recording(&mut self, now: Time) {
+        self.recording.get_or_insert(Recording {
+            since: now,
+            untold: BTreeSet::new(),
+            newcomers: BTreeSet::new(),
+            is_behind: false,
+        });
+    }
+
+    /// The record is kept: time goes on.
+    pub fn handle_recorded(&mut self, now: Time) {
+        let Some(recording) = self.recording.take() else {
+            return;
+        };
+        self.shift(now, now.since(recording.since));
+        self.looked_at = self.looked_at.max(now);
+        for client in self.clients.numbers() {
+            let all = 0..self.regions.len();
+            let is_new = recording.newcomers.contains(&client);
+            for region in all.filter(|region| is_new || recording.untold.contains(region)) {
+                let entry = self.entry(region);
+                self.actions.push_back(Action::Tell { client, entry });
+            }
+        }
+        if recording.is_behind {
+            self.advance(now);
+        }
+    }
+
+    /// Whether nothing is to be concluded yet: it would not be carried out.
+    pub(super) fn is_put_off(&mut self) -> bool {
+        let recording = self.recording.as_mut();
+        recording.is_some_and(|recording| {
+            recording.is_behind = true;
+            true
+        })
+    }
+
+    /// Notices that it was not driven: what others said meanwhile comes only now.
+    pub(super) fn note_time(&mut self, now: Time) {
+        let gap = now.since(self.looked_at);
+        self.looked_at = self.looked_at.max(now);
+        if gap > STANDSTILL && self.recording.is_none() {
+            self.shift(now, gap);
+        }
+    }
+
+    /// Nobody is late by what passed of `pause`. Leases that end later than their clients believe are
+    /// only waited for longer.
+    fn shift(&mut self, now: Time, pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
+        let shift = |at: &mut Time| *at = at.after(pause).min(now).max(*at);
+        for host in &mut self.hosts {
+            host.shift_silence(shift);
+        }
+        self.clients.shift(shift);
+        for renewing in self.renewing.values_mut() {
+            shift(&mut renewing.asked_at);
+        }
+        for region in &mut self.regions {
+            region.told_at.iter_mut().for_each(shift);
+            match &mut region.task {
+                Task::Placing(placing) => shift(&mut placing.heard_at),
+                Task::Filling(filling) => shift(&mut filling.heard_at),
+                Task::Switching(switching) => switching.heard_at.iter_mut().for_each(shift),
+                Task::None
+                | Task::Ready(_)
+                | Task::Draining(_)
+                | Task::Fencing(_)
+                | Task::Held(_)
+                | Task::Restoring(_) => {}
+            }
+        }
+    }
+
+    /// Has what is known now kept before anything that follows. A record that waits already is made when
+    /// it is taken, and has this as well.
+    pub(super) fn push_record(&mut self) {
+        if !std::mem::replace(&mut self.is_record_queued, true) {
+            self.actions.push_back(Action::Record);
+        }
+    }
+
+    /// Tells every client of a region.
+    pub(super) fn tell_all(&mut self, region: usize) {
+        if let Some(recording) = &mut self.recording {
+            recording.untold.insert(region);
+            return;
+        }
+        let entry = self.entry(region);
+        for client in self.clients.numbers() {
+            let entry = entry.clone();
+            self.actions.push_back(Action::Tell { client, entry });
+        }
+    }
+
+    /// Tells a client that came of every region.
+    pub(super) fn tell_newcomer(&mut self, client: ClientNumber) {
+        if let Some(recording) = &mut self.recording {
+            recording.newcomers.insert(client);
+            return;
+        }
+        for region in 0..self.regions.len() {
+            let entry = self.entry(region);
+            self.actions.push_back(Action::Tell { client, entry });
+        }
+    }
+
+    /// Leaves what a host was still to be asked: its session is over, and in the next one its books say
+    /// what is so.
+    pub(super) fn drop_actions_for(&mut self, host: HostIndex) {
+        self.actions.retain(|action| action.host() != Some(host));
+    }
+}

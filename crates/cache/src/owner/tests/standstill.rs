@@ -1,0 +1,97 @@
+//! While a record is kept back, and while the owner is not driven, nobody is late and nothing piles up.
+
+use super::*;
+
+/// Takes actions up to the first record, which the disk refuses from now on.
+fn begin_recording(world: &mut World) {
+    assert!(world.run_until(|action| *action == Action::Record));
+    world.owner.handle_recording(world.now);
+}
+
+#[test]
+fn what_waits_for_a_record_does_not_grow_with_what_comes() {
+    let mut world = World::new(2, 8, 3);
+    world.run();
+    world
+        .owner
+        .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
+    begin_recording(&mut world);
+    let mut longest = 0;
+    for client in 1..=200 {
+        world.join(client);
+        let host = client as usize % 3;
+        world.owner.handle_host_silent(world.now, host);
+        world.start(host);
+        world.owner.handle_notice(world.now, host, None);
+        world.owner.handle_notice_withdrawn(world.now, host);
+        world.pass(Duration::from_millis(100));
+        longest = longest.max(world.owner.actions.len());
+    }
+    assert!(longest < 40, "{longest} actions wait");
+    world.owner.handle_recorded(world.now);
+    world.seen.clear();
+    world.run();
+    assert!(world.owner.is_settled());
+    for client in 1..=200 {
+        let told: Vec<&Entry> = world
+            .seen
+            .iter()
+            .filter_map(|action| match action {
+                Action::Tell { client: to, entry } if *to == client => Some(entry),
+                _ => None,
+            })
+            .collect();
+        for (region, entry) in (0..).zip(world.owner.entries()) {
+            let last = told.iter().rfind(|told| told.region == region);
+            assert_eq!(last.unwrap().generation, entry.generation);
+        }
+    }
+    assert!(world.owner.entries().iter().all(|entry| entry.losses == 0));
+}
+
+#[test]
+fn what_an_earlier_session_was_to_be_asked_is_not_asked_in_the_next() {
+    for copies in [1, 2] {
+        let mut world = World::new(copies, 1, 3);
+        world.join(1);
+        world.run();
+        let host = host_of(&world, 0);
+        world
+            .owner
+            .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
+        let told = world.owner.entries()[0].generation;
+        world.owner.handle_doubt(world.now, 1, 0, told);
+        begin_recording(&mut world);
+        world.pass(Duration::from_secs(4));
+        world.owner.handle_host_silent(world.now, host);
+        world.start(host);
+        world.pass(Duration::from_secs(20));
+        world.owner.handle_recorded(world.now);
+        world.run();
+        world.pass(Duration::from_secs(1));
+        world.run();
+        let entry = &world.owner.entries()[0];
+        assert_eq!(entry.losses, 0);
+        assert_eq!(host_of(&world, 0), host, "it has the same memory");
+        assert_eq!(entry.copies.len(), copies);
+        assert!(world.owner.is_settled());
+    }
+}
+
+#[test]
+fn a_record_before_what_is_given_back_has_what_was_decided_meanwhile() {
+    let mut world = World::new(1, 1, 2);
+    world.run();
+    world
+        .owner
+        .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
+    begin_recording(&mut world);
+    world.owner.handle_resize(world.now, 0);
+    world.pass(Duration::from_secs(3));
+    world.seen.clear();
+    world.owner.handle_recorded(world.now);
+    world.run();
+    let kept = world.place_of(|action| *action == Action::Record);
+    let given_back = world.place_of(|action| matches!(action, Action::Unmap { .. }));
+    assert!(kept < given_back);
+}

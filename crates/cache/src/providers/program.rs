@@ -1,0 +1,104 @@
+//! A command that gets a machine, and one that releases it: for clouds and for Kubernetes.
+//!
+//! What is wished for is in the environment: `CENOTE_MACHINE_TYPE`, `CENOTE_MEMORY_BYTES`,
+//! `CENOTE_SLAB_BYTES`, `CENOTE_CORES`, `CENOTE_SPOT` (0 or 1). It ends with 0 once a host runs there, and
+//! writes one JSON object: `{"id":"vm-17","address":"tcp:10.0.0.7:7000","domain":"rack2"}`. Both get `CENOTE_ORDER`,
+//! under which a machine is got once. The other one gets `CENOTE_MACHINE_ID` besides, which is empty where it is to
+//! take back whatever the order got: who gave it was killed before it was told. A machine that is taken back gets SIGTERM from its cloud, which its host, with a grace
+//! period, tells as a notice.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::limited;
+use super::{Error, Machine, Provider, Wish, is_name};
+use crate::links::HostConfig;
+
+/// Gets machines by a command.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The command and its arguments; not empty.
+    pub acquire: Vec<String>,
+    /// The same.
+    pub release: Vec<String>,
+    /// How long each may take.
+    pub limit: Duration,
+}
+
+/// What the first one says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    id: String,
+    address: String,
+    domain: Option<String>,
+}
+
+impl Program {
+    fn command(arguments: &[String]) -> Result<(Command, String), Error> {
+        let Some((program, arguments)) = arguments.split_first() else {
+            return Err(Error::Nonsense {
+                what: "a provider's command".to_owned(),
+                said: "it is empty".to_owned(),
+            });
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok((command, program.clone()))
+    }
+}
+
+impl Provider for Program {
+    fn acquire(&mut self, wish: &Wish) -> Result<Machine, Error> {
+        let (mut command, what) = Self::command(&self.acquire)?;
+        command
+            .env("CENOTE_ORDER", &wish.order)
+            .env("CENOTE_MACHINE_TYPE", &wish.machine_type)
+            .env("CENOTE_MEMORY_BYTES", wish.memory_bytes.to_string())
+            .env("CENOTE_SLAB_BYTES", wish.slab_bytes.to_string())
+            .env("CENOTE_CORES", wish.cores.to_string())
+            .env("CENOTE_SPOT", if wish.is_spot { "1" } else { "0" });
+        let said = limited::run(command, &what, self.limit)?;
+        machine(&wish.order, &said).map_err(|said| Error::Nonsense { what, said })
+    }
+
+    fn release(&mut self, machine: &Machine) -> Result<(), Error> {
+        let (mut command, what) = Self::command(&self.release)?;
+        command
+            .env("CENOTE_MACHINE_ID", &machine.id)
+            .env("CENOTE_ORDER", &machine.order);
+        limited::run(command, &what, self.limit).map(drop)
+    }
+
+    fn cancel(&mut self, order: &str) -> Result<(), Error> {
+        let (mut command, what) = Self::command(&self.release)?;
+        command
+            .env("CENOTE_MACHINE_ID", "")
+            .env("CENOTE_ORDER", order);
+        limited::run(command, &what, self.limit).map(drop)
+    }
+}
+
+/// The machine that a command names, or what is wrong with its words.
+pub(super) fn machine(order: &str, said: &[u8]) -> Result<Machine, String> {
+    let said: Said = serde_json::from_slice(said).map_err(|error| error.to_string())?;
+    let domain = said.domain.unwrap_or_else(|| said.id.clone());
+    if !is_name(&said.id) || !is_name(&domain) {
+        return Err("an id and a domain are 1 to 64 letters, digits and -_.:/".to_owned());
+    }
+    let address = said.address.parse();
+    let address = address.map_err(|error| format!("{:?}: {error}", said.address))?;
+    let host = HostConfig {
+        name: said.id.clone(),
+        address,
+        domain,
+    };
+    let order = order.to_owned();
+    Ok(Machine {
+        order,
+        id: said.id,
+        host,
+    })
+}

@@ -1,0 +1,39 @@
+//! A cache as a service: the process of its manager, and the handle by which programs use it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `server` | the manager's process: owner, journal, clients |
+//! | `server/herald` | words to hosts about slabs, for procedures |
+//! | `journal` | what one manager leaves to the next |
+//! | `outbox` | what a client is still to be told, bounded |
+//! | `allowance` | how much of the manager's time a client may take |
+//! | `message` | what the two say to each other |
+//! | `question` | status, size, duration, end, as JSON |
+//! | `handle` | [`Cache`]: reads and writes, many under way or one at a time |
+//! | `correspondent` | a handle's connection to the manager |
+//! | `greeting` | its first words |
+//! | `asker` | a question of one who is no client |
+//! | `planted` | mistakes made on purpose, for tests of the tests |
+//! | `bench` | a closed loop over handles |
+//!
+//! A client reaches the manager over the fabric's control connections (`shm` on its machine, `tcp` from
+//! others), so it proves the cluster's key first. Bytes: `docs/protocols/cache.md`, `docs/formats/cache-journal.md`.
+//!
+//! Not here: the lock that keeps a second manager of a cache out, and folders. They are the caller's.
+
+mod allowance;
+mod asker;
+pub mod bench;
+mod correspondent;
+mod greeting;
+mod handle;
+pub mod journal;
+pub mod message;
+mod outbox;
+mod planted;
+pub mod question;
+mod server;
+
+pub use asker::ask;
+pub use handle::{Cache, CallError, OpenError, Options};
+pub use server::{Config, End, MakeProvider, Market, ReadHosts, Server, StartError, Supply, Terms};

@@ -1,0 +1,62 @@
+//! A question to the manager of a cache, from one who is no client of it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use cenote_fabric::{Address, ClusterKey, Time, Waker, wait};
+
+use super::correspondent::{Correspondent, Told};
+use super::handle::CallError;
+use super::question::{Answer, Question};
+
+/// Asks the manager at one of `addresses`, and waits for its answer up to `timeout`.
+///
+/// # Errors
+/// `Silent`: no manager answers; `Refused`: it says why not; `Fabric`: the system refuses.
+pub fn ask(
+    addresses: Vec<Address>,
+    key: &ClusterKey,
+    question: &Question,
+    timeout: Duration,
+) -> Result<Answer, CallError> {
+    const NUMBER: u32 = 1;
+    const REST: Duration = Duration::from_millis(20);
+    let waker = Waker::new()?;
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CallError::Refused(format!("read random bytes: {error}")))?;
+    let hello = Correspondent::hello("cenote cache", u128::from_le_bytes(bytes));
+    let mut manager = Correspondent::new(addresses, key, hello, waker.clone());
+    let question = serde_json::to_vec(question).expect("plain data");
+    manager.say_question(NUMBER, question);
+    let begun = Time::now();
+    let mut told = Vec::new();
+    loop {
+        let now = Time::now();
+        manager.receive(now, &mut told);
+        manager.send(now, false);
+        for one in told.drain(..) {
+            match one {
+                Told::Answer(NUMBER, text) => return read(&text),
+                Told::Refused(refusal) => return Err(CallError::Refused(refusal.to_string())),
+                Told::Answer(..) | Told::Message(_) => {}
+            }
+        }
+        if now.since(begun) >= timeout {
+            return Err(CallError::Silent(timeout));
+        }
+        let fds = [Some(waker.as_fd().as_raw_fd()), manager.fd()];
+        let fds: Vec<_> = fds.into_iter().flatten().collect();
+        wait(&fds, Some(REST))?;
+        waker.clear();
+    }
+}
+
+/// What an answer says.
+pub(super) fn read(text: &[u8]) -> Result<Answer, CallError> {
+    match serde_json::from_slice(text) {
+        Ok(Answer::Error(why)) => Err(CallError::Refused(why)),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(CallError::Refused(format!("its answer: {error}"))),
+    }
+}

@@ -1,0 +1,408 @@
+//! A handle's connection to the manager of its cache: found, lost, and found again.
+//!
+//! Knows the words and the order in which they go; what they mean for regions is the client's. Never blocks:
+//! threads of their own connect.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::{
+    Address, ClientId, ClusterKey, Hello, Incoming, Session, Time, Waker, connector,
+};
+
+use super::message::{ANSWER_BYTES_MAX, KNOWN_MAX, Refusal, ToClient, ToManager, VERSION};
+use crate::links::{Caller, Dial, Threads};
+
+/// What came of the manager, for the handle.
+#[derive(Debug)]
+pub enum Told {
+    /// Something about the cache.
+    Message(ToClient),
+    /// An answer, whole.
+    Answer(u32, Vec<u8>),
+    /// It does not take this client.
+    Refused(Refusal),
+}
+
+/// See the module's text.
+pub struct Correspondent {
+    addresses: Vec<Address>,
+    dial: Threads,
+    state: State,
+    /// Of the addresses, the one that is tried next.
+    next: usize,
+    /// Of the last wish for a lease.
+    asked_at: Time,
+    /// Until when it has a lease, as far as it was told.
+    leased_until: Time,
+    doubts: VecDeque<(u32, u64)>,
+    known: VecDeque<(u32, u64)>,
+    troubled: VecDeque<u16>,
+    questions: VecDeque<(u32, Vec<u8>)>,
+    /// Answers of which parts came.
+    answers: BTreeMap<u32, Vec<u8>>,
+    /// How messages about slabs are read.
+    slab_bytes: u64,
+}
+
+enum State {
+    Down {
+        retry_at: Time,
+    },
+    Dialling,
+    /// Connected, and to join.
+    Strange(Box<dyn Session>),
+    /// It joined.
+    Joined(Box<dyn Session>),
+}
+
+/// Between two tries to reach a manager.
+const RETRY: Duration = Duration::from_millis(100);
+/// Between two wishes for a lease, while there is one and while there is none.
+const ALIVE: Duration = Duration::from_millis(500);
+const UNLEASED: Duration = Duration::from_millis(100);
+/// Most troubles that wait to be told: the manager compares books of a host once.
+const TROUBLED_MAX: usize = 64;
+
+impl Correspondent {
+    /// Looks for the manager at `addresses`, one after the other, again and again.
+    pub fn new(addresses: Vec<Address>, key: &ClusterKey, hello: Hello, waker: Waker) -> Self {
+        let caller = Caller {
+            connector: Arc::new(connector(key.clone())),
+            hello,
+            with_data: false,
+        };
+        Self {
+            addresses,
+            dial: Threads::new(caller).waking(waker),
+            state: State::Down { retry_at: Time(0) },
+            next: 0,
+            asked_at: Time(0),
+            leased_until: Time(0),
+            doubts: VecDeque::new(),
+            known: VecDeque::new(),
+            troubled: VecDeque::new(),
+            questions: VecDeque::new(),
+            answers: BTreeMap::new(),
+            slab_bytes: 0,
+        }
+    }
+
+    /// As whom a handle is known.
+    pub fn hello(name: &str, client: u128) -> Hello {
+        let mut name = name.to_owned();
+        while name.len() > 64 {
+            name.pop();
+        }
+        let client = ClientId(client);
+        Hello { client, name }
+    }
+
+    /// A write of this generation may land late, or is in one copy alone.
+    pub fn say_doubt(&mut self, region: u32, generation: u64) {
+        self.doubts.push_back((region, generation));
+    }
+
+    /// The client acts on this generation alone.
+    pub fn say_known(&mut self, region: u32, generation: u64) {
+        self.known.push_back((region, generation));
+    }
+
+    /// A host is other than the table says.
+    pub fn say_trouble(&mut self, host: usize) {
+        if let Ok(host) = u16::try_from(host)
+            && !self.troubled.contains(&host)
+            && self.troubled.len() < TROUBLED_MAX
+        {
+            self.troubled.push_back(host);
+        }
+    }
+
+    /// Asks, once the manager is there.
+    pub fn say_question(&mut self, number: u32, question: Vec<u8>) {
+        self.questions.push_back((number, question));
+    }
+
+    /// The lease that was asked for at `asked_at`, if that is a moment at which this asked; when it ends.
+    pub fn leased(&mut self, asked_at: u64) -> Time {
+        let asked_at = Time(asked_at).min(self.asked_at);
+        self.leased_until = self.leased_until.max(asked_at.after(crate::owner::LEASE));
+        asked_at
+    }
+
+    /// What to wait for besides the waker.
+    pub fn fd(&self) -> Option<RawFd> {
+        match &self.state {
+            State::Strange(session) | State::Joined(session) => session.fd(),
+            State::Down { .. } | State::Dialling => None,
+        }
+    }
+
+    /// It has to be asked for a lease by then.
+    pub fn due(&self, now: Time) -> Time {
+        match self.state {
+            State::Joined(_) => self.asked_at.after(self.pause(now)),
+            _ => now.after(UNLEASED),
+        }
+    }
+
+    fn pause(&self, now: Time) -> Duration {
+        match now < self.leased_until {
+            true => ALIVE,
+            false => UNLEASED,
+        }
+    }
+
+    /// Takes what has come.
+    pub fn receive(&mut self, now: Time, told: &mut Vec<Told>) {
+        while let Some((_, arrival)) = self.dial.poll() {
+            self.state = match arrival {
+                Ok(linked) => State::Strange(linked.session),
+                Err(error) => {
+                    tracing::debug!(%error, "no manager");
+                    State::Down {
+                        retry_at: now.after(RETRY),
+                    }
+                }
+            };
+        }
+        if matches!(self.state, State::Down { retry_at } if now >= retry_at)
+            && let Some(address) = self.addresses.get(self.next % self.addresses.len().max(1))
+        {
+            self.next += 1;
+            self.dial.dial(0, address);
+            self.state = State::Dialling;
+        }
+        loop {
+            let (State::Strange(session) | State::Joined(session)) = &mut self.state else {
+                return;
+            };
+            match session.receive() {
+                Ok(Some(Incoming::Message(bytes))) => {
+                    match ToClient::decode(&bytes, self.slab_bytes) {
+                        Ok(message) => self.take(now, message, told),
+                        Err(error) => {
+                            tracing::warn!(%error, "the manager's message");
+                            return self.lose(now);
+                        }
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => return self.lose(now),
+            }
+        }
+    }
+
+    fn take(&mut self, now: Time, message: ToClient, told: &mut Vec<Told>) {
+        match message {
+            ToClient::Welcome(welcome) => {
+                self.slab_bytes = welcome.slab_bytes;
+                told.push(Told::Message(message));
+            }
+            ToClient::Unknown => {
+                let state = std::mem::replace(&mut self.state, State::Dialling);
+                self.state = match state {
+                    State::Joined(session) => State::Strange(session),
+                    other => other,
+                };
+            }
+            ToClient::Answer {
+                number,
+                is_last,
+                part,
+            } => {
+                let answer = self.answers.entry(number).or_default();
+                answer.extend(part);
+                if answer.len() > ANSWER_BYTES_MAX {
+                    tracing::warn!("the manager's answer is too long");
+                    return self.lose(now);
+                }
+                if is_last && let Some(answer) = self.answers.remove(&number) {
+                    told.push(Told::Answer(number, answer));
+                }
+            }
+            ToClient::Refused(refusal) => {
+                told.push(Told::Refused(refusal));
+                self.lose(now);
+            }
+            ToClient::Host { .. } | ToClient::Entry(_) | ToClient::Lease { .. } => {
+                told.push(Told::Message(message));
+            }
+        }
+    }
+
+    fn lose(&mut self, now: Time) {
+        self.state = State::Down {
+            retry_at: now.after(RETRY),
+        };
+        self.answers.clear();
+    }
+
+    /// Says what waits: that it joins, what it knows, what it asks, that it is alive. `joins`: it takes part
+    /// in the cache, and does not only ask.
+    pub fn send(&mut self, now: Time, joins: bool) {
+        let pause = self.pause(now);
+        let is_strange = matches!(self.state, State::Strange(_));
+        let (State::Strange(session) | State::Joined(session)) = &mut self.state else {
+            return;
+        };
+        let mut say = |message: &ToManager| session.send(&message.encode()).is_ok();
+        while let Some((number, question)) = self.questions.front() {
+            let (number, question) = (*number, question.clone());
+            if !say(&ToManager::Ask { number, question }) {
+                return;
+            }
+            self.questions.pop_front();
+        }
+        if !joins {
+            return;
+        }
+        if is_strange {
+            return self.join(now);
+        }
+        while let Some(&(region, generation)) = self.doubts.front() {
+            if !say(&ToManager::Doubt { region, generation }) {
+                return;
+            }
+            self.doubts.pop_front();
+        }
+        while !self.known.is_empty() {
+            let count = self.known.len().min(KNOWN_MAX);
+            let known: Vec<(u32, u64)> = self.known.range(..count).copied().collect();
+            if !say(&ToManager::Known(known)) {
+                return;
+            }
+            self.known.drain(..count);
+        }
+        while let Some(&host) = self.troubled.front() {
+            if !say(&ToManager::Trouble { host }) {
+                return;
+            }
+            self.troubled.pop_front();
+        }
+        let alive = ToManager::Alive { asked_at: now.0 };
+        if now.since(self.asked_at) >= pause && say(&alive) {
+            self.asked_at = now;
+        }
+    }
+
+    fn join(&mut self, now: Time) {
+        let State::Strange(mut session) = std::mem::replace(&mut self.state, State::Dialling)
+        else {
+            return;
+        };
+        // The manager tells of every region again, and hears of each again.
+        self.known.clear();
+        self.doubts.clear();
+        let join = ToManager::Join { version: VERSION }.encode();
+        let alive = ToManager::Alive { asked_at: now.0 }.encode();
+        self.state = match session.send(&join).and_then(|()| session.send(&alive)) {
+            Ok(()) => {
+                self.asked_at = now;
+                State::Joined(session)
+            }
+            Err(_) => State::Down {
+                retry_at: now.after(RETRY),
+            },
+        };
+    }
+
+    /// Says goodbye: nothing is under way. Not before every doubt is told: who left has none, and copies that
+    /// differ would stay so. Without a goodbye the manager waits for the lease to end, and sees to them.
+    pub fn leave(&mut self) {
+        if self.doubts.is_empty()
+            && let State::Joined(session) = &mut self.state
+            && let Err(error) = session.send(&ToManager::Leave.encode())
+        {
+            tracing::debug!(%error, "say goodbye");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use cenote_fabric::calls::CallerOpener;
+    use cenote_fabric::{Error, Opener, Result, WindowDescriptor};
+
+    use super::*;
+
+    /// Keeps what is said; takes no more than so many messages.
+    #[derive(Clone, Default)]
+    struct Said(Arc<Mutex<(Vec<ToManager>, usize)>>);
+
+    impl Session for Said {
+        fn send(&mut self, message: &[u8]) -> Result<()> {
+            let (said, most) = &mut *self.0.lock().unwrap();
+            if said.len() >= *most {
+                return Err(Error::Bound("a full socket"));
+            }
+            said.push(ToManager::decode(message).unwrap());
+            Ok(())
+        }
+
+        fn attach(&mut self, _: WindowDescriptor) -> Result<()> {
+            unreachable!("no window is attached")
+        }
+
+        fn receive(&mut self) -> Result<Option<Incoming>> {
+            Ok(None)
+        }
+
+        fn opener(&self) -> Opener {
+            unreachable!("no data goes this way")
+        }
+
+        fn caller_opener(&self) -> CallerOpener {
+            unreachable!("no data goes this way")
+        }
+
+        fn fd(&self) -> Option<RawFd> {
+            None
+        }
+
+        fn wants_write(&self) -> bool {
+            false
+        }
+    }
+
+    fn said_at_the_end(most: usize) -> Vec<ToManager> {
+        let said = Said::default();
+        said.0.lock().unwrap().1 = most;
+        let hello = Correspondent::hello("it", 1);
+        let key = ClusterKey::generate().unwrap();
+        let mut manager = Correspondent::new(Vec::new(), &key, hello, Waker::new().unwrap());
+        manager.state = State::Joined(Box::new(said.clone()));
+        manager.say_doubt(3, 7);
+        manager.send(Time(1), true);
+        manager.leave();
+        std::mem::take(&mut said.0.lock().unwrap().0)
+    }
+
+    #[test]
+    fn nobody_says_goodbye_with_a_doubt_untold() {
+        let doubt = ToManager::Doubt {
+            region: 3,
+            generation: 7,
+        };
+        let said = said_at_the_end(10);
+        assert_eq!(said.first(), Some(&doubt));
+        assert_eq!(said.last(), Some(&ToManager::Leave));
+        assert_eq!(said_at_the_end(0), []);
+        // No room for the doubt, and some again when it leaves.
+        let said = Said::default();
+        let hello = Correspondent::hello("it", 1);
+        let key = ClusterKey::generate().unwrap();
+        let mut manager = Correspondent::new(Vec::new(), &key, hello, Waker::new().unwrap());
+        manager.state = State::Joined(Box::new(said.clone()));
+        manager.say_doubt(3, 7);
+        manager.send(Time(1), true);
+        said.0.lock().unwrap().1 = 10;
+        manager.leave();
+        assert_eq!(said.0.lock().unwrap().0, []);
+    }
+}

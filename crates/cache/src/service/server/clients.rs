@@ -1,0 +1,237 @@
+//! The connections of clients: what each may say, and what it is still to be told.
+
+use std::time::Duration;
+
+use cenote_fabric::{Error, Event, Listen, PeerId, Time};
+
+use super::{Life, Server};
+use crate::owner::{CLIENTS_MAX, ClientNumber, Renewal};
+use crate::service::allowance::Allowance;
+use crate::service::message::{Refusal, ToClient, ToManager, VERSION};
+use crate::service::outbox::{Outbox, Sent};
+
+/// A connection.
+pub struct Connected {
+    name: String,
+    pub outbox: Outbox,
+    allowance: Allowance,
+    /// As the owner numbers it, once it joined.
+    number: Option<ClientNumber>,
+    flow: Flow,
+}
+
+/// Whether it reads what it is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Flow {
+    Free,
+    Blocked { since: Time },
+}
+
+/// Connections besides those of clients that joined: for questions.
+const OTHERS_MAX: usize = 256;
+/// One that reads nothing for so long is cut off.
+const UNREAD_MAX: Duration = Duration::from_secs(10);
+/// What messages cost of an allowance; others cost 1.
+const JOIN_COST: u32 = 200;
+const QUESTION_COST: u32 = 100;
+const TROUBLE_COST: u32 = 10;
+
+impl Connected {
+    pub fn has_joined(&self) -> bool {
+        self.number.is_some()
+    }
+
+    pub fn is_blocked(&self) -> bool {
+        matches!(self.flow, Flow::Blocked { .. })
+    }
+}
+
+impl Server {
+    pub(super) fn handle_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Connected { peer, hello } => {
+                let connected = Connected {
+                    name: hello.name,
+                    outbox: Outbox::default(),
+                    allowance: Allowance::new(now),
+                    number: None,
+                    flow: Flow::Free,
+                };
+                self.connected.insert(peer, connected);
+                if self.connected.len() > CLIENTS_MAX + OTHERS_MAX {
+                    self.refuse(peer, Refusal::Full);
+                }
+            }
+            Event::Message { peer, bytes } => self.handle_message(now, peer, &bytes),
+            // Its process may be there: it keeps its lease.
+            Event::Disconnected { peer } => self.forget(peer),
+            _ => {}
+        }
+    }
+
+    fn handle_message(&mut self, now: Time, peer: PeerId, bytes: &[u8]) {
+        let Some(connected) = self.connected.get_mut(&peer) else {
+            return;
+        };
+        let message = match ToManager::decode(bytes) {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::warn!(client = connected.name, %error, "cut off");
+                return self.cut_off(peer);
+            }
+        };
+        let regions = self.manager.owner.region_count();
+        let cost = match &message {
+            ToManager::Join { .. } => JOIN_COST,
+            ToManager::Ask { .. } => QUESTION_COST,
+            ToManager::Trouble { .. } => TROUBLE_COST,
+            ToManager::Known(known) => u32::try_from(known.len()).unwrap_or(u32::MAX).max(1),
+            ToManager::Alive { .. } | ToManager::Doubt { .. } | ToManager::Leave => 1,
+        };
+        if !connected.allowance.take(now, regions, cost) {
+            tracing::warn!(client = connected.name, "cut off: it says too much");
+            return self.cut_off(peer);
+        }
+        let number = connected.number;
+        match (message, number) {
+            (ToManager::Join { version }, _) => self.join(now, peer, version),
+            (ToManager::Ask { number, question }, _) => self.ask(now, peer, number, &question),
+            (ToManager::Alive { asked_at }, Some(number)) => {
+                self.handle_alive(now, peer, number, asked_at);
+            }
+            (ToManager::Known(known), Some(number)) => {
+                let known = known.into_iter();
+                let known: Vec<(usize, u64)> = known.map(|(r, g)| (r as usize, g)).collect();
+                self.manager.owner.handle_all_known(now, number, &known);
+            }
+            (ToManager::Doubt { region, generation }, Some(number)) => {
+                let region = region as usize;
+                self.manager
+                    .owner
+                    .handle_doubt(now, number, region, generation);
+            }
+            (ToManager::Trouble { host }, Some(_)) => {
+                self.manager.handle_trouble(usize::from(host));
+            }
+            (ToManager::Leave, Some(number)) => {
+                self.manager.owner.handle_client_left(now, number);
+                self.joined.remove(&number);
+                connected_number(self.connected.get_mut(&peer), None);
+            }
+            // Its lease ended, and it does not know yet.
+            (_, None) => {
+                let connected = self.connected.get_mut(&peer).expect("it speaks");
+                connected.outbox.forget();
+            }
+        }
+    }
+
+    fn join(&mut self, now: Time, peer: PeerId, version: u16) {
+        if version != VERSION {
+            return self.refuse(peer, Refusal::Version);
+        }
+        if self.is_ending() {
+            return self.refuse(peer, Refusal::Ending);
+        }
+        let connected = self.connected.get_mut(&peer).expect("it speaks");
+        // One that joins again is another client to the owner; the one before keeps what lease it has.
+        if let Some(before) = connected.number.take() {
+            self.joined.remove(&before);
+        }
+        self.clients_made += 1;
+        let number = self.clients_made;
+        let welcome = ToClient::Welcome(self.welcome());
+        let hosts = (0..).zip(self.manager.hosts()).map(|(number, (host, _))| {
+            let (name, domain) = (host.name.clone(), host.domain.clone());
+            ToClient::Host {
+                number,
+                name,
+                address: host.address.to_string(),
+                domain,
+            }
+        });
+        let greeting: Vec<ToClient> = std::iter::once(welcome).chain(hosts).collect();
+        let connected = self.connected.get_mut(&peer).expect("it speaks");
+        connected.outbox.greet(greeting.into_iter());
+        connected.number = Some(number);
+        self.joined.insert(number, peer);
+        if !self.manager.owner.handle_client_joined(now, number) {
+            return self.refuse(peer, Refusal::Full);
+        }
+        self.manager.flush(now);
+        self.pass_on(now);
+    }
+
+    fn handle_alive(&mut self, now: Time, peer: PeerId, number: ClientNumber, asked_at: u64) {
+        if matches!(self.life, Life::Founding { .. }) {
+            // It asks again: who has a lease was told of every region.
+            return;
+        }
+        let renewal = self.manager.owner.handle_client_alive(now, number);
+        // What was decided before goes out before.
+        self.manager.flush(now);
+        self.pass_on(now);
+        let Some(connected) = self.connected.get_mut(&peer) else {
+            return;
+        };
+        match renewal {
+            Renewal::Granted => connected.outbox.grant(asked_at),
+            Renewal::Withheld => {}
+            Renewal::Superseded => self.refuse(peer, Refusal::Superseded),
+            Renewal::Unknown => {
+                connected.number = None;
+                connected.outbox.forget();
+                self.joined.remove(&number);
+            }
+        }
+    }
+
+    /// Sends what waits, to whoever takes it.
+    pub(super) fn send_all(&mut self, now: Time) {
+        let is_kept = self.is_kept();
+        let mut lost = Vec::new();
+        for (&peer, connected) in &mut self.connected {
+            let listener = &mut self.listener;
+            let mut is_lost = false;
+            let sent = connected.outbox.send(is_kept, |message| {
+                let sent = listener.send(peer, message);
+                is_lost |= !matches!(sent, Ok(()) | Err(Error::Bound(_)));
+                sent.is_ok()
+            });
+            connected.flow = match (sent, connected.flow) {
+                (Sent::Blocked, Flow::Blocked { since }) => Flow::Blocked { since },
+                (Sent::Blocked, Flow::Free) => Flow::Blocked { since: now },
+                (Sent::All | Sent::Held, _) => Flow::Free,
+            };
+            let is_stuck =
+                matches!(connected.flow, Flow::Blocked { since } if now.since(since) > UNREAD_MAX);
+            if is_stuck {
+                tracing::warn!(client = connected.name, "cut off: it reads nothing");
+            }
+            if is_lost || is_stuck {
+                lost.push(peer);
+            }
+        }
+        for peer in lost {
+            self.cut_off(peer);
+        }
+    }
+
+    pub(super) fn cut_off(&mut self, peer: PeerId) {
+        self.forget(peer);
+        self.listener.close(peer);
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        let connected = self.connected.remove(&peer);
+        if let Some(number) = connected.and_then(|connected| connected.number) {
+            self.joined.remove(&number);
+        }
+    }
+}
+
+fn connected_number(connected: Option<&mut Connected>, number: Option<ClientNumber>) {
+    if let Some(connected) = connected {
+        connected.number = number;
+    }
+}

@@ -1,0 +1,127 @@
+//! `cache bench`: a closed loop on a live cache.
+
+use std::io::{Write, stdout};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cenote_cache::service::bench::{Figures, Plan, run as measure};
+use cenote_cache::service::{Cache, Options};
+use serde::Serialize;
+
+use super::printed::record_bytes;
+use crate::caches::CacheDir;
+use crate::failure::{DONE, FAILED};
+use crate::place::Which;
+use crate::size::Size;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which cache. Writes of the measurement change what it holds
+    name: String,
+    /// Bytes of a record [default: as it was asked for, else 16]
+    #[arg(long, value_name = "SIZE")]
+    record: Option<Size>,
+    /// Of 100 requests so many read
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u32).range(0..=100))]
+    reads: u32,
+    /// Client threads [default: the configuration's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: Option<u32>,
+    /// Requests under way on each thread [default: the configuration's b times q]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    under_way: Option<u32>,
+    /// How long it counts
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Decides which records
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    which: Which,
+    /// One JSON line on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Line {
+    c: u32,
+    s: u32,
+    b: u32,
+    q: u32,
+    threads: u32,
+    under_way: usize,
+    record_bytes: u32,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    let spec = cache.spec()?;
+    let options = Options {
+        name: "cenote cache bench".to_owned(),
+        page_traffic: loaded.page_traffic,
+        ..Options::default()
+    };
+    let open = || {
+        let opened = Cache::open(vec![cache.socket()], &loaded.key, &options);
+        opened.with_context(|| format!("cache {}", args.name))
+    };
+    let first = open()?;
+    let configuration = first.configuration();
+    let threads = args.threads.unwrap_or(configuration.c);
+    let mut caches = vec![first];
+    for _ in 1..threads {
+        caches.push(open()?);
+    }
+    let asked = spec.slo.as_ref().map(|slo| slo.record_bytes);
+    let record_bytes = match args.record {
+        Some(record) => record_bytes(record)?,
+        None => asked.unwrap_or(16),
+    };
+    let depth = u64::from(configuration.b) * u64::from(configuration.q);
+    let under_way = args.under_way.map_or(depth, u64::from).min(4096);
+    let plan = Plan {
+        record_bytes,
+        reads_percent: args.reads,
+        under_way: usize::try_from(under_way).expect("at most 4096"),
+        warm_up: Duration::from_millis(200),
+        span: Duration::from_secs(args.seconds),
+        seed: args.seed,
+    };
+    let figures = measure(&mut caches, &plan).with_context(|| format!("cache {}", args.name))?;
+    let mut out = stdout().lock();
+    let line = Line {
+        c: configuration.c,
+        s: configuration.s,
+        b: configuration.b,
+        q: configuration.q,
+        threads,
+        under_way: plan.under_way,
+        record_bytes,
+        figures,
+    };
+    if args.json {
+        serde_json::to_writer(&mut out, &line)?;
+        writeln!(out)?;
+    } else {
+        writeln!(
+            out,
+            "{configuration}, {threads} threads with {under_way} requests of {record_bytes} bytes under way, {}% reads",
+            args.reads
+        )?;
+        writeln!(
+            out,
+            "{:.0} requests a second; mean {:.2} us, p50 {:.2} us, p99 {:.2} us, longest {:.0} us; {} failed",
+            figures.requests_per_second,
+            figures.mean_us,
+            figures.p50_us,
+            figures.p99_us,
+            figures.max_us,
+            figures.failed
+        )?;
+    }
+    Ok(if figures.failed == 0 { DONE } else { FAILED })
+}

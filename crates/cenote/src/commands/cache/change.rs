@@ -1,0 +1,149 @@
+//! `cache reshape`, `cache renew` and `cache delete`.
+
+use std::io::stdout;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use cenote_cache::service::question::Question;
+
+use super::create::{Chosen, Wish, check, nothing_does, seconds, wait_whole};
+use super::{manage, state};
+use crate::caches::CacheDir;
+use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::place::Which;
+use crate::process::Identity;
+use crate::size::Size;
+
+#[derive(clap::Args, Debug)]
+pub struct ReshapeArgs {
+    /// Which cache
+    name: String,
+    /// Bytes that it holds from now on. What is cut off is lost
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    #[command(flatten)]
+    wish: Wish,
+    /// How long to wait until every region has its memory
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    limit: u64,
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// `cache reshape`.
+pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
+    if args.size.is_none() && !args.wish.is_there() {
+        let what = "nothing is to change";
+        return Err(Failure::usage(
+            what,
+            "--size, --configuration, or --model and what is asked",
+        )
+        .into());
+    }
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    let mut spec = cache.spec()?;
+    let (_, region, slab) = spec.sizes()?;
+    if let Some(size) = args.size {
+        // Before anything is asked: what is refused changes nothing.
+        check(size, region, slab, spec.copies)?;
+    }
+    match args.wish.choose(&loaded)? {
+        Chosen::Usual => {}
+        Chosen::Given(configuration) => {
+            cache.ask(&loaded.key, &Question::Configure(configuration))?;
+            (spec.configuration, spec.slo) = (configuration, None);
+            cache.set_spec(&spec)?;
+        }
+        Chosen::For(configuration, objective) => {
+            cache.ask(&loaded.key, &Question::Configure(configuration))?;
+            (spec.configuration, spec.slo) = (configuration, Some(objective));
+            cache.set_spec(&spec)?;
+        }
+        Chosen::Nothing(said, best) => return nothing_does(&said, &best, args.json),
+    }
+    if let Some(size) = args.size {
+        let regions = u32::try_from(size.bytes() / region.bytes()).expect("checked");
+        cache.ask(&loaded.key, &Question::Resize { regions })?;
+        spec.size = size.to_string();
+        cache.set_spec(&spec)?;
+    }
+    let status = wait_whole(&cache, &loaded, Duration::from_secs(args.limit))?;
+    state::print(&mut stdout().lock(), &cache, &spec, &status, args.json)?;
+    Ok(if status.whole { DONE } else { NOT_WHOLE })
+}
+
+#[derive(clap::Args, Debug)]
+pub struct RenewArgs {
+    /// Which cache
+    name: String,
+    /// It ends so long from now, unless it is renewed: 90s, 12h, 7d [default: when it is deleted]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<u64>,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// `cache renew`.
+pub fn renew(args: &RenewArgs) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    let seconds = args.duration;
+    cache.ask(&loaded.key, &Question::Renew { seconds })?;
+    match seconds {
+        Some(seconds) => println!(
+            "cache {} ends in {seconds} s unless it is renewed",
+            args.name
+        ),
+        None => println!("cache {} ends when it is deleted", args.name),
+    }
+    Ok(DONE)
+}
+
+#[derive(clap::Args, Debug)]
+pub struct DeleteArgs {
+    /// Which cache
+    name: String,
+    /// How long to wait until its memory is given back
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    limit: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// `cache delete`.
+pub fn delete(args: &DeleteArgs) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    if !cache.is_managed()? {
+        // Hosts give memory back to a manager alone.
+        manage::start(&args.which, &cache)?;
+    }
+    let identity = Identity::load(cache.folder())?;
+    cache.ask(&loaded.key, &Question::Delete)?;
+    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let process = identity
+        .map(|identity| identity.open())
+        .transpose()?
+        .flatten();
+    if let Some(process) = process
+        && !process.wait(deadline)?
+    {
+        bail!(
+            "cache {} is being deleted; its manager has not ended within {} s",
+            args.name,
+            args.limit
+        );
+    }
+    if CacheDir::open(&loaded.dir, &args.name).is_ok() {
+        bail!(
+            "the manager of cache {} ended before it was deleted",
+            args.name
+        );
+    }
+    println!("cache {} is deleted, and its memory given back", args.name);
+    Ok(DONE)
+}

@@ -1,0 +1,80 @@
+//! `cache checkpoint`: a cache's regions in a file, while it is in use.
+
+use std::io::{Write as _, stdout};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use cenote_cache::service::question::{Answer, Checkpoint, Question};
+use serde_json::json;
+
+use crate::caches::{CHECKPOINT, CacheDir};
+use crate::failure::DONE;
+use crate::place::Which;
+use crate::size::Size;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which cache
+    name: String,
+    /// Copy it here as well, for people to keep
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How long to wait for it
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    limit: u64,
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Between two looks at how far it is.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    if let Answer::Error(why) = cache.ask(&loaded.key, &Question::Checkpoint)? {
+        bail!("cache {}: {why}", args.name);
+    }
+    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let (regions, len_bytes, longest_hold_ms) = loop {
+        match cache.status(&loaded.key)?.checkpoint {
+            Some(Checkpoint::Made {
+                regions,
+                len_bytes,
+                longest_hold_ms,
+            }) => break (regions, len_bytes, longest_hold_ms),
+            Some(Checkpoint::Failed(why)) => bail!("cache {}: no checkpoint: {why}", args.name),
+            None => bail!("cache {}: its manager is another one now", args.name),
+            Some(Checkpoint::Running) if Instant::now() >= deadline => bail!(
+                "cache {}: no checkpoint within {} s; it goes on",
+                args.name,
+                args.limit
+            ),
+            Some(Checkpoint::Running) => std::thread::sleep(LOOK),
+        }
+    };
+    if let Some(file) = &args.file {
+        let made = cache.folder().join(CHECKPOINT);
+        std::fs::copy(made, file).with_context(|| format!("copy it to {}", file.display()))?;
+    }
+    let mut out = stdout().lock();
+    if args.json {
+        let line = json!({
+            "name": args.name, "regions": regions, "bytes": len_bytes,
+            "longest_hold_ms": longest_hold_ms,
+        });
+        writeln!(out, "{line}")?;
+    } else {
+        writeln!(
+            out,
+            "cache {}: {regions} regions in {}; writes of a region were held for {longest_hold_ms} ms at most",
+            args.name,
+            Size(len_bytes).rounded()
+        )?;
+    }
+    Ok(DONE)
+}

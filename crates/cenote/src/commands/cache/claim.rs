@@ -1,0 +1,87 @@
+//! Which manager of a cache comes next, agreed on at etcd: for a cache whose folder several machines can reach,
+//! or that was copied.
+//!
+//! One key for each cache holds the epoch of its last manager, and the place where that one ran. A journal of
+//! an earlier manager is refused, unless it is that place's own: a lock of the machine keeps others out there.
+//! The epoch is what fences: hosts refuse a lower one from then on.
+
+use cenote_kv::cluster::etcd::{Etcd, Swap};
+
+/// Has an epoch above `last` agreed on, for the manager in `place`.
+///
+/// # Errors
+/// Another manager has begun elsewhere, or etcd does not answer.
+pub fn claim(etcd: &Etcd, cache: u128, place: &str, last: u64) -> Result<u64, String> {
+    let key = format!("/cenote/caches/{cache:032x}");
+    let found = etcd.read(&key).map_err(|error| error.to_string())?;
+    let (revision, stored) = match &found {
+        None => (0, None),
+        Some(entry) => {
+            let stored = parse(&entry.value);
+            let stored = stored.ok_or_else(|| format!("{key} at etcd is none of a cache"))?;
+            (entry.mod_revision, Some(stored))
+        }
+    };
+    let epoch = next(stored, place, last)?;
+    let value = format!("{epoch} {place}");
+    match etcd.swap(&key, revision, value.as_bytes(), None) {
+        Ok(Swap::Done(_)) => Ok(epoch),
+        Ok(Swap::Changed(_)) => Err("another manager began at the same moment".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The epoch that follows.
+fn next(stored: Option<(u64, &str)>, place: &str, last: u64) -> Result<u64, String> {
+    let highest = match stored {
+        Some((epoch, other)) if epoch > last && other != place => {
+            return Err(format!(
+                "the journal here is that of manager {last}, and manager {epoch} has begun at {other}"
+            ));
+        }
+        Some((epoch, _)) => epoch.max(last),
+        None => last,
+    };
+    highest
+        .checked_add(1)
+        .ok_or_else(|| "no epoch is left".to_owned())
+}
+
+fn parse(value: &[u8]) -> Option<(u64, &str)> {
+    let (epoch, place) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+    Some((epoch.parse().ok()?, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_journal_is_refused_where_another_manager_went_on_elsewhere() {
+        assert_eq!(next(None, "here", 3), Ok(4));
+        assert_eq!(
+            next(Some((3, "there")), "here", 3),
+            Ok(4),
+            "the newest journal"
+        );
+        assert_eq!(
+            next(Some((5, "here")), "here", 3),
+            Ok(6),
+            "it claimed, and could not write"
+        );
+        let refused = next(Some((5, "there")), "here", 3).unwrap_err();
+        assert!(
+            refused.contains("manager 5 has begun at there"),
+            "{refused}"
+        );
+        assert!(next(Some((u64::MAX, "here")), "here", 3).is_err());
+    }
+
+    #[test]
+    fn only_what_a_manager_wrote_is_believed() {
+        assert_eq!(parse(b"7 /srv/well on 1"), Some((7, "/srv/well on 1")));
+        for value in [&b"7"[..], b"", b"x y", b"\xff 1", b"-1 y"] {
+            assert_eq!(parse(value), None);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `cache machine`: what the manager of a cache runs to get a host process on its own machine, and to end it.
+//!
+//! The process outlives the manager. It is noted in `caches/NAME/machines/ORDER`, so whoever manages the cache
+//! next ends it. The manager runs this as it runs the commands of a catalogue, within a limit.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use cenote_cache::providers::{confine, release_confined};
+use cenote_fabric::Address;
+
+use super::super::host::announced_address;
+use crate::caches::{CacheDir, MACHINES};
+use crate::failure::DONE;
+use crate::folder::Folder;
+use crate::place::{Loaded, Which};
+use crate::process::{self, Identity};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[arg(value_enum)]
+    order: Order,
+    /// Which cache
+    name: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// What is wanted of it; the rest is in the environment, as for the commands of a catalogue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum Order {
+    /// Start one
+    Get,
+    /// End it
+    Release,
+}
+
+const SOCKET: &str = "socket";
+const LOG: &str = "log";
+/// How long a host may take to announce itself.
+const START_LIMIT: Duration = Duration::from_secs(40);
+/// How long one that was told to end may take; then it is killed.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// How long both may take, with what is around them.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// A host that somebody else ends gives its regions as long to leave.
+const GRACE: &str = "30s";
+/// Where hosts get a cgroup of their own, where that is allowed.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    let order = variable("CENOTE_ORDER")?;
+    // The cache's identity is in front: the folder is its own.
+    let (_, number) = order.split_once('-').context("CENOTE_ORDER")?;
+    let is_number = |one: char| one.is_ascii_digit() || one == '-';
+    if number.is_empty() || !number.chars().all(is_number) {
+        bail!("CENOTE_ORDER={order}: no order of a cache");
+    }
+    let machines = cache.folder().make(MACHINES)?;
+    let name = format!("{}-m{number}", args.name);
+    match args.order {
+        Order::Get => get(&loaded, &cache, &machines, number, &name),
+        Order::Release => release(&machines, number, &name),
+    }
+}
+
+fn variable(name: &str) -> Result<String> {
+    std::env::var(name).with_context(|| name.to_owned())
+}
+
+fn number_of(name: &str) -> Result<u64> {
+    variable(name)?.parse().with_context(|| name.to_owned())
+}
+
+fn get(
+    loaded: &Loaded,
+    cache: &CacheDir,
+    machines: &Folder,
+    number: &str,
+    name: &str,
+) -> Result<u8> {
+    let folder = machines.make(number)?;
+    let (memory, slab) = (
+        number_of("CENOTE_MEMORY_BYTES")?,
+        number_of("CENOTE_SLAB_BYTES")?,
+    );
+    let cores = number_of("CENOTE_CORES")?;
+    let log = folder.empty_file(LOG)?;
+    let mut command = Command::new(std::env::current_exe().context("find this program's file")?);
+    command
+        .args([
+            "host",
+            "--name",
+            name,
+            "--listen",
+            &address(cache, &folder)?,
+        ])
+        .args(["--memory", &format!("{}K", memory >> 10)])
+        .args(["--slab", &format!("{}K", slab >> 10)])
+        .args(["--cache-threads", &cores.to_string(), "--grace", GRACE])
+        .arg("--key")
+        .arg(loaded.dir.root().join(&loaded.cluster.key));
+    let mut child = process::in_background(&mut command, log)
+        .spawn()
+        .context("start a host")?;
+    Identity::of(child.id())?.save(&folder)?;
+    confine(CGROUPS.as_ref(), name, child.id(), memory, cores);
+    let mut said = BufReader::new(child.stdout.take().expect("stdout is piped"));
+    let mut line = String::new();
+    if process::wait_readable(said.get_ref(), Instant::now() + START_LIMIT)? {
+        said.read_line(&mut line)?;
+    }
+    let Some(address) = announced_address(&line, name) else {
+        process::end_child(&mut child, libc::SIGKILL);
+        let text = folder.read(LOG)?.unwrap_or_default();
+        bail!(
+            "host {name} did not start: {}",
+            text.lines().last().unwrap_or("its log is empty")
+        );
+    };
+    let machine = serde_json::json!({ "id": name, "address": address, "domain": name });
+    writeln!(std::io::stdout(), "{machine}")?;
+    Ok(DONE)
+}
+
+/// Over shared memory, unless the cache has clients elsewhere.
+fn address(cache: &CacheDir, folder: &Folder) -> Result<String> {
+    let listen = cache.spec()?.listen;
+    let tcp = listen.iter().find(|address| address.starts_with("tcp:"));
+    Ok(match tcp.and_then(|address| address.rsplit_once(':')) {
+        Some((place, _)) => format!("{place}:0"),
+        None => Address::Shm(folder.join(SOCKET)).to_string(),
+    })
+}
+
+/// Ends what an order got; nothing is there where it got nothing, or it was ended before.
+fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
+    let Some(folder) = machines.sub(number)? else {
+        return Ok(DONE);
+    };
+    let identity = Identity::load(&folder)?;
+    if let Some(host) = identity
+        .map(|identity| identity.open())
+        .transpose()?
+        .flatten()
+    {
+        host.signal(libc::SIGTERM)?;
+        if !host.wait(Instant::now() + END_LIMIT)? {
+            host.signal(libc::SIGKILL)?;
+            if !host.wait(Instant::now() + END_LIMIT)? {
+                bail!("host {name} was killed, and has not ended");
+            }
+        }
+    }
+    release_confined(CGROUPS.as_ref(), name);
+    for file in [SOCKET, "pid", "started", LOG] {
+        folder.remove(file)?;
+    }
+    machines.remove_folder(number)?;
+    Ok(DONE)
+}

@@ -1,0 +1,196 @@
+//! `cache manage`: the manager of one cache, in the foreground; and how others start one and end it.
+//!
+//! On standard output it says one thing, once: the line that announces it.
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use cenote_cache::owner::Settings;
+use cenote_cache::service::journal::JournalFile;
+use cenote_cache::service::{Config, End, Server, Terms};
+use cenote_fabric::Address;
+use cenote_kv::cluster::etcd::Etcd;
+
+use super::claim::claim;
+use super::supply;
+use crate::caches::{CHECKPOINT, CacheDir, LOG, Spec, hosts_of, journal_path};
+use crate::failure::{DONE, Failure};
+use crate::place::Which;
+use crate::process::{self, Identity};
+use crate::{service, signals};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which cache
+    name: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// A host that is out of reach for longer is taken for dead. Clients of a cache have their data elsewhere,
+/// and are to have a whole cache again soon.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// How long a manager may take to announce itself.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// Lines of a log that an error shows.
+const TAIL_LINES: usize = 10;
+
+pub fn run(args: &Args) -> Result<u8> {
+    let reach: Arc<OnceLock<cenote_fabric::Waker>> = Arc::default();
+    let at_stop = Arc::clone(&reach);
+    let stop = signals::on_stop(move || {
+        if let Some(waker) = at_stop.get() {
+            waker.wake();
+        }
+    })?;
+    let loaded = args.which.load()?;
+    let cache = CacheDir::open(&loaded.dir, &args.name)?;
+    let lock = cache.own()?;
+    let spec = cache.spec()?;
+    let (size, region, slab) = spec.sizes()?;
+    let count =
+        |many: u64, what| u32::try_from(many).with_context(|| format!("cache file: {what}"));
+    let settings = Settings {
+        cache: spec.id()?,
+        slab_bytes: slab.bytes(),
+        slabs_per_region: count(region.bytes() / slab.bytes().max(1), "region")?,
+        copies: spec.copies,
+        give_up_after: GIVE_UP_AFTER,
+    };
+    super::create::check(size, region, slab, spec.copies)?;
+    let listen: Result<Vec<Address>, _> = spec.listen.iter().map(|text| text.parse()).collect();
+    let mut addresses = vec![cache.socket()];
+    addresses.extend(listen.context("cache file: listen")?);
+    let config = Config {
+        settings,
+        regions: count(size.bytes() / region.bytes(), "size")?,
+        duration: spec.duration_s.map(Duration::from_secs),
+        terms: Terms {
+            configuration: spec.configuration.into(),
+        },
+        hosts: match &spec.catalogue {
+            Some(_) => Vec::new(),
+            None => hosts_of(&loaded.cluster)?,
+        },
+        supply: supply::of(&args.which, &loaded, &args.name, &spec)?,
+        key: loaded.key.clone(),
+        addresses,
+        journal: Box::new(JournalFile::new(&journal_path(&cache))),
+        checkpoint: Some(cache.folder().join(CHECKPOINT)),
+        claim: claimed(&cache, &spec)?,
+        clock: unix_seconds,
+    };
+    let mut server = Server::start(config).with_context(|| format!("cache {}", args.name))?;
+    Identity::of(std::process::id())?.save(cache.folder())?;
+    drop(reach.set(server.waker()));
+    let listening: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
+    let line = format!("ready {} at {}", args.name, listening.join(" "));
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .context("announce on standard output")?;
+    service::tell("READY=1");
+    let end = server.run(&stop).context("wait for clients and hosts")?;
+    service::tell("STOPPING=1");
+    drop(server);
+    match end {
+        // What is noted in the folder is the other's.
+        End::Superseded => {
+            let what = format!("cache {}: another manager has taken it over", args.name);
+            return Err(Failure::new(what, "cenote cache status says how it is").into());
+        }
+        End::Stopped => {
+            Identity::forget(cache.folder())?;
+            eprintln!(
+                "stopped; hosts keep what cache {} holds for the next manager",
+                args.name
+            );
+        }
+        End::Deleted => {
+            cache.forget()?;
+            eprintln!(
+                "cache {} has ended, and its memory is given back",
+                args.name
+            );
+        }
+    }
+    drop(lock);
+    Ok(DONE)
+}
+
+/// How the next epoch is found.
+fn claimed(cache: &CacheDir, spec: &Spec) -> Result<Claim> {
+    let Some(endpoints) = &spec.etcd else {
+        // The lock keeps every other manager on this machine out.
+        return Ok(Box::new(|last| Ok(last + 1)));
+    };
+    let etcd = Etcd::new(endpoints, None)?;
+    let (path, machine) = (cache.folder().path().display(), cenote_fabric::machine_id());
+    let (id, place) = (spec.id()?, format!("{path} on machine {machine:032x}"));
+    Ok(Box::new(move |last| claim(&etcd, id, &place, last)))
+}
+
+type Claim = Box<dyn FnOnce(u64) -> Result<u64, String>>;
+
+/// Seconds of Unix time; 0 on a clock before 1970.
+pub fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Starts a manager in the background, and waits until it serves.
+///
+/// # Errors
+/// There is one already, or it does not start.
+pub fn start(which: &Which, cache: &CacheDir) -> Result<()> {
+    if cache.is_managed()? {
+        return Err(cache.is_managed_failure().into());
+    }
+    let log = cache.folder().empty_file(LOG)?;
+    let program = std::env::current_exe().context("find this program's file")?;
+    let mut command = Command::new(program);
+    command
+        .args(["cache", "manage", cache.name()])
+        .args(which.absolute()?);
+    let mut child = process::in_background(&mut command, log)
+        .spawn()
+        .context("start the cache's manager")?;
+    let mut said = BufReader::new(child.stdout.take().expect("stdout is piped"));
+    let deadline = Instant::now() + START_LIMIT;
+    let mut line = String::new();
+    if process::wait_readable(said.get_ref(), deadline)? {
+        said.read_line(&mut line)?;
+    }
+    if line.starts_with(&format!("ready {} at ", cache.name())) {
+        return Ok(());
+    }
+    process::end_child(&mut child, libc::SIGKILL);
+    let text = cache.folder().read(LOG)?.unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(TAIL_LINES);
+    bail!(
+        "the manager of cache {} did not start; the end of its log:\n  {}",
+        cache.name(),
+        lines[from..].join("\n  ")
+    )
+}
+
+/// Ends the manager of a cache, if one runs here; whether one did.
+///
+/// # Errors
+/// It cannot be signalled, or does not end.
+pub fn stop(cache: &CacheDir, limit: Duration) -> Result<bool> {
+    let Some(identity) = Identity::load(cache.folder())? else {
+        return Ok(false);
+    };
+    let Some(process) = identity.open()? else {
+        Identity::forget(cache.folder())?;
+        return Ok(false);
+    };
+    super::super::down::end(&[(cache.name(), process)], libc::SIGTERM, limit)?;
+    Identity::forget(cache.folder())?;
+    Ok(true)
+}

@@ -1,0 +1,411 @@
+//! `cenote cache proc`: procedures on the hosts of a cluster, put there, listed and taken away.
+//!
+//! A procedure has one number and version on all hosts, and one module: a checksum tells. Hosts keep
+//! modules as long as their process lives; so this says where one is, and a host that was started
+//! anew gets it again under the same version. A host that is down holds up no other.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use cenote_fabric::calls::Caller;
+use cenote_fabric::{ClientId, Connector, Hello, Session, connector_with};
+use cenote_proc::remote::exchange;
+use cenote_proc::service::{Label, Order, PIECE_MAX, Row, Told};
+use cenote_proc::{Access, CacheId, Grants, MODULE_MAX, ProcedureId, checksum};
+use serde::Serialize;
+
+use crate::caches::CacheDir;
+use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::place::{Loaded, Which};
+
+/// `cache proc` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote cache proc put sum sum.wasm --read cache0 --dir ~/.cenote/well
+  cenote cache proc put sum sum.wasm --read cache0 --version 1 --dir ~/.cenote/well
+  cenote cache proc list --cluster /etc/cenote/cluster.toml --json
+  cenote cache proc rm sum --version 2 --dir ~/.cenote/well
+
+A procedure is a WebAssembly module made with the crate cenote-proc-sdk; docs/guides/cache.md shows
+one. Hosts keep it in memory: one that is started anew does not have it, and put --version N gives it
+back as version N; without --version put makes the next one. A host that is down is left out, and the
+command ends with 3. Only who holds the cluster's key can put one there. On a cache of cenote cache
+create procedures read; they do not write.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Put a module on all hosts, as the next version of its name
+    Put(Put),
+    /// Which procedures hosts have
+    List(Common),
+    /// Take a version of a procedure away from all hosts
+    Rm(Remove),
+}
+
+#[derive(clap::Args, Debug)]
+struct Common {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON object for each line on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct Put {
+    /// 1 to 64 letters, digits, '-', '_' and '.'
+    name: String,
+    /// The module, at most 1 MiB
+    file: PathBuf,
+    /// A cache that it may read, by its name here or its number; may be given again
+    #[arg(long, value_name = "CACHE")]
+    read: Vec<String>,
+    /// A cache that it may read and write; may be given again
+    #[arg(long, value_name = "CACHE")]
+    write: Vec<String>,
+    /// This version, on hosts that do not have it [default: the next one]
+    #[arg(long, value_name = "N")]
+    version: Option<u32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug)]
+struct Remove {
+    /// Its name
+    name: String,
+    /// Which version [default: the newest]
+    #[arg(long, value_name = "N")]
+    version: Option<u32>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// How long a host may take to answer, and to compile a module.
+const PATIENCE: Duration = Duration::from_secs(10);
+const COMPILING: Duration = Duration::from_secs(120);
+/// Numbers below are those of the hosts' own program.
+const FIRST_NUMBER: u32 = 1000;
+
+/// A host that answers.
+struct Site {
+    name: String,
+    caller: Box<dyn Caller>,
+    rows: Vec<Row>,
+    // Its end would end the connection.
+    _session: Box<dyn Session>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: u32,
+    name: &'a str,
+    version: u32,
+    native: bool,
+    grants: String,
+    hosts: usize,
+    hosts_total: usize,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.action {
+        Action::Put(args) => put(args),
+        Action::List(args) => list(args),
+        Action::Rm(args) => remove(args),
+    }
+}
+
+/// Brings a module to a host, and waits until it is there.
+///
+/// # Errors
+/// The host's reason, or it does not answer.
+pub fn put_module(caller: &mut dyn Caller, label: Label, module: &[u8]) -> Result<()> {
+    going(order(caller, &Order::Begin(label))?)?;
+    for (piece, bytes) in module.chunks(PIECE_MAX).enumerate() {
+        let offset = u32::try_from(piece * PIECE_MAX)?;
+        let bytes = bytes.to_vec();
+        going(order(caller, &Order::Piece { offset, bytes })?)?;
+    }
+    let deadline = Instant::now() + COMPILING;
+    loop {
+        match order(caller, &Order::Ask)? {
+            Told::Loaded => return Ok(()),
+            Told::Going if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Told::Going => bail!("the module is not compiled yet"),
+            told => going(told)?,
+        }
+    }
+}
+
+fn going(told: Told) -> Result<()> {
+    match told {
+        Told::Going => Ok(()),
+        Told::Refused(why) => Err(anyhow!(why)),
+        other => bail!("an answer to something else: {other:?}"),
+    }
+}
+
+fn order(caller: &mut dyn Caller, order: &Order) -> Result<Told> {
+    let mut bytes = Vec::new();
+    order.write(&mut bytes);
+    let answer = exchange(caller, &bytes, PATIENCE);
+    let answer = answer.map_err(|why| anyhow!("the host does not answer: {why:?}"))?;
+    Ok(Told::read(&answer)?)
+}
+
+/// The hosts of a cluster that answer, and how many do not.
+struct Sites {
+    up: Vec<Site>,
+    down: usize,
+}
+
+impl Sites {
+    fn code(&self) -> u8 {
+        match self.down {
+            0 => DONE,
+            _ => NOT_WHOLE,
+        }
+    }
+}
+
+fn sites(loaded: &Loaded) -> Result<Sites> {
+    let connector = connector_with(loaded.key.clone(), loaded.page_traffic);
+    ensure!(!loaded.cluster.hosts.is_empty(), "the cluster has no host");
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    for host in &loaded.cluster.hosts {
+        let mut number = [0; 16];
+        getrandom::fill(&mut number).map_err(|error| anyhow!("random bytes: {error}"))?;
+        let hello = Hello {
+            client: ClientId(u128::from_le_bytes(number)),
+            name: "cenote cache proc".into(),
+        };
+        let connect = || -> Result<Site> {
+            let session = connector.connect(&host.address.parse()?, &hello, PATIENCE)?;
+            let mut caller = session.caller_opener()(PATIENCE)?;
+            let rows = rows(&mut *caller)?;
+            Ok(Site {
+                name: host.name.clone(),
+                caller,
+                rows,
+                _session: session,
+            })
+        };
+        match connect().with_context(|| format!("host {}", host.name)) {
+            Ok(site) => up.push(site),
+            Err(error) => down.push(error),
+        }
+    }
+    if up.is_empty() {
+        return Err(down.remove(0));
+    }
+    for error in &down {
+        eprintln!("left out: {error:#}");
+    }
+    let down = down.len();
+    Ok(Sites { up, down })
+}
+
+/// A cache by its number, or by its name in the cluster's folder.
+fn cache_id(loaded: &Loaded, text: &str) -> Result<CacheId> {
+    if let Ok(number) = text.parse() {
+        return Ok(CacheId(number));
+    }
+    let id = CacheDir::open(&loaded.dir, text)?.spec()?.id()?;
+    Ok(CacheId(id))
+}
+
+fn rows(caller: &mut dyn Caller) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    loop {
+        let skip = u32::try_from(rows.len())?;
+        match order(caller, &Order::List { skip })? {
+            Told::List { total, rows: more } => {
+                let is_last = more.is_empty();
+                rows.extend(more);
+                if is_last || rows.len() >= total as usize {
+                    return Ok(rows);
+                }
+            }
+            other => bail!("an answer to something else: {other:?}"),
+        }
+    }
+}
+
+/// What hosts have of a name, the newest last: number and version.
+fn known(sites: &[Site], name: &str) -> Vec<(u32, ProcedureId)> {
+    let all = sites.iter().flat_map(|site| &site.rows);
+    let of_name = all.filter(|row| row.name == name);
+    let mut known: Vec<_> = of_name.map(|row| (row.version, row.id)).collect();
+    known.sort_unstable();
+    known.dedup();
+    known
+}
+
+fn put(args: &Put) -> Result<u8> {
+    let module = std::fs::read(&args.file).with_context(|| args.file.display().to_string())?;
+    let len_bytes = u32::try_from(module.len()).unwrap_or(u32::MAX);
+    ensure!(
+        (1..=MODULE_MAX).contains(&len_bytes),
+        "{}: a module has 1 to {MODULE_MAX} bytes",
+        args.file.display()
+    );
+    if args.read.is_empty() && args.write.is_empty() {
+        return Err(Failure::usage(
+            "no cache is named",
+            "--read or --write says on which caches it may run",
+        )
+        .into());
+    }
+    let loaded = args.common.which.load()?;
+    let read = args.read.iter().map(|cache| (cache, Access::Read));
+    let write = args.write.iter().map(|cache| (cache, Access::ReadWrite));
+    let named = write.chain(read);
+    let caches: Vec<_> = named
+        .map(|(cache, access)| Ok((cache_id(&loaded, cache)?, access)))
+        .collect::<Result<_>>()?;
+    let mut sites = sites(&loaded)?;
+    let known = known(&sites.up, &args.name);
+    let newest = known.last().map_or(0, |(version, _)| *version);
+    let version = args.version.unwrap_or(newest + 1);
+    let same = known.iter().find(|(other, _)| *other == version);
+    let id = match same {
+        Some((_, id)) => *id,
+        None => fresh_number()?,
+    };
+    let rows = sites.up.iter().flat_map(|site| &site.rows);
+    let mut has_it = rows.filter(|row| row.id == id);
+    ensure!(
+        has_it.all(|row| row.checksum == checksum(&module)),
+        "{} version {version} is another module on a host that has it; without --version this one \
+         becomes the next version",
+        args.name
+    );
+    let mut there = 0;
+    for site in &mut sites.up {
+        // A host that was not started anew has it.
+        if site.rows.iter().any(|row| row.id == id) {
+            continue;
+        }
+        let label = Label {
+            id,
+            name: args.name.clone(),
+            version,
+            grants: Grants::Caches(caches.clone()),
+            len_bytes,
+        };
+        put_module(&mut *site.caller, label, &module)
+            .with_context(|| format!("host {}", site.name))?;
+        there += 1;
+    }
+    let name = &args.name;
+    if args.common.json {
+        let put = serde_json::json!({
+            "id": id.0, "name": name, "version": version, "hosts": there, "kept_over_restart": false,
+        });
+        say(&put.to_string())?;
+    } else {
+        say(&format!(
+            "{name} version {version} is procedure {} on {there} hosts, until their processes end",
+            id.0
+        ))?;
+    }
+    Ok(sites.code())
+}
+
+/// A number that no procedure has had: hosts take each once in their lives, and one that is down may
+/// have had any.
+fn fresh_number() -> Result<ProcedureId> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("random bytes: {error}"))?;
+    let number = u32::from_le_bytes(bytes) >> 1;
+    Ok(ProcedureId(number.max(FIRST_NUMBER)))
+}
+
+fn list(args: &Common) -> Result<u8> {
+    let all_sites = sites(&args.which.load()?)?;
+    let sites = &all_sites.up;
+    let mut all: Vec<&Row> = sites.iter().flat_map(|site| &site.rows).collect();
+    all.sort_by_key(|row| row.id);
+    all.dedup_by_key(|row| row.id);
+    for row in all {
+        let has = |site: &&Site| site.rows.iter().any(|other| other.id == row.id);
+        let line = Line {
+            id: row.id.0,
+            name: &row.name,
+            version: row.version,
+            native: row.native,
+            grants: granted(&row.grants),
+            hosts: sites.iter().filter(has).count(),
+            hosts_total: sites.len() + all_sites.down,
+        };
+        if args.json {
+            say(&serde_json::to_string(&line)?)?;
+        } else {
+            let kind = if line.native { "native" } else { "wasm" };
+            say(&format!(
+                "{:>6}  {} version {}, {kind}, {}, on {} of {} hosts",
+                line.id, line.name, line.version, line.grants, line.hosts, line.hosts_total
+            ))?;
+        }
+    }
+    Ok(all_sites.code())
+}
+
+fn granted(grants: &Grants) -> String {
+    let how = |access: &Access| match access {
+        Access::Read => "reads",
+        Access::ReadWrite => "writes",
+    };
+    match grants {
+        Grants::All(access) => format!("{} all caches", how(access)),
+        Grants::Caches(caches) => {
+            let one = |(cache, access): &(CacheId, Access)| format!("{} {}", how(access), cache.0);
+            caches.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+fn remove(args: &Remove) -> Result<u8> {
+    let mut sites = sites(&args.common.which.load()?)?;
+    let known = known(&sites.up, &args.name);
+    let wanted = match args.version {
+        None => known.last(),
+        Some(version) => known.iter().find(|(other, _)| *other == version),
+    };
+    let Some((version, id)) = wanted else {
+        bail!("no host has that version of {}", args.name);
+    };
+    ensure!(
+        id.0 >= FIRST_NUMBER,
+        "{} is part of the hosts' program",
+        args.name
+    );
+    let mut gone = 0;
+    for site in &mut sites.up {
+        if let Told::Removed(true) = order(&mut *site.caller, &Order::Remove(*id))? {
+            gone += 1;
+        }
+    }
+    if args.common.json {
+        let line = serde_json::json!({ "id": id.0, "version": version, "hosts": gone });
+        say(&line.to_string())?;
+    } else {
+        say(&format!(
+            "{} version {version} is gone from {gone} hosts",
+            args.name
+        ))?;
+    }
+    Ok(sites.code())
+}
+
+fn say(line: &str) -> Result<()> {
+    writeln!(std::io::stdout().lock(), "{line}").context("write to standard output")
+}

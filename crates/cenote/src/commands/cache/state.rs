@@ -1,0 +1,270 @@
+//! `cache status`: how a cache is, for people and for scripts.
+
+use std::fmt::Write as _;
+use std::io::{Write, stdout};
+use std::time::Duration;
+
+use anyhow::Result;
+use cenote_cache::configuration::Configuration;
+use cenote_cache::service::question::Status;
+use serde_json::json;
+
+use super::create::wait_whole;
+use super::manage::unix_seconds;
+use crate::caches::{CacheDir, Spec};
+use crate::failure::{DONE, NOT_WHOLE};
+use crate::place::{Loaded, Which};
+use crate::size::Size;
+use crate::table::Table;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which cache [default: all of them, a line each]
+    name: Option<String>,
+    /// How long to wait until every region has its memory, and nothing of it is on the move
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "name")]
+    limit: u64,
+    #[command(flatten)]
+    which: Which,
+    /// JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let Some(name) = &args.name else {
+        return list(&loaded, args.json);
+    };
+    let cache = CacheDir::open(&loaded.dir, name)?;
+    let status = wait_whole(&cache, &loaded, Duration::from_secs(args.limit))?;
+    let mut out = stdout().lock();
+    print(&mut out, &cache, &cache.spec()?, &status, args.json)?;
+    Ok(if status.whole { DONE } else { NOT_WHOLE })
+}
+
+fn list(loaded: &Loaded, json: bool) -> Result<u8> {
+    let mut table = Table::new(["CACHE", "SIZE", "COPIES", "CLIENTS", "STATE"]);
+    let mut rows = Vec::new();
+    let mut is_whole = true;
+    for cache in CacheDir::all(&loaded.dir)? {
+        let spec = cache.spec()?;
+        let status = cache.status(&loaded.key);
+        is_whole &= status.as_ref().is_ok_and(|status| status.whole);
+        let state = match &status {
+            Ok(status) => health(status),
+            Err(_) if !cache.is_managed()? => "no manager".to_owned(),
+            Err(_) => "its manager does not answer".to_owned(),
+        };
+        let size = status.as_ref().map_or(spec.size.clone(), |status| {
+            Size(status.size_bytes).to_string()
+        });
+        let clients = status.as_ref().map_or(0, |status| status.clients);
+        rows.push(json!({
+            "name": cache.name(), "size": size, "copies": spec.copies,
+            "managed": cache.is_managed()?, "status": status.ok(),
+        }));
+        table.row(vec![
+            cache.name().to_owned(),
+            size,
+            spec.copies.to_string(),
+            clients.to_string(),
+            state,
+        ]);
+    }
+    let mut out = stdout().lock();
+    if json {
+        serde_json::to_writer(&mut out, &rows)?;
+        writeln!(out)?;
+    } else {
+        table.write(&mut out)?;
+    }
+    Ok(if is_whole { DONE } else { NOT_WHOLE })
+}
+
+/// A line on how a cache is.
+fn health(status: &Status) -> String {
+    let regions = &status.regions;
+    let mut text = match (status.ending, status.whole) {
+        (true, _) => "is being deleted".to_owned(),
+        (_, true) => format!("whole, {} regions", regions.total),
+        (_, false) => format!(
+            "{} of {} regions can be written",
+            regions.open, regions.total
+        ),
+    };
+    let mut add = |many: usize, what: &str| {
+        if many > 0 {
+            write!(text, ", {many} {what}").expect("a string takes it");
+        }
+    };
+    add(regions.frozen, "frozen");
+    add(regions.absent, "without memory");
+    add(status.moves.len(), "on their way");
+    if let Some(error) = &status.journal_error {
+        write!(
+            text,
+            "; changes wait: its journal cannot be written ({error})"
+        )
+        .expect("a string takes it");
+    }
+    text
+}
+
+/// All of it.
+pub fn print(
+    out: &mut impl Write,
+    cache: &CacheDir,
+    spec: &Spec,
+    status: &Status,
+    json: bool,
+) -> Result<()> {
+    if json {
+        let object = json!({
+            "name": cache.name(), "whole": status.whole, "slo": spec.slo,
+            "address": cache.socket().to_string(), "status": status,
+        });
+        serde_json::to_writer(&mut *out, &object)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    let copies = match status.copies {
+        1 => "1 copy".to_owned(),
+        copies => format!("{copies} copies"),
+    };
+    writeln!(
+        out,
+        "{}: {} in {} regions of {}, {copies}; {}",
+        cache.name(),
+        Size(status.size_bytes),
+        status.regions.total,
+        Size(status.region_bytes),
+        health(status)
+    )?;
+    if let Some(slo) = &spec.slo {
+        writeln!(
+            out,
+            "asked: {} requests of {} bytes a second, {} at most {} us",
+            slo.throughput, slo.record_bytes, slo.latency_of, slo.latency_us
+        )?;
+        writeln!(
+            out,
+            "expected: at least {:.0} requests a second, {} at most {:.2} us",
+            slo.predicted_throughput, slo.latency_of, slo.predicted_latency_us
+        )?;
+    }
+    if let Some(configuration) = status.configuration {
+        writeln!(out, "configuration: {}", described(configuration.into()))?;
+    }
+    let ends = match status.ends_at {
+        Some(at) => format!(
+            ", ends in {} s unless it is renewed",
+            at.saturating_sub(unix_seconds())
+        ),
+        None => String::new(),
+    };
+    writeln!(
+        out,
+        "manager: the {} of this cache, {} clients, {}{ends}",
+        ordinal(status.epoch),
+        status.clients,
+        cache.socket()
+    )?;
+    let mut table = Table::new(["HOST", "DOMAIN", "STATE", "REGIONS"]);
+    for host in &status.hosts {
+        let state = if host.up { "connected" } else { "out of reach" };
+        table.row(vec![
+            host.name.clone(),
+            host.domain.clone(),
+            state.to_owned(),
+            host.regions.to_string(),
+        ]);
+    }
+    table.write(out)?;
+    print_machines(out, status)?;
+    for moved in &status.moves {
+        let from = match &moved.from[..] {
+            [] => "nowhere".to_owned(),
+            from => from.join(" and "),
+        };
+        writeln!(
+            out,
+            "region {}: {}, is on {from}",
+            moved.region, moved.stage
+        )?;
+    }
+    for loss in &status.losses {
+        writeln!(
+            out,
+            "region {}: its bytes were lost {} times",
+            loss.region, loss.losses
+        )?;
+    }
+    Ok(())
+}
+
+/// What was got for it, and what is wrong with that.
+fn print_machines(out: &mut impl Write, status: &Status) -> Result<()> {
+    if let Some(price) = status.price_per_hour {
+        let mut table = Table::new(["MACHINE", "TYPE", "PROVIDER", "PRICE", "STATE"]);
+        for machine in &status.machines {
+            let spot = if machine.spot { " spot" } else { "" };
+            let id = machine.id.clone();
+            table.row(vec![
+                id.unwrap_or_else(|| format!("order {}", machine.order)),
+                machine.machine.clone(),
+                machine.provider.clone(),
+                format!("{:.2}{spot}", machine.price_per_hour),
+                machine.state.clone(),
+            ]);
+        }
+        table.write(out)?;
+        writeln!(out, "machines: {price:.2} per hour")?;
+    }
+    for trouble in &status.troubles {
+        writeln!(out, "{}: {}", trouble.with, trouble.what)?;
+    }
+    Ok(())
+}
+
+/// A configuration in words.
+fn described(configuration: Configuration) -> String {
+    let Configuration { c, s, b, q } = configuration;
+    let threads = |many: u32| match many {
+        1 => "1 thread".to_owned(),
+        many => format!("{many} threads"),
+    };
+    let way = match s {
+        0 => "one-sided verbs".to_owned(),
+        s => format!("{} of the hosts, {b} requests in a message", threads(s)),
+    };
+    format!(
+        "{configuration}: clients of {}, {way}, {q} under way on each",
+        threads(c)
+    )
+}
+
+fn ordinal(number: u64) -> String {
+    let end = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_as_people_say_them() {
+        let said: Vec<String> = [1, 2, 3, 4, 11, 12, 21, 112].map(ordinal).into();
+        assert_eq!(
+            said,
+            ["1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "112th"]
+        );
+    }
+}

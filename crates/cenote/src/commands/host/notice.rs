@@ -1,0 +1,88 @@
+//! `cenote host notice`: a host is told that its machine is taken back, and when.
+//!
+//! The host passes it on to its clients, which move what they have there, and ends when nobody has anything, at the
+//! latest when the time is over: as on SIGTERM with `--grace`, for a machine that somebody else ends.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cenote_pool::control::Request;
+use serde_json::json;
+
+use super::target;
+use crate::ask::Asker;
+use crate::failure::{DONE, Failure};
+use crate::span::Span;
+
+/// `host notice` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote host notice h03 --grace 30s --cluster /etc/cenote/cluster.toml
+  cenote host notice tcp:10.0.0.7:7000 --grace 2m --key /etc/cenote/cluster.key --json
+  cenote host notice h03 --cancel --dir ~/.cenote/well
+
+Caches move their regions off the host, those first that have no other copy; volumes move their slabs. The host
+ends when nobody holds memory of it, at the latest after the time that is given. cenote host drain waits for that,
+and ends nothing unless it is told to.")]
+pub struct Args {
+    #[command(flatten)]
+    target: target::Named,
+    /// When the machine goes, from now on
+    #[arg(long, value_name = "DURATION", required_unless_present = "cancel")]
+    grace: Option<Span>,
+    /// The machine stays
+    #[arg(long, conflicts_with = "grace")]
+    cancel: bool,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long an answer of the host may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+pub fn run(args: &Args) -> Result<u8> {
+    let within_ms = match args.grace {
+        None => 0,
+        Some(grace) => {
+            let ms = u32::try_from(grace.ns() / 1_000_000)
+                .ok()
+                .filter(|&ms| ms > 0);
+            ms.ok_or_else(|| Failure::usage("--grace", "from 1ms to 49 days"))?
+        }
+    };
+    let target = args.target.target()?;
+    let mut host = Asker::connect(&target.address, &target.key, "cenote host notice", ANSWER)
+        .with_context(|| format!("host {}", target.name))?;
+    let request = Request::Notice { within_ms };
+    if host.version() < request.since() {
+        let what = format!(
+            "host {} runs an earlier version, which knows no notice",
+            target.name
+        );
+        return Err(Failure::new(what, "cenote host drain, or upgrade it: docs/deploy.md").into());
+    }
+    let status = host
+        .ask(&request, ANSWER)
+        .with_context(|| format!("host {}", target.name))?;
+    let lent = status.slabs.mapped + status.slabs.orphaned;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let leaving = within_ms > 0;
+        let said = json!({
+            "host": target.name, "leaving": leaving, "within_ms": within_ms, "slabs_lent": lent,
+        });
+        writeln!(out, "{said}")?;
+    } else if within_ms == 0 {
+        writeln!(out, "{}: stays, and lends again", target.name)?;
+    } else {
+        let seconds = f64::from(within_ms) / 1e3;
+        writeln!(
+            out,
+            "{}: goes in {seconds} s; {lent} slabs are to leave it",
+            target.name
+        )?;
+    }
+    Ok(DONE)
+}

@@ -1,0 +1,145 @@
+//! Locks on files: one process owns a thing until it ends, however it ends.
+//!
+//! A process that was killed holds its locks until the kernel has taken its memory back, which
+//! lasts the longer the more it had. Who wants the lock meanwhile waits for that end: nobody has to
+//! sleep between `kill -9` and the command that starts the next owner.
+
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::folder::Folder;
+use crate::process;
+
+/// Takes an exclusive lock; `None` when somebody else holds it and goes on. Who only looks
+/// ([`is_locked`]) does not count.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
+    let (file, path) = (folder.open_file(name)?, folder.join(name));
+    let deadline = Instant::now() + END_LIMIT;
+    loop {
+        if taken(file.try_lock(), &path)? {
+            return Ok(Some(file));
+        }
+        // A shared lock keeps company with those of lookers, and not with an owner's.
+        if taken(file.try_lock_shared(), &path)? {
+            file.unlock()
+                .with_context(|| format!("unlock {}", path.display()))?;
+        } else if !is_about_to_be_free(&file)? || Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+/// Whether somebody holds the exclusive lock and goes on.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn is_locked(folder: &Folder, name: &str) -> Result<bool> {
+    let file = folder.open_file(name)?;
+    Ok(!taken(file.try_lock_shared(), &folder.join(name))? && !is_about_to_be_free(&file)?)
+}
+
+/// Whether the process that holds a file's lock is ending.
+fn is_about_to_be_free(file: &File) -> Result<bool> {
+    let inode = file.metadata().context("look at a lock")?.ino();
+    // Where it cannot be read nobody knows more than the lock itself says.
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    Ok(holder(&locks, inode).is_some_and(process::is_ending))
+}
+
+/// The process that holds the exclusive flock(2) lock on an inode, as proc(5) shows it. The device
+/// is not compared, as some file systems show two: a stranger's lock costs a wait at most.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let ("FLOCK", "ADVISORY", "WRITE") = (fields.next()?, fields.next()?, fields.next()?)
+        else {
+            return None;
+        };
+        let pid = fields.next()?.parse().ok()?;
+        let (_, found) = fields.next()?.rsplit_once(':')?;
+        (found.parse() == Ok(inode)).then_some(pid)
+    })
+}
+
+fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("lock {}", path.display())),
+    }
+}
+
+/// Between two tries.
+const STEP: Duration = Duration::from_millis(1);
+/// How long a process may take to end once it was killed: the kernel frees its memory first.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// Holds the lock and 512 MiB, which the kernel takes back before it lets go of the lock.
+    const HOLDER: &str = "
+import fcntl, sys, time
+file = open(sys.argv[1], 'w')
+fcntl.flock(file, fcntl.LOCK_EX)
+memory = bytearray(b'x') * (512 << 20)
+print('held', flush=True)
+time.sleep(600)
+";
+
+    fn hold(path: &Path) -> Child {
+        let mut child = Command::new("python3")
+            .args(["-c", HOLDER])
+            .arg(path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line, "held\n");
+        child
+    }
+
+    #[test]
+    fn a_lock_is_refused_while_its_holder_goes_on_and_had_at_once_after_a_kill() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let path = directory.path().join("lock");
+        let mut holder = hold(&path);
+        assert!(is_locked(&folder, "lock").unwrap());
+        assert!(try_lock(&folder, "lock").unwrap().is_none());
+
+        holder.kill().unwrap();
+
+        // It is not waited for, as by somebody in a shell.
+        assert!(!is_locked(&folder, "lock").unwrap());
+        assert!(try_lock(&folder, "lock").unwrap().is_some());
+        holder.wait().unwrap();
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_among_all_of_the_machine() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 fd:00:77 0 EOF
+2: FLOCK  ADVISORY  READ 11 fd:00:77 0 EOF
+3: FLOCK  ADVISORY  WRITE 12 fd:00:78 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 13 fd:00:77 0 EOF
+4: FLOCK  ADVISORY  WRITE 14 fd:00:77 0 EOF
+5: nonsense";
+        assert_eq!(holder(locks, 77), Some(14));
+        assert_eq!(holder(locks, 78), Some(12));
+        assert_eq!(holder(locks, 79), None);
+    }
+}

@@ -1,0 +1,385 @@
+//! Which caches there are, as their owners say: shared by the server threads.
+//!
+//! A word is believed of the client that the slabs are lent to, for the volume that has the cache's
+//! number. Each thread is told of it in the same order; what it says of windows is looked at once,
+//! and each access looks at the window's generation again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_fabric::{Address, Generation, Time, WindowId, Windows};
+use cenote_proc::service::{
+    EVERYBODY, Named, Opened, SLABS_MAX, SlabPlace, SlabWord, Word, WordRefusal,
+};
+use cenote_proc::{CacheId, Local, Machine, Place, Slot};
+
+use crate::cache_threads::Owners;
+
+/// This host, among the machines that it knows.
+pub(super) const ME: Machine = Machine(0);
+
+/// See the module's text.
+pub(super) struct Directory {
+    windows: Windows,
+    owners: Owners,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    caches: HashMap<CacheId, Arc<Cache>>,
+    /// Other machines of all caches. A number is given once: connections and requests are known by
+    /// it.
+    machines: HashMap<Machine, Arc<Address>>,
+    by_text: HashMap<String, Known>,
+    /// Numbers given so far, from 1.
+    given: u32,
+    /// Slabs of all caches.
+    slabs: u64,
+}
+
+/// A machine, and in how many caches' lists it is.
+struct Known {
+    machine: Machine,
+    uses: usize,
+}
+
+/// A cache, as far as all of it is alike.
+#[derive(Debug)]
+pub(super) struct Cache {
+    /// To whom its slabs are lent.
+    owner: u128,
+    opened: Opened,
+    /// Of each of its machines, this host's number.
+    machines: Vec<Machine>,
+}
+
+/// What a thread is told.
+#[derive(Clone, Debug)]
+pub(super) enum Notice {
+    Open(Arc<Cache>),
+    Map {
+        cache: CacheId,
+        writes_until: Time,
+        slots: Arc<Vec<(usize, Slot)>>,
+    },
+    Leave {
+        cache: CacheId,
+        successor: Machine,
+    },
+    Close {
+        cache: CacheId,
+    },
+}
+
+impl Cache {
+    pub(super) fn id(&self) -> CacheId {
+        self.opened.cache
+    }
+
+    /// Bytes of a slab, how many there are, and whether procedures may write.
+    pub(super) fn shape(&self) -> (u64, usize, bool) {
+        let Opened {
+            slab_bytes,
+            slabs,
+            writable,
+            ..
+        } = self.opened;
+        (slab_bytes, slabs as usize, writable)
+    }
+
+    /// Whether a client may run procedures on it.
+    pub(super) fn admits(&self, client: u128) -> bool {
+        let users = &self.opened.users;
+        client == self.owner || users.contains(&client) || users.contains(&EVERYBODY)
+    }
+
+    /// This host's number of the cache's machine `index`.
+    pub(super) fn machine(&self, index: u32) -> Option<Machine> {
+        self.machines.get(index as usize).copied()
+    }
+
+    /// What the cache's machines call this one.
+    pub(super) fn index_of(&self, machine: Machine) -> Option<u32> {
+        let at = self.machines.iter().position(|known| *known == machine)?;
+        u32::try_from(at).ok()
+    }
+}
+
+impl Directory {
+    pub(super) fn new(windows: Windows, owners: Owners) -> Self {
+        Self {
+            windows,
+            owners,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Where a machine is reached.
+    pub(super) fn address(&self, machine: Machine) -> Option<Arc<Address>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.machines.get(&machine).map(Arc::clone)
+    }
+
+    /// Takes a client's word, and has all threads told; how many slabs it says are in windows that
+    /// are not here.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub(super) fn hear(
+        &self,
+        client: u128,
+        word: Word,
+        tell: impl FnMut(Notice),
+    ) -> Result<u32, WordRefusal> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        match word {
+            Word::Open(opened) => self.open(&mut inner, client, opened, tell).map(|()| 0),
+            Word::Map {
+                cache,
+                writes_until,
+                slabs,
+            } => {
+                let cache = inner.of(client, cache)?;
+                self.map(&cache, Time(writes_until), &slabs, tell)
+            }
+            Word::Leave { cache, successor } => {
+                let cache = inner.of(client, cache)?;
+                Self::leave(&cache, successor, tell)
+            }
+            Word::Close { cache } => {
+                inner.of(client, cache)?;
+                inner.close(cache, tell);
+                Ok(0)
+            }
+        }
+    }
+
+    fn open(
+        &self,
+        inner: &mut Inner,
+        client: u128,
+        opened: Opened,
+        mut tell: impl FnMut(Notice),
+    ) -> Result<(), WordRefusal> {
+        let volume = opened.cache.0;
+        if !self.owners.lent(client, volume) {
+            return Err(WordRefusal::NotYours);
+        }
+        let whole = u64::from(opened.slabs).checked_mul(opened.slab_bytes);
+        let me = opened.me as usize;
+        if opened.slab_bytes == 0
+            || !(1..=SLABS_MAX).contains(&opened.slabs)
+            || whole.is_none()
+            || me >= opened.machines.len()
+        {
+            return Err(WordRefusal::Shape);
+        }
+        if let Some(known) = inner.caches.get(&opened.cache) {
+            if known.owner != client && self.owners.lent(known.owner, volume) {
+                return Err(WordRefusal::NotYours);
+            }
+            let same = (
+                known.opened.slab_bytes,
+                known.opened.slabs,
+                known.opened.writable,
+            ) == (opened.slab_bytes, opened.slabs, opened.writable);
+            let goes_on =
+                known.opened.me == opened.me && opened.machines.starts_with(&known.opened.machines);
+            if known.owner != client {
+                // Another owner's cache, which has the number by right: what the last one said, and
+                // its generations, count no more.
+                inner.close(opened.cache, &mut tell);
+            } else if !same || !goes_on {
+                return Err(WordRefusal::Shape);
+            }
+        }
+        let is_new = !inner.caches.contains_key(&opened.cache);
+        if is_new && inner.caches.len() >= CACHES_MAX {
+            self.forget_abandoned(inner, &mut tell);
+        }
+        let slabs = inner.slabs + u64::from(opened.slabs);
+        if is_new && (inner.caches.len() >= CACHES_MAX || slabs > SLABS_MAX_ALL) {
+            return Err(WordRefusal::Full);
+        }
+        let machines = inner.machines_of(&opened)?;
+        if is_new {
+            inner.slabs = slabs;
+        }
+        let cache = Arc::new(Cache {
+            owner: client,
+            opened,
+            machines,
+        });
+        if let Some(last) = inner.caches.insert(cache.id(), Arc::clone(&cache)) {
+            inner.release(&last.opened);
+        }
+        tell(Notice::Open(cache));
+        Ok(())
+    }
+
+    /// Closes the caches whose owners ended without a word, and have nothing here.
+    fn forget_abandoned(&self, inner: &mut Inner, mut tell: impl FnMut(Notice)) {
+        let caches = inner.caches.values();
+        let abandoned = caches.filter(|cache| !self.owners.lent(cache.owner, cache.id().0));
+        for cache in abandoned.map(|cache| cache.id()).collect::<Vec<_>>() {
+            inner.close(cache, &mut tell);
+        }
+    }
+
+    fn map(
+        &self,
+        cache: &Cache,
+        writes_until: Time,
+        words: &[SlabWord],
+        mut tell: impl FnMut(Notice),
+    ) -> Result<u32, WordRefusal> {
+        let mut slots = Vec::with_capacity(words.len());
+        let mut missing = 0;
+        for word in words {
+            if word.slab >= cache.opened.slabs {
+                return Err(WordRefusal::Shape);
+            }
+            let place = match word.place {
+                SlabPlace::Nowhere => Some(Place::Nowhere),
+                SlabPlace::At(machine) => match cache.machine(machine) {
+                    None => return Err(WordRefusal::Shape),
+                    Some(ME) => None,
+                    Some(machine) => Some(Place::At(machine)),
+                },
+                SlabPlace::Here(named) => self
+                    .held(cache, named)
+                    .map(|memory| Place::Here { memory, offset: 0 }),
+                SlabPlace::Leaving(named) => self
+                    .held(cache, named)
+                    .map(|memory| Place::Leaving { memory, offset: 0 }),
+            };
+            let Some(place) = place else {
+                missing += 1;
+                continue;
+            };
+            let slot = Slot {
+                generation: word.generation,
+                place,
+            };
+            slots.push((word.slab as usize, slot));
+        }
+        tell(Notice::Map {
+            cache: cache.id(),
+            writes_until,
+            slots: Arc::new(slots),
+        });
+        Ok(missing)
+    }
+
+    /// A window of the cache's volume that is lent to its owner, as long as a slab is.
+    fn held(&self, cache: &Cache, named: Named) -> Option<Local> {
+        let volume = cache.id().0;
+        let (window, generation) = (named.window, named.generation);
+        if !self.owners.holds(cache.owner, window, generation, volume) {
+            return None;
+        }
+        let held = self
+            .windows
+            .hold(WindowId(window), Generation(generation))?;
+        (held.len_bytes() >= cache.opened.slab_bytes).then_some(Local::Window(held))
+    }
+
+    fn leave(
+        cache: &Cache,
+        successor: u32,
+        mut tell: impl FnMut(Notice),
+    ) -> Result<u32, WordRefusal> {
+        match cache.machine(successor) {
+            None | Some(ME) => Err(WordRefusal::Shape),
+            Some(successor) => {
+                let cache = cache.id();
+                tell(Notice::Leave { cache, successor });
+                Ok(0)
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// A cache whose owner the client is.
+    fn of(&self, client: u128, cache: CacheId) -> Result<Arc<Cache>, WordRefusal> {
+        let cache = self.caches.get(&cache).ok_or(WordRefusal::Unknown)?;
+        if cache.owner != client {
+            return Err(WordRefusal::NotYours);
+        }
+        Ok(Arc::clone(cache))
+    }
+
+    fn close(&mut self, cache: CacheId, mut tell: impl FnMut(Notice)) {
+        if let Some(gone) = self.caches.remove(&cache) {
+            self.slabs -= u64::from(gone.opened.slabs);
+            self.release(&gone.opened);
+            tell(Notice::Close { cache });
+        }
+    }
+
+    /// The machines of a cache, each counted once more.
+    fn machines_of(&mut self, opened: &Opened) -> Result<Vec<Machine>, WordRefusal> {
+        let others = others(opened);
+        let mut addresses = HashMap::new();
+        for text in others
+            .clone()
+            .filter(|text| !self.by_text.contains_key(*text))
+        {
+            let address: Address = text.parse().map_err(|_| WordRefusal::Shape)?;
+            addresses.insert(text.clone(), address);
+        }
+        if self.by_text.len() + addresses.len() > MACHINES_MAX_ALL {
+            return Err(WordRefusal::Full);
+        }
+        for (text, address) in addresses {
+            self.given += 1;
+            let machine = Machine(self.given);
+            self.machines.insert(machine, Arc::new(address));
+            self.by_text.insert(text, Known { machine, uses: 0 });
+        }
+        for text in others {
+            if let Some(known) = self.by_text.get_mut(text) {
+                known.uses += 1;
+            }
+        }
+        let number = |(index, text): (u32, &String)| match self.by_text.get(text) {
+            _ if index == opened.me => ME,
+            Some(known) => known.machine,
+            None => unreachable!("each was put in"),
+        };
+        Ok((0..).zip(&opened.machines).map(number).collect())
+    }
+
+    /// The machines of a cache are counted once less; those that are in no list go.
+    fn release(&mut self, opened: &Opened) {
+        for text in others(opened) {
+            let Some(known) = self.by_text.get_mut(text) else {
+                continue;
+            };
+            known.uses -= 1;
+            if known.uses == 0 {
+                let machine = known.machine;
+                self.machines.remove(&machine);
+                self.by_text.remove(text);
+            }
+        }
+    }
+}
+
+/// The addresses of a cache's machines but the one that is told.
+fn others(opened: &Opened) -> impl Iterator<Item = &String> + Clone {
+    let is_other = |(index, _): &(u32, &String)| *index != opened.me;
+    (0..)
+        .zip(&opened.machines)
+        .filter(is_other)
+        .map(|(_, text)| text)
+}
+
+/// Caches that a host knows at most.
+const CACHES_MAX: usize = 256;
+/// Slabs of all of them: each has some 64 bytes in each thread.
+const SLABS_MAX_ALL: u64 = 1 << 18;
+/// Other machines of all of them.
+const MACHINES_MAX_ALL: usize = 1024;

@@ -1,0 +1,267 @@
+//! Modules on their way to a host, and the thread that compiles them.
+//!
+//! A module comes in pieces over one connection. Compiling takes longer than a server thread may,
+//! so the client asks until it is done. What is here is gone with the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cenote_proc::service::{Label, Order, REASON_MAX, Told};
+use cenote_proc::{Library, MODULE_MAX, ProcedureId};
+
+use crate::Result;
+use crate::side_thread::SideThread;
+
+/// A module to compile.
+pub(super) struct Job {
+    thread: usize,
+    connection: u64,
+    label: Label,
+    module: Vec<u8>,
+}
+
+/// What takes the ends: thread, connection, and what the client is told.
+pub(super) type Deliver = Box<dyn Fn(usize, u64, Told) + Send>;
+
+/// Starts the thread that compiles.
+pub(super) fn start(library: Arc<Library>, deliver: Deliver) -> Result<SideThread<Job>> {
+    SideThread::start("proc-compile", move |jobs| {
+        for job in jobs {
+            let Job {
+                thread,
+                connection,
+                label,
+                module,
+            } = job;
+            let told = match library.load(&label, &module) {
+                Ok(()) => {
+                    tracing::info!(name = label.name, version = label.version, "a procedure");
+                    Told::Loaded
+                }
+                Err(error) => refused(error.to_string()),
+            };
+            deliver(thread, connection, told);
+        }
+    })
+}
+
+/// Those of one server thread.
+pub(super) struct Uploads {
+    thread: usize,
+    by_connection: HashMap<u64, Upload>,
+}
+
+enum Upload {
+    Coming(Label, Vec<u8>),
+    Compiling,
+    /// The same, and nobody will ask: its connection is gone.
+    Forsaken,
+    Ended(Told),
+}
+
+impl Upload {
+    fn is_compiling(&self) -> bool {
+        matches!(self, Self::Compiling | Self::Forsaken)
+    }
+}
+
+impl Uploads {
+    pub(super) fn new(thread: usize) -> Self {
+        Self {
+            thread,
+            by_connection: HashMap::new(),
+        }
+    }
+
+    /// Carries an order out.
+    pub(super) fn take(
+        &mut self,
+        connection: u64,
+        order: Order,
+        library: &Library,
+        compiler: &SideThread<Job>,
+    ) -> Told {
+        match order {
+            Order::List { skip } => list(library, skip),
+            Order::Remove(id) => remove(library, id),
+            Order::Begin(label) => self.begin(connection, label, library),
+            Order::Piece { offset, bytes } => self.piece(connection, offset, &bytes, compiler),
+            Order::Ask => match self.by_connection.remove(&connection) {
+                None => refused("nothing was put here".into()),
+                Some(Upload::Ended(told)) => told,
+                Some(going) => {
+                    self.by_connection.insert(connection, going);
+                    Told::Going
+                }
+            },
+        }
+    }
+
+    /// A module was compiled, or refused.
+    pub(super) fn ended(&mut self, connection: u64, told: Told) {
+        match self.by_connection.remove(&connection) {
+            None | Some(Upload::Forsaken) => {}
+            Some(_) => drop(self.by_connection.insert(connection, Upload::Ended(told))),
+        }
+    }
+
+    /// A connection ended. A module that is being compiled counts until it is.
+    pub(super) fn connection_ended(&mut self, connection: u64) {
+        match self.by_connection.get_mut(&connection) {
+            Some(upload) if upload.is_compiling() => *upload = Upload::Forsaken,
+            _ => drop(self.by_connection.remove(&connection)),
+        }
+    }
+
+    fn begin(&mut self, connection: u64, label: Label, library: &Library) -> Told {
+        if label.len_bytes == 0 || label.len_bytes > MODULE_MAX {
+            return refused(format!("a module has 1 to {MODULE_MAX} bytes"));
+        }
+        let taken = |row: &cenote_proc::service::Row| {
+            row.id == label.id || row.name == label.name && row.version == label.version
+        };
+        if library.registry().list().iter().any(taken) || library.registry().was_used(label.id) {
+            return refused("the number, or the version of the name, is taken".into());
+        }
+        match self.by_connection.get(&connection) {
+            // So the compiler's queue is as long as the uploads are many.
+            Some(upload) if upload.is_compiling() => {
+                return refused("another module of this connection is being compiled".into());
+            }
+            None if self.by_connection.len() >= UPLOADS_MAX => {
+                return refused(format!(
+                    "{UPLOADS_MAX} modules are on their way here already"
+                ));
+            }
+            _ => {}
+        }
+        let module = Vec::new();
+        self.by_connection
+            .insert(connection, Upload::Coming(label, module));
+        Told::Going
+    }
+
+    fn piece(
+        &mut self,
+        connection: u64,
+        offset: u32,
+        bytes: &[u8],
+        compiler: &SideThread<Job>,
+    ) -> Told {
+        let Some(Upload::Coming(label, module)) = self.by_connection.get_mut(&connection) else {
+            return refused("no module was begun".into());
+        };
+        let whole = label.len_bytes as usize;
+        if offset as usize != module.len() || module.len() + bytes.len() > whole {
+            self.by_connection.remove(&connection);
+            return refused("a piece is missing, or too long".into());
+        }
+        module.extend_from_slice(bytes);
+        if module.len() == whole {
+            let job = Job {
+                thread: self.thread,
+                connection,
+                label: label.clone(),
+                module: std::mem::take(module),
+            };
+            self.by_connection.insert(connection, Upload::Compiling);
+            compiler.ask(job);
+        }
+        Told::Going
+    }
+}
+
+/// Those of the program stay: all hosts are taken to have them.
+fn remove(library: &Library, id: ProcedureId) -> Told {
+    let registry = library.registry();
+    if registry.list().iter().any(|row| row.native && row.id == id) {
+        return refused("the procedure is part of the host's program".into());
+    }
+    Told::Removed(registry.remove(id))
+}
+
+fn list(library: &Library, skip: u32) -> Told {
+    let all = library.registry().list();
+    let total = u32::try_from(all.len()).unwrap_or(u32::MAX);
+    let mut rows = Vec::new();
+    let mut bytes = Vec::new();
+    for row in all.into_iter().skip(skip as usize) {
+        row.write(&mut bytes);
+        if bytes.len() > LIST_BYTES {
+            break;
+        }
+        rows.push(row);
+    }
+    Told::List { total, rows }
+}
+
+fn refused(mut why: String) -> Told {
+    let mut end = why.len().min(REASON_MAX);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    why.truncate(end);
+    Told::Refused(why)
+}
+
+/// Modules under way on one thread: each has up to [`MODULE_MAX`] bytes.
+const UPLOADS_MAX: usize = 8;
+/// Of a list's answer: one row more fits a call in any case.
+const LIST_BYTES: usize = 48 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_proc::{Access, Grants, WALK};
+
+    fn label(id: u32) -> Label {
+        Label {
+            id: ProcedureId(id),
+            name: format!("guest-{id}"),
+            version: 1,
+            grants: Grants::All(Access::Read),
+            len_bytes: 4,
+        }
+    }
+
+    fn piece() -> Order {
+        Order::Piece {
+            offset: 0,
+            bytes: vec![0; 4],
+        }
+    }
+
+    fn is_refused(told: &Told, why: &str) -> bool {
+        matches!(told, Told::Refused(text) if text.contains(why))
+    }
+
+    #[test]
+    fn what_is_compiled_is_bounded_and_each_module_has_its_own_end() {
+        let library = Library::new();
+        let (compiler, jobs) = SideThread::done_elsewhere("proc-compile");
+        let mut uploads = Uploads::new(0);
+        let take = |uploads: &mut Uploads, connection, order| {
+            uploads.take(connection, order, &library, &compiler)
+        };
+        for connection in 0..UPLOADS_MAX as u64 {
+            let id = 1000 + u32::try_from(connection).unwrap();
+            let begun = take(&mut uploads, connection, Order::Begin(label(id)));
+            assert_eq!(begun, Told::Going);
+            assert_eq!(take(&mut uploads, connection, piece()), Told::Going);
+        }
+        let again = take(&mut uploads, 0, Order::Begin(label(2000)));
+        assert!(is_refused(&again, "being compiled"), "{again:?}");
+        // Clients that go away do not make room before their modules are done with.
+        uploads.connection_ended(1);
+        let more = take(&mut uploads, 99, Order::Begin(label(2000)));
+        assert!(is_refused(&more, "on their way"), "{more:?}");
+        assert_eq!(jobs.try_iter().count(), UPLOADS_MAX);
+        uploads.ended(1, Told::Loaded);
+        let more = take(&mut uploads, 99, Order::Begin(label(2000)));
+        assert_eq!(more, Told::Going);
+        uploads.ended(0, Told::Loaded);
+        assert_eq!(take(&mut uploads, 0, Order::Ask), Told::Loaded);
+        let native = take(&mut uploads, 0, Order::Remove(WALK));
+        assert!(is_refused(&native, "the host's program"), "{native:?}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Hosts that are killed or stopped with procedures under way: each request ends once, and says
+//! whether to try again.
+//!
+//! The hosts are this test program again, told by the environment what to play.
+
+#[path = "support/cache.rs"]
+mod cache;
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cache::{Cache, poll_until, remote};
+use cenote_fabric::{ClusterKey, Status as Fault, Time};
+use cenote_proc::remote::{Ended, Remote};
+use cenote_proc::service::Heard;
+use cenote_proc::{ECHO, Status, WALK};
+use cenote_proc_sdk::Away;
+use cenote_proc_sdk::procedures::Walk;
+use support::{Client, Fabric, Host, Lab, SLAB_BYTES};
+
+const ROLE: &str = "CENOTE_TEST_HOST";
+/// Nobody listens there.
+const NOBODY: &str = "tcp:127.0.0.1:1";
+const REQUESTS: u64 = 40;
+
+/// A host in a process of its own, which ends with the test.
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn start(lab: &Lab, name: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_host_in_another_test", "--nocapture"])
+            .env(ROLE, format!("{} {}", lab.address(name), lab.key.to_hex()))
+            .env("TMPDIR", lab.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = lines
+            .map(Result::unwrap)
+            .find_map(|line| line.split_once("SAYS ").map(|(_, said)| said.to_owned()));
+        let address = said.expect("the host says where it is");
+        Self { child, address }
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        // SAFETY: no pointers; the child was not waited for, so the number is its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_host_in_another_test() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let (address, key) = role.rsplit_once(' ').unwrap();
+    let lab = Lab::new(Fabric::Shm);
+    let host = Host::start(cenote_host::Config {
+        key: ClusterKey::from_hex(key).unwrap(),
+        addresses: vec![address.parse().unwrap()],
+        cache_threads: 2,
+        ..lab.config("other", 4)
+    });
+    let mut out = std::io::stdout();
+    writeln!(out, "SAYS {}", host.address).unwrap();
+    out.flush().unwrap();
+    // Until it is killed, or its parent is gone.
+    std::io::stdin().lines().for_each(drop);
+}
+
+/// A list from slab to slab, one node on each.
+fn write_list(cache: &mut Cache, slabs: u64) -> Walk {
+    for slab in 0..slabs {
+        let next = (slab + 1) * SLAB_BYTES + 64;
+        cache.write(slab * SLAB_BYTES + 64, &next.to_le_bytes());
+    }
+    Walk {
+        node: 64,
+        hops: 100,
+        next_at: 0,
+        value_at: 8,
+        away: Away::Move,
+    }
+}
+
+fn submit(remote: &mut Remote, cache: &Cache, walk: Walk) {
+    for token in 0..REQUESTS {
+        remote
+            .submit(cache.id, WALK, &walk.to_bytes(), token)
+            .unwrap();
+    }
+    remote.flush();
+}
+
+/// Polls for so long.
+fn poll_for(duration: Duration, remote: &mut Remote, ended: &mut Vec<Ended>) {
+    let until = Instant::now() + duration;
+    while Instant::now() < until {
+        remote.poll(Time::now(), ended);
+        remote.wait(Duration::from_millis(5));
+    }
+}
+
+fn tokens(ended: &[Ended]) -> Vec<u64> {
+    let mut tokens: Vec<_> = ended.iter().map(|end| end.token).collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+/// A host with requests that wait for bytes of a machine that is not there.
+fn waiting(lab: &Lab, process: &Process) -> (Client, Remote, Cache) {
+    let mut cache = Cache::at(lab, &[&process.address], &[NOBODY], &[0]);
+    cache.promise(1, 1);
+    cache.open(0);
+    cache.map_all(false);
+    let walk = write_list(&mut cache, 1);
+    let walk = Walk {
+        away: Away::Fetch,
+        ..walk
+    };
+    let user = lab.client_of(&process.address, 2);
+    let mut remote = remote(&user);
+    // The connection works.
+    assert_eq!(remote.run(cache.id, ECHO, b"x").unwrap().0, Status::Done);
+    submit(&mut remote, &cache, walk);
+    (user, remote, cache)
+}
+
+#[test]
+fn requests_of_a_host_that_is_killed_or_stopped_end_once_and_may_have_run() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        for signal in [libc::SIGKILL, libc::SIGSTOP] {
+            let lab = Lab::new(fabric);
+            let process = Process::start(&lab, "other");
+            let (_user, mut remote, _cache) = waiting(&lab, &process);
+            let mut ended = Vec::new();
+            // It is alive, however long they wait: it gives signs of life.
+            poll_for(Duration::from_millis(1500), &mut remote, &mut ended);
+            assert_eq!((ended.len(), remote.is_lost()), (0, false));
+            process.signal(signal);
+            poll_until(&mut remote, &mut ended, |ended| {
+                ended.len() >= usize::try_from(REQUESTS).unwrap()
+            });
+            assert_eq!(tokens(&ended), (0..REQUESTS).collect::<Vec<_>>());
+            for end in &ended {
+                let cut = end.result.clone().unwrap_err();
+                assert!(cut.may_have_run, "{cut:?}");
+                let stopped = signal == libc::SIGSTOP;
+                assert!(!stopped || cut.why == Fault::Timeout, "{cut:?}");
+            }
+            if signal == libc::SIGSTOP {
+                process.signal(libc::SIGCONT);
+                let user = lab.client_of(&process.address, 3);
+                let mut again = cache::remote(&user);
+                let (status, _) = again.run(cenote_proc::CacheId(77), ECHO, b"x").unwrap();
+                assert_eq!(status, Status::Done, "it goes on");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_that_went_to_a_host_that_is_killed_are_answered_by_their_home() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let lab = Lab::new(fabric);
+        let mut config = lab.config("home", 4);
+        config.cache_threads = 1;
+        let home = Host::start(config);
+        let process = Process::start(&lab, "other");
+        let addresses = [home.address.to_string(), process.address.clone()];
+        let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+        let mut cache = Cache::at(&lab, &addresses, &[NOBODY], &[0, 1]);
+        cache.promise(2, 2);
+        for site in 0..2 {
+            cache.open(site);
+        }
+        cache.map_all(false);
+        // By way of the home and the other to where nobody is.
+        let walk = write_list(&mut cache, 2);
+        let user = lab.client(&home, 2);
+        let mut remote = remote(&user);
+        submit(&mut remote, &cache, walk);
+        let mut ended = Vec::new();
+        // They wait over there, and their home waits for them.
+        poll_for(Duration::from_millis(500), &mut remote, &mut ended);
+        assert!(ended.is_empty(), "{ended:?}");
+        process.signal(libc::SIGKILL);
+        poll_until(&mut remote, &mut ended, |ended| {
+            ended.len() >= usize::try_from(REQUESTS).unwrap()
+        });
+        assert_eq!(tokens(&ended), (0..REQUESTS).collect::<Vec<_>>());
+        for end in &ended {
+            let (status, _) = end.result.clone().unwrap();
+            let says = status.is_retryable() && status.may_have_run();
+            assert!(says, "{status:?}");
+        }
+        // The home serves on, and takes words.
+        assert_eq!(remote.run(cache.id, ECHO, b"x").unwrap().0, Status::Done);
+        let word = cache.map_word(0, 0, false);
+        assert!(matches!(cache.say(0, &word), Heard::Taken { .. }));
+    }
+}

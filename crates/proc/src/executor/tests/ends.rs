@@ -1,0 +1,169 @@
+//! How requests end that did run, or that others ran for a thread.
+
+use super::*;
+
+fn slot(generation: u64, place: Place) -> Slot {
+    Slot { generation, place }
+}
+
+fn memory() -> crate::Local {
+    let region = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
+    Arc::new(region).into()
+}
+
+fn came(number: u64, steps: u32) -> Moved {
+    let mut request = echo(1, number);
+    request.steps = steps;
+    Moved {
+        from: Machine(2),
+        need: None,
+        generation: 0,
+        forwarded: false,
+        request,
+    }
+}
+
+fn ends(executor: &mut Executor) -> Vec<Status> {
+    executor.run(&mut Wants(Outcome::Again), 0);
+    let (all, _) = answers(executor);
+    let mut all: Vec<_> = all.into_values().flatten().collect();
+    all.sort_by_key(|response| response.number);
+    all.into_iter().map(|response| response.status).collect()
+}
+
+#[test]
+fn who_comes_where_there_is_no_room_is_told_whether_it_may_have_run() {
+    let limits = Limits {
+        client_requests: 1,
+        ..Limits::default()
+    };
+    let (mut executor, _) = echo_executor(limits);
+    executor.handle_moved(came(0, 0));
+    executor.handle_moved(came(1, 0));
+    executor.handle_moved(came(2, 1));
+    let refused = Refused { moved: came(3, 1) };
+    executor.handle_refused(refused);
+    executor.handle_unsent(came(4, 1), Time(u64::MAX));
+
+    let ends = ends(&mut executor);
+
+    assert_eq!(
+        ends,
+        [Status::Busy, Status::Lost, Status::Lost, Status::Lost]
+    );
+    let may_have_run: Vec<_> = ends.iter().map(|status| status.may_have_run()).collect();
+    assert_eq!(may_have_run, [false, true, true, true]);
+}
+
+#[test]
+fn requests_of_a_cache_that_is_closed_and_of_a_procedure_that_is_gone_may_have_run() {
+    let (mut executor, mut runner) = echo_executor(Limits::default());
+    executor.handle_moved(came(0, 3));
+    executor.handle_deleted(CacheId(1));
+    executor.run(&mut runner, 16);
+    let closed = ends(&mut executor);
+    assert_eq!(closed, [Status::OutOfBounds]);
+
+    let (mut executor, mut runner) = echo_executor(Limits::default());
+    let mut began = came(0, 1);
+    began.request.procedure = ProcedureId(9);
+    let mut new = echo(1, 1);
+    new.procedure = ProcedureId(9);
+    executor.handle_moved(began);
+    executor.handle_requests([new]);
+    executor.run(&mut runner, 16);
+    let gone = ends(&mut executor);
+    assert_eq!(
+        gone,
+        [Status::Trapped(Trap::Gone), Status::Trapped(Trap::Unknown)]
+    );
+    assert!(closed[0].may_have_run() && gone[0].may_have_run() && !gone[1].may_have_run());
+}
+
+/// Stores where it is told; where it may not, it wants to be there.
+struct Stores;
+
+impl Run for Stores {
+    fn step(&mut self, _: &mut Request, table: &mut Table, _: u64, _: &[u8]) -> Outcome {
+        match table.store(64, b"x") {
+            Ok(()) => Outcome::Done,
+            Err(_) => Outcome::Forward { addr: 64, size: 1 },
+        }
+    }
+}
+
+#[test]
+fn a_store_that_a_helper_held_back_goes_on_by_what_its_owner_knows() {
+    let thread = |place| {
+        let (mut executor, _) = echo_executor(Limits::default());
+        executor.handle_cache(CacheId(1), Table::new(4096, 1, true));
+        assert!(executor.handle_map(CacheId(1), 0, slot(1, place)));
+        executor
+    };
+    let (mut owner, mut helper) = (
+        thread(Place::Here {
+            memory: memory(),
+            offset: 0,
+        }),
+        thread(Place::Leaving {
+            memory: memory(),
+            offset: 0,
+        }),
+    );
+    owner.handle_requests([echo(1, 0)]);
+    let shelf = owner.shelf();
+    let ended = helper.help(&shelf, &mut Stores, 1);
+    // The owner of the request hears of the end of the move before it hears of the step.
+    assert!(owner.handle_map(CacheId(1), 0, slot(2, Place::At(Machine(2)))));
+    for ended in ended {
+        owner.settle(ended);
+    }
+    assert!(
+        matches!(
+            owner.poll_action(),
+            Some(Action::Move { to: Machine(2), .. })
+        ),
+        "nothing wakes it"
+    );
+    assert_eq!(owner.inactive(), 0);
+}
+
+#[test]
+fn a_thread_that_helps_before_it_heard_of_the_cache_ends_nothing() {
+    let (mut owner, mut runner) = echo_executor(Limits::default());
+    let mut helper = Executor::new(Machine(1), Limits::default());
+    owner.handle_requests([echo(1, 0)]);
+    let shelf = owner.shelf();
+    for ended in helper.help(&shelf, &mut runner, 1) {
+        owner.settle(ended);
+    }
+    owner.run(&mut runner, 16);
+    assert_eq!(ends(&mut owner), [Status::Done]);
+}
+
+/// Who was not sent says nothing about where the region is: no newer word will come.
+#[test]
+fn a_request_that_could_not_be_sent_goes_again_until_its_time_is_over() {
+    let (mut executor, _) = echo_executor(Limits::default());
+    executor.handle_map(CacheId(1), 0, slot(1, Place::At(Machine(2))));
+    executor.handle_requests([echo(1, 0)]);
+    executor.run(&mut Wants(Outcome::Forward { addr: 0, size: 1 }), 16);
+    let mut now = Time(0);
+    let last = loop {
+        match executor.poll_action() {
+            Some(Action::Move { moved, give_up, .. }) => {
+                executor.handle_unsent(moved, give_up);
+                let due = executor.next_tick().expect("it waits");
+                assert!(due > now);
+                now = due;
+                executor.handle_tick(now);
+            }
+            Some(Action::Answer { responses, .. }) => break responses,
+            _ => {
+                executor.run(&mut Wants(Outcome::Again), 0);
+            }
+        }
+    };
+    assert_eq!(last[0].status, Status::TimedOut);
+    assert_eq!(now, Time(0).after(Limits::default().wait));
+}

@@ -20,6 +20,10 @@ use cenote_block::swap::launch::{self, Announcer};
 use cenote_block::swap::{Device, Discard, Error, LoopDevice, Options, control, server};
 use cenote_volume::{Done, IoError, Op, Request};
 
+mod program;
+
+use program::Program;
+
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
 
@@ -223,7 +227,7 @@ fn a_server_that_gets_sigterm_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
     kill(started.pid, libc::SIGTERM);
-    wait_until("the server is gone", || !is_alive(started.pid));
+    wait_until_gone(started.pid);
     assert_nothing_left(dir.path(), &started.device);
 }
 
@@ -237,7 +241,7 @@ fn what_a_killed_server_left_is_ended_and_counted() {
     let program = Program::start(16 * MIB, 48 * MIB);
     assert_eq!(program.wait_for_fill(), b'f');
     kill(started.pid, libc::SIGKILL);
-    wait_until("the server is gone", || !is_alive(started.pid));
+    wait_until_gone(started.pid);
     let refused = launch::start(server_command(dir.path()), dir.path(), |_| ());
     assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
 
@@ -286,114 +290,6 @@ fn server_command(dir: &Path) -> Command {
         });
     }
     command
-}
-
-/// A child in a memory cgroup that fills memory, waits, and checks it page by page. It only makes
-/// system calls after fork, since this process has threads.
-struct Program {
-    pid: libc::pid_t,
-    said: RawFd,
-    told: RawFd,
-    group: MemoryCgroup,
-}
-
-impl Program {
-    fn start(limit_bytes: u64, memory_bytes: u64) -> Self {
-        let name = format!("cenote-test-{}-{limit_bytes}", std::process::id());
-        let group = MemoryCgroup::create(&name, limit_bytes).unwrap();
-        let (mut out, mut back) = ([0; 2], [0; 2]);
-        // SAFETY: pipes into live arrays; the child of fork makes system calls only.
-        let pid = unsafe {
-            assert_eq!(libc::pipe2(out.as_mut_ptr(), libc::O_CLOEXEC), 0);
-            assert_eq!(libc::pipe2(back.as_mut_ptr(), libc::O_CLOEXEC), 0);
-            let pid = libc::fork();
-            if pid == 0 {
-                libc::_exit(fill_and_check(memory_bytes as usize, out[1], back[0]));
-            }
-            libc::close(out[1]);
-            libc::close(back[0]);
-            pid
-        };
-        assert!(pid > 0);
-        group.add(pid as u32).unwrap();
-        let program = Self {
-            pid,
-            said: out[0],
-            told: back[1],
-            group,
-        };
-        program.go_on();
-        program
-    }
-
-    fn wait_for_fill(&self) -> u8 {
-        let mut byte = 0_u8;
-        // SAFETY: one byte into a live variable.
-        unsafe { libc::read(self.said, (&raw mut byte).cast(), 1) };
-        byte
-    }
-
-    fn go_on(&self) {
-        // SAFETY: one byte from a static.
-        let written = unsafe { libc::write(self.told, b"g".as_ptr().cast(), 1) };
-        assert_eq!(written, 1);
-    }
-
-    /// 0 for success, a signal or a count otherwise.
-    fn wait(&self) -> i32 {
-        let mut status = 0;
-        // SAFETY: our own child and a live variable.
-        unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
-        status
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: our own child, which may be gone, and our own descriptors.
-        unsafe {
-            libc::kill(self.pid, libc::SIGKILL);
-            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
-            libc::close(self.said);
-            libc::close(self.told);
-        }
-    }
-}
-
-/// # Safety
-/// Runs in a child of fork: system calls and its own mapping only.
-unsafe fn fill_and_check(len: usize, say: RawFd, hear: RawFd) -> i32 {
-    let mut byte = 0_u8;
-    // SAFETY: descriptors of the two pipes; the mapping is `len` bytes long and private.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        // The parent's lock does not reach here, but MCL_FUTURE might have.
-        libc::munlockall();
-        libc::read(hear, (&raw mut byte).cast(), 1);
-        let memory = libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if memory == libc::MAP_FAILED {
-            return 99;
-        }
-        let words = std::slice::from_raw_parts_mut(memory.cast::<u64>(), len / 8);
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = mix(index as u64);
-        }
-        libc::write(say, b"f".as_ptr().cast(), 1);
-        libc::read(hear, (&raw mut byte).cast(), 1);
-        for (index, word) in words.iter().enumerate() {
-            if *word != mix(index as u64) {
-                return 1;
-            }
-        }
-    }
-    0
 }
 
 /// splitmix64, so that no two pages are alike and none compresses.
@@ -570,6 +466,31 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("not within a minute: {what}");
+}
+
+/// A server that was killed may be held in the kernel, by its device for one: says where.
+fn wait_until_gone(pid: u32) {
+    let started = std::time::Instant::now();
+    while is_alive(pid) {
+        let is_late = started.elapsed() > Duration::from_secs(60);
+        assert!(!is_late, "still there after a minute:\n{}", threads_of(pid));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The state of each thread, and where in the kernel it is.
+fn threads_of(pid: u32) -> String {
+    let read = |file: PathBuf| fs::read_to_string(file).unwrap_or_else(|error| error.to_string());
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    threads
+        .flatten()
+        .map(|thread| {
+            let of = |name| read(thread.path().join(name));
+            format!("{}{}{}", of("comm"), of("status"), of("stack"))
+        })
+        .collect()
 }
 
 /// A server is a child of this process, so it is looked at by waiting for it.

@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -119,27 +119,29 @@ impl KernelNbd {
 
     /// Starts the connection and waits until the device has its size.
     fn start(&mut self, size_bytes: u64) -> io::Result<()> {
-        let device = self.device.try_clone()?;
-        let runner = std::thread::Builder::new()
-            .name("swap-nbd".to_owned())
-            .spawn(move || control(&device, NBD_DO_IT, 0))?;
+        let device = self.device.as_raw_fd();
+        // Kept at once: joining it comes before the close of the device.
+        let runner = self.runner.insert(
+            std::thread::Builder::new()
+                .name("swap-nbd".to_owned())
+                .spawn(move || control(&keep_alone(device)?, NBD_DO_IT, 0))?,
+        );
         let patience = Instant::now() + START_LIMIT;
         let sectors = (size_bytes / 512).to_string();
         let size = sysfs(&self.path).join("size");
         while fs::read_to_string(&size)?.trim() != sectors {
             if runner.is_finished() {
-                let ended = runner.join();
+                let ended = self.runner.take().map(JoinHandle::join);
                 return ended
-                    .unwrap_or_else(|_| Err(io::Error::other("the device's thread panicked")))
+                    .and_then(Result::ok)
+                    .unwrap_or_else(|| Err(io::Error::other("the device's thread panicked")))
                     .and(Err(io::ErrorKind::ConnectionAborted.into()));
             }
             if Instant::now() > patience {
-                self.runner = Some(runner);
                 return Err(io::ErrorKind::TimedOut.into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.runner = Some(runner);
         let longest = sysfs(&self.path).join("queue/max_sectors_kb");
         let kib = fs::read_to_string(&longest)?;
         if kib
@@ -173,6 +175,30 @@ impl Drop for KernelNbd {
             }
         }
     }
+}
+
+/// Gives the calling thread descriptors of its own, of which it keeps only this one.
+///
+/// The thread that waits in the kernel is the last of a killed process to end. With descriptors that
+/// all threads share it keeps our ends of the sockets open, which nobody reads any more: a request
+/// that waits for room in such a socket holds the lock that the thread's own end has to take, and
+/// the process stays for ever.
+fn keep_alone(descriptor: RawFd) -> io::Result<File> {
+    // SAFETY: no memory is passed.
+    if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let number = descriptor.cast_unsigned();
+    let others = [(0, number.checked_sub(1)), (number + 1, Some(u32::MAX))];
+    for (first, last) in others {
+        let Some(last) = last else { continue };
+        // SAFETY: no memory is passed; nothing that this thread still uses has one of these.
+        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // SAFETY: open in this thread's table, where nobody else has it.
+    Ok(unsafe { File::from_raw_fd(descriptor) })
 }
 
 /// Serves one connection to its end.

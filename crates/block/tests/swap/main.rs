@@ -256,6 +256,37 @@ fn what_a_killed_server_left_is_ended_and_counted() {
     assert_nothing_left(dir.path(), &started.device);
 }
 
+/// The kernel waits for room in a socket that the server does not read, and holds what the end of the device needs.
+#[test]
+fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
+    let Some(_turn) = turn("a swap server that is stopped, then killed") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    kill(started.pid, libc::SIGSTOP);
+    let program = Program::start(16 * MIB, 48 * MIB);
+    let name = started.device.strip_prefix("/dev").unwrap();
+    let inflight = Path::new("/sys/block").join(name).join("inflight");
+    let mut before = 0;
+    wait_until("requests wait, and no more come", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let text = fs::read_to_string(&inflight).unwrap();
+        let count: u64 = text
+            .split_whitespace()
+            .map(|n| n.parse::<u64>().unwrap())
+            .sum();
+        std::mem::replace(&mut before, count) == count && count > 0
+    });
+
+    kill(started.pid, libc::SIGKILL);
+
+    wait_until_gone(started.pid);
+    drop(program);
+    control::off(dir.path(), |_| ()).unwrap();
+    assert_nothing_left(dir.path(), &started.device);
+}
+
 /// Not a test of its own: the server that others start by running this binary again.
 #[test]
 fn server_process() {

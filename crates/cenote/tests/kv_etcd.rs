@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, with_value};
 use support::well::{PATIENCE, Well, places, until};
-use support::{cenote, signal};
+use support::{Ended, cenote, signal};
 
 /// Nodes that reach etcd each through a gate of its own.
 struct Gated {
@@ -63,6 +63,10 @@ impl Gated {
     }
 
     fn status(&self) -> Value {
+        self.ask().json()
+    }
+
+    fn ask(&self) -> Ended {
         let arguments = [
             "status",
             "--json",
@@ -71,11 +75,11 @@ impl Gated {
             "--etcd",
             &self.url,
         ];
-        self.well.run(&arguments).json()
+        self.well.run(&arguments)
     }
 
     fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        until(what, || self.status(), wanted)
+        until(what, || self.ask(), wanted)
     }
 
     fn address(&self, name: &str) -> SocketAddr {

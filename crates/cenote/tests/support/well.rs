@@ -62,8 +62,12 @@ impl Well {
     }
 
     pub fn status(&self) -> Value {
-        let arguments = ["status", "--json", "--timeout-ms", "500"];
-        self.run(&arguments).json()
+        self.ask().json()
+    }
+
+    /// What the command says that tells the status.
+    fn ask(&self) -> Ended {
+        self.run(&["status", "--json", "--timeout-ms", "500"])
     }
 
     /// Where clients connect, in the order of the nodes.
@@ -92,23 +96,24 @@ impl Well {
 
     /// Asks until the status is as wanted.
     pub fn until(&self, what: &str, wanted: impl FnMut(&Value) -> bool) -> Value {
-        until(what, || self.status(), wanted)
+        until(what, || self.ask(), wanted)
     }
 }
 
-/// Asks by `status` until what it says is as wanted.
-pub fn until(
-    what: &str,
-    status: impl Fn() -> Value,
-    mut wanted: impl FnMut(&Value) -> bool,
-) -> Value {
+/// Asks by `ask` until what it says is as wanted. While etcd cannot be reached the command has nothing
+/// to say and ends with 1: not yet.
+pub fn until(what: &str, ask: impl Fn() -> Ended, mut wanted: impl FnMut(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status = status();
-        if wanted(&status) {
+        let ended = ask();
+        let is_unknown = ended.code == 1 && ended.stdout.is_empty();
+        if !is_unknown
+            && let status = ended.json()
+            && wanted(&status)
+        {
             return status;
         }
-        assert!(Instant::now() < deadline, "{what}: {status:#}");
+        assert!(Instant::now() < deadline, "{what}: {ended:#?}");
     }
 }
 

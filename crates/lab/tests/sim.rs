@@ -12,6 +12,8 @@ use cenote_lab::sim::{self, Options, Weights};
 use cenote_volume::Protection;
 use kept::{assert_kept, simulate};
 
+#[path = "sim/disks.rs"]
+mod disks;
 #[path = "sim/kept.rs"]
 mod kept;
 
@@ -22,6 +24,13 @@ fn options(seed: u64, simulated_seconds: u64) -> Options {
         rate: 100,
         ..Options::default()
     }
+}
+
+/// Another one in every run, and short enough to be typed again.
+fn fresh_seed() -> u64 {
+    let seed = RandomState::new().hash_one(0) & u64::from(u32::MAX);
+    println!("a fresh seed: {seed}");
+    seed
 }
 
 #[test]
@@ -351,96 +360,6 @@ fn splits_that_rot_while_pages_are_cut_anew_are_found() {
     assert!(rotten > 10 && moved > 100, "{rotten} rotted, {moved} moved");
 }
 
-/// Every host may go at any time, be drained, or be out of reach, and the disk refuses things, or is full, or late.
-#[test]
-fn volumes_with_a_disk_behind_them_keep_every_promise() {
-    for seed in [1, 2, 3] {
-        assert_kept_on_disk(seed);
-    }
-}
-
-/// What may be in front of a disk, and hosts for it.
-const BACKED: [(&str, usize); 4] = [("rs:4+2", 9), ("plain", 6), ("mirror:2", 6), ("rs:2+1", 6)];
-
-fn assert_kept_on_disk(seed: u64) {
-    let (scheme, hosts) = BACKED[(seed % 4) as usize];
-    println!("{scheme}, seed {seed}");
-    let scheme = scheme.parse().expect("a valid scheme");
-    let mut options = options(seed, 75).backed_as(scheme);
-    options.hosts = hosts;
-    options.epoch = Duration::from_secs(15);
-    assert_kept_in_work(&options);
-}
-
-/// Disks refuse things while hosts are replaced and drained, and no slab is lost but by those that are late: no page
-/// that slabs have is an error because the disk refused it.
-#[test]
-fn what_disks_refuse_while_hosts_are_replaced_is_not_lost() {
-    for seed in [1, 2, 3] {
-        let [returned, refused, promoted] = assert_kept_while_refused(seed);
-        assert!(returned > 10, "seed {seed}: {returned}");
-        assert!(
-            refused > 50 && promoted > 20,
-            "seed {seed}: {refused}, {promoted}"
-        );
-    }
-}
-
-/// How many slabs were taken back, transfers refused, and pages promoted.
-fn assert_kept_while_refused(seed: u64) -> [u64; 3] {
-    let (scheme, hosts) = BACKED[(seed % 4) as usize];
-    println!("{scheme}, seed {seed}");
-    let scheme = scheme.parse().expect("a valid scheme");
-    let options = Options {
-        hosts,
-        clients: 2,
-        volume_bytes: 512 << 10,
-        epoch: Duration::from_secs(20),
-        fault_pause: Duration::from_millis(500),
-        weights: Weights {
-            upgrade: 30,
-            disk: 30,
-            drain: 10,
-            delay: 4,
-            ..Weights::default()
-        },
-        ..options(seed, 80).backed_as(scheme)
-    };
-    let report = assert_kept(&options);
-    assert!(report.page_ops > 1000 && report.faults > 20, "{report:?}");
-    let [returned, refused] = [report.slabs_returned, report.disk_refusals];
-    [returned, refused, report.pages_promoted]
-}
-
-/// Hosts are replaced all the time, and some have not what they left, or come too late: stripes wait for the
-/// others, and with a disk behind them no request does.
-#[test]
-fn volumes_whose_hosts_are_replaced_keep_every_promise() {
-    for is_backed in [true, false] {
-        assert_kept_while_replaced(1, is_backed);
-    }
-}
-
-fn assert_kept_while_replaced(seed: u64, is_backed: bool) {
-    let mut options = options(seed, 75);
-    if is_backed {
-        options = options.backed();
-    }
-    options.hosts = if is_backed { 4 } else { 9 };
-    options.epoch = Duration::from_secs(15);
-    options.weights = Weights {
-        upgrade: 40,
-        lose: 4,
-        delay: 4,
-        pause_client: 2,
-        drain: 4,
-        ..Weights::default()
-    };
-    let report = assert_kept(&options);
-    assert!(report.page_ops > 1000 && report.faults > 10, "{report:?}");
-    assert!(report.slabs_returned > 10, "{report:?}");
-}
-
 /// A place is mapped anew while the slab that it had is given back: the host has taken the slab back for the
 /// one reason when it hears of the other, and its window is still open.
 #[test]
@@ -518,21 +437,6 @@ fn a_crash_at_each_arrow_of_a_relocation_is_survived() {
 mod long {
     use super::*;
 
-    /// Another one in every run, and short enough to be typed again.
-    fn fresh_seed() -> u64 {
-        let seed = RandomState::new().hash_one(0) & u64::from(u32::MAX);
-        println!("a fresh seed: {seed}");
-        seed
-    }
-
-    #[test]
-    fn volumes_whose_hosts_are_replaced_keep_every_promise() {
-        for is_backed in [true, false] {
-            assert_kept_while_replaced(2, is_backed);
-            assert_kept_while_replaced(fresh_seed(), is_backed);
-        }
-    }
-
     #[test]
     fn a_fresh_seed_keeps_every_promise() {
         let seed = fresh_seed();
@@ -576,32 +480,5 @@ mod long {
     #[test]
     fn rotten_splits_are_found_and_healed() {
         assert_rot_healed([1, fresh_seed()]);
-    }
-
-    #[test]
-    fn volumes_with_a_disk_behind_them_keep_every_promise() {
-        for scheme in 0..4 {
-            assert_kept_on_disk(fresh_seed() / 4 * 4 + scheme);
-        }
-    }
-
-    #[test]
-    fn what_disks_refuse_while_hosts_are_replaced_is_not_lost() {
-        let mut sums = [0; 3]; // One seed may draw little of something.
-        for seed in [4, 5, 10, 7] {
-            let counts = assert_kept_while_refused(seed);
-            sums.iter_mut()
-                .zip(counts)
-                .for_each(|(sum, count)| *sum += count);
-        }
-        let [returned, refused, promoted] = sums;
-        assert!(returned > 40 && refused > 200 && promoted > 80, "{sums:?}");
-    }
-
-    #[test]
-    #[ignore = "fails: a page that the disk refused is an error, as decision 63 says"]
-    fn two_seeds_find_a_page_that_a_disk_refused() {
-        assert_kept_while_refused(6);
-        assert_kept_while_refused(3_881_704_496);
     }
 }

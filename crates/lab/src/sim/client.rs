@@ -6,6 +6,7 @@ mod observed;
 mod owning;
 mod refused;
 mod rot;
+mod suspects;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,6 +27,8 @@ use super::random::Random;
 use buffers::Buffers;
 use losses::LastWhole;
 use owning::Redo;
+use refused::Failure;
+use suspects::Suspects;
 
 pub use losses::Loss;
 
@@ -81,6 +84,8 @@ pub struct Client {
     volume_id: u128,
     estate: Estate,
     disk: Disk,
+    /// Requests that failed, to be judged when a write beside them has ended.
+    suspects: Suspects,
     /// Extents and members without a slab that is read, and since which step.
     missing: BTreeMap<(usize, usize), u64>,
     missing_epoch: u64,
@@ -191,6 +196,7 @@ impl Client {
             volume_id: 0,
             estate: Estate::new(),
             disk: Disk::new(0),
+            suspects: Suspects::default(),
             missing: BTreeMap::new(),
             missing_epoch: 0,
             few_epoch: 0,
@@ -392,7 +398,13 @@ impl Client {
             && !is_excused
         {
             let what = format!("{place}: {kind:?}: {error}");
-            trouble.extend(self.accuse(error, (first, count), began, what));
+            let failure = Failure {
+                error,
+                sectors: (first, count),
+                began,
+                what,
+            };
+            trouble.extend(self.accuse(failure));
         }
         match (kind, done.op) {
             (Kind::Mend, Op::Read(bytes)) if done.result.is_ok() => {
@@ -436,6 +448,7 @@ impl Client {
                         }
                     }
                 }
+                trouble.extend(self.judge_suspects(start));
             }
         }
     }

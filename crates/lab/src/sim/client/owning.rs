@@ -125,6 +125,7 @@ impl Client {
         self.tally.pages_promoted = self.pages_promoted();
         self.mending.clear();
         self.redoing.clear();
+        self.suspects.clear();
         self.missing.clear();
         self.missing_epoch = 0;
         self.few_epoch = 0;

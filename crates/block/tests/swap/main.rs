@@ -259,12 +259,13 @@ fn what_a_killed_server_left_is_ended_and_counted() {
 /// The kernel waits for room in a socket that the server does not read, and holds what the end of the device needs.
 #[test]
 fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
-    let Some(_turn) = turn("a swap server that is stopped, then killed") else {
+    let Some(_turn) = turn("a swap server that is killed while its disk hangs") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
-    kill(started.pid, libc::SIGSTOP);
+    let mut command = server_command(dir.path());
+    command.env(SERVER_STUCK, "1");
+    let started = launch::start(command, dir.path(), |_| ()).unwrap();
     let program = Program::start(16 * MIB, 48 * MIB);
     let name = started.device.strip_prefix("/dev").unwrap();
     let inflight = Path::new("/sys/block").join(name).join("inflight");
@@ -297,12 +298,17 @@ fn server_process() {
     options.priority = Some(32000);
     let outcome = server::run(options, Announcer::to_starter(), |progress| {
         progress("filling");
-        Ok(Arc::new(filled_ram_disk(64 * MIB)) as Arc<dyn Disk>)
+        let disk = FaultyDisk::new(filled_ram_disk(64 * MIB));
+        let is_stuck = std::env::var_os(SERVER_STUCK).is_some();
+        disk.state.is_stuck.store(is_stuck, Ordering::Relaxed);
+        Ok(Arc::new(disk) as Arc<dyn Disk>)
     });
     std::process::exit(i32::from(outcome.is_err()));
 }
 
 const SERVER_DIR: &str = "CENOTE_SWAP_TEST_DIR";
+/// Its disk never ends the write of a page.
+const SERVER_STUCK: &str = "CENOTE_SWAP_TEST_STUCK";
 
 fn server_command(dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -352,7 +358,7 @@ fn filled_ram_disk(size_bytes: u64) -> RamDisk {
     disk
 }
 
-/// Refuses, once broken, to read every 64th page.
+/// Refuses, once broken, to read every 64th page; once stuck, never returns from a write.
 struct FaultyDisk {
     inner: RamDisk,
     state: Arc<Faults>,
@@ -361,6 +367,7 @@ struct FaultyDisk {
 #[derive(Default)]
 struct Faults {
     broken: AtomicBool,
+    is_stuck: AtomicBool,
     refused: Mutex<BTreeSet<u64>>,
 }
 
@@ -401,6 +408,11 @@ struct FaultyQueue {
 
 impl Queue for FaultyQueue {
     fn submit(&mut self, request: Request) -> Result<(), Request> {
+        // The first page is the area's header, without which it would not be swapped to.
+        let is_page = request.offset > 0 && matches!(request.op, Op::Write(_));
+        while is_page && self.state.is_stuck.load(Ordering::Relaxed) {
+            std::thread::park();
+        }
         self.inner.submit(Request {
             tag: request.offset,
             ..request

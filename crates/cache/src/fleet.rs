@@ -432,6 +432,8 @@ impl Fleet {
     fn begin_release(&mut self, now: Time, order: Order) {
         let one = self.machines.get_mut(&order).expect("it is there");
         one.kept.stage = Stage::Releasing;
+        // The next manager must not place anything on what is being taken away.
+        one.kept.host = None;
         one.phase = Phase::Releasing {
             is_asked: false,
             retry_at: now,

@@ -298,3 +298,21 @@ fn a_cache_that_shrinks_or_ends_gives_back_what_it_does_not_need() {
     }
     assert_eq!(released(&world.tick(1)).len(), 2);
 }
+
+#[test]
+fn a_machine_that_is_being_given_back_is_no_host_for_the_next_manager() {
+    let mut world = World::new(TEXT, Vec::new());
+    let (order, _) = orders(&world.tick(0))[0];
+    world.give(order, 0, UP);
+    let of = |world: &World| {
+        let kept = world.fleet.kept();
+        kept.into_iter().find(|one| one.order == order).unwrap()
+    };
+    assert_eq!(of(&world).host, Some(0));
+    world.regions = 0;
+    world.hosts.get_mut(&0).unwrap().is_empty = true;
+    assert!(released(&world.tick(1)).contains(&order));
+    let kept = of(&world);
+    assert_eq!((kept.stage, kept.host), (Stage::Releasing, None));
+    assert!(kept.machine(7).is_some(), "its provider can still be asked");
+}

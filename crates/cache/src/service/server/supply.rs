@@ -405,7 +405,7 @@ impl Machines {
             let source = found(&self.sources)
                 .ok_or_else(|| format!("the catalogue has no provider {provider}"))?;
             let shown = self.fleet.shown().map(|one| one.kept);
-            let used = shown.filter(|kept| kept.provider == provider && kept.host.is_some());
+            let used = shown.filter(|kept| kept.provider == provider && !kept.id.is_empty());
             let used = used.map(|kept| kept.id.clone()).collect();
             let made = (self.market.provider)(&source, used)?;
             let desk = Desk::new(made, self.waker.clone()).map_err(|error| error.to_string())?;

@@ -22,6 +22,7 @@ use crate::process;
 pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
     let (file, path) = (folder.open_file(name)?, folder.join(name));
     let deadline = Instant::now() + END_LIMIT;
+    let mut unseen = 0;
     loop {
         if taken(file.try_lock(), &path)? {
             return Ok(Some(file));
@@ -30,7 +31,7 @@ pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
         if taken(file.try_lock_shared(), &path)? {
             file.unlock()
                 .with_context(|| format!("unlock {}", path.display()))?;
-        } else if !is_about_to_be_free(&file)? || Instant::now() >= deadline {
+        } else if goes_on(&file, &mut unseen)? || Instant::now() >= deadline {
             return Ok(None);
         }
         std::thread::sleep(STEP);
@@ -42,16 +43,37 @@ pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
 /// # Errors
 /// The file cannot be opened.
 pub fn is_locked(folder: &Folder, name: &str) -> Result<bool> {
-    let file = folder.open_file(name)?;
-    Ok(!taken(file.try_lock_shared(), &folder.join(name))? && !is_about_to_be_free(&file)?)
+    let (file, path) = (folder.open_file(name)?, folder.join(name));
+    let mut unseen = 0;
+    while !taken(file.try_lock_shared(), &path)? {
+        if goes_on(&file, &mut unseen)? {
+            return Ok(true);
+        }
+        if unseen == 0 {
+            return Ok(false);
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(false)
 }
 
-/// Whether the process that holds a file's lock is ending.
-fn is_about_to_be_free(file: &File) -> Result<bool> {
+/// Whether the holder of a lock that was just refused goes on. `unseen` counts the looks that found
+/// no holder: it may have let go in between, so only the second of them says that the holder is one
+/// that cannot be seen from here, as of another container.
+fn goes_on(file: &File, unseen: &mut u32) -> Result<bool> {
     let inode = file.metadata().context("look at a lock")?.ino();
     // Where it cannot be read nobody knows more than the lock itself says.
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    Ok(holder(&locks, inode).is_some_and(process::is_ending))
+    Ok(match holder(&locks, inode) {
+        Some(pid) => {
+            *unseen = 0;
+            !process::is_ending(pid)
+        }
+        None => {
+            *unseen += 1;
+            *unseen > 1
+        }
+    })
 }
 
 /// The process that holds the exclusive flock(2) lock on an inode, as proc(5) shows it. The device

@@ -406,6 +406,12 @@ impl Ledger {
         self.leases.iter()
     }
 
+    /// How many slabs a client holds.
+    #[must_use]
+    pub fn slabs_of(&self, client: u128) -> u32 {
+        self.leases.slabs(client)
+    }
+
     /// Leases that ran out so far.
     #[must_use]
     pub fn leases_expired(&self) -> u64 {

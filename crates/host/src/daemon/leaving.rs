@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, Generation, HostPort, Region, Rights, Time, WindowDescriptor, WindowId,
+    Address, Generation, HostPort, PeerId, Region, Rights, Time, WindowDescriptor, WindowId,
 };
 use cenote_pool::control::{Drain, EVICT_WINDOWS_MAX, Reply, Window};
 use cenote_pool::ledger::Handover;
@@ -71,7 +71,8 @@ pub(super) struct Leaving {
 /// Clients are told that another process is about to take this one's place.
 struct Farewell {
     until: Time,
-    /// Holders of slabs that have not said that they wait for it.
+    told: BTreeSet<PeerId>,
+    /// Those of them that have not said that they wait for it.
     unanswered: BTreeSet<u128>,
 }
 
@@ -230,21 +231,15 @@ impl Daemon {
     pub(crate) fn has_bidden_farewell(&mut self) -> bool {
         let now = (self.clock)();
         if self.leaving.farewell.is_none() {
-            let hands_over = Reply::HandsOver {
-                back_within_ms: u32::try_from(RETURN.as_millis()).expect("a few seconds"),
-            };
-            let holders = self.ledger.clients().filter(|(_, lease)| lease.slabs > 0);
-            let holders = holders.map(|(id, _)| id);
-            let told: BTreeSet<u128> = holders
-                .filter(|&client| self.version(client) >= hands_over.since())
-                .collect();
-            for &client in &told {
-                self.send(client, &hands_over);
-            }
             self.leaving.farewell = Some(Farewell {
                 until: now.after(FAREWELL),
-                unanswered: told,
+                told: BTreeSet::new(),
+                unanswered: BTreeSet::new(),
             });
+            let clients: Vec<u128> = self.peers.keys().copied().collect();
+            for client in clients {
+                self.bid_farewell(client);
+            }
         }
         let farewell = self.leaving.farewell.as_mut().expect("begun above");
         farewell
@@ -255,6 +250,24 @@ impl Daemon {
             self.leaving.farewell = None;
         }
         is_over
+    }
+
+    /// Tells a client, if it holds slabs and was not told, while the others are: also one that
+    /// connected since, which would take the end for the loss of all that it has here.
+    pub(super) fn bid_farewell(&mut self, client: u128) {
+        let hands_over = Reply::HandsOver {
+            back_within_ms: u32::try_from(RETURN.as_millis()).expect("a few seconds"),
+        };
+        let is_concerned =
+            self.version(client) >= hands_over.since() && self.ledger.slabs_of(client) > 0;
+        let (Some(farewell), Some(&peer)) = (&mut self.leaving.farewell, self.peers.get(&client))
+        else {
+            return;
+        };
+        if is_concerned && farewell.told.insert(peer) {
+            farewell.unanswered.insert(client);
+            self.send(client, &hands_over);
+        }
     }
 
     /// A client waits for the process after this one.

@@ -188,6 +188,7 @@ impl Daemon {
         }
         // Answered before the next message is read, so that what can be is in order.
         self.carry_out();
+        self.bid_farewell(client);
     }
 
     fn handle_request(&mut self, now: Duration, peer: PeerId, client: u128, request: Request) {

@@ -13,6 +13,7 @@
 //! Concurrency: `changes` serialises publishers; workers take it only when the epoch moved.
 //! Paper: \[hydra22\] 4.1 (address ranges), 4.3 (remote failure).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -175,6 +176,41 @@ pub struct Snapshot {
     pub resilience: Resilience,
     /// `None`: never written, not mapped.
     pub extents: ByExtent<Option<Arc<Stripe>>>,
+    /// Stripes of extents that are not mapped any more and have not given their slabs up yet: they may be
+    /// mapped again as they are then. What befalls their slabs befalls them as any other's.
+    pub leaving: BTreeMap<usize, Arc<Stripe>>,
+}
+
+impl Snapshot {
+    /// Every stripe with its extent: of those that are mapped, and of those that are leaving.
+    pub fn stripes(&self) -> impl Iterator<Item = (usize, &Arc<Stripe>)> {
+        let mapped = self.extents.numbered();
+        let mapped = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_ref()?)));
+        mapped.chain(
+            self.leaving
+                .iter()
+                .map(|(&extent, stripe)| (extent, stripe)),
+        )
+    }
+
+    fn stripes_mut(&mut self) -> impl Iterator<Item = (usize, &mut Arc<Stripe>)> {
+        let mapped = self.extents.numbered_mut();
+        let mapped = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_mut()?)));
+        let leaving = self.leaving.iter_mut();
+        mapped.chain(leaving.map(|(&extent, stripe)| (extent, stripe)))
+    }
+
+    /// The stripe of an extent that is mapped, or leaving.
+    pub fn stripe(&self, extent: usize) -> Option<&Arc<Stripe>> {
+        let mapped = self.extents.get(extent).and_then(Option::as_ref);
+        mapped.or_else(|| self.leaving.get(&extent))
+    }
+
+    /// The stripe of an extent that is mapped, or leaving.
+    pub fn stripe_mut(&mut self, extent: usize) -> Option<&mut Arc<Stripe>> {
+        let mapped = self.extents[extent].as_mut();
+        mapped.or_else(|| self.leaving.get_mut(&extent))
+    }
 }
 
 /// A window that the directory dropped; its host should get it back when it answers again.
@@ -232,6 +268,7 @@ impl Directory {
             epoch: 1,
             resilience,
             extents: ByExtent::new(extent_counts, || None),
+            leaving: BTreeMap::new(),
         };
         Self {
             epoch: AtomicU64::new(1),
@@ -274,9 +311,9 @@ impl Directory {
         current.epoch
     }
 
-    /// Changes one mapped extent's stripe; see [`Directory::publish`].
+    /// Changes one extent's stripe; see [`Directory::publish`].
     pub fn publish_stripe(&self, extent: usize, change: impl FnOnce(&mut Stripe) -> bool) -> u64 {
-        self.publish(|next| match &mut next.extents[extent] {
+        self.publish(|next| match next.stripe_mut(extent) {
             Some(stripe) => change(Arc::make_mut(stripe)),
             None => false,
         })
@@ -329,8 +366,7 @@ impl Directory {
         let (mut gone, mut stranded) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
-            for (extent, slot) in next.extents.numbered_mut() {
-                let Some(stripe) = slot else { continue };
+            for (extent, stripe) in next.stripes_mut() {
                 let hit = |index: usize, member: &Option<Member>| {
                     member
                         .as_ref()

@@ -383,3 +383,25 @@ fn a_host_that_wants_memory_back_does_not_wait_for_one_that_is_replaced() {
         assert!(read(&mut worker, index) == page(index, 1));
     }
 }
+
+#[test]
+fn slabs_on_their_way_to_the_disk_are_waited_for_when_their_host_is_replaced() {
+    for (hosts, scheme) in [(1, "plain"), (2, "mirror:2")] {
+        let (scene, mut worker) = Scene::new(hosts, scheme);
+        scene.disk.hold_writes(true);
+        worker.write(0, &page(0, 2)).expect("its hosts have it");
+        Operator::of(&scene.cluster, 0).drain(Drain::On);
+        wait_for(&scene.volume, |status| status.mapped_bytes == 0);
+        scene.send_away(LONG);
+        scene.disk.break_page(Some(0));
+        scene.disk.hold_writes(false);
+        wait_for(&scene.volume, |status| {
+            status.backing.unwrap().stale_pages == 1 && status.mapped_bytes > 0
+        });
+        scene.let_back();
+        for index in 0..PAGES {
+            let round = 1 + u64::from(index == 0);
+            assert!(read(&mut worker, index) == page(index, round), "{scheme}");
+        }
+    }
+}

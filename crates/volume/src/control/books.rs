@@ -228,9 +228,8 @@ impl Control {
             member.session == session && !listed.contains(&name(&window))
         };
         let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.numbered() {
-            let members = stripe.iter().flat_map(|stripe| &stripe.members).enumerate();
-            for (split, member) in members {
+        for (extent, stripe) in snapshot.stripes() {
+            for (split, member) in stripe.members.iter().enumerate() {
                 let Some(member) = member.as_ref().filter(|member| is_gone(member)) else {
                     continue;
                 };
@@ -245,10 +244,10 @@ impl Control {
     /// Slabs of a host that something here has, or is about to give back by itself.
     fn known_on(&self, host: HostIndex) -> BTreeSet<(u32, u64)> {
         let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot.extents.iter().flatten();
-        let mapped = mapped.flat_map(|stripe| stripe.members.iter().flatten());
+        let held = snapshot.stripes();
+        let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
         let granted = self.jobs.values().flat_map(|job| job.members());
-        let members = mapped.chain(granted);
+        let members = held.chain(granted);
         let members = members.map(|member| {
             let window = pool_window(&member.window.descriptor);
             (member.session.host, window)
@@ -256,7 +255,7 @@ impl Control {
         let acquired = self.acquires.values();
         let acquired =
             acquired.filter_map(|acquire| Some((acquire.session.host, acquire.window()?)));
-        let leaving = self.repairs.iter().flat_map(|repair| repair.leaving());
+        let leaving = self.repairs.iter().filter_map(|repair| repair.leaving());
         let all = members.chain(acquired).chain(leaving);
         all.chain(self.surplus())
             .filter(|&(of, _)| of == host)
@@ -267,12 +266,9 @@ impl Control {
     /// Places of the slabs that are awaited from a host.
     fn stranded_on(&self, host: HostIndex) -> BTreeSet<(usize, usize)> {
         let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot.extents.numbered();
-        let slabs = mapped.flat_map(|(extent, stripe)| {
-            let slabs = stripe.iter().flat_map(|stripe| &stripe.stranded);
-            slabs
-                .enumerate()
-                .map(move |(split, slab)| (extent, split, *slab))
+        let slabs = snapshot.stripes().flat_map(|(extent, stripe)| {
+            let slabs = stripe.stranded.iter().enumerate();
+            slabs.map(move |(split, slab)| (extent, split, *slab))
         });
         slabs
             .filter(|(.., slab)| slab.is_some_and(|slab| slab.host == host))

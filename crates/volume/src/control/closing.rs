@@ -46,20 +46,17 @@ impl Control {
             return;
         }
         let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot
-            .extents
-            .iter()
-            .flatten()
-            .flat_map(|stripe| stripe.members.iter().flatten());
+        let held = snapshot.stripes();
+        let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
         let granted = self.jobs.values().flat_map(|job| job.members());
-        let mut windows: Vec<(HostIndex, Window)> = mapped
+        let mut windows: Vec<(HostIndex, Window)> = held
             .chain(granted)
             .map(|member| {
                 let window = pool_window(&member.window.descriptor);
                 (member.session.host, window)
             })
             .collect();
-        windows.extend(self.repairs.iter().flat_map(|repair| repair.leaving()));
+        windows.extend(self.repairs.iter().filter_map(|repair| repair.leaving()));
         windows.extend(self.surplus());
         let mut owed: BTreeMap<HostIndex, Owed> = BTreeMap::new();
         for (&request, acquire) in &self.acquires {

@@ -6,8 +6,10 @@
 //! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost; that one is not flushed
 //! first. Slabs whose hosts have said that they will be back are waited for (`owning`, decision 61).
 //!
-//! `DRAINED -> MAPPED` when the disk refused a page meanwhile: the slabs take their places again, and what bits
-//! stand are as true as those of slabs that were away (decision 47).
+//! `DRAINED -> MAPPED` when the disk refused a page meanwhile: what bits stand are as true as those of slabs
+//! that were away (decision 47). So until DONE the directory keeps the stripe among those that leave: a host
+//! that is replaced has its slab stranded and asked for, one that is lost has none there any more, and the
+//! next owner finds it in the journal.
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
 //! again before its bits are clear (soundness Z1), but to its own slabs; one with a page that the disk has
@@ -27,9 +29,8 @@ use crate::core::Mapping;
 use crate::directory::Stripe;
 use crate::extents::Side;
 
-/// An extent on its way to the disk.
-pub(super) struct Dropped {
-    stripe: Arc<Stripe>,
+/// What an extent waits for on its way to the disk.
+pub(super) struct Flush {
     /// Jobs that the disk queues were asked for when nobody worked with the slabs any more.
     asked: Option<Vec<u64>>,
     /// How long it is waited before the next look at what the disk has.
@@ -79,34 +80,26 @@ impl Control {
 
     /// Unmaps an extent whose pages are then those of the backing store.
     pub(super) fn begin_drop(&mut self, extent: usize) {
-        let mut stripe = None;
+        let mut is_past_hope = None;
         let epoch = self.core.directory.publish(|next| {
-            stripe = next.extents[extent].take();
-            stripe.is_some()
+            let Some(stripe) = next.extents[extent].take() else {
+                return false;
+            };
+            is_past_hope = Some(stripe.is_past_hope());
+            next.leaving.insert(extent, stripe);
+            true
         });
-        let Some(stripe) = stripe else { return };
-        // What comes back nobody knows any more.
-        for slab in stripe.stranded.iter().flatten() {
-            self.compare_books(slab.host);
-        }
+        let Some(is_past_hope) = is_past_hope else {
+            return;
+        };
         let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch }, self.now());
         if is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
         }
-        if !stripe.is_past_hope() {
-            let stripe = Arc::clone(&stripe);
-            repair.dropped = Some(Dropped {
-                stripe,
-                asked: None,
-                pause: FLUSH_POLL,
-            });
-        }
-        let members = stripe.members.iter().flatten();
-        let windows = members.map(|member| {
-            let window = pool_window(&member.window.descriptor);
-            (member.session, window)
+        repair.flush = (!is_past_hope).then_some(Flush {
+            asked: None,
+            pause: FLUSH_POLL,
         });
-        repair.given_up = windows.collect();
         self.repairs.push(repair);
     }
 
@@ -157,17 +150,17 @@ impl Control {
     /// Nobody works with the slabs any more: ends the drop once the disk has what they have, or takes it back.
     pub(super) fn step_drop(&mut self, at: usize, now: Time) {
         let extent = self.repairs[at].extent;
-        let (asked, pause) = match (&mut self.repairs[at].dropped, &self.core.backing) {
-            (Some(dropped), Some(store)) => {
-                let asked = dropped.asked.get_or_insert_with(|| store.asked());
-                (asked.clone(), dropped.pause)
+        let (asked, pause) = match (&mut self.repairs[at].flush, &self.core.backing) {
+            (Some(flush), Some(store)) => {
+                let asked = flush.asked.get_or_insert_with(|| store.asked());
+                (asked.clone(), flush.pause)
             }
             _ => return self.end_drop(at),
         };
         if !self.is_flushed(extent, &asked) {
             let until = now.after(pause);
-            if let Some(dropped) = &mut self.repairs[at].dropped {
-                dropped.pause = (pause * 2).min(FLUSH_POLL_MAX);
+            if let Some(flush) = &mut self.repairs[at].flush {
+                flush.pause = (pause * 2).min(FLUSH_POLL_MAX);
             }
             self.repairs[at].stage = Stage::Flushing { until };
         } else if self.is_only_on_slabs(extent) && self.take_back(at) {
@@ -180,26 +173,27 @@ impl Control {
         }
     }
 
-    /// Puts the slabs of a drop in their places again; false where too few of them are left.
+    /// Maps an extent again with what slabs it has left, those counted that are awaited; false where too
+    /// few of them are.
     fn take_back(&mut self, at: usize) -> bool {
-        let Some(Dropped { stripe, .. }) = &self.repairs[at].dropped else {
-            return false;
-        };
-        let mut stripe = Stripe::clone(stripe);
-        // What was away goes back when it returns, and what went meanwhile is gone.
-        stripe.stranded.clear();
-        for member in &mut stripe.members {
-            member.take_if(|member| !self.session_is_up(member.session));
-        }
-        if !stripe.is_there() {
-            return false;
-        }
-        let extent = self.repairs.swap_remove(at).extent;
+        let extent = self.repairs[at].extent;
+        let mut is_back = false;
         self.core.directory.publish(|next| {
-            stripe.changed_in = next.epoch;
-            next.extents[extent] = Some(Arc::new(stripe));
+            let leaving = next.leaving.get(&extent);
+            let Some(stripe) = leaving.filter(|stripe| !stripe.is_past_hope()) else {
+                return false;
+            };
+            let mut stripe = Arc::clone(stripe);
+            Arc::make_mut(&mut stripe).changed_in = next.epoch;
+            next.leaving.remove(&extent);
+            next.extents[extent] = Some(stripe);
+            is_back = true;
             true
         });
+        if !is_back {
+            return false;
+        }
+        self.repairs.swap_remove(at);
         self.core.mapping_ended(extent, Mapping::Idle);
         self.repair_retry = Time(0);
         true
@@ -207,15 +201,26 @@ impl Control {
 
     /// Nobody works with the slabs any more, and nothing is lost with them.
     fn end_drop(&mut self, at: usize) {
-        let Repair {
-            extent, given_up, ..
-        } = self.repairs.swap_remove(at);
+        let extent = self.repairs.swap_remove(at).extent;
         if !is_planted(Planted::EarlyClear) {
             self.clear_bits(extent);
         }
+        let mut stripe = Stripe::default();
+        self.core.directory.publish(|next| {
+            let left = next.leaving.remove(&extent);
+            stripe = left.map(Arc::unwrap_or_clone).unwrap_or_default();
+            true
+        });
         self.core.mapping_ended(extent, Mapping::Idle);
+        // Before their hosts free them.
+        self.record();
+        // What comes back nobody knows any more.
+        for slab in stripe.stranded.into_iter().flatten() {
+            self.compare_books(slab.host);
+        }
         let now = self.now();
-        for (session, window) in given_up {
+        for member in stripe.members.into_iter().flatten() {
+            let (session, window) = (member.session, pool_window(&member.window.descriptor));
             if let Some(asked) = self.wanted.take(session.host, &window) {
                 self.core.timings.evict.note(now.since(asked));
             }

@@ -159,8 +159,8 @@ impl Control {
     /// until every host is known: a volume may have a million extents.
     pub(super) fn hosts_in_use(&self) -> Vec<bool> {
         let snapshot = self.core.directory.snapshot();
-        let stripes = snapshot.extents.iter().flatten();
-        let members = stripes.flat_map(|stripe| stripe.members.iter().flatten());
+        let stripes = snapshot.stripes();
+        let members = stripes.flat_map(|(_, stripe)| stripe.members.iter().flatten());
         let held = members.map(|member| member.session.host);
         let asked = self.acquires.values().map(|acquire| acquire.session.host);
         let mut in_use = vec![false; self.hosts.len()];

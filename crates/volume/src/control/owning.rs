@@ -242,9 +242,9 @@ impl Control {
             .collect();
         let mut asked = Vec::new();
         // One more, which says that it is not the last.
-        for (extent, stripe) in snapshot.extents.numbered() {
-            let stranded = stripe.iter().flat_map(|stripe| &stripe.stranded);
-            let here = stranded.enumerate().filter_map(|(split, slab)| {
+        for (extent, stripe) in snapshot.stripes() {
+            let stranded = stripe.stranded.iter().enumerate();
+            let here = stranded.filter_map(|(split, slab)| {
                 slab.filter(|slab| slab.host == host)
                     .map(|slab| (extent, split, slab.birth))
             });
@@ -297,7 +297,7 @@ impl Control {
         });
         if let Some(member) = member {
             let snapshot = self.core.directory.snapshot();
-            let stripe = snapshot.extents[extent].as_deref();
+            let stripe = snapshot.stripe(extent);
             let known = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
             if known.is_none_or(|known| known.birth != member.birth) {
                 self.give_back(session, pool_window(&descriptor));
@@ -318,7 +318,7 @@ impl Control {
         let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
-            let Some(stripe) = &mut next.extents[extent] else {
+            let Some(stripe) = next.stripe_mut(extent) else {
                 return false;
             };
             let awaited = stripe.stranded.get(split).copied().flatten();

@@ -66,16 +66,17 @@ impl Record {
 
     /// Has the journal say what a snapshot says, from the next write on.
     fn describe(&mut self, snapshot: &Arc<Snapshot>, name_of: &dyn Fn(HostIndex) -> String) {
-        for (extent, stripe) in snapshot.extents.numbered() {
+        for (extent, _) in snapshot.extents.numbered() {
             let described = self.described.as_ref();
-            let before = described.and_then(|before| before.extents.get(extent)?.as_ref());
+            let before = described.and_then(|before| before.stripe(extent));
+            let stripe = snapshot.stripe(extent);
             let is_same = match (before, stripe) {
                 (Some(before), Some(stripe)) => Arc::ptr_eq(before, stripe),
                 (None, None) => self.described.is_some(),
                 _ => false,
             };
             if !is_same {
-                self.describe_extent(extent, stripe.as_deref(), name_of);
+                self.describe_extent(extent, stripe.map(|stripe| &**stripe), name_of);
             }
         }
         self.described = Some(Arc::clone(snapshot));

@@ -23,7 +23,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
-use super::dropping::Dropped;
+use super::dropping::Flush;
 use super::easing::Ease;
 use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
@@ -41,10 +41,8 @@ pub(super) struct Repair {
     pub slot: usize,
     pub target: Option<Session>,
     pub stage: Stage,
-    /// Slabs that go back when nobody works with them any more.
-    pub given_up: Vec<(Session, Window)>,
-    /// What is dropped, and may have to stay.
-    pub dropped: Option<Dropped>,
+    /// What the disk is to end before the slabs of an extent go back to it.
+    pub flush: Option<Flush>,
     /// Slab bytes of one fill of this chunk.
     pub fill_bytes: u64,
     /// Sources that the target could not read, for this chunk.
@@ -110,8 +108,7 @@ impl Repair {
             slot,
             target: None,
             stage,
-            given_up: Vec::new(),
-            dropped: None,
+            flush: None,
             fill_bytes: 0,
             shunned: 0,
             is_trial: true,
@@ -138,16 +135,14 @@ impl Repair {
         self.slot != self.split
     }
 
-    /// The slabs that are in no stripe any more and not given back yet.
-    pub fn leaving(&self) -> impl Iterator<Item = (HostIndex, Window)> {
-        let replaced = match self.stage {
+    /// The slab that is in no stripe any more and not given back yet.
+    pub fn leaving(&self) -> Option<(HostIndex, Window)> {
+        match self.stage {
             Stage::Leaving {
                 session, window, ..
-            } => Some((session, window)),
+            } => Some((session.host, window)),
             _ => None,
-        };
-        let all = replaced.into_iter().chain(self.given_up.iter().copied());
-        all.map(|(session, window)| (session.host, window))
+        }
     }
 }
 

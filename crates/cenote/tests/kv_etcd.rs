@@ -134,7 +134,7 @@ impl Gated {
         let deadline = Instant::now() + PATIENCE;
         // Until then the command has no cluster to tell of.
         while let ended = self.well.run(&["status", "--json", "--etcd", &self.url])
-            && (ended.code == 1
+            && ((ended.code == 1 && ended.stdout.is_empty())
                 || !names
                     .iter()
                     .all(|name| node(&ended.json(), name)["state"] == "up"))

@@ -62,7 +62,7 @@ impl Well {
     }
 
     pub fn status(&self) -> Value {
-        self.ask().json()
+        self.until("a status is told", |_| true)
     }
 
     /// What the command says that tells the status.

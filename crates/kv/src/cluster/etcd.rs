@@ -28,8 +28,9 @@ pub use server::{EtcdServer, ServerError};
 pub use tls::Tls;
 pub use watch::{Change, Watch};
 
-/// How long an endpoint may take to accept a connection.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+/// How long an endpoint may take to accept a connection. Linux repeats a request to connect that was
+/// lost after a second: there is time for that one to be answered.
+const CONNECT_LIMIT: Duration = Duration::from_millis(1_500);
 /// How long an endpoint may take for one call.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// Longest answer; etcd itself takes no value above 1.5 MiB by default.

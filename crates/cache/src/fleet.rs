@@ -81,6 +81,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Longest that a type of machine is left alone after it was not to be had.
 const PENALTY_MAX: Duration = Duration::from_secs(300);
 
+/// Most machines and orders at a time, those counted that go back: the journal keeps each until its provider
+/// has it, however long that refuses, and has room for four times as many.
+pub const MACHINES_MAX: usize = 1024;
+
 /// One machine, or an order for one.
 #[derive(Clone, Debug)]
 struct Held {
@@ -138,6 +142,8 @@ pub struct Fleet {
     /// What is wrong, by what it is wrong with.
     troubles: BTreeMap<String, String>,
     lookout: Lookout,
+    /// What it last began to move to: machines by type, and whether they are spot ones.
+    aim: BTreeMap<(String, bool), u32>,
     actions: VecDeque<Action>,
     is_changed: bool,
 }
@@ -189,6 +195,7 @@ impl Fleet {
             penalties: BTreeMap::new(),
             troubles: BTreeMap::new(),
             lookout,
+            aim: BTreeMap::new(),
             actions: VecDeque::new(),
             is_changed: true,
         }

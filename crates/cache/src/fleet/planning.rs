@@ -1,12 +1,13 @@
 //! Which machines are ordered, and which are not needed any more.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::{Action, Demand, Fleet, Held, KeptMachine, Order, Phase, Stage};
-use crate::market::{Allocation, Catalogue, Holding, Need, Share};
+use super::{Action, Demand, Fleet, Held, KeptMachine, MACHINES_MAX, Order, Phase, Stage};
+use crate::market::{Allocation, Catalogue, Holding, Need, Price, Share};
 use crate::owner::{HostIndex, Standing};
 use crate::providers::Wish;
 
@@ -120,11 +121,21 @@ impl Fleet {
         let most = u64::from(demand.regions) * self.shape.region_bytes;
         self.catalogue.narrowed(|one| {
             let penalty = self.penalties.get(&one.name);
+            if self.is_not_taken_back(&one.name) {
+                return false;
+            }
             let taken = taken.get(&*one.name).copied().unwrap_or(0);
             one.count = one.count.saturating_sub(taken);
             one.memory_bytes = one.memory_bytes.min(most);
             penalty.is_none_or(|penalty| now >= penalty.until)
         })
+    }
+
+    /// Whether the provider fails to take machines of this type back: each further one could stay and cost.
+    fn is_not_taken_back(&self, machine_type: &str) -> bool {
+        let fails = |one: &Held| matches!(one.phase, Phase::Releasing { tries: 1.., .. });
+        let mut of_it = self.machines.values();
+        of_it.any(|one| one.kept.machine_type == machine_type && fails(one))
     }
 
     fn need(&self, regions: u64, demand: Demand) -> Option<Need> {
@@ -167,6 +178,11 @@ impl Fleet {
         let (slab, threads) = (self.shape.slab_bytes, self.shape.server_threads);
         let (memory_bytes, cores) = (of.memory_bytes / slab * slab, of.cores.min(threads));
         for _ in 0..count {
+            if self.machines.len() >= MACHINES_MAX {
+                let what = format!("{MACHINES_MAX} are used, on their way, or not taken back yet");
+                self.troubles.insert(ROOM.to_owned(), what);
+                return;
+            }
             self.orders += 1;
             let order = Order {
                 epoch: self.epoch,
@@ -202,7 +218,9 @@ impl Fleet {
         }
     }
 
-    /// The machine that costs most of those without which the others still hold the cache.
+    /// The dearest of the machines without which the others hold the cache, and cost least: those that it
+    /// moves to, or the best value. To give the dearest back whatever stays would give back the one large
+    /// machine for which many small ones are to go, and the move would begin anew at each look.
     fn dearest_unneeded(
         &self,
         standing: &dyn Fn(HostIndex) -> Standing,
@@ -212,15 +230,57 @@ impl Fleet {
             .machines
             .values()
             .filter(|one| is_counted(one, standing));
-        let counted: Vec<&KeptMachine> = counted.map(|one| &one.kept).collect();
-        let is_unneeded = |one: &&&KeptMachine| {
-            let others = counted.iter().filter(|other| other.order != one.order);
-            let others: Vec<&KeptMachine> = others.copied().collect();
-            self.holds(&others, demand) >= self.wanted(demand)
+        let mut rest = self.aim.clone();
+        let ranked = counted.map(|one| {
+            let kept = &one.kept;
+            let left = rest.entry((kept.machine_type.clone(), kept.is_spot));
+            let left = left.or_default();
+            let is_aim = *left > 0;
+            *left = left.saturating_sub(1);
+            (kept, self.price_of(kept).micros(), is_aim)
+        });
+        let ranked: Vec<(&KeptMachine, u64, bool)> = ranked.collect();
+        let per_region = |one: &KeptMachine, price: u64| {
+            u128::from(price) * u128::from(u32::MAX) / u128::from(self.capacity(one, demand)).max(1)
         };
-        let unneeded = counted.iter().filter(is_unneeded);
-        let dearest = unneeded.max_by_key(|one| (self.price_of(one), one.order));
-        dearest.map(|one| one.order)
+        let mut by_aim = ranked.clone();
+        by_aim.sort_by_key(|&(one, price, is_aim)| (is_aim, Reverse((price, one.order))));
+        let mut by_value = ranked;
+        by_value.sort_by_key(|&(one, price, _)| Reverse((per_region(one, price), one.order)));
+        let ways = [by_aim, by_value].map(|order| self.without_unneeded(order, demand));
+        let [by_aim, by_value] = ways;
+        let unneeded = match by_value.saved > by_aim.saved {
+            true => by_value,
+            false => by_aim,
+        };
+        unneeded.dearest
+    }
+
+    /// Leaves out one machine after the other, where the rest still holds the cache.
+    fn without_unneeded(&self, ranked: Vec<(&KeptMachine, u64, bool)>, demand: Demand) -> Unneeded {
+        let mut staying: Vec<&KeptMachine> = ranked.iter().map(|(one, ..)| *one).collect();
+        let mut unneeded = Unneeded::default();
+        let mut dearest_price = 0;
+        for (one, price, _) in ranked {
+            let others = staying.iter().filter(|other| other.order != one.order);
+            let others: Vec<&KeptMachine> = others.copied().collect();
+            if self.holds(&others, demand) < self.wanted(demand) {
+                continue;
+            }
+            staying = others;
+            unneeded.saved += u128::from(price);
+            if unneeded.dearest.is_none() || price > dearest_price {
+                (unneeded.dearest, dearest_price) = (Some(one.order), price);
+            }
+        }
+        unneeded
+    }
+
+    /// What the machines cost that stay unless cheaper ones come; not those that are being given back.
+    fn price_in_use(&self) -> Price {
+        let used = self.machines.values();
+        let used = used.filter(|one| matches!(one.phase, Phase::Used { .. }));
+        used.map(|one| self.price_of(&one.kept)).sum()
     }
 
     /// Orders cheaper machines now and then, where that pays. What they make unneeded goes when they are there.
@@ -235,12 +295,17 @@ impl Fleet {
             return;
         };
         let holding = Holding {
-            price: self.price(),
+            price: self.price_in_use(),
             remaining: demand.remaining.unwrap_or(DAY),
             copying: Duration::from_secs(wanted * self.shape.region_bytes / COPIED_PER_SECOND),
         };
         if let Some(found) = self.lookout.look(now, &need, &catalogue, &holding) {
             tracing::info!(from = %holding.price, to = %found.price, "moves to cheaper machines");
+            let machines = |share: &Share| {
+                let of = (share.machine.clone(), share.is_spot);
+                (of, share.machines)
+            };
+            self.aim = found.shares.iter().map(machines).collect();
             self.order_beyond(&found);
         }
     }
@@ -265,6 +330,15 @@ impl Fleet {
             self.order(share, more);
         }
     }
+}
+
+/// Machines that can go.
+#[derive(Default)]
+struct Unneeded {
+    /// The one that costs most.
+    dearest: Option<Order>,
+    /// What they cost together, in millionths per hour.
+    saved: u128,
 }
 
 /// What a lack of machines is told under.

@@ -316,3 +316,94 @@ fn a_machine_that_is_being_given_back_is_no_host_for_the_next_manager() {
     assert_eq!((kept.stage, kept.host), (Stage::Releasing, None));
     assert!(kept.machine(7).is_some(), "its provider can still be asked");
 }
+
+const SMALL: &str = "\
+[[machine]]
+name = \"small\"
+provider = \"attic\"
+cores = 2
+memory_mib = 2
+price_per_hour = 0.3
+count = 5000
+";
+
+const LARGE: &str = "
+[[machine]]
+name = \"large\"
+provider = \"cloud\"
+cores = 2
+memory_mib = 8
+price_per_hour = 1.0
+count = 3
+";
+
+#[test]
+fn a_move_to_one_large_machine_ends_and_is_not_begun_again() {
+    let mut world = World::new(SMALL, Vec::new());
+    let small: Vec<Order> = orders(&world.tick(0)).iter().map(|one| one.0).collect();
+    assert_eq!(small.len(), 4, "of two regions each");
+    for (host, &order) in small.iter().enumerate() {
+        world.give(order, host, UP);
+    }
+    world.tick(1);
+    world
+        .fleet
+        .set_catalogue(Ok([SMALL, LARGE].concat().parse().unwrap()));
+    let asked = world.tick(400);
+    let [(large, "large")] = orders(&asked)[..] else {
+        panic!("{asked:?}");
+    };
+    world.give(large, 4, UP);
+    let mut emptied = Vec::new();
+    while emptied.len() < small.len() {
+        let asked = world.tick(1);
+        let [Action::Empty(host)] = asked[..] else {
+            panic!("{asked:?} after {emptied:?}");
+        };
+        assert_ne!(host, 4, "the one that it moves to");
+        emptied.push(host);
+        let there = world.hosts.get_mut(&host).unwrap();
+        there.is_leaving = true;
+    }
+    for host in emptied {
+        world.hosts.get_mut(&host).unwrap().is_empty = true;
+    }
+    assert_eq!(released(&world.tick(1)), small);
+    // They cost until their provider has them. That is no reason to move.
+    for _ in 0..3 {
+        let asked = world.tick(400);
+        assert!(orders(&asked).is_empty(), "{asked:?}");
+    }
+}
+
+#[test]
+fn nothing_is_ordered_of_a_type_that_its_provider_does_not_take_back() {
+    let mut world = World::new(SMALL, Vec::new());
+    world.regions = 2;
+    let order = orders(&world.tick(0))[0].0;
+    world
+        .fleet
+        .handle_no_machine(world.now, order, None, "no quota");
+    assert_eq!(released(&world.tick(0)), [order]);
+    world
+        .fleet
+        .handle_released(world.now, order, Err("broken".to_owned()));
+    for _ in 0..3 {
+        assert!(orders(&world.tick(400)).is_empty());
+        world
+            .fleet
+            .handle_released(world.now, order, Err("broken".to_owned()));
+    }
+    world.fleet.handle_released(world.now, order, Ok(()));
+    assert_eq!(orders(&world.tick(400)).len(), 1);
+}
+
+#[test]
+fn no_more_machines_are_ordered_than_a_journal_keeps() {
+    let mut world = World::new(SMALL, Vec::new());
+    world.regions = 9000;
+    assert_eq!(orders(&world.tick(0)).len(), MACHINES_MAX);
+    assert!(orders(&world.tick(400)).is_empty());
+    let troubles: Vec<_> = world.fleet.troubles().collect();
+    assert!(troubles[0].1.contains("1024"), "{troubles:?}");
+}

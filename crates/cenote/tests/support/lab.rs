@@ -4,6 +4,7 @@
 //! reads all of them back, and fails on an I/O error or a wrong byte.
 
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -148,11 +149,13 @@ impl Lab {
         self.wait_answers();
     }
 
+    /// Until it says how it is, and lets clients in: its predecessor's socket lies there until it listens, a little
+    /// later.
     fn wait_answers(&self) {
         let answers = || self.folder.run(&["volume", "status", VOLUME, "--json"]);
         wait_until(
             "the server answers",
-            || [0, 3].contains(&answers().code),
+            || [0, 3].contains(&answers().code) && UnixStream::connect(self.socket()).is_ok(),
             || format!("{:?}", answers()),
         );
     }

@@ -147,20 +147,8 @@ impl LocalCluster {
         Ok(Arc::new(Volume::open_backed(config, backing, connector)?))
     }
 
-    /// As volumes are that the command line makes.
     fn volume_config(&self, scheme: Scheme, size_bytes: u64) -> VolumeConfig {
-        let resilience = Resilience::new(scheme, Mode::default(), 0);
-        VolumeConfig {
-            name: format!("bench {scheme}"),
-            id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
-            protection: Protection::None,
-            resilience: resilience.expect("every scheme has it"),
-            placement: Placement::over_all_hosts(scheme.r()),
-            size_bytes,
-            size_bytes_max: size_bytes,
-            hosts: self.hosts.clone(),
-            return_max: RETURN_MAX,
-        }
+        volume_config(self.hosts.clone(), scheme, size_bytes)
     }
 
     /// What connects to the hosts.
@@ -284,6 +272,26 @@ impl Drop for LocalCluster {
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
             eprintln!("remove {}: {error}", self.folder.display());
         }
+    }
+}
+
+/// A fresh volume as the command line makes them.
+pub(crate) fn volume_config(
+    hosts: Vec<HostConfig>,
+    scheme: Scheme,
+    size_bytes: u64,
+) -> VolumeConfig {
+    let resilience = Resilience::new(scheme, Mode::default(), 0);
+    VolumeConfig {
+        name: format!("bench {scheme}"),
+        id: u128::from(std::process::id()) << 64 | u128::from(cenote_fabric::Time::now().0),
+        protection: Protection::None,
+        resilience: resilience.expect("every scheme has it"),
+        placement: Placement::over_all_hosts(scheme.r()),
+        size_bytes,
+        size_bytes_max: size_bytes,
+        hosts,
+        return_max: RETURN_MAX,
     }
 }
 

@@ -5,6 +5,7 @@ mod events;
 mod kv;
 mod log;
 mod page;
+mod pager;
 mod proc;
 mod reclaim;
 
@@ -72,6 +73,11 @@ enum Bench {
         #[arg(long, conflicts_with = "trouble")]
         protected: bool,
     },
+    /// A program's memory by page faults, without swap, against swap of ours, nbdkit and zram
+    Pager(pager::Args),
+    /// The process whose memory `pager` measures
+    #[command(hide = true)]
+    PagerWorker(pager::Worker),
     /// fio over NBD, against nbdkit's memory plugin
     Nbd,
     /// Unmodified programs that swap to ours, against nbdkit, a swap file and zram
@@ -124,6 +130,11 @@ pub fn run(args: &Args) -> Result<u8> {
             choose(&mut options.transports, transport);
             options.rounds = rounds.unwrap_or(options.rounds);
             pages::run(&options)?
+        }
+        Bench::Pager(args) => pager::run(args, rounds)?,
+        Bench::PagerWorker(job) => {
+            pager::work(job)?;
+            return Ok(DONE);
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
         Bench::Apps(args) => apps::run(args, rounds)?,

@@ -20,7 +20,7 @@ pub mod pagerank;
 mod postgres;
 mod program;
 mod redis;
-mod slot;
+pub(super) mod slot;
 mod sort;
 #[cfg(test)]
 mod tests;
@@ -326,7 +326,7 @@ fn wait_until(
 }
 
 /// The most memory that a cgroup has had.
-fn peak_bytes(group: &MemoryCgroup) -> anyhow::Result<u64> {
+pub(super) fn peak_bytes(group: &MemoryCgroup) -> anyhow::Result<u64> {
     let procs = group.procs_path();
     let dir = procs.parent().context("a cgroup is a folder")?;
     for name in ["memory.max_usage_in_bytes", "memory.peak"] {

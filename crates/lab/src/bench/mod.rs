@@ -16,6 +16,7 @@ pub mod kv;
 pub mod log;
 pub mod nbd;
 pub mod page;
+pub mod pager;
 pub mod protected;
 pub mod reclaim;
 pub mod regeneration;

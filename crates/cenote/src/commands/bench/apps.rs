@@ -78,7 +78,7 @@ impl From<Program> for App {
 
 /// [`Slot`] as words of the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum SwapKind {
+pub enum SwapKind {
     /// Ours without redundancy, with a backing file
     Plain,
     /// Ours, rs:8+2

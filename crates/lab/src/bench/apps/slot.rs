@@ -71,7 +71,7 @@ impl Slot {
 }
 
 /// What has to be there before a slot can be turned on. Dropped in this order.
-pub(super) struct Slots {
+pub(in crate::bench) struct Slots {
     cluster: Option<LocalCluster>,
     nbdkit: Option<NbdkitLoop>,
     file: Option<SwapFile>,
@@ -83,7 +83,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn prepare(
+    pub(in crate::bench) fn prepare(
         wanted: &[Slot],
         dir: &Path,
         size_bytes: u64,
@@ -139,7 +139,7 @@ impl Slots {
     }
 
     /// Turns one on.
-    pub(super) fn on(&self, slot: Slot) -> anyhow::Result<On<'_>> {
+    pub(in crate::bench) fn on(&self, slot: Slot) -> anyhow::Result<On<'_>> {
         let area = match slot {
             Slot::Plain | Slot::Coded | Slot::Mirrored => {
                 let cluster = self.cluster.as_ref().context("no cluster was prepared")?;
@@ -165,7 +165,7 @@ impl Slots {
     }
 
     /// Peer name of a slot, with its version where it has one, and a disk with its own latency.
-    pub(super) fn name(&self, slot: Slot) -> String {
+    pub(in crate::bench) fn name(&self, slot: Slot) -> String {
         let known = match slot {
             Slot::Nbdkit => self.nbdkit.as_ref().map(|one| one.name().to_owned()),
             Slot::Zram => self
@@ -182,7 +182,7 @@ impl Slots {
 }
 
 /// A slot that is on; dropping it turns it off.
-pub(super) struct On<'a> {
+pub(in crate::bench) struct On<'a> {
     slots: &'a Slots,
     slot: Slot,
     area: Held,
@@ -223,7 +223,7 @@ impl On<'_> {
     }
 
     /// Brings every page back and turns it off.
-    pub(super) fn off(self) -> anyhow::Result<()> {
+    pub(in crate::bench) fn off(self) -> anyhow::Result<()> {
         match self.area {
             Held::Ours(swap) => swap.off(),
             Held::Area(area) => area.off(),

@@ -1,0 +1,74 @@
+//! The arguments of `cenote bench pager` and of the process that it measures.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_lab::bench::Row;
+use cenote_lab::bench::apps::Slot;
+use cenote_lab::bench::pager::{self, Job, Options};
+use cenote_volume::Scheme;
+
+use super::apps::SwapKind;
+use crate::commands::up::Transport;
+
+/// `bench pager` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench pager --quick
+  cenote bench pager --transport shm --slots rs --resident 50 --rounds 5 --json
+
+The same program touches its pages over a region of the paged heap and over each kind of swap. It needs
+root, no other swap, and the Debian packages that scripts/install-packages.sh lists for bench.")]
+pub struct Args {
+    /// Hosts over this transport; may be given again [default: shm and tcp]
+    #[arg(long, value_enum)]
+    transport: Vec<Transport>,
+    /// Beside this kind of swap; may be given again [default: rs, nbdkit and zram]
+    #[arg(long, value_enum, value_name = "SLOT")]
+    slots: Vec<SwapKind>,
+    /// How much of the memory is resident, in per cent, the largest first
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50_u8, 25])]
+    resident: Vec<u8>,
+    /// Memory of the program, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
+    memory: Option<u64>,
+    /// Less memory, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+}
+
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
+    }
+    super::choose(&mut options.transports, &args.transport);
+    if !args.slots.is_empty() {
+        options.slots = args.slots.iter().map(|one| Slot::from(*one)).collect();
+    }
+    options.resident.clone_from(&args.resident);
+    options.memory_mib = args.memory.unwrap_or(options.memory_mib);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    pager::run(&options)
+}
+
+/// `bench pager-worker`.
+#[derive(clap::Args, Debug)]
+pub struct Worker {
+    /// Memory that it touches
+    #[arg(long, value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
+    bytes: u64,
+    /// The cluster of its region; without, its memory may be swapped
+    #[arg(long, requires = "scheme")]
+    cluster: Option<PathBuf>,
+    /// The scheme of its region's volume
+    #[arg(long)]
+    scheme: Option<Scheme>,
+}
+
+pub fn work(args: &Worker) -> Result<()> {
+    pager::work(&Job {
+        bytes: args.bytes,
+        region: args.cluster.clone().zip(args.scheme),
+    })
+}

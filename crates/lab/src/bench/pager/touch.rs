@@ -1,0 +1,182 @@
+//! A program that touches pages: what is measured over a region and over swap alike.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use hdrhistogram::Histogram;
+
+use crate::swapping::random::Random;
+
+/// In which order pages are touched.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Pattern {
+    /// Any page, all equally often.
+    Random,
+    /// One after the other, round and round.
+    Sequential,
+    /// Every seventh.
+    Strided,
+    /// Sequential, with every fourth touch at random.
+    Mixed,
+}
+
+impl Pattern {
+    pub(super) const ALL: [Self; 4] = [Self::Random, Self::Sequential, Self::Strided, Self::Mixed];
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Sequential => "sequential",
+            Self::Strided => "strided",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.label() == text)
+    }
+}
+
+/// What a measurement came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Touched {
+    /// Pages touched per second, by all threads.
+    pub(super) pages_per_s: f64,
+    /// Touches that took longer than [`FAULT`], of all.
+    pub(super) fault_share: f64,
+    /// Half of these took longer.
+    pub(super) fault_us_p50: f64,
+    /// One of a hundred of these did.
+    pub(super) fault_us_p99: f64,
+}
+
+/// A touch that takes longer was no access of memory. A tenth of the fastest fault here.
+const FAULT: Duration = Duration::from_nanos(800);
+
+/// Writes each page's own number into it.
+pub(super) fn fill(bytes: &mut [u8]) {
+    for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        page.fill(index as u8 | 1);
+        page[..8].copy_from_slice(&(index as u64).to_le_bytes());
+    }
+}
+
+/// Touches pages for a while, with so many threads.
+///
+/// # Errors
+/// When a page is not as it was written.
+pub(super) fn touch(
+    bytes: &[u8],
+    pattern: Pattern,
+    threads: usize,
+    seconds: f64,
+) -> anyhow::Result<Touched> {
+    let began = Instant::now();
+    let until = began + Duration::from_secs_f64(seconds);
+    let parts: Vec<anyhow::Result<Part>> = std::thread::scope(|scope| {
+        let run = |thread| scope.spawn(move || part(bytes, pattern, thread, threads, until));
+        let running: Vec<_> = (0..threads).map(run).collect();
+        let ended = running.into_iter().map(|one| one.join());
+        ended
+            .map(|one| one.expect("a thread that touches"))
+            .collect()
+    });
+    let elapsed = began.elapsed().as_secs_f64();
+    let mut all = Part::new();
+    for one in parts {
+        let one = one?;
+        all.touches += one.touches;
+        all.faults.add(&one.faults).context("add up faults")?;
+    }
+    let us = |quantile| all.faults.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Touched {
+        pages_per_s: all.touches as f64 / elapsed,
+        fault_share: all.faults.len() as f64 / all.touches.max(1) as f64,
+        fault_us_p50: us(0.5),
+        fault_us_p99: us(0.99),
+    })
+}
+
+struct Part {
+    touches: u64,
+    /// In ns.
+    faults: Histogram<u64>,
+}
+
+impl Part {
+    fn new() -> Self {
+        Self {
+            touches: 0,
+            faults: Histogram::new(3).expect("3 digits are allowed"),
+        }
+    }
+}
+
+fn part(
+    bytes: &[u8],
+    pattern: Pattern,
+    thread: usize,
+    threads: usize,
+    until: Instant,
+) -> anyhow::Result<Part> {
+    let pages = bytes.len() / PAGE_BYTES;
+    let mut random = Random::new(thread as u64 + 1);
+    let mut at = pages * thread / threads;
+    let mut part = Part::new();
+    let mut before = Instant::now();
+    while before < until {
+        let mut any = || (random.next() % pages as u64) as usize;
+        let index = match pattern {
+            Pattern::Random => any(),
+            Pattern::Mixed if part.touches % 4 == 3 => any(),
+            Pattern::Sequential | Pattern::Strided | Pattern::Mixed => at,
+        };
+        let word = &bytes[index * PAGE_BYTES..][..8];
+        let seen = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        let after = Instant::now();
+        ensure!(seen == index as u64, "page {index} has the number {seen}");
+        if after - before > FAULT {
+            part.faults
+                .saturating_record((after - before).as_nanos() as u64);
+        }
+        part.touches += 1;
+        match pattern {
+            Pattern::Random => {}
+            Pattern::Strided => at = (at + STRIDE) % pages,
+            Pattern::Mixed if index != at => {}
+            Pattern::Sequential | Pattern::Mixed => at = (at + 1) % pages,
+        }
+        before = after;
+    }
+    Ok(part)
+}
+
+const PAGE_BYTES: usize = 4096;
+/// Odd, so that a walk comes to all pages of a power of two.
+const STRIDE: usize = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_filled_is_found_in_every_order() {
+        let mut bytes = vec![0; 64 * PAGE_BYTES];
+        fill(&mut bytes);
+        for pattern in Pattern::ALL {
+            assert_eq!(Pattern::parse(pattern.label()), Some(pattern));
+            let touched = touch(&bytes, pattern, 2, 0.01).unwrap();
+            assert!(touched.pages_per_s > 0.0);
+        }
+        assert_eq!(Pattern::parse("other"), None);
+    }
+
+    #[test]
+    fn a_page_that_is_another_is_an_error() {
+        let mut bytes = vec![0; 8 * PAGE_BYTES];
+        fill(&mut bytes);
+        bytes[5 * PAGE_BYTES] ^= 1;
+        let error = touch(&bytes, Pattern::Sequential, 1, 1.0).unwrap_err();
+        assert_eq!(error.to_string(), "page 5 has the number 4");
+    }
+}

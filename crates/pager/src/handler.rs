@@ -1,0 +1,378 @@
+//! The thread that answers a region's faults.
+//!
+//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. While faults come it
+//! polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a page
+//! that is not resident, so it never waits for itself. If it panics the process ends: threads that
+//! wait in faults would do so for ever.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
+
+use crate::memory::{Fault, Memory};
+use crate::pages::{Action, Arrival, Pages, WrittenAs};
+use crate::region::RegionStatus;
+
+/// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault takes
+/// to come back from a program that walks, short beside a time slice.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Buffers that are kept for the next reads and writes.
+const BUFFERS_MAX: usize = 256;
+
+/// What a region asks its handler.
+pub(crate) enum Command {
+    /// Make pages zeros, then answer.
+    Discard(std::ops::Range<u32>, SyncSender<()>),
+    /// Change how many pages may be resident.
+    SetRoom(u32),
+    /// Tell what happened.
+    Status(SyncSender<RegionStatus>),
+}
+
+/// Wakes the handler.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: eventfd takes no pointers; the result is checked before it is owned.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and is owned by nobody else.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn ring(&self) {
+        let one = 1_u64;
+        // SAFETY: `one` is valid for 8 bytes; the descriptor lives as long as self.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn clear(&self) {
+        let mut count = 0_u64;
+        // SAFETY: `count` is valid for 8 bytes; the descriptor lives as long as self.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+/// The handler of one region.
+pub(crate) struct Handler {
+    memory: Arc<Memory>,
+    pages: Pages,
+    worker: Worker,
+    /// Where the region begins in the volume.
+    offset: u64,
+    commands: Receiver<Command>,
+    bell: Arc<Bell>,
+    faults: Vec<Fault>,
+    done: Vec<Done>,
+    buffers: Vec<Vec<u8>>,
+    /// Requests that the worker had no room for.
+    queued: VecDeque<Request>,
+    /// Discards whose pages were not quiet.
+    discards: VecDeque<(std::ops::Range<u32>, SyncSender<()>)>,
+    started: Instant,
+}
+
+/// What a request is for; in its tag above the page.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Read,
+    Write,
+    EraseWrite,
+    Erase,
+}
+
+/// Ends the process when the handler does not end as it should.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl Handler {
+    pub fn new(
+        memory: Arc<Memory>,
+        pages: Pages,
+        worker: Worker,
+        offset: u64,
+        commands: Receiver<Command>,
+        bell: Arc<Bell>,
+    ) -> Self {
+        Self {
+            memory,
+            pages,
+            worker,
+            offset,
+            commands,
+            bell,
+            faults: Vec::new(),
+            done: Vec::new(),
+            buffers: Vec::new(),
+            queued: VecDeque::new(),
+            discards: VecDeque::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Answers faults until the region is gone.
+    pub fn run(mut self) {
+        let _guard = AbortOnPanic;
+        let mut busy_until = Instant::now();
+        loop {
+            match self.turn() {
+                None => return,
+                Some(true) => busy_until = Instant::now() + SPIN,
+                Some(false) if Instant::now() < busy_until => std::hint::spin_loop(),
+                Some(false) => self.sleep(),
+            }
+        }
+    }
+
+    /// Whether anything happened; `None` when the region is gone.
+    fn turn(&mut self) -> Option<bool> {
+        let mut is_busy = self.obey()?;
+        is_busy |= self.take_faults();
+        is_busy |= self.take_ends();
+        self.retry_discards();
+        Some(is_busy)
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn obey(&mut self) -> Option<bool> {
+        let mut is_busy = false;
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Discard(range, answer)) => self.discards.push_back((range, answer)),
+                Ok(Command::SetRoom(room)) => {
+                    self.pages.set_room(room, self.now());
+                    self.act();
+                }
+                Ok(Command::Status(answer)) => {
+                    let status = RegionStatus {
+                        resident_bytes: u64::from(self.pages.resident()) * PAGE_BYTES as u64,
+                        room_bytes: u64::from(self.pages.room()) * PAGE_BYTES as u64,
+                        counters: self.pages.counters(),
+                    };
+                    // Whoever asked may have gone.
+                    answer.send(status).ok();
+                }
+                Err(TryRecvError::Empty) => return Some(is_busy),
+                Err(TryRecvError::Disconnected) => return None,
+            }
+            is_busy = true;
+        }
+    }
+
+    fn take_faults(&mut self) -> bool {
+        let mut faults = std::mem::take(&mut self.faults);
+        loop {
+            let more = self.memory.faults(&mut faults);
+            if !more.expect("the region's descriptor is open") {
+                break;
+            }
+        }
+        let is_busy = !faults.is_empty();
+        let now = self.now();
+        for fault in faults.drain(..) {
+            self.pages.fault(fault.page, fault.to_write, now);
+            self.act();
+        }
+        self.faults = faults;
+        is_busy
+    }
+
+    fn take_ends(&mut self) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.worker.poll(&mut done);
+        let is_busy = !done.is_empty();
+        for end in done.drain(..) {
+            self.end(end);
+        }
+        self.done = done;
+        while let Some(request) = self.queued.pop_front() {
+            if let Err(back) = self.worker.submit(request) {
+                self.queued.push_front(back);
+                break;
+            }
+        }
+        let now = self.now();
+        if self.pages.deadline(now).is_none() {
+            self.pages.tick(now);
+        }
+        self.act();
+        is_busy
+    }
+
+    fn end(&mut self, end: Done) {
+        let (page, purpose) = untag(end.tag);
+        let (now, is_ok) = (self.now(), end.result.is_ok());
+        if let Err(error) = end.result {
+            tracing::warn!(page, %error, "a page of a region cannot be moved");
+        }
+        let written = |how| is_ok.then_some(how);
+        match purpose {
+            Purpose::Read => match self.pages.read_done(page, is_ok, now) {
+                Arrival::Install { protected } => {
+                    let Op::Read(bytes) = &end.op else {
+                        unreachable!("a read ends as one");
+                    };
+                    let installed = self.memory.install(page, bytes, protected);
+                    installed.expect("a page that was fetched has a place");
+                }
+                Arrival::Ignore => {}
+                Arrival::Poison => {
+                    let poisoned = self.memory.poison(page);
+                    poisoned.expect("a page that was to be fetched can be poisoned");
+                    self.wake(page);
+                }
+            },
+            Purpose::Write => self.pages.write_done(page, written(WrittenAs::Bytes), now),
+            Purpose::EraseWrite => self.pages.write_done(page, written(WrittenAs::Erased), now),
+            Purpose::Erase => self.pages.erase_done(page, now),
+        }
+        if let Op::Read(buffer) | Op::Write(buffer) = end.op
+            && self.buffers.len() < BUFFERS_MAX
+        {
+            self.buffers.push(buffer);
+        }
+        self.act();
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.pages.next_action() {
+            let done = match action {
+                Action::Zero(page) => self.memory.zero(page),
+                Action::Protect(page) => self.memory.protect(page, true),
+                Action::Unprotect(page) => self.memory.protect(page, false),
+                Action::Drop(page) => self.memory.drop_page(page),
+                Action::Wake(page) => self.memory.wake(page),
+                Action::Read(page) => {
+                    let buffer = self.buffer();
+                    self.submit(page, Purpose::Read, Op::Read(buffer));
+                    Ok(())
+                }
+                Action::Write(page) => {
+                    self.write(page);
+                    Ok(())
+                }
+                Action::Erase(page) => {
+                    let len_bytes = PAGE_BYTES as u64;
+                    self.submit(page, Purpose::Erase, Op::Discard { len_bytes });
+                    Ok(())
+                }
+            };
+            // These fail for a range that is not this region's alone.
+            done.unwrap_or_else(|error| panic!("{action:?}: {error}"));
+        }
+    }
+
+    fn write(&mut self, page: u32) {
+        let mut buffer = self.buffer();
+        self.memory.copy_out(page, &mut buffer);
+        let is_zeros = buffer.iter().all(|byte| *byte == 0);
+        match self.pages.written_as(page, is_zeros) {
+            WrittenAs::Bytes => return self.submit(page, Purpose::Write, Op::Write(buffer)),
+            WrittenAs::Erased => {
+                let len_bytes = PAGE_BYTES as u64;
+                self.submit(page, Purpose::EraseWrite, Op::Discard { len_bytes });
+            }
+            how @ WrittenAs::Nothing => {
+                let now = self.now();
+                self.pages.write_done(page, Some(how), now);
+            }
+        }
+        self.buffers.push(buffer);
+    }
+
+    fn wake(&self, page: u32) {
+        self.memory
+            .wake(page)
+            .expect("the region's descriptor is open");
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_else(|| vec![0; PAGE_BYTES])
+    }
+
+    fn submit(&mut self, page: u32, purpose: Purpose, op: Op) {
+        let request = Request {
+            tag: tag(page, purpose),
+            offset: self.offset + u64::from(page) * PAGE_BYTES as u64,
+            op,
+        };
+        if !self.queued.is_empty() {
+            self.queued.push_back(request);
+        } else if let Err(back) = self.worker.submit(request) {
+            self.queued.push_back(back);
+        }
+    }
+
+    /// Goes on with discards, in order, up to a page that is not quiet.
+    fn retry_discards(&mut self) {
+        let now = self.now();
+        while let Some((mut range, answer)) = self.discards.pop_front() {
+            while let Some(page) = range.next() {
+                let is_done = self.pages.discard(page, now);
+                self.act();
+                if !is_done {
+                    range.start = page;
+                    self.discards.push_front((range, answer));
+                    return;
+                }
+            }
+            // Whoever asked may have gone.
+            answer.send(()).ok();
+        }
+    }
+
+    /// Sleeps until something happens.
+    fn sleep(&self) {
+        let wait = |fd: RawFd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let bell = self.bell.0.as_raw_fd();
+        let mut fds = [wait(self.memory.fd()), wait(self.worker.fd()), wait(bell)];
+        let deadlines = [self.worker.deadline(), self.pages.deadline(self.now())];
+        let deadline = deadlines.into_iter().flatten().min();
+        // Rounded up, so that a deadline below a millisecond does not spin.
+        let timeout_ms = deadline.map_or(-1, |left| {
+            left.as_nanos().div_ceil(1_000_000).min(1 << 30) as libc::c_int
+        });
+        // SAFETY: `fds` is a live array of its length.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        if fds[2].revents != 0 {
+            self.bell.clear();
+        }
+    }
+}
+
+fn tag(page: u32, purpose: Purpose) -> u64 {
+    (purpose as u64) << 32 | u64::from(page)
+}
+
+fn untag(tag: u64) -> (u32, Purpose) {
+    const PURPOSES: [Purpose; 4] = [
+        Purpose::Read,
+        Purpose::Write,
+        Purpose::EraseWrite,
+        Purpose::Erase,
+    ];
+    (tag as u32, PURPOSES[(tag >> 32) as usize])
+}

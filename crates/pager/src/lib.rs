@@ -1,0 +1,31 @@
+//! A paged heap: memory that looks like memory, of which only a part is in this machine.
+//!
+//! A [`Region`] is a range of addresses. Its resident pages are bounded; a thread that touches
+//! another page waits in a page fault while the region's handler thread brings the page from a
+//! [`Volume`](cenote_volume::Volume). Cold pages are written there ahead of need, so that a fault
+//! rarely waits for a write. A page that the volume lost raises SIGBUS in the thread that touches
+//! it; no other bytes ever take its place.
+//!
+//! [`Pages`] decides and does nothing by itself: it takes faults and ends of I/O and returns
+//! [`Action`]s, so that a simulation drives what the handler drives. [`Streams`] predicts which
+//! pages are touched next, [`Queues`] which page goes.
+//!
+//! Paper: \[hydra22\] section 6 (a VMM front end), and Al Maruf, Chowdhury: Effectively
+//! Prefetching Remote Memory with Leap, USENIX ATC 2020.
+
+mod handler;
+mod memory;
+mod pages;
+mod planted;
+mod queues;
+mod region;
+mod stream;
+
+pub use memory::MemoryError;
+pub use pages::{Action, Counters, Pages, WRITES_MAX};
+#[cfg(feature = "planted")]
+pub use planted::plant;
+pub use planted::{MISTAKES, Planted};
+pub use queues::{Place, Queues};
+pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
+pub use stream::{RUN_MAX, Run, Streams};

@@ -1,0 +1,557 @@
+//! What becomes of each page of a region: a table of states that faults and ends of I/O move on.
+//!
+//! ```text
+//! Empty  --fault--> Dirty                       never stored: zeros, without I/O
+//! Stored --fault--> Fetching --read--> Clean    or Dirty, when somebody waits to write
+//! Stored --ahead--> Ahead    --read--> Clean
+//! Clean  --write fault--> Dirty
+//! Clean  --chosen--> Stored                     dropped without a write
+//! Dirty  --chosen--> Cleaning --written--> Stored
+//! Cleaning --write fault--> Redirtied --written--> Dirty
+//! ```
+//! Clean and Cleaning pages are write-protected, so that the first write is a fault; reads of them
+//! go on. A page is dropped only when it is protected and the store has its bytes.
+//!
+//! Invariant: pages that are resident or on their way are at most [`Pages::room`]. Faults beyond wait
+//! for a page to go; pages go ahead of that, so that faults seldom wait.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::planted::{Planted, is_planted};
+use crate::queues::Queues;
+use crate::stream::{RUN_MAX, Streams};
+
+/// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
+pub const WRITES_MAX: u32 = 64;
+
+/// Pause after a write that failed. A volume without space tries again by itself for as long.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Dirty pages that are passed over in search of a clean one. Arbitrary: some microseconds.
+const PASSED_MAX: u32 = 64;
+
+/// What is to be done with a page, in this order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// Install a page of zeros, writable, and wake who waits for it.
+    Zero(u32),
+    /// Read it from the store; then [`Pages::read_done`].
+    Read(u32),
+    /// Protect it against writes.
+    Protect(u32),
+    /// Write it to the store as [`Pages::written_as`] says; then [`Pages::write_done`].
+    Write(u32),
+    /// Let writes through again, and wake who waits.
+    Unprotect(u32),
+    /// Take it out of the memory.
+    Drop(u32),
+    /// Make the store forget it; then [`Pages::erase_done`].
+    Erase(u32),
+    /// Wake who waits for it: what was waited for has happened.
+    Wake(u32),
+}
+
+/// What becomes of a page that was read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Arrival {
+    /// Install the bytes and wake who waits.
+    Install {
+        /// Whether writes to it are faults.
+        protected: bool,
+    },
+    /// Nobody wants the bytes any more.
+    Ignore,
+    /// The bytes are lost: whoever touches the page gets SIGBUS.
+    Poison,
+}
+
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WrittenAs {
+    /// Its bytes.
+    Bytes,
+    /// It is all zeros, and the store has other bytes: these are erased.
+    Erased,
+    /// It is all zeros, as the store has it.
+    Nothing,
+}
+
+/// Counts since the region was made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Faults of pages that were not resident.
+    pub faults: u64,
+    /// Faults that a page had to go for first.
+    pub waits: u64,
+    /// Faults of the first write to a clean page.
+    pub write_faults: u64,
+    /// Pages of zeros that were installed.
+    pub zeroed: u64,
+    /// Pages read because of a fault.
+    pub reads: u64,
+    /// Pages read ahead.
+    pub reads_ahead: u64,
+    /// Of these, pages in runs that were reached to the end.
+    pub reads_ahead_useful: u64,
+    /// Pages written.
+    pub writes: u64,
+    /// Writes that failed, and were tried again.
+    pub write_failures: u64,
+    /// Pages that went.
+    pub drops: u64,
+    /// Pages whose bytes were lost.
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// Not resident; reads as zeros.
+    Empty,
+    /// Not resident; the store has it.
+    Stored,
+    /// Being read for somebody who waits to read.
+    Fetching,
+    /// Being read for somebody who waits to write.
+    FetchingToWrite,
+    /// Being read ahead.
+    Ahead,
+    /// Being read, and discarded meanwhile.
+    Void,
+    /// Resident, protected, as the store has it.
+    Clean,
+    /// Resident and writable.
+    Dirty,
+    /// Resident, protected, being written.
+    Cleaning,
+    /// Resident and writable; what is being written is older.
+    Redirtied,
+    /// Discarded, and being erased.
+    Erasing,
+    /// Nobody has its bytes.
+    Lost,
+}
+
+#[derive(Clone, Copy)]
+struct Page {
+    state: State,
+    /// Whether the store has bytes of it, of now or of before.
+    is_stored: bool,
+}
+
+/// The pages of a region. 16 bytes for each.
+pub struct Pages {
+    pages: Vec<Page>,
+    queues: Queues,
+    streams: Streams,
+    actions: VecDeque<Action>,
+    /// Faults that wait for room, or for a page that is neither here nor there.
+    waiting: VecDeque<(u32, bool)>,
+    /// Pages that are resident or on their way.
+    resident: u32,
+    room: u32,
+    /// Pages under way to the store.
+    writing: u32,
+    /// Nothing is written before.
+    retry_at: Duration,
+    counters: Counters,
+}
+
+impl Pages {
+    /// `count` pages, of which `room` may be resident; all read as zeros.
+    ///
+    /// # Panics
+    /// If there is room for less than 8 pages.
+    #[must_use]
+    pub fn new(count: u32, room: u32) -> Self {
+        assert!(room >= 8, "a region needs room for 8 pages");
+        let page = Page {
+            state: State::Empty,
+            is_stored: false,
+        };
+        Self {
+            pages: vec![page; count as usize],
+            queues: Queues::new(count as usize),
+            streams: Streams::new(count),
+            actions: VecDeque::new(),
+            waiting: VecDeque::new(),
+            resident: 0,
+            room,
+            writing: 0,
+            retry_at: Duration::ZERO,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Pages that may be resident.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// Pages that are resident or on their way.
+    #[must_use]
+    pub fn resident(&self) -> u32 {
+        self.resident
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters {
+            reads_ahead_useful: self.streams.useful(),
+            ..self.counters
+        }
+    }
+
+    /// What is to be done next.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// [`Pages::tick`] is due within this time: something waits for another try.
+    #[must_use]
+    pub fn deadline(&self, now: Duration) -> Option<Duration> {
+        let is_behind = self.free() < self.spare() && !self.queues.is_empty();
+        (is_behind && self.retry_at > now).then(|| self.retry_at - now)
+    }
+
+    /// Gives the region more room, or less: then pages go until it is kept.
+    pub fn set_room(&mut self, room: u32, now: Duration) {
+        self.room = room.max(8);
+        self.tick(now);
+    }
+
+    /// A thread waits at `page`, `to_write` or to read.
+    pub fn fault(&mut self, page: u32, to_write: bool, now: Duration) {
+        let was_stored = self.pages[page as usize].state == State::Stored;
+        self.serve(page, to_write);
+        if was_stored {
+            self.look_ahead(page);
+        }
+        self.tick(now);
+    }
+
+    fn serve(&mut self, page: u32, to_write: bool) {
+        let fetching = |to_write| match to_write {
+            true => State::FetchingToWrite,
+            false => State::Fetching,
+        };
+        match self.pages[page as usize].state {
+            State::Empty | State::Stored if self.free() == 0 => {
+                self.counters.waits += 1;
+                self.waiting.push_back((page, to_write));
+            }
+            State::Empty => {
+                self.counters.faults += 1;
+                self.counters.zeroed += 1;
+                self.resident += 1;
+                // The kernel's page of zeros is not told from one that was written.
+                self.settle(page, State::Dirty);
+                self.actions.push_back(Action::Zero(page));
+            }
+            State::Stored => {
+                self.counters.faults += 1;
+                self.counters.reads += 1;
+                self.resident += 1;
+                self.set(page, fetching(to_write));
+                self.actions.push_back(Action::Read(page));
+            }
+            State::Ahead => {
+                self.counters.faults += 1;
+                self.set(page, fetching(to_write));
+            }
+            State::Fetching if to_write => self.set(page, State::FetchingToWrite),
+            State::Fetching | State::FetchingToWrite => {}
+            State::Clean if to_write => self.unprotect(page, State::Dirty),
+            State::Cleaning if to_write => self.unprotect(page, State::Redirtied),
+            State::Void | State::Erasing => self.waiting.push_back((page, to_write)),
+            // It came after what it asks for; or it finds out that the page is lost.
+            State::Clean | State::Cleaning | State::Dirty | State::Redirtied | State::Lost => {
+                self.actions.push_back(Action::Wake(page));
+            }
+        }
+    }
+
+    /// A page that was protected is about to be changed.
+    fn unprotect(&mut self, page: u32, next: State) {
+        self.counters.write_faults += 1;
+        self.queues.count_use(page);
+        if !is_planted(Planted::WriteUnseen) {
+            self.set(page, next);
+        }
+        self.actions.push_back(Action::Unprotect(page));
+    }
+
+    /// Fetches what is likely to be touched after `page`, into room that is free.
+    fn look_ahead(&mut self, page: u32) {
+        let Some(run) = self.streams.fault(page) else {
+            return;
+        };
+        // Half of what is kept free is for faults.
+        let mut left = self.free().saturating_sub(self.spare() / 2);
+        if is_planted(Planted::BoundIgnored) {
+            left = RUN_MAX;
+        }
+        let (mut passed, mut fetched) = (0, 0);
+        for page in run.pages() {
+            if left == 0 {
+                break;
+            }
+            passed += 1;
+            if self.pages[page as usize].state == State::Stored {
+                left -= 1;
+                fetched += 1;
+                self.counters.reads_ahead += 1;
+                self.resident += 1;
+                self.set(page, State::Ahead);
+                self.actions.push_back(Action::Read(page));
+            }
+        }
+        self.streams.note_fetched(passed, fetched);
+    }
+
+    /// A read has ended; `is_read` says whether the bytes are there.
+    pub fn read_done(&mut self, page: u32, is_read: bool, now: Duration) -> Arrival {
+        let state = self.pages[page as usize].state;
+        let arrival = match state {
+            State::Void => {
+                self.leave();
+                self.erase(page);
+                if is_planted(Planted::StaleInstalled) {
+                    Arrival::Install { protected: true }
+                } else {
+                    Arrival::Ignore
+                }
+            }
+            State::Ahead if !is_read => {
+                // Whoever needs it asks again.
+                self.leave();
+                self.set(page, State::Stored);
+                Arrival::Ignore
+            }
+            State::Fetching | State::FetchingToWrite if !is_read => {
+                self.counters.lost += 1;
+                if is_planted(Planted::LostAsZeros) {
+                    self.settle(page, State::Dirty);
+                    self.actions.push_back(Action::Zero(page));
+                    return Arrival::Ignore;
+                }
+                self.leave();
+                self.set(page, State::Lost);
+                Arrival::Poison
+            }
+            State::FetchingToWrite => {
+                self.settle(page, State::Dirty);
+                Arrival::Install { protected: false }
+            }
+            State::Fetching | State::Ahead => {
+                if state == State::Ahead && is_planted(Planted::PrefetchForgotten) {
+                    self.pages[page as usize].is_stored = false;
+                }
+                self.settle(page, State::Clean);
+                Arrival::Install { protected: true }
+            }
+            _ => unreachable!("page {page} was read while it is {state:?}"),
+        };
+        self.tick(now);
+        arrival
+    }
+
+    /// How a page that is to be written is written.
+    #[must_use]
+    pub fn written_as(&self, page: u32, is_zeros: bool) -> WrittenAs {
+        let is_stored = self.pages[page as usize].is_stored;
+        match (is_zeros, is_stored) {
+            (false, _) => WrittenAs::Bytes,
+            (true, true) if is_planted(Planted::ZerosNotWritten) => WrittenAs::Nothing,
+            (true, true) => WrittenAs::Erased,
+            (true, false) => WrittenAs::Nothing,
+        }
+    }
+
+    /// A write has ended: how it was written, or that it failed.
+    pub fn write_done(&mut self, page: u32, written: Option<WrittenAs>, now: Duration) {
+        self.writing -= 1;
+        let is_failed = written.is_none() && !is_planted(Planted::FailedWriteCounted);
+        let entry = &mut self.pages[page as usize];
+        match written {
+            Some(WrittenAs::Bytes) => entry.is_stored = true,
+            Some(WrittenAs::Erased) => entry.is_stored = false,
+            Some(WrittenAs::Nothing) => {}
+            // It may be there all the same, or some of it.
+            None => entry.is_stored = true,
+        }
+        if is_failed {
+            self.counters.write_failures += 1;
+            self.retry_at = now + RETRY_AFTER;
+        } else {
+            self.counters.writes += u64::from(written != Some(WrittenAs::Nothing));
+        }
+        match self.pages[page as usize].state {
+            State::Cleaning if is_failed => {
+                self.set(page, State::Dirty);
+                self.queues.stay(page);
+                self.actions.push_back(Action::Unprotect(page));
+            }
+            State::Cleaning => self.go(page),
+            State::Redirtied if is_planted(Planted::RedirtiedDropped) => self.go(page),
+            State::Redirtied => {
+                self.set(page, State::Dirty);
+                self.queues.stay(page);
+            }
+            // A planted mistake let it go before.
+            _ => {}
+        }
+        self.tick(now);
+    }
+
+    /// Makes `page` zeros, for good. `false`: it is being written, or erased; to be asked again after that.
+    pub fn discard(&mut self, page: u32, now: Duration) -> bool {
+        match self.pages[page as usize].state {
+            State::Cleaning | State::Redirtied | State::Erasing => return false,
+            State::Void => {}
+            State::Empty => self.queues.forget(page),
+            State::Fetching | State::FetchingToWrite | State::Ahead => self.set(page, State::Void),
+            State::Stored | State::Lost => {
+                // A lost page is out of the memory only when its poison is.
+                self.actions.push_back(Action::Drop(page));
+                self.erase(page);
+            }
+            State::Clean | State::Dirty => {
+                self.leave();
+                self.actions.push_back(Action::Drop(page));
+                self.erase(page);
+            }
+        }
+        self.tick(now);
+        true
+    }
+
+    /// The store has forgotten `page`, or keeps what nobody will read.
+    pub fn erase_done(&mut self, page: u32, now: Duration) {
+        self.set(page, State::Empty);
+        self.tick(now);
+    }
+
+    fn erase(&mut self, page: u32) {
+        self.queues.forget(page);
+        let entry = &mut self.pages[page as usize];
+        if std::mem::take(&mut entry.is_stored) {
+            entry.state = State::Erasing;
+            self.actions.push_back(Action::Erase(page));
+        } else {
+            entry.state = State::Empty;
+        }
+    }
+
+    /// Lets pages go until some are free, and serves who waited for that.
+    pub fn tick(&mut self, now: Duration) {
+        loop {
+            self.make_room(now);
+            let ready = (self.waiting.iter()).position(|(page, _)| self.can_serve(*page));
+            let Some((page, to_write)) = ready.and_then(|at| self.waiting.remove(at)) else {
+                return;
+            };
+            if is_planted(Planted::WaiterForgotten) && !self.waiting.is_empty() {
+                continue;
+            }
+            self.serve(page, to_write);
+        }
+    }
+
+    fn can_serve(&self, page: u32) -> bool {
+        match self.pages[page as usize].state {
+            State::Empty | State::Stored => self.free() > 0,
+            State::Void | State::Erasing => false,
+            _ => true,
+        }
+    }
+
+    fn make_room(&mut self, now: Duration) {
+        // Pages that are being written will be free.
+        let mut passed = 0;
+        while self.free() + self.writing < self.spare() + self.over() {
+            // While the store refuses writes, clean pages make room for reads.
+            let may_write = now >= self.retry_at;
+            if self.writing == WRITES_MAX || passed == PASSED_MAX {
+                return;
+            }
+            let Some(page) = self.queues.choose() else {
+                return;
+            };
+            match self.pages[page as usize].state {
+                State::Clean => self.go(page),
+                State::Dirty if !may_write => {
+                    passed += 1;
+                    self.queues.stay(page);
+                }
+                State::Dirty if is_planted(Planted::DirtyDropped) => self.go(page),
+                State::Dirty => self.clean(page),
+                state => unreachable!("page {page} is queued while it is {state:?}"),
+            }
+        }
+    }
+
+    fn clean(&mut self, page: u32) {
+        self.writing += 1;
+        self.set(page, State::Cleaning);
+        if !is_planted(Planted::NotProtected) {
+            self.actions.push_back(Action::Protect(page));
+        }
+        self.actions.push_back(Action::Write(page));
+        if is_planted(Planted::DroppedBeforeWritten) {
+            self.pages[page as usize].is_stored = true;
+            self.go(page);
+        }
+    }
+
+    /// A page that was chosen leaves the memory.
+    fn go(&mut self, page: u32) {
+        self.counters.drops += 1;
+        self.leave();
+        self.queues.go(page);
+        let is_stored = self.pages[page as usize].is_stored;
+        let state = if is_stored {
+            State::Stored
+        } else {
+            State::Empty
+        };
+        self.set(page, state);
+        self.actions.push_back(Action::Drop(page));
+    }
+
+    /// A page became resident.
+    fn settle(&mut self, page: u32, state: State) {
+        self.set(page, state);
+        let memory = self.room - self.room / 10;
+        self.queues.enter(page, memory);
+    }
+
+    fn leave(&mut self) {
+        self.resident -= 1;
+    }
+
+    fn set(&mut self, page: u32, state: State) {
+        self.pages[page as usize].state = state;
+    }
+
+    /// Pages that may become resident now.
+    fn free(&self) -> u32 {
+        self.room.saturating_sub(self.resident)
+    }
+
+    /// Pages by which the room is exceeded, after it became less.
+    fn over(&self) -> u32 {
+        self.resident.saturating_sub(self.room)
+    }
+
+    /// Pages that are kept free for faults to come.
+    fn spare(&self) -> u32 {
+        let absent = self.pages.len() as u32 - self.resident;
+        (self.room / 16).clamp(2, 256).min(absent)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Real regions: real page faults of real threads, real hosts, some of which die.
+
+#[path = "../../volume/tests/support/mod.rs"]
+mod support;
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cenote_pager::{Region, RegionConfig, RegionError};
+use cenote_volume::{PAGE_BYTES, Volume};
+use support::{Cluster, Random, Transport, page, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+fn region(volume: &Volume, len_bytes: u64, resident_max_bytes: u64) -> Region {
+    let config = RegionConfig {
+        offset: 0,
+        len_bytes,
+        resident_max_bytes,
+    };
+    Region::new(volume, config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn cluster(hosts: usize, transport: Transport) -> Cluster {
+    Cluster::start(hosts, transport, 32 * MIB, MIB)
+}
+
+/// Bytes of the region that are in this machine's memory, as the kernel counts them.
+fn resident(region: &Region) -> u64 {
+    let pages = region.bytes().len() / PAGE_BYTES;
+    let mut there = vec![0_u8; pages];
+    // SAFETY: the range is a mapping, and `there` has a byte for each of its pages.
+    let result = unsafe {
+        libc::mincore(
+            region.base().as_ptr().cast(),
+            region.bytes().len(),
+            there.as_mut_ptr(),
+        )
+    };
+    assert_eq!(result, 0);
+    there.iter().filter(|page| **page & 1 == 1).count() as u64 * PAGE_BYTES as u64
+}
+
+fn walks(transport: Transport) {
+    let cluster = cluster(6, transport);
+    let volume = cluster.volume("rs:4+2", 16 * MIB);
+    let mut region = region(&volume, 16 * MIB, 4 * MIB);
+    for round in 0..3 {
+        for (index, bytes) in region.bytes_mut().chunks_exact_mut(PAGE_BYTES).enumerate() {
+            if round > 0 {
+                assert!(bytes == page(index as u64, round - 1), "page {index}");
+            }
+            bytes.copy_from_slice(&page(index as u64, round));
+        }
+    }
+    for (index, bytes) in region.bytes().chunks_exact(PAGE_BYTES).enumerate() {
+        assert!(bytes == page(index as u64, 2), "page {index}");
+    }
+    assert!(resident(&region) <= 4 * MIB, "{}", resident(&region));
+    let counters = region.status().counters;
+    assert!(counters.reads_ahead_useful > counters.reads, "{counters:?}");
+    assert_eq!((counters.lost, counters.write_failures), (0, 0));
+}
+
+#[test]
+fn what_is_written_is_read_over_shm_and_little_is_resident() {
+    walks(Transport::Shm);
+}
+
+#[test]
+fn what_is_written_is_read_over_tcp_and_little_is_resident() {
+    walks(Transport::Tcp);
+}
+
+#[test]
+fn threads_that_write_and_read_everywhere_see_their_own_bytes() {
+    const THREADS: u64 = 4;
+    const WORDS: u64 = PAGE_BYTES as u64 / 8;
+    let cluster = cluster(5, Transport::Shm);
+    let volume = cluster.volume("rs:4+1", 12 * MIB);
+    let region = region(&volume, 12 * MIB, 2 * MIB);
+    let pages = region.bytes().len() as u64 / PAGE_BYTES as u64;
+    let base = region.base().as_ptr() as usize;
+    // Each thread has a word of every page for itself.
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut random = Random(thread);
+                let mut truth = vec![0_u64; pages as usize];
+                for step in 1..40_000_u64 {
+                    let at = random.below(pages);
+                    let word = (base as u64 + (at * WORDS + thread) * 8) as *mut u64;
+                    // SAFETY: the word is inside the region, which outlives the scope; no other thread
+                    // touches it.
+                    let seen = unsafe { word.read_volatile() };
+                    assert_eq!(seen, truth[at as usize], "thread {thread}, page {at}");
+                    if random.below(3) == 0 {
+                        truth[at as usize] = step;
+                        // SAFETY: as above.
+                        unsafe { word.write_volatile(step) };
+                    }
+                }
+            });
+        }
+    });
+    assert!(resident(&region) <= 2 * MIB);
+}
+
+#[test]
+fn hosts_that_die_cost_no_byte() {
+    let mut cluster = cluster(8, Transport::Shm);
+    let volume = cluster.volume("rs:4+2", 16 * MIB);
+    let mut region = region(&volume, 16 * MIB, 2 * MIB);
+    for round in 0..4 {
+        for (index, bytes) in region.bytes_mut().chunks_exact_mut(PAGE_BYTES).enumerate() {
+            if round > 0 {
+                assert!(bytes == page(index as u64, round - 1), "page {index}");
+            }
+            bytes.copy_from_slice(&page(index as u64, round));
+            if index == 2_000 && (1..3).contains(&round) {
+                cluster.stop(round as usize);
+            }
+        }
+    }
+}
+
+#[test]
+fn system_calls_may_fault_too() {
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("mirror:3", 8 * MIB);
+    let mut region = region(&volume, 8 * MIB, MIB);
+    let mut source = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut source, &vec![7; 8 << 20]).unwrap();
+    let mut source = reopened(&source);
+    source.read_exact(region.bytes_mut()).unwrap();
+    assert!(region.bytes().iter().all(|byte| *byte == 7));
+    let mut target = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut target, region.bytes()).unwrap();
+    let mut copied = Vec::new();
+    reopened(&target).read_to_end(&mut copied).unwrap();
+    assert!(copied == region.bytes());
+}
+
+/// The same file, read from its beginning.
+fn reopened(file: &File) -> File {
+    use std::os::fd::AsRawFd;
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+}
+
+#[test]
+fn what_is_discarded_is_zeros_and_gives_memory_back() {
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut region = region(&volume, 8 * MIB, MIB);
+    region.bytes_mut().fill(9);
+    region.discard(100..2_000);
+    for (index, bytes) in region.bytes().chunks_exact(PAGE_BYTES).enumerate() {
+        let wanted = if (100..2_000).contains(&index) { 0 } else { 9 };
+        assert!(bytes.iter().all(|byte| *byte == wanted), "page {index}");
+    }
+    region.bytes_mut()[150 * PAGE_BYTES] = 1;
+    assert_eq!(region.bytes()[150 * PAGE_BYTES], 1);
+}
+
+#[test]
+fn room_can_change_in_use() {
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut region = region(&volume, 8 * MIB, 8 * MIB);
+    region.bytes_mut().fill(5);
+    assert_eq!(region.status().counters.drops, 0);
+    region.set_resident_max(MIB).unwrap();
+    wait_until(
+        || region.status().resident_bytes <= MIB,
+        || format!("{:?}", region.status()),
+    );
+    assert!(resident(&region) <= MIB);
+    assert!(region.bytes().iter().all(|byte| *byte == 5));
+}
+
+#[test]
+fn lost_bytes_raise_sigbus_and_never_become_others() {
+    let mut cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut region = region(&volume, 8 * MIB, MIB);
+    region.bytes_mut().fill(3);
+    cluster.stop(0);
+    cluster.stop(1);
+    cluster.stop(2);
+    // Where the page can still be read it is as it was; the others say so.
+    let lost = AtomicBool::new(false);
+    let base = region.base().as_ptr();
+    for index in 0..64 {
+        // SAFETY: the address is inside the region.
+        let at = unsafe { base.add(index * 32 * PAGE_BYTES) };
+        match touch(at) {
+            Some(byte) => assert_eq!(byte, 3, "page {}", index * 32),
+            None => lost.store(true, Ordering::Relaxed),
+        }
+    }
+    assert!(lost.load(Ordering::Relaxed));
+    assert!(region.status().counters.lost > 0);
+}
+
+/// Reads a byte by a system call, which says EFAULT where a thread would get SIGBUS.
+fn touch(at: *const u8) -> Option<u8> {
+    let (mut ends, mut byte) = ([0; 2], 0_u8);
+    // SAFETY: `ends` has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: the kernel checks the address.
+    let written = unsafe { libc::write(ends[1], at.cast(), 1) };
+    if written == 1 {
+        // SAFETY: `byte` is valid for one byte.
+        assert_eq!(unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) }, 1);
+    }
+    for end in ends {
+        // SAFETY: the descriptor is this function's own.
+        unsafe { libc::close(end) };
+    }
+    (written == 1).then_some(byte)
+}
+
+#[test]
+fn what_is_no_region_is_refused() {
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let refused = |offset, len_bytes, resident_max_bytes| {
+        let config = RegionConfig {
+            offset,
+            len_bytes,
+            resident_max_bytes,
+        };
+        Region::new(&volume, config).err().expect("refused")
+    };
+    for (offset, len_bytes) in [
+        (0, 0),
+        (1, 4096),
+        (0, 4097),
+        (4096, 8 * MIB),
+        (u64::MAX - 4095, 4096),
+    ] {
+        let error = refused(offset, len_bytes, MIB);
+        assert!(matches!(error, RegionError::Range { .. }), "{error}");
+    }
+    assert!(matches!(refused(0, MIB, 4096), RegionError::Resident(4096)));
+}

@@ -53,6 +53,9 @@ pub(super) struct Touched {
 /// A touch that takes longer was no access of memory. A tenth of the fastest fault here.
 const FAULT: Duration = Duration::from_nanos(800);
 
+/// Longer ones count as this: a minute.
+const FAULT_NS_MAX: u64 = 60_000_000_000;
+
 /// Writes each page's own number into it.
 pub(super) fn fill(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -107,7 +110,7 @@ impl Part {
     fn new() -> Self {
         Self {
             touches: 0,
-            faults: Histogram::new(3).expect("3 digits are allowed"),
+            faults: Histogram::new_with_bounds(1, FAULT_NS_MAX, 3).expect("bounds in order"),
         }
     }
 }

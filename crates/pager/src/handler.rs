@@ -1,9 +1,9 @@
 //! The thread that answers a region's faults.
 //!
-//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. While faults come it
-//! polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a page
-//! that is not resident, so it never waits for itself. If it panics the process ends: threads that
-//! wait in faults would do so for ever.
+//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. While faults come
+//! it polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a
+//! page that is not resident, so it never waits for itself. If it panics the process ends: threads
+//! that wait in faults would do so for ever.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,8 +18,8 @@ use crate::memory::{Fault, Memory};
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::region::RegionStatus;
 
-/// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault takes
-/// to come back from a program that walks, short beside a time slice.
+/// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
+/// takes to come back from a program that walks, short beside a time slice.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Buffers that are kept for the next reads and writes.

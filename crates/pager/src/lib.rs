@@ -21,7 +21,7 @@ mod queues;
 mod region;
 mod stream;
 
-pub use memory::MemoryError;
+pub use memory::{MemoryError, works};
 pub use pages::{Action, Counters, Pages, WRITES_MAX};
 #[cfg(feature = "planted")]
 pub use planted::plant;

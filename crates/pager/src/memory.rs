@@ -1,7 +1,7 @@
 //! A range of addresses whose faults this process answers itself: userfaultfd.
 //!
-//! Anonymous private memory, registered for missing pages and for writes to protected ones.
-//! Unsafe is here and nowhere else in this crate: mapping, ioctls, and bytes of pages that are resident
+//! Anonymous private memory, registered for missing pages and for writes to protected ones. Unsafe
+//! is here and nowhere else in this crate: mapping, ioctls, and bytes of pages that are resident
 //! and protected.
 
 use std::fs::OpenOptions;
@@ -52,6 +52,14 @@ pub enum MemoryError {
     },
 }
 
+/// Whether this process may have such memory, on this kernel.
+///
+/// # Errors
+/// Why not.
+pub fn works() -> Result<(), MemoryError> {
+    Memory::new(1).map(drop)
+}
+
 /// A fault of some thread.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fault {
@@ -67,8 +75,8 @@ pub(crate) struct Memory {
     page_count: u32,
 }
 
-// SAFETY: `base` is an address that this value owns the mapping of; all methods take `&self` and are
-// system calls, which may be made from any thread.
+// SAFETY: `base` is an address that this value owns the mapping of; all methods take `&self` and
+// are system calls, which may be made from any thread.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -199,8 +207,8 @@ impl Memory {
             },
             copy: 0,
         };
-        // SAFETY: `copy` is the structure of this ioctl; its source is a page that is borrowed for the
-        // call, its target a page of this value's mapping.
+        // SAFETY: `copy` is the structure of this ioctl; its source is a page that is borrowed for
+        // the call, its target a page of this value's mapping.
         self.again(|| unsafe { self.ioctl(UFFDIO_COPY, &mut copy) })
     }
 
@@ -243,8 +251,9 @@ impl Memory {
     /// Copies a page that is resident and protected.
     pub fn copy_out(&self, page: u32, out: &mut [u8]) {
         assert!(page < self.page_count && out.len() == PAGE_BYTES);
-        // SAFETY: the page is inside the mapping. It is resident, so that reading it does not fault;
-        // writers are kept out by its protection, and `out` is no part of the region: it is borrowed.
+        // SAFETY: the page is inside the mapping. It is resident, so that reading it does not
+        // fault; writers are kept out by its protection, and `out` is no part of the region: it is
+        // borrowed.
         unsafe {
             let source = self.base.as_ptr().add(page as usize * PAGE_BYTES);
             std::ptr::copy_nonoverlapping(source, out.as_mut_ptr(), PAGE_BYTES);
@@ -307,7 +316,8 @@ unsafe fn ioctl<T>(fd: RawFd, request: u32, argument: &mut T) -> io::Result<()> 
     }
 }
 
-/// A descriptor that also answers faults of system calls: a program's `read` into the region is one.
+/// A descriptor that also answers faults of system calls: a program's `read` into the region is
+/// one.
 fn open() -> Result<OwnedFd, MemoryError> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the call takes flags alone.

@@ -12,8 +12,8 @@
 //! Clean and Cleaning pages are write-protected, so that the first write is a fault; reads of them
 //! go on. A page is dropped only when it is protected and the store has its bytes.
 //!
-//! Invariant: pages that are resident or on their way are at most [`Pages::room`]. Faults beyond wait
-//! for a page to go; pages go ahead of that, so that faults seldom wait.
+//! Invariant: pages that are resident or on their way are at most [`Pages::room`]. Faults beyond
+//! wait for a page to go; pages go ahead of that, so that faults seldom wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -406,7 +406,8 @@ impl Pages {
         self.tick(now);
     }
 
-    /// Makes `page` zeros, for good. `false`: it is being written, or erased; to be asked again after that.
+    /// Makes `page` zeros, for good. `false`: it is being written, or erased; to be asked again
+    /// after that.
     pub fn discard(&mut self, page: u32, now: Duration) -> bool {
         match self.pages[page as usize].state {
             State::Cleaning | State::Redirtied | State::Erasing => return false,

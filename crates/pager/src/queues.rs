@@ -6,9 +6,9 @@
 //! what costs nothing to see: a first write after a page was cleaned, and a return. Reads of
 //! resident pages are not seen.
 //!
-//! Here a page has a place of its own in a table, so "soon after" needs no list of ghosts: each page
-//! remembers when it went, counted in departures.
-//! Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you need for cache eviction. SOSP 2023.
+//! Here a page has a place of its own in a table, so "soon after" needs no list of ghosts: each
+//! page remembers when it went, counted in departures. Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues
+//! are all you need for cache eviction. SOSP 2023.
 
 /// The small queue's part of all resident pages is 1 / this.
 const SMALL_PART: u32 = 10;

@@ -75,9 +75,9 @@ pub struct RegionStatus {
 /// A range of memory that is as large as a part of a volume and takes as much of this machine as it
 /// is given.
 ///
-/// It begins as zeros, whatever the volume has there, and leaves the volume's part undefined when it
-/// is dropped. A child of `fork` does not have it. Bytes that the volume lost raise SIGBUS in the
-/// thread that touches them. Whoever borrows it may pass its bytes to system calls.
+/// It begins as zeros, whatever the volume has there, and leaves the volume's part undefined when
+/// it is dropped. A child of `fork` does not have it. Bytes that the volume lost raise SIGBUS in
+/// the thread that touches them. Whoever borrows it may pass its bytes to system calls.
 ///
 /// ```no_run
 /// # fn open() -> cenote_volume::Volume { unimplemented!() }
@@ -157,8 +157,8 @@ impl Region {
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as self, is readable throughout, and the handler changes
-        // no byte of it: a page that comes back is as it went.
+        // SAFETY: the mapping lives as long as self, is readable throughout, and the handler
+        // changes no byte of it: a page that comes back is as it went.
         unsafe { std::slice::from_raw_parts(self.memory.base().as_ptr(), self.memory.len()) }
     }
 

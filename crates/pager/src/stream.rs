@@ -5,8 +5,8 @@
 //! apart by nearness, so that threads that walk through different parts do not hide each other.
 //!
 //! Pages of a [`Run`] are installed without a fault each. The last is the run's **marker** and is
-//! not fetched: the fault there proves that the run was wanted, and the next is twice as long. A fault
-//! elsewhere halves it. So a pattern that does not help costs a page now and then.
+//! not fetched: the fault there proves that the run was wanted, and the next is twice as long. A
+//! fault elsewhere halves it. So a pattern that does not help costs a page now and then.
 
 /// Longest run in pages: 256 KiB.
 pub const RUN_MAX: u32 = 64;
@@ -146,8 +146,8 @@ impl Streams {
         Some(run)
     }
 
-    /// Of the run that the last fault gave there was room for the first `passed` pages, and `fetched` of
-    /// these were not there yet.
+    /// Of the run that the last fault gave there was room for the first `passed` pages, and
+    /// `fetched` of these were not there yet.
     pub fn note_fetched(&mut self, passed: u32, fetched: u32) {
         if let Some(stream) = self.streams.get_mut(self.current)
             && let Some(out) = &mut stream.out

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_pager::{Region, RegionConfig, RegionError};
+use cenote_pager::{MemoryError, Region, RegionConfig, RegionError};
 use cenote_volume::{PAGE_BYTES, Volume};
 use support::{Cluster, Random, Transport, page, wait_until};
 
@@ -24,6 +24,18 @@ fn region(volume: &Volume, len_bytes: u64, resident_max_bytes: u64) -> Region {
 
 fn cluster(hosts: usize, transport: Transport) -> Cluster {
     Cluster::start(hosts, transport, 32 * MIB, MIB)
+}
+
+/// Says why regions cannot be tested here, if they cannot.
+fn is_skipped() -> bool {
+    match cenote_pager::works() {
+        Ok(()) => false,
+        Err(error @ (MemoryError::Denied(_) | MemoryError::Kernel { .. })) => {
+            println!("skipped: regions of memory: {error}");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// Bytes of the region that are in this machine's memory, as the kernel counts them.
@@ -65,16 +77,25 @@ fn walks(transport: Transport) {
 
 #[test]
 fn what_is_written_is_read_over_shm_and_little_is_resident() {
+    if is_skipped() {
+        return;
+    }
     walks(Transport::Shm);
 }
 
 #[test]
 fn what_is_written_is_read_over_tcp_and_little_is_resident() {
+    if is_skipped() {
+        return;
+    }
     walks(Transport::Tcp);
 }
 
 #[test]
 fn threads_that_write_and_read_everywhere_see_their_own_bytes() {
+    if is_skipped() {
+        return;
+    }
     const THREADS: u64 = 4;
     const WORDS: u64 = PAGE_BYTES as u64 / 8;
     let cluster = cluster(5, Transport::Shm);
@@ -91,8 +112,8 @@ fn threads_that_write_and_read_everywhere_see_their_own_bytes() {
                 for step in 1..40_000_u64 {
                     let at = random.below(pages);
                     let word = (base as u64 + (at * WORDS + thread) * 8) as *mut u64;
-                    // SAFETY: the word is inside the region, which outlives the scope; no other thread
-                    // touches it.
+                    // SAFETY: the word is inside the region, which outlives the scope; no other
+                    // thread touches it.
                     let seen = unsafe { word.read_volatile() };
                     assert_eq!(seen, truth[at as usize], "thread {thread}, page {at}");
                     if random.below(3) == 0 {
@@ -109,6 +130,9 @@ fn threads_that_write_and_read_everywhere_see_their_own_bytes() {
 
 #[test]
 fn hosts_that_die_cost_no_byte() {
+    if is_skipped() {
+        return;
+    }
     let mut cluster = cluster(8, Transport::Shm);
     let volume = cluster.volume("rs:4+2", 16 * MIB);
     let mut region = region(&volume, 16 * MIB, 2 * MIB);
@@ -127,6 +151,9 @@ fn hosts_that_die_cost_no_byte() {
 
 #[test]
 fn system_calls_may_fault_too() {
+    if is_skipped() {
+        return;
+    }
     let cluster = cluster(3, Transport::Shm);
     let volume = cluster.volume("mirror:3", 8 * MIB);
     let mut region = region(&volume, 8 * MIB, MIB);
@@ -150,6 +177,9 @@ fn reopened(file: &File) -> File {
 
 #[test]
 fn what_is_discarded_is_zeros_and_gives_memory_back() {
+    if is_skipped() {
+        return;
+    }
     let cluster = cluster(3, Transport::Shm);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let mut region = region(&volume, 8 * MIB, MIB);
@@ -165,6 +195,9 @@ fn what_is_discarded_is_zeros_and_gives_memory_back() {
 
 #[test]
 fn room_can_change_in_use() {
+    if is_skipped() {
+        return;
+    }
     let cluster = cluster(3, Transport::Shm);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let mut region = region(&volume, 8 * MIB, 8 * MIB);
@@ -181,6 +214,9 @@ fn room_can_change_in_use() {
 
 #[test]
 fn lost_bytes_raise_sigbus_and_never_become_others() {
+    if is_skipped() {
+        return;
+    }
     let mut cluster = cluster(3, Transport::Shm);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let mut region = region(&volume, 8 * MIB, MIB);
@@ -223,6 +259,9 @@ fn touch(at: *const u8) -> Option<u8> {
 
 #[test]
 fn what_is_no_region_is_refused() {
+    if is_skipped() {
+        return;
+    }
     let cluster = cluster(3, Transport::Shm);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let refused = |offset, len_bytes, resident_max_bytes| {

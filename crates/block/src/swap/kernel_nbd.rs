@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,8 +30,8 @@ use crate::nbd::wire::{Errno, Head, REQUEST_HEADER_BYTES, RequestHeader, command
 pub(super) struct KernelNbd {
     path: PathBuf,
     device: File,
-    /// Lends the kernel a thread to wait on for as long as the device is connected.
-    runner: Option<JoinHandle<io::Result<()>>>,
+    /// Waits for the process that the kernel waits on as long as the device is connected.
+    keeper: Option<JoinHandle<io::Result<()>>>,
     servers: Vec<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl KernelNbd {
         let mut attached = Self {
             path,
             device,
-            runner: None,
+            keeper: None,
             servers,
         };
         // The kernel has its own hold on them; a copy here would hide its end from the threads.
@@ -87,7 +87,7 @@ impl KernelNbd {
         &self.path
     }
 
-    /// What tells this connection of the device from others: the thread that runs it.
+    /// What tells this connection of the device from others: the process that keeps it.
     pub(super) fn label_of(path: &Path) -> io::Result<String> {
         let pid = fs::read_to_string(sysfs(path).join("pid"))?;
         Ok(format!("nbd-{}", pid.trim()))
@@ -112,26 +112,24 @@ impl KernelNbd {
         // No SEND_FLUSH: an acknowledged write is as safe as it will ever be.
         let flags = export_flag::HAS_FLAGS | export_flag::SEND_TRIM | export_flag::CAN_MULTI_CONN;
         set(NBD_SET_FLAGS, usize::from(flags))?;
-        // The kernel waits as long as we live. With a limit, a server that was merely stopped for
-        // a while would lose the pages that were asked of it.
-        set(NBD_SET_TIMEOUT, 0)
+        set(NBD_SET_TIMEOUT, TIMEOUT_S)
     }
 
     /// Starts the connection and waits until the device has its size.
     fn start(&mut self, size_bytes: u64) -> io::Result<()> {
         let device = self.device.as_raw_fd();
         // Kept at once: joining it comes before the close of the device.
-        let runner = self.runner.insert(
+        let keeper = self.keeper.insert(
             std::thread::Builder::new()
                 .name("swap-nbd".to_owned())
-                .spawn(move || control(&keep_alone(device)?, NBD_DO_IT, 0))?,
+                .spawn(move || keep(device))?,
         );
         let patience = Instant::now() + START_LIMIT;
         let sectors = (size_bytes / 512).to_string();
         let size = sysfs(&self.path).join("size");
         while fs::read_to_string(&size)?.trim() != sectors {
-            if runner.is_finished() {
-                let ended = self.runner.take().map(JoinHandle::join);
+            if keeper.is_finished() {
+                let ended = self.keeper.take().map(JoinHandle::join);
                 return ended
                     .and_then(Result::ok)
                     .unwrap_or_else(|| Err(io::Error::other("the device's thread panicked")))
@@ -164,8 +162,8 @@ impl Drop for KernelNbd {
         if let Err(error) = control(&self.device, NBD_CLEAR_SOCK, 0) {
             tracing::debug!(%error, "clear the nbd device");
         }
-        if let Some(runner) = self.runner.take()
-            && let Ok(Err(error)) = runner.join()
+        if let Some(keeper) = self.keeper.take()
+            && let Ok(Err(error)) = keeper.join()
         {
             tracing::debug!(%error, "end the nbd device");
         }
@@ -177,28 +175,85 @@ impl Drop for KernelNbd {
     }
 }
 
-/// Gives the calling thread descriptors of its own, of which it keeps only this one.
+/// Keeps the device connected until it is disconnected or this process ends.
 ///
-/// The thread that waits in the kernel is the last of a killed process to end. With descriptors that
-/// all threads share it keeps our ends of the sockets open, which nobody reads any more: a request
-/// that waits for room in such a socket holds the lock that the thread's own end has to take, and
-/// the process stays for ever.
-fn keep_alone(descriptor: RawFd) -> io::Result<File> {
-    // SAFETY: no memory is passed.
-    if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
+/// The kernel ends a device when the thread that waits for it in the kernel gets a signal, one that
+/// stops the process included. So that thread is a process of its own, with this one's memory, no
+/// other descriptor and nobody's terminal: who stops the server does not reach it, and who kills
+/// the server kills it. Generic netlink needs no such thread, but then requests that were asked of
+/// a server which was killed are not given up.
+fn keep(device: RawFd) -> io::Result<()> {
+    let mut stack = vec![0_u8; STACK_BYTES];
+    let top = stack.as_mut_ptr_range().end;
+    let top = top.wrapping_sub(top.addr() % 16);
+    let mut order = Order {
+        device,
+        // SAFETY: no memory is passed.
+        parent: unsafe { libc::getpid() },
+    };
+    // Without a signal at its end: nobody else who waits for children is to hear of it.
+    // SAFETY: the stack and the order outlive the process, which is waited for below; it makes
+    // system calls only.
+    let pid = unsafe {
+        let order = (&raw mut order).cast();
+        libc::clone(wait_in_kernel, top.cast(), libc::CLONE_VM, order)
+    };
+    if pid < 0 {
         return Err(io::Error::last_os_error());
     }
-    let number = descriptor.cast_unsigned();
-    let others = [(0, number.checked_sub(1)), (number + 1, Some(u32::MAX))];
-    for (first, last) in others {
-        let Some(last) = last else { continue };
-        // SAFETY: no memory is passed; nothing that this thread still uses has one of these.
-        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
-            return Err(io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: `status` is live; the process is ours, and waited for here alone.
+    while unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
-    // SAFETY: open in this thread's table, where nobody else has it.
-    Ok(unsafe { File::from_raw_fd(descriptor) })
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, code) => Err(io::Error::from_raw_os_error(code)),
+        (false, _) => Err(io::ErrorKind::Interrupted.into()),
+    }
+}
+
+/// What the keeper is told.
+struct Order {
+    device: RawFd,
+    parent: libc::pid_t,
+}
+
+/// The life of the keeper; its exit code is an errno.
+///
+/// Of its descriptors it keeps the device alone. With our ends of the sockets it would keep them
+/// open when this process is killed: a request that waits for room in such a socket, which nobody
+/// reads any more, holds the lock that the keeper's own end has to take, and both would stay for
+/// ever.
+extern "C" fn wait_in_kernel(order: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the order lives until this process has ended.
+    let order = unsafe { &*order.cast::<Order>() };
+    let number = order.device.cast_unsigned();
+    // SAFETY: system calls with integers, and a set of signals on this stack. The memory is the
+    // other process's too, and nothing of it is changed but the errno of the thread that waits for
+    // this one.
+    unsafe {
+        // With the thread that waits, that is with the process: it waits to the end.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != order.parent {
+            return libc::ECHILD;
+        }
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        libc::setsid();
+        let mut failed = libc::syscall(libc::SYS_close_range, number + 1, u32::MAX, 0) != 0;
+        if let Some(below) = number.checked_sub(1) {
+            failed |= libc::syscall(libc::SYS_close_range, 0, below, 0) != 0;
+        }
+        if failed || libc::ioctl(order.device, NBD_DO_IT, 0) < 0 {
+            return *libc::__errno_location();
+        }
+    }
+    0
 }
 
 /// Serves one connection to its end.
@@ -359,6 +414,12 @@ fn control(device: &File, what: libc::Ioctl, value: usize) -> io::Result<()> {
 
 /// Asked of the kernel per direction: a whole reply of the largest size.
 const SOCKET_BUFFER_BYTES: i32 = 2 << 20;
+/// How long a request may take before the kernel gives its connection up: 11 days. A server that
+/// was merely stopped for a while would lose the pages that were asked of it; 0, "for ever", is
+/// half a minute to a device of several connections.
+const TIMEOUT_S: usize = 1_000_000;
+/// The keeper's, which makes a few system calls.
+const STACK_BYTES: usize = 64 << 10;
 /// How long the kernel may take to start a connection; arbitrary.
 const START_LIMIT: Duration = Duration::from_secs(10);
 

@@ -272,11 +272,7 @@ fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
     let mut before = 0;
     wait_until("requests wait, and no more come", || {
         std::thread::sleep(Duration::from_millis(500));
-        let text = fs::read_to_string(&inflight).unwrap();
-        let count: u64 = text
-            .split_whitespace()
-            .map(|n| n.parse::<u64>().unwrap())
-            .sum();
+        let count = inflight_count(&inflight);
         std::mem::replace(&mut before, count) == count && count > 0
     });
 
@@ -286,6 +282,36 @@ fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
     drop(program);
     control::off(dir.path(), |_| ()).unwrap();
     assert_nothing_left(dir.path(), &started.device);
+}
+
+#[test]
+fn a_server_that_is_stopped_for_a_while_loses_nothing() {
+    let Some(_turn) = turn("a swap server that is stopped") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    let program = Program::start(16 * MIB, 48 * MIB);
+    assert_eq!(program.wait_for_fill(), b'f');
+    kill(started.pid, libc::SIGSTOP);
+    program.go_on();
+    let name = started.device.strip_prefix("/dev").unwrap();
+    let inflight = Path::new("/sys/block").join(name).join("inflight");
+    wait_until("a request waits", || inflight_count(&inflight) > 0);
+
+    kill(started.pid, libc::SIGCONT);
+
+    assert_eq!(program.wait(), 0, "pages that came back wrong");
+    let report = control::off(dir.path(), |_| ()).unwrap();
+    assert_eq!(report.unreadable_pages, 0);
+    assert_nothing_left(dir.path(), &started.device);
+}
+
+/// Requests that a device was given and has not answered.
+fn inflight_count(inflight: &Path) -> u64 {
+    let text = fs::read_to_string(inflight).unwrap();
+    let counts = text.split_whitespace();
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
 /// Not a test of its own: the server that others start by running this binary again.

@@ -1,9 +1,9 @@
-//! `cenote bench pager`: a program that touches pages, a part of which is resident: over a region of
-//! the paged heap, and over swap.
+//! `cenote bench pager`: a program that touches pages, a part of which is resident: over a region
+//! of the paged heap, and over swap.
 //!
-//! The program is the same (`touch`), in a process of its own (`worker`): a region bounds itself, swap is
-//! forced by the limit of a cgroup. Contenders take turns in each round; the median of the rounds is
-//! kept. A fault is a touch that takes longer than an access of memory can.
+//! The program is the same (`touch`), in a process of its own (`worker`): a region bounds itself,
+//! swap is forced by the limit of a cgroup. Contenders take turns in each round; the median of the
+//! rounds is kept. A fault is a touch that takes longer than an access of memory can.
 
 mod touch;
 mod worker;

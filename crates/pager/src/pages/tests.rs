@@ -1,5 +1,6 @@
-//! [`Pages`] against a model: a memory, a store that is slow and fails, and threads that touch pages
-//! and know what they wrote. Every mistake of [`MISTAKES`] is found within the seeds that pass without.
+//! [`Pages`] against a model: a memory, a store that is slow and fails, and threads that touch
+//! pages and know what they wrote. Every mistake of [`MISTAKES`] is found within the seeds that
+//! pass without.
 
 use std::collections::{HashMap, HashSet};
 

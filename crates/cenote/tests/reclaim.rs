@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cenote_block::swap::cgroup::MemoryCgroup;
 use serde_json::Value;
 use support::lab::{Lab, has_tools, wait_until};
+use support::well::until;
 use support::{Ended, Folder, cenote};
 
 const MIB: u64 = 1 << 20;
@@ -41,7 +42,8 @@ fn pressure(folder: &Folder, index: usize) -> Value {
 }
 
 fn swap_status(folder: &Folder) -> Value {
-    folder.run(&["swap", "status", "--json"]).expect(0).json()
+    let ask = || folder.run(&["swap", "status", "--json"]);
+    until("a status is told", ask, |_| true)
 }
 
 fn number(value: &Value) -> u64 {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::well::until;
 use super::{Ended, Folder, cenote, signal};
 
 /// Hosts and a server of one volume on them.
@@ -246,9 +247,8 @@ impl Lab {
     }
 
     pub fn status(&self) -> Value {
-        let ended = self.folder.run(&["volume", "status", &self.name, "--json"]);
-        assert!([0, 3].contains(&ended.code), "{ended:#?}");
-        ended.json()["status"].take()
+        let ask = || self.folder.run(&["volume", "status", &self.name, "--json"]);
+        until("a status is told", ask, |_| true)["status"].take()
     }
 
     pub fn written(&self) -> u64 {

@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
+    ("cenote-store", &["cenote-pool"]),
     ("cenote-pager", &["cenote-volume", "cenote-pool"]),
     (
         "cenote-cache",

@@ -1,0 +1,26 @@
+//! Crash-consistent objects: clients write values, the store makes them durable behind their backs.
+//!
+//! A [`Pool`] is a log of versions and an index on one [`Medium`]. A client asks for space, writes its
+//! value into a [`Landing`] and is done. Later the store verifies the value, writes it to the log and
+//! sets the version's durability flag; a read of a version that is not durable yet makes it so first.
+//! What was read, or acknowledged as durable, is never lost by a crash; what was merely written may be.
+//!
+//! The value is copied out of its landing before it is verified. In the paper it is verified where the
+//! client may still write, so that what was verified and what is made durable may differ.
+//!
+//! Not here yet: cleaning of the log, clients over a network, the rival schemes.
+//! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
+
+#![forbid(unsafe_code)]
+
+mod format;
+mod medium;
+mod planted;
+mod pool;
+
+pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use medium::{FileMedium, Medium, ModelMedium};
+#[cfg(feature = "planted")]
+pub use planted::plant;
+pub use planted::{MISTAKES, Planted};
+pub use pool::{Allocation, Condition, Landing, Pool, PoolConfig, Recovered, StoreError, Version};

@@ -1,0 +1,105 @@
+//! What a pool comes back to after a crash.
+//!
+//! The log is walked from its beginning: each header was durable before the next was written. Then, for
+//! each entry of the index, the newest version that is durable, or whole, is made durable and is the
+//! newest; younger ones are forgotten. So what was told is there, and what was not told is there whole
+//! or not at all. Recovery may be cut short by a crash and done again.
+
+use super::{DURABLE, Pool, StoreError, hash, older};
+use crate::format::{ENTRY_BYTES, FLAG_AT, Head, Header, Kind, Word, checksum};
+use crate::medium::Medium;
+use crate::planted::{Planted, is_planted};
+
+/// What recovery found.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Recovered {
+    /// Keys with a value.
+    pub objects: u64,
+    /// Versions in the log.
+    pub versions: u64,
+    /// Versions that were whole and not durable yet.
+    pub completed: u64,
+    /// Entries whose newest version was not whole.
+    pub rolled_back: u64,
+}
+
+impl<M: Medium> Pool<M> {
+    /// Opens a pool, as it was left or as a crash left it.
+    ///
+    /// # Errors
+    /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Io`].
+    pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
+        let head = Head::decode(medium.bytes())?;
+        let mut pool = Self::with(medium, head, head.log_at(), 1);
+        let mut recovered = Recovered::default();
+        while let Some(header) = pool.header(pool.tail) {
+            recovered.versions += 1;
+            if !is_planted(Planted::SequenceReused) || pool.is_durable(pool.tail) {
+                let next = header.sequence.saturating_add(1);
+                pool.next_sequence = pool.next_sequence.max(next);
+            }
+            let next = pool.tail + header.object_bytes();
+            if is_planted(Planted::TailTooEarly) && pool.header(next).is_none() {
+                break;
+            }
+            pool.tail = next;
+        }
+        let winners: Vec<(u64, Option<(u64, Header)>)> = (0..head.entry_count)
+            .filter(|slot| pool.word(*slot) != Word::default())
+            .map(|slot| (slot, pool.winner(slot)))
+            .collect();
+        pool.guarded(|pool| {
+            let mut flags = Vec::new();
+            for (slot, winner) in &winners {
+                let entry_at = head.entry_at(*slot);
+                let word = winner.map_or(Word::default(), |(at, _)| Word::to(at));
+                recovered.rolled_back += u64::from(word != pool.word(*slot));
+                pool.medium.write(entry_at + 8, &word.0.to_le_bytes());
+                pool.medium.write_back(entry_at..entry_at + ENTRY_BYTES)?;
+                let Some((at, header)) = winner else {
+                    continue;
+                };
+                recovered.objects += u64::from(header.kind == Kind::Value);
+                if !pool.is_durable(*at) {
+                    // Read is not durable: a file is read from the system's memory.
+                    pool.medium.write_back(*at..at + header.object_bytes())?;
+                    flags.push(at + FLAG_AT);
+                }
+            }
+            pool.medium.fence()?;
+            recovered.completed = flags.len() as u64;
+            for flag_at in flags {
+                pool.medium.write(flag_at, &DURABLE.to_le_bytes());
+                pool.medium.write_back(flag_at..flag_at + 8)?;
+            }
+            pool.medium.fence()
+        })?;
+        Ok((pool, recovered))
+    }
+
+    /// The newest version of an entry that is durable or whole.
+    fn winner(&self, slot: u64) -> Option<(u64, Header)> {
+        let mut next = self.word(slot).object_at();
+        while let Some((at, header)) = next.and_then(|at| Some((at, self.header(at)?))) {
+            let bytes = self.medium.bytes();
+            let key = header.key(bytes, at);
+            let entry = self.head.entry_at(slot) as usize;
+            let is_ours =
+                header.slot == slot && hash(self.head, key) == crate::format::u64_at(bytes, entry);
+            let is_whole = || {
+                is_planted(Planted::RecoveredUnverified)
+                    || checksum(&[key, header.value(bytes, at)]) == header.checksum
+            };
+            let is_forgotten =
+                header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
+            if is_ours && !is_forgotten && (self.is_durable(at) || is_whole()) {
+                return Some((at, header));
+            }
+            if is_planted(Planted::OldVersionForgotten) {
+                return None;
+            }
+            next = older(at, header);
+        }
+        None
+    }
+}

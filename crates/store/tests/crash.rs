@@ -1,0 +1,424 @@
+//! Crashes at every write-back and every fence, with any of the unfenced units surviving.
+//!
+//! A workload of puts whose values come late, in part, wrong or change under the store's eyes, of durable
+//! puts, deletions and reads runs on a model of a medium. Then: what was read or acknowledged is there or
+//! a newer version is, a value is one that a client wrote whole, and no sequence number comes twice.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use cenote_store::{
+    Condition, FileMedium, Landing, MISTAKES, Medium as _, ModelMedium, Pool, PoolConfig,
+    StoreError, plant,
+};
+
+const POOL_BYTES: usize = 24 << 10;
+const KEYS: u64 = 5;
+const CONFIG: PoolConfig = PoolConfig {
+    entry_count: 16,
+    seed: 42,
+};
+
+/// Random numbers by a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+/// A client's landing: another thread's to change, whenever it is read.
+struct Shared {
+    bytes: Bytes,
+    /// What the client writes after it was read once.
+    afterwards: Option<Vec<u8>>,
+}
+
+impl Landing for Shared {
+    fn read(&mut self, out: &mut [u8]) {
+        let mut bytes = self.bytes.lock().unwrap();
+        out.copy_from_slice(&bytes);
+        if let Some(next) = self.afterwards.take() {
+            *bytes = next;
+        }
+    }
+}
+
+/// What is known from outside.
+#[derive(Default)]
+struct Oracle {
+    /// Of each key, what each version is meant to be; `None` is a deletion.
+    meant: HashMap<u64, BTreeMap<u64, Option<Vec<u8>>>>,
+    /// Values, and deletions, that were asked for when the crash came.
+    unknown: Vec<(u64, Option<Vec<u8>>)>,
+    /// The newest version of a key that was told.
+    told: HashMap<u64, u64>,
+    sequences: HashSet<u64>,
+}
+
+type Checked = Result<(), String>;
+
+impl Oracle {
+    fn allocated(&mut self, key: u64, sequence: u64, value: Option<Vec<u8>>) -> Checked {
+        if !self.sequences.insert(sequence) {
+            return Err(format!("sequence {sequence} comes twice"));
+        }
+        self.meant.entry(key).or_default().insert(sequence, value);
+        Ok(())
+    }
+
+    fn tell(&mut self, key: u64, sequence: u64) {
+        let told = self.told.entry(key).or_default();
+        *told = sequence.max(*told);
+    }
+
+    /// A read said this.
+    fn check(&mut self, key: u64, said: Option<(u64, Vec<u8>)>) -> Checked {
+        let meant = self.meant.entry(key).or_default();
+        let told = self.told.get(&key).copied().unwrap_or(0);
+        match said {
+            Some((sequence, value)) => {
+                let is_meant = meant.get(&sequence) == Some(&Some(value.clone()));
+                let is_unknown = !meant.contains_key(&sequence)
+                    && self.unknown.contains(&(key, Some(value.clone())));
+                if !is_meant && !is_unknown {
+                    return Err(format!(
+                        "key {key}, version {sequence}: a value nobody wrote"
+                    ));
+                }
+                if sequence < told {
+                    return Err(format!("key {key}: {sequence} after {told} was told"));
+                }
+                meant.insert(sequence, Some(value));
+                self.sequences.insert(sequence);
+                self.tell(key, sequence);
+            }
+            None => {
+                let mut later = meant.range(told.max(1)..);
+                let is_deleted = later.any(|(_, value)| value.is_none());
+                let may_be = self.unknown.contains(&(key, None));
+                if told > 0 && !is_deleted && !may_be {
+                    return Err(format!("key {key}: version {told} was told and is gone"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One life of a pool: until the crash, or through.
+struct Life<'a> {
+    pool: Pool<ModelMedium>,
+    oracle: &'a mut Oracle,
+    /// Landings whose clients are not done, and what they are to hold.
+    late: Vec<(Bytes, Vec<u8>)>,
+    next_value: u64,
+}
+
+/// Whether it went on to the end, or crashed.
+enum Ended {
+    Through,
+    Crashed,
+}
+
+impl Life<'_> {
+    fn value(&mut self, random: &mut Random) -> Vec<u8> {
+        self.next_value += 1;
+        let len = 1 + random.below(60) as usize;
+        let mut value = vec![self.next_value as u8; len];
+        let tag = self.next_value.to_le_bytes();
+        value[..len.min(8)].copy_from_slice(&tag[..len.min(8)]);
+        value
+    }
+
+    fn step(&mut self, random: &mut Random) -> Result<Ended, String> {
+        let key = random.below(KEYS);
+        let name = format!("key {key}").into_bytes();
+        match random.below(12) {
+            0..4 => {
+                let value = self.value(random);
+                let sum = Pool::<ModelMedium>::checksum(&name, &value);
+                let bytes = Arc::new(Mutex::new(vec![0; value.len()]));
+                let mut afterwards = None;
+                match random.below(5) {
+                    // Never whole.
+                    0 => bytes.lock().unwrap()[0] = value[0] ^ 0x55,
+                    // Changed once it was looked at.
+                    1 => {
+                        *bytes.lock().unwrap() = value.clone();
+                        afterwards = Some(vec![0xff; value.len()]);
+                    }
+                    // Comes late.
+                    2 => self.late.push((Arc::clone(&bytes), value.clone())),
+                    _ => *bytes.lock().unwrap() = value.clone(),
+                }
+                let landing = Box::new(Shared { bytes, afterwards });
+                let always = Condition::Always;
+                match self.pool.allocate(&name, value.len(), sum, landing, always) {
+                    Ok(one) => self.oracle.allocated(key, one.sequence, Some(value))?,
+                    Err(error) => return crashed(&error),
+                }
+            }
+            4 => {
+                let value = self.value(random);
+                self.oracle.unknown.push((key, Some(value.clone())));
+                match self.pool.put_durable(&name, &value, Condition::Always) {
+                    Ok(one) => {
+                        self.oracle.unknown.pop();
+                        self.oracle.allocated(key, one.sequence, Some(value))?;
+                        self.oracle.tell(key, one.sequence);
+                    }
+                    Err(error) => return crashed(&error),
+                }
+            }
+            5 => {
+                self.oracle.unknown.push((key, None));
+                match self.pool.delete(&name, Condition::Always) {
+                    Ok(one) => {
+                        self.oracle.unknown.pop();
+                        self.oracle.allocated(key, one.sequence, None)?;
+                        self.oracle.tell(key, one.sequence);
+                    }
+                    Err(error) => return crashed(&error),
+                }
+            }
+            6 | 7 => {
+                if let Some((bytes, value)) = self.late.pop() {
+                    *bytes.lock().unwrap() = value;
+                }
+            }
+            8 | 9 => match self.pool.persist(1 + random.below(4) as usize) {
+                Ok(_) => {}
+                Err(error) => return crashed(&error),
+            },
+            _ => match self.pool.get(&name) {
+                Ok(said) => {
+                    let said = said.map(|version| (version.sequence, version.value));
+                    self.oracle.check(key, said)?;
+                }
+                Err(error) => return crashed(&error),
+            },
+        }
+        Ok(Ended::Through)
+    }
+}
+
+fn crashed(error: &StoreError) -> Result<Ended, String> {
+    match error {
+        StoreError::Io(_) => Ok(Ended::Crashed),
+        StoreError::Full => Ok(Ended::Through),
+        error => Err(error.to_string()),
+    }
+}
+
+/// Runs a workload over several lives. The first crashes at boundary `crash_at`; how many boundaries
+/// it had.
+fn run(seed: u64, unit: usize, crash_at: Option<u64>) -> Result<u64, String> {
+    let mut random = Random(seed);
+    let mut chance = Random(seed ^ crash_at.unwrap_or(u64::MAX) << 32);
+    let mut oracle = Oracle::default();
+    let medium = ModelMedium::new(POOL_BYTES, unit);
+    let mut medium = Pool::create(medium, CONFIG).unwrap().into_medium();
+    let mut boundaries = 0;
+    let mut next_value = 0;
+    for life in 0..3 {
+        medium.crash_at(match life {
+            0 => crash_at,
+            // Later lives end somewhere, perhaps in their recovery.
+            1 => Some(chance.below(40)),
+            _ => None,
+        });
+        let before = medium.clone();
+        let mut after = match Pool::open(medium) {
+            Err(StoreError::Io(_)) => before,
+            Err(error) => return Err(format!("life {life}: {error}")),
+            Ok((pool, _)) => {
+                let mut one = Life {
+                    pool,
+                    oracle: &mut oracle,
+                    late: Vec::new(),
+                    next_value,
+                };
+                let mut steps = 0..20;
+                let mut ended = Ended::Through;
+                while matches!(ended, Ended::Through) && steps.next().is_some() {
+                    ended = one
+                        .step(&mut random)
+                        .map_err(|wrong| format!("life {life}: {wrong}"))?;
+                }
+                next_value = one.next_value;
+                one.pool.into_medium()
+            }
+        };
+        if life == 0 {
+            boundaries = after.boundaries();
+        }
+        after = after.crashed(|| chance.below(2) == 0);
+        medium = after;
+    }
+    let (mut pool, _) = Pool::open(medium).map_err(|error| error.to_string())?;
+    for key in 0..KEYS {
+        let said = pool.get(format!("key {key}").as_bytes()).unwrap();
+        oracle.check(key, said.map(|one| (one.sequence, one.value)))?;
+    }
+    Ok(boundaries)
+}
+
+/// Every boundary of the first life, for each seed and unit.
+fn every_boundary(seeds: std::ops::Range<u64>) -> Result<u64, String> {
+    let mut runs = 0;
+    for seed in seeds {
+        for unit in [8, 512] {
+            let told = |wrong| format!("seed {seed}, units of {unit}: {wrong}");
+            let boundaries = run(seed, unit, None).map_err(told)?;
+            for at in 0..boundaries {
+                run(seed, unit, Some(at)).map_err(|wrong| {
+                    format!("seed {seed}, units of {unit}, boundary {at}: {wrong}")
+                })?;
+                runs += 1;
+            }
+        }
+    }
+    Ok(runs)
+}
+
+#[test]
+fn a_crash_at_any_boundary_loses_nothing_that_was_told() {
+    let runs = every_boundary(0..25).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(runs > 1_000, "{runs} crashes");
+}
+
+#[test]
+fn each_planted_mistake_is_found() {
+    for (name, mistake) in MISTAKES {
+        plant(Some(mistake));
+        let found = std::panic::catch_unwind(|| every_boundary(0..25));
+        plant(None);
+        match found {
+            Ok(found) => assert!(found.is_err(), "{name} is not found"),
+            Err(_) => panic!("{name} panics before it is found"),
+        }
+    }
+}
+
+#[test]
+fn a_file_has_what_was_put_durably() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
+    let config = PoolConfig {
+        entry_count: 1024,
+        ..CONFIG
+    };
+    let mut pool = Pool::create(medium, config).unwrap();
+    for index in 0..500_u32 {
+        let key = format!("key {}", index % 200);
+        let value = index.to_le_bytes().repeat(10);
+        pool.put_durable(key.as_bytes(), &value, Condition::Always)
+            .unwrap();
+    }
+    pool.delete(b"key 7", Condition::Always).unwrap();
+    let sequence = pool.get(b"key 8").unwrap().unwrap().sequence;
+    let stale = pool.put_durable(b"key 8", b"no", Condition::Sequence(sequence - 1));
+    assert!(matches!(stale, Err(StoreError::Condition(Some(now))) if now == sequence));
+    pool.put_durable(b"key 8", b"yes", Condition::Sequence(sequence))
+        .unwrap();
+    drop(pool);
+
+    let (mut pool, recovered) = Pool::open(FileMedium::open(file).unwrap()).unwrap();
+    assert_eq!((recovered.objects, recovered.versions), (199, 502));
+    assert_eq!(pool.get(b"key 7").unwrap(), None);
+    assert_eq!(pool.get(b"key 8").unwrap().unwrap().value, b"yes");
+    for index in (300..500_u32).filter(|index| ![7, 8].contains(&(index % 200))) {
+        let key = format!("key {}", index % 200);
+        let value = pool.get(key.as_bytes()).unwrap().unwrap().value;
+        assert_eq!(value, index.to_le_bytes().repeat(10), "{key}");
+    }
+    assert_eq!(pool.keys(b"key 1").count(), 111);
+    let absent = pool.put_durable(b"key 9", b"no", Condition::Absent);
+    assert!(matches!(absent, Err(StoreError::Condition(Some(_)))));
+}
+
+#[test]
+fn what_asks_for_more_than_there_is_changes_nothing() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    let put = |pool: &mut Pool<ModelMedium>, key: &[u8], value: &[u8]| {
+        pool.put_durable(key, value, Condition::Always)
+    };
+    put(&mut pool, b"first", b"value").unwrap();
+    assert!(matches!(put(&mut pool, b"", b""), Err(StoreError::Key(0))));
+    assert!(matches!(
+        put(&mut pool, &[1; 251], b""),
+        Err(StoreError::Key(251))
+    ));
+    let large = vec![0; (1 << 20) + 1];
+    assert!(matches!(
+        put(&mut pool, b"k", &large),
+        Err(StoreError::Value(_))
+    ));
+    assert!(matches!(
+        put(&mut pool, b"k", &large[..POOL_BYTES]),
+        Err(StoreError::Full)
+    ));
+    let wrong = pool.allocate(
+        b"first",
+        4,
+        1,
+        Box::new(b"oops".to_vec()),
+        Condition::Always,
+    );
+    // Its checksum was a lie: the older version is told, for good.
+    let wrong = wrong.unwrap();
+    assert_eq!(pool.get(b"first").unwrap().unwrap().value, b"value");
+    assert_eq!(pool.persist(10).unwrap(), 0);
+    assert!(pool.give_up(wrong) && !pool.give_up(wrong));
+    assert_eq!(pool.backlog(), 0);
+    for index in 0..15 {
+        put(&mut pool, format!("more {index}").as_bytes(), b"x").unwrap();
+    }
+    assert!(matches!(
+        put(&mut pool, b"one too many", b"x"),
+        Err(StoreError::Full)
+    ));
+    assert_eq!(pool.get(b"first").unwrap().unwrap().value, b"value");
+}
+
+/// Bytes may be anything: what is read is whole, or not there.
+#[test]
+fn a_damaged_pool_is_refused_or_read_in_part() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    for index in 0..30 {
+        let key = format!("key {}", index % 10);
+        pool.put_durable(key.as_bytes(), key.repeat(3).as_bytes(), Condition::Always)
+            .unwrap();
+    }
+    let good = pool.into_medium();
+    let mut random = Random(9);
+    for _ in 0..3_000 {
+        let mut damaged = good.clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(POOL_BYTES as u64 - 8);
+            let bytes = (random.below(u64::MAX) >> random.below(64)).to_le_bytes();
+            damaged.write(at, &bytes);
+        }
+        let Ok((mut pool, _)) = Pool::open(damaged) else {
+            continue;
+        };
+        for index in 0..10 {
+            let key = format!("key {index}");
+            pool.get(key.as_bytes()).unwrap();
+        }
+        pool.keys(b"").count();
+        match pool.put_durable(b"another", b"value", Condition::Always) {
+            Ok(_) | Err(StoreError::Full) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -199,6 +199,25 @@ fn a_machine_that_is_taken_back_is_followed_by_another_under_load() {
 }
 
 #[test]
+fn a_cluster_whose_caches_have_machines_is_not_ended_in_silence() {
+    let market = Market::new(&machine("small", "cloud", 12, "1"));
+    market.create(&[]).expect(0);
+    let running = market.running();
+    assert_eq!(running.len(), 1);
+    let refused = market.folder.run(&["down"]).expect(1);
+    assert!(
+        refused.stderr.contains("machines of cache c0: 1"),
+        "{refused:#?}"
+    );
+    // Nothing was ended.
+    assert_eq!(market.status()["whole"], true);
+    assert_eq!(market.running(), running);
+    market.folder.run(&["cache", "delete", "c0"]).expect(0);
+    assert_eq!(market.running(), Vec::<u32>::new(), "{}", market.log());
+    market.folder.run(&["down"]).expect(0);
+}
+
+#[test]
 fn a_cheaper_machine_that_appears_is_moved_to() {
     let dear = machine("dear", "cloud", 12, "1");
     let market = Market::new(&dear);

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cache::service::journal::{Journal, JournalFile};
 
 use super::cache::manage;
 use super::up::SOCKET;
-use crate::caches::CacheDir;
+use crate::caches::{CacheDir, journal_path};
 use crate::failure::{DONE, Failure};
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
@@ -25,12 +26,14 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
   cenote down --dir ~/.cenote/well
 
 Memory that volumes hold on these hosts is gone afterwards. The key, the logs and the
-descriptions of volumes stay in the folder.")]
+descriptions of volumes stay in the folder. Machines that were got for caches are not given
+back: while there are some it refuses.")]
 pub struct Args {
     /// Folder of the cluster
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
-    /// End the hosts also while a volume is in use: its pages are lost
+    /// End the hosts also while a volume is in use: its pages are lost; and while caches have
+    /// machines that were got for them: these go on, and cost
     #[arg(long)]
     force: bool,
     /// How long hosts have to end by themselves before they are killed
@@ -42,8 +45,17 @@ pub fn run(args: &Args) -> Result<u8> {
     let dir = ClusterDir::open(&args.dir)?;
     let _lock = dir.lock()?;
     let volumes = Volumes::new(&dir);
-    if !args.force {
+    let machines = machines_of_caches(&dir)?;
+    if args.force {
+        if !machines.is_empty() {
+            eprintln!(
+                "left running, and nobody gives them back: {}",
+                machines.join(", ")
+            );
+        }
+    } else {
         refuse_in_use(&volumes)?;
+        refuse_machines(&machines)?;
     }
     // First: a manager would take its hosts for dead.
     for cache in CacheDir::all(&dir)? {
@@ -87,6 +99,35 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
     Err(Failure::new(
         format!("volumes in use: {}", used.join(", ")),
         "end their nbd server or swap first, or cenote down --force to lose their pages",
+    )
+    .into())
+}
+
+/// Machines that were got for caches: how many, and for which.
+fn machines_of_caches(dir: &ClusterDir) -> Result<Vec<String>> {
+    let mut machines = Vec::new();
+    for cache in CacheDir::all(dir)? {
+        let image = Journal::load(&mut JournalFile::new(&journal_path(&cache)))
+            .with_context(|| format!("read which machines the cache {} has", cache.name()))?;
+        let count = image.map_or(0, |image| image.machines.len());
+        if count > 0 {
+            machines.push(format!("machines of cache {}: {count}", cache.name()));
+        }
+    }
+    Ok(machines)
+}
+
+fn refuse_machines(machines: &[String]) -> Result<()> {
+    if machines.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!(
+            "machines were got that nobody would give back: {}",
+            machines.join(", ")
+        ),
+        "cenote cache delete NAME gives them back; cenote down --force leaves them running, and \
+         their price, to you",
     )
     .into())
 }

@@ -27,9 +27,18 @@ use cenote_fabric::Time;
 
 pub use kept::{KeptMachine, Order, Stage};
 
-use crate::market::{Catalogue, Lookout, Price};
+use crate::market::{Catalogue, Lookout, Price, Source};
 use crate::owner::{HostIndex, Standing};
 use crate::providers::{Machine, Wish};
+
+/// What troubles with the catalogue are told under.
+const CATALOGUE: &str = "catalogue";
+/// And in front of what is wrong with a machine.
+const MACHINE: &str = "machine ";
+
+fn machine_trouble(order: Order) -> String {
+    format!("{MACHINE}{order}")
+}
 
 /// What the cache is, for its machines.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +85,8 @@ pub enum Action {
 pub const USE_LIMIT: Duration = Duration::from_secs(60);
 /// One that was in use and is out of reach for so long is given back, once its regions are given up.
 pub const DOWN_LIMIT: Duration = Duration::from_secs(10);
+/// What a machine does not lend for so long is not counted on any more.
+const SHORT_LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries to give a machine back; doubles up to [`PENALTY_MAX`].
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest that a type of machine is left alone after it was not to be had.
@@ -103,6 +114,8 @@ enum Phase {
         down_since: Option<Time>,
         /// It is not needed any more: regions move off it.
         is_surplus: bool,
+        /// Since when it lends less than was asked for, and the most that it lent since, in bytes.
+        short: Option<(Time, u64)>,
     },
     Releasing {
         /// The provider is at it.
@@ -146,6 +159,8 @@ pub struct Fleet {
     aim: BTreeMap<(String, bool), u32>,
     actions: VecDeque<Action>,
     is_changed: bool,
+    /// The catalogue was read since the last look for cheaper machines.
+    is_fresh: bool,
 }
 
 impl Fleet {
@@ -174,6 +189,7 @@ impl Fleet {
                     was_up: true,
                     down_since: None,
                     is_surplus: false,
+                    short: None,
                 },
                 // The command that was to get it may still run.
                 (Stage::Ordered, _) => releasing(now.after(limit(&kept.provider))),
@@ -198,6 +214,7 @@ impl Fleet {
             aim: BTreeMap::new(),
             actions: VecDeque::new(),
             is_changed: true,
+            is_fresh: false,
         }
     }
 
@@ -273,23 +290,29 @@ impl Fleet {
         self.troubles.iter().map(|(with, what)| (&**with, &**what))
     }
 
-    /// Whether the catalogue is to be read again.
+    /// Whether the catalogue is to be read again: prices of now are wanted, or it could not be read.
     #[must_use]
-    pub fn is_look_due(&self, now: Time) -> bool {
-        now >= self.lookout.due()
+    pub fn wants_prices(&self, now: Time) -> bool {
+        now >= self.lookout.due() && !self.is_fresh || self.troubles.contains_key(CATALOGUE)
+    }
+
+    /// Where the machines of this provider come from.
+    #[must_use]
+    pub fn source(&self, provider: &str) -> Option<&Source> {
+        self.catalogue.source(provider)
     }
 
     /// The prices of now, or why they are not known: then those from before count.
     pub fn set_catalogue(&mut self, read: Result<Catalogue, String>) {
-        const WITH: &str = "catalogue";
+        self.is_fresh = true;
         match read {
             Ok(catalogue) => {
                 self.lookout.set_every(catalogue.look_every());
                 self.catalogue = catalogue;
-                self.troubles.remove(WITH);
+                self.troubles.remove(CATALOGUE);
             }
             Err(error) => {
-                self.troubles.insert(WITH.to_owned(), error);
+                self.troubles.insert(CATALOGUE.to_owned(), error);
             }
         }
     }
@@ -310,6 +333,7 @@ impl Fleet {
             was_up: false,
             down_since: None,
             is_surplus: false,
+            short: None,
         };
         self.is_changed = true;
     }
@@ -355,14 +379,14 @@ impl Fleet {
             Ok(()) if now < *settled_at => *retry_at = *settled_at,
             Ok(()) => {
                 self.machines.remove(&order);
-                self.troubles.remove(&format!("machine {order}"));
+                self.troubles.remove(&machine_trouble(order));
                 self.is_changed = true;
             }
             Err(error) => {
                 let pause = AGAIN * (1 << (*tries).min(8));
                 *retry_at = now.after(pause.min(PENALTY_MAX));
                 *tries += 1;
-                self.troubles.insert(format!("machine {order}"), error);
+                self.troubles.insert(machine_trouble(order), error);
             }
         }
     }
@@ -398,16 +422,25 @@ impl Fleet {
                 was_up,
                 down_since,
                 is_surplus,
+                short,
             } = &mut one.phase
             else {
                 continue;
             };
             let there = standing(*host);
             if there.is_up {
-                *was_up = true;
                 *down_since = None;
-                if self.penalties.remove(&one.kept.machine_type).is_some() {
+                if !std::mem::replace(was_up, true)
+                    && self.penalties.remove(&one.kept.machine_type).is_some()
+                {
                     self.troubles.remove(&one.kept.provider);
+                }
+                let room = u64::from(there.slabs) * self.shape.slab_bytes;
+                if let Some(room) = lasting_room(now, short, room, one.kept.memory_bytes) {
+                    let what = format!("lends {} of {} bytes", room, one.kept.memory_bytes);
+                    self.troubles.insert(machine_trouble(order), what);
+                    one.kept.memory_bytes = room;
+                    self.is_changed = true;
                 }
             } else if *was_up {
                 down_since.get_or_insert(now);
@@ -423,16 +456,34 @@ impl Fleet {
             } else if is_done || is_down {
                 gone.push((order, *host, None));
             } else if *is_surplus && !there.is_leaving {
-                self.actions.push_back(Action::Empty(*host));
+                // It may wait for the journal since the tick before.
+                let is_it = |action: &Action| matches!(action, Action::Empty(of) if of == host);
+                if !self.actions.iter().any(is_it) {
+                    self.actions.push_back(Action::Empty(*host));
+                }
             }
         }
         for (order, host, why) in gone {
+            self.troubles.remove(&machine_trouble(order));
             self.actions.push_back(Action::Drop(host));
             match why {
                 Some(why) => self.handle_no_machine(now, order, None, &why),
                 None => self.begin_release(now, order),
             }
         }
+    }
+
+    /// Forgets what was wrong with providers whose machines are not needed, and can be tried again.
+    fn forget_troubles(&mut self, now: Time) {
+        let is_left_alone = |provider: &str| {
+            let of_it = self.catalogue.types().iter();
+            let mut of_it = of_it.filter(|one| one.provider == provider);
+            let penalty = |name: &str| self.penalties.get(name);
+            of_it.any(|one| penalty(&one.name).is_some_and(|penalty| now < penalty.until))
+        };
+        self.troubles.retain(|with, _| {
+            with == CATALOGUE || with.starts_with(MACHINE) || is_left_alone(with)
+        });
     }
 
     /// From now on it is given back until its provider says that it has it.
@@ -493,4 +544,21 @@ impl Fleet {
         });
         now.unwrap_or(Price::from_micros(kept.price_micros))
     }
+}
+
+/// What a machine lends for good, once that is less than was asked for.
+fn lasting_room(
+    now: Time,
+    short: &mut Option<(Time, u64)>,
+    room: u64,
+    asked_for: u64,
+) -> Option<u64> {
+    if room >= asked_for {
+        *short = None;
+        return None;
+    }
+    // Slabs on their way to or from it are counted late: what counts is the most.
+    let (since, most) = short.get_or_insert((now, room));
+    *most = room.max(*most);
+    (now.since(*since) >= SHORT_LIMIT).then_some(*most)
 }

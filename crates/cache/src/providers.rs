@@ -26,6 +26,9 @@ pub use processes::{Processes, Settings as ProcessSettings, confine, release_con
 pub use program::Program;
 pub use running::{Running, status_of};
 
+/// How long the command may take that starts a host process here, or ends it.
+pub const PROCESS_LIMIT: Duration = Duration::from_secs(60);
+
 /// What a machine is to have.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Wish {

@@ -39,7 +39,7 @@ impl Fleet {
         if holds < wanted {
             return self.order_lacking(now, wanted - holds, demand);
         }
-        self.troubles.remove(ROOM);
+        self.forget_troubles(now);
         let is_coming = |one: &Held| match one.phase {
             Phase::Ordered => true,
             Phase::Used {
@@ -96,6 +96,33 @@ impl Fleet {
         }
         let most = u64::from(demand.regions);
         by_domain.into_values().map(|one| one.min(most)).sum()
+    }
+
+    /// Whether a machine in `domain` adds nothing to what the cache lacks: other copies of all its regions
+    /// are in that domain already.
+    #[must_use]
+    pub fn is_useless(
+        &self,
+        order: Order,
+        domain: &str,
+        standing: &dyn Fn(HostIndex) -> Standing,
+        demand: Demand,
+    ) -> bool {
+        let Some(one) = self.machines.get(&order) else {
+            return false;
+        };
+        let is_aim = |of: &(String, bool)| of.0 == one.kept.machine_type;
+        if demand.regions == 0 || self.aim.keys().any(is_aim) {
+            return false;
+        }
+        let others = self.machines.values();
+        let others = others.filter(|of| of.kept.order != order && is_counted(of, standing));
+        let mut machines: Vec<&KeptMachine> = others.map(|of| &of.kept).collect();
+        let without = self.holds(&machines, demand);
+        let mut here = one.kept.clone();
+        domain.clone_into(&mut here.domain);
+        machines.push(&here);
+        without < self.wanted(demand) && self.holds(&machines, demand) <= without
     }
 
     /// Regions that a machine holds, by its memory and its cores.
@@ -285,9 +312,10 @@ impl Fleet {
 
     /// Orders cheaper machines now and then, where that pays. What they make unneeded goes when they are there.
     fn look(&mut self, now: Time, demand: Demand) {
-        if !self.is_look_due(now) {
+        if now < self.lookout.due() || !self.is_fresh {
             return;
         }
+        self.is_fresh = false;
         let is_going = |one: &Held| matches!(one.phase, Phase::Releasing { .. });
         let catalogue = self.to_be_had(now, demand, is_going);
         let wanted = self.wanted(demand);

@@ -47,12 +47,14 @@ const UP: Standing = Standing {
     has_ended: false,
     is_leaving: false,
     is_empty: false,
+    slabs: 32,
 };
 const ENDED: Standing = Standing {
     is_up: false,
     has_ended: true,
     is_leaving: false,
     is_empty: true,
+    slabs: 0,
 };
 
 impl World {
@@ -75,6 +77,10 @@ impl World {
     /// What it wants after so many seconds, once the journal says what is to be kept.
     fn tick(&mut self, seconds: u64) -> Vec<Action> {
         self.now = self.now.after(Duration::from_secs(seconds));
+        if self.fleet.wants_prices(self.now) {
+            let same = self.fleet.catalogue.clone();
+            self.fleet.set_catalogue(Ok(same));
+        }
         let hosts = self.hosts.clone();
         let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
         let demand = Demand {
@@ -259,6 +265,7 @@ fn who_reaches_no_machine_gives_none_back() {
         has_ended: true,
         is_leaving: false,
         is_empty: true,
+        slabs: 0,
     };
     world.hosts.insert(0, silent);
     world.hosts.insert(1, silent);
@@ -406,4 +413,96 @@ fn no_more_machines_are_ordered_than_a_journal_keeps() {
     assert!(orders(&world.tick(400)).is_empty());
     let troubles: Vec<_> = world.fleet.troubles().collect();
     assert!(troubles[0].1.contains("1024"), "{troubles:?}");
+}
+
+#[test]
+fn a_machine_in_a_domain_that_has_a_copy_of_all_is_of_no_use() {
+    let mut world = World::new(TEXT, Vec::new());
+    world.fleet.shape.copies = 2;
+    let asked = world.tick(0);
+    let asked: Vec<Order> = orders(&asked).iter().map(|one| one.0).collect();
+    let [first, second, ..] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    world.give(first, 0, UP);
+    for &order in &asked[2..] {
+        world
+            .fleet
+            .handle_no_machine(world.now, order, None, "no quota");
+    }
+    let hosts = world.hosts.clone();
+    let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+    let demand = Demand {
+        regions: world.regions,
+        remaining: None,
+    };
+    let fleet = &world.fleet;
+    let is_useless = |domain: &str| fleet.is_useless(second, domain, &standing, demand);
+    assert!(is_useless(&format!("vm-{first}")));
+    assert!(!is_useless("elsewhere"));
+}
+
+#[test]
+fn room_that_is_promised_and_not_there_is_not_counted_on_for_ever() {
+    let mut world = World::new(TEXT, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    let half = Standing { slabs: 16, ..UP };
+    world.give(first, 0, half);
+    assert!(
+        orders(&world.tick(1)).is_empty(),
+        "slabs may be on their way"
+    );
+    world.hosts.insert(0, UP);
+    assert!(orders(&world.tick(9)).is_empty());
+    world.hosts.insert(0, half);
+    assert!(orders(&world.tick(9)).is_empty(), "it lent all in between");
+    let asked = world.tick(10);
+    let asked = [asked, world.tick(1)].concat();
+    assert!(!orders(&asked).is_empty(), "{asked:?}");
+    let troubles: Vec<_> = world.fleet.troubles().collect();
+    assert!(troubles[0].1.contains("lends"), "{troubles:?}");
+}
+
+#[test]
+fn what_was_wrong_with_a_provider_is_forgotten_when_its_machines_are_not_needed() {
+    let mut world = World::new(TEXT, Vec::new());
+    let order = orders(&world.tick(0))[0].0;
+    world
+        .fleet
+        .handle_no_machine(world.now, order, None, "no quota");
+    let asked = world.tick(0);
+    assert!(world.fleet.troubles().any(|(with, _)| with == "cloud"));
+    world.fleet.handle_released(world.now, order, Ok(()));
+    for (host, (order, _)) in orders(&asked).into_iter().enumerate() {
+        world.give(order, host, UP);
+    }
+    for (host, (order, _)) in orders(&world.tick(400)).into_iter().enumerate() {
+        world.give(order, 10 + host, UP);
+    }
+    world.tick(400);
+    assert_eq!(world.fleet.troubles().next(), None);
+}
+
+#[test]
+fn a_disk_that_refuses_has_nothing_pile_up() {
+    let mut world = World::new(TEXT, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    world.give(first, 0, UP);
+    world.tick(1);
+    world.regions = 4;
+    for (host, (order, _)) in orders(&world.tick(400)).into_iter().enumerate() {
+        world.give(order, 1 + host, UP);
+    }
+    let hosts = world.hosts.clone();
+    let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+    let demand = Demand {
+        regions: world.regions,
+        remaining: None,
+    };
+    // Nobody confirms: no action goes out.
+    for _ in 0..100 {
+        world.fleet.handle_tick(world.now, &standing, demand);
+    }
+    assert!(world.fleet.actions.len() <= 2, "{:?}", world.fleet.actions);
+    assert!(!world.fleet.actions.is_empty());
 }

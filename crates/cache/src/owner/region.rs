@@ -325,6 +325,14 @@ impl Region {
         self.copies.first()
     }
 
+    /// Copies on a host, of whatever use: 0 to 2.
+    pub fn copies_on(&self, host: HostIndex) -> u32 {
+        let copies = self.copies.iter().chain(&self.retiring);
+        let there = copies.filter(|copy| copy.host == host).count();
+        let is_target = self.target_host() == Some(host);
+        u32::try_from(there).expect("a copy or two") + u32::from(is_target)
+    }
+
     /// Whether it has memory of this kind, of whatever use.
     pub fn holds(&self, is_meant: impl Fn(&Copy) -> bool) -> bool {
         let copies = self.copies.iter().chain(&self.retiring);

@@ -13,6 +13,8 @@ pub struct Standing {
     pub has_ended: bool,
     /// It is to go.
     pub is_leaving: bool,
+    /// Slabs of the cache there, and those that it could lend besides; 0 of one that is not connected.
+    pub slabs: u32,
     /// No region has a copy there, has one on its way there, or gives one back.
     pub is_empty: bool,
 }
@@ -51,7 +53,14 @@ impl Owner {
             .regions
             .iter()
             .any(|region| region.holds(is_there) || region.target_host() == Some(host));
+        let per_region = self.settings.slabs_per_region;
+        let regions = self.regions.iter();
+        let there = regions.map(|region| region.copies_on(host)).sum::<u32>() * per_region;
         Standing {
+            slabs: match known.is_up() {
+                true => there.saturating_add(known.slabs_free()),
+                false => 0,
+            },
             is_up: known.is_up(),
             has_ended: known.has_ended(),
             is_leaving: known.is_leaving(),

@@ -1,13 +1,16 @@
 //! A command that is run within a limit of time, and of words.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
+};
 
 use super::Error;
 
@@ -17,90 +20,156 @@ const SAID_BYTES_MAX: usize = 64 * 1024;
 const TOLD_BYTES_MAX: usize = 400;
 /// Between two looks at whether it has ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long what an ended command wrote may take to be read: a process that it left holds the pipe.
-const DRAIN: Duration = Duration::from_millis(500);
 
-/// Runs a command to its end; what it wrote to standard output.
+/// A command that does not outlive its limit, also when who runs it is killed: `timeout`, which leads the
+/// process group, ends it then.
+pub fn command(program: &str, limit: Duration) -> Command {
+    let mut command = Command::new("timeout");
+    let seconds = format!("{:.3}", limit.as_secs_f64());
+    command.args(["-s", "KILL", &seconds, program]);
+    command
+}
+
+/// Runs a [`command`] to its end; what it wrote to standard output.
 ///
-/// It is ended with everything that it started in its process group, once the limit is over.
+/// Where it fails, or the limit is over, it is ended with everything that it started in its process group.
+/// What it leaves running when it succeeds stays; who of that holds its output open keeps nobody.
 ///
 /// # Errors
 /// `Os`, `Late`, `Failed`, or `Nonsense` where it says too much.
 pub fn run(mut command: Command, what: &str, limit: Duration) -> Result<Vec<u8>, Error> {
     let deadline = Instant::now() + limit;
+    let os = |error: std::io::Error| Error::os(what, error);
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|error| Error::os(what, error))?;
+        .map_err(os)?;
     let mut group = Group(child);
-    let out = reader(group.0.stdout.take(), what)?;
-    let err = reader(group.0.stderr.take(), what)?;
+    let mut out = Pipe::new(group.0.stdout.take()).map_err(os)?;
+    let mut err = Pipe::new(group.0.stderr.take()).map_err(os)?;
+    let late = || {
+        let what = what.to_owned();
+        Error::Late { what, limit }
+    };
     let status = loop {
-        match group.0.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK),
-            Ok(None) => {
-                let what = what.to_owned();
-                return Err(Error::Late { what, limit });
-            }
-            Err(error) => return Err(Error::os(what, error)),
+        out.drain();
+        err.drain();
+        match group.ended().map_err(os)? {
+            Some(status) => break status,
+            None if Instant::now() >= deadline => return Err(late()),
+            None => wait(&out, &err).map_err(os)?,
         }
     };
-    let read = |from: &Receiver<Vec<u8>>| from.recv_timeout(DRAIN).unwrap_or_default();
-    let (said, complained) = (read(&out), read(&err));
-    if !status.success() {
+    // All that it wrote itself is there by now.
+    out.drain();
+    err.drain();
+    if status.exit_status() != Some(0) {
+        if Instant::now() >= deadline {
+            return Err(late());
+        }
         return Err(Error::Failed {
             what: what.to_owned(),
-            status: status.to_string(),
-            said: tail(&complained),
+            status: shown(&status),
+            said: tail(&err.said),
         });
     }
-    if said.len() > SAID_BYTES_MAX {
+    group.leave().map_err(os)?;
+    if out.said.len() > SAID_BYTES_MAX {
         return Err(Error::Nonsense {
             what: what.to_owned(),
             said: format!("more than {SAID_BYTES_MAX} bytes"),
         });
     }
-    Ok(said)
+    Ok(out.said)
+}
+
+fn shown(status: &WaitIdStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// Until one of them says more, for a moment.
+fn wait<A: AsFd, B: AsFd>(out: &Pipe<A>, err: &Pipe<B>) -> std::io::Result<()> {
+    let out = out.from.as_ref().map(AsFd::as_fd);
+    let err = err.from.as_ref().map(AsFd::as_fd);
+    let fds = out.into_iter().chain(err);
+    let mut fds: Vec<PollFd<'_>> = fds
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let limit = Timespec::try_from(LOOK).expect("milliseconds");
+    match poll(&mut fds, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A child with all that it started, ended when this is dropped.
 struct Group(Child);
 
+impl Group {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id().cast_signed()).expect("a child has a number")
+    }
+
+    /// How it ended, if it has. Its number is its group's, and nobody else's before it is waited for.
+    fn ended(&self) -> std::io::Result<Option<WaitIdStatus>> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(self.pid()), options)?)
+    }
+
+    /// It has ended: what it started goes on.
+    fn leave(mut self) -> std::io::Result<()> {
+        self.0.wait()?;
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its number is its group's, and is not used again before it is waited for.
-        if let Some(pid) = Pid::from_raw(self.0.id().cast_signed())
-            && let Err(error) = kill_process_group(pid, Signal::KILL)
-        {
+        if let Err(error) = kill_process_group(self.pid(), Signal::KILL) {
             tracing::debug!(%error, "a command's group has ended by itself");
         }
         drop(self.0.wait());
     }
 }
 
-/// Reads a pipe to its end, or a little more than may be said, on a thread: a pipe that somebody holds open
-/// keeps nobody.
-fn reader(
-    pipe: Option<impl Read + Send + 'static>,
-    what: &str,
-) -> Result<Receiver<Vec<u8>>, Error> {
-    let pipe = pipe.expect("it is piped");
-    let (sender, receiver) = channel();
-    let work = move || {
-        let mut said = Vec::new();
-        let most = SAID_BYTES_MAX as u64 + 1;
-        // A pipe that breaks has said what it said.
-        drop(pipe.take(most).read_to_end(&mut said));
-        // Nobody waits for it any more: then nobody needs it.
-        drop(sender.send(said));
-    };
-    let thread = Builder::new().name("provider".to_owned()).spawn(work);
-    thread.map_err(|error| Error::os(what, error))?;
-    Ok(receiver)
+/// One end of a pipe, read without waiting, to a little more than may be said.
+struct Pipe<R> {
+    from: Option<R>,
+    said: Vec<u8>,
+}
+
+impl<R: Read + AsFd> Pipe<R> {
+    fn new(from: Option<R>) -> std::io::Result<Self> {
+        let from = from.expect("it is piped");
+        fcntl_setfl(&from, fcntl_getfl(&from)? | OFlags::NONBLOCK)?;
+        let said = Vec::new();
+        let from = Some(from);
+        Ok(Self { from, said })
+    }
+
+    /// Takes what is there. What says too much is closed.
+    fn drain(&mut self) {
+        let mut part = [0; 4096];
+        while let Some(from) = &mut self.from {
+            match from.read(&mut part) {
+                Ok(count) if count > 0 && self.said.len() <= SAID_BYTES_MAX => {
+                    self.said.extend_from_slice(&part[..count]);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // A pipe that breaks has said what it said.
+                Ok(_) | Err(_) => self.from = None,
+            }
+        }
+    }
 }
 
 /// The end of what was said, printable.

@@ -4,8 +4,8 @@
 //! `CENOTE_SLAB_BYTES`, `CENOTE_CORES`, `CENOTE_SPOT` (0 or 1). It ends with 0 once a host runs there, and
 //! writes one JSON object: `{"id":"vm-17","address":"tcp:10.0.0.7:7000","domain":"rack2"}`. Both get `CENOTE_ORDER`,
 //! under which a machine is got once. The other one gets `CENOTE_MACHINE_ID` besides, which is empty where it is to
-//! take back whatever the order got: who gave it was killed before it was told. A machine that is taken back gets SIGTERM from its cloud, which its host, with a grace
-//! period, tells as a notice.
+//! take back whatever the order got: who gave it was killed before it was told. A machine that is taken
+//! back gets SIGTERM from its cloud, which its host, with a grace period, tells as a notice.
 
 use std::process::Command;
 use std::time::Duration;
@@ -37,47 +37,55 @@ struct Said {
 }
 
 impl Program {
-    fn command(arguments: &[String]) -> Result<(Command, String), Error> {
+    fn run(
+        &self,
+        arguments: &[String],
+        environment: impl FnOnce(&mut Command),
+    ) -> Result<(Vec<u8>, String), Error> {
         let Some((program, arguments)) = arguments.split_first() else {
             return Err(Error::Nonsense {
                 what: "a provider's command".to_owned(),
                 said: "it is empty".to_owned(),
             });
         };
-        let mut command = Command::new(program);
+        let mut command = limited::command(program, self.limit);
         command.args(arguments);
-        Ok((command, program.clone()))
+        environment(&mut command);
+        let said = limited::run(command, program, self.limit)?;
+        Ok((said, program.clone()))
+    }
+
+    fn take_back(&self, id: &str, order: &str) -> Result<(), Error> {
+        let environment = |command: &mut Command| {
+            command
+                .env("CENOTE_MACHINE_ID", id)
+                .env("CENOTE_ORDER", order);
+        };
+        self.run(&self.release, environment).map(drop)
     }
 }
 
 impl Provider for Program {
     fn acquire(&mut self, wish: &Wish) -> Result<Machine, Error> {
-        let (mut command, what) = Self::command(&self.acquire)?;
-        command
-            .env("CENOTE_ORDER", &wish.order)
-            .env("CENOTE_MACHINE_TYPE", &wish.machine_type)
-            .env("CENOTE_MEMORY_BYTES", wish.memory_bytes.to_string())
-            .env("CENOTE_SLAB_BYTES", wish.slab_bytes.to_string())
-            .env("CENOTE_CORES", wish.cores.to_string())
-            .env("CENOTE_SPOT", if wish.is_spot { "1" } else { "0" });
-        let said = limited::run(command, &what, self.limit)?;
+        let environment = |command: &mut Command| {
+            command
+                .env("CENOTE_ORDER", &wish.order)
+                .env("CENOTE_MACHINE_TYPE", &wish.machine_type)
+                .env("CENOTE_MEMORY_BYTES", wish.memory_bytes.to_string())
+                .env("CENOTE_SLAB_BYTES", wish.slab_bytes.to_string())
+                .env("CENOTE_CORES", wish.cores.to_string())
+                .env("CENOTE_SPOT", if wish.is_spot { "1" } else { "0" });
+        };
+        let (said, what) = self.run(&self.acquire, environment)?;
         machine(&wish.order, &said).map_err(|said| Error::Nonsense { what, said })
     }
 
     fn release(&mut self, machine: &Machine) -> Result<(), Error> {
-        let (mut command, what) = Self::command(&self.release)?;
-        command
-            .env("CENOTE_MACHINE_ID", &machine.id)
-            .env("CENOTE_ORDER", &machine.order);
-        limited::run(command, &what, self.limit).map(drop)
+        self.take_back(&machine.id, &machine.order)
     }
 
     fn cancel(&mut self, order: &str) -> Result<(), Error> {
-        let (mut command, what) = Self::command(&self.release)?;
-        command
-            .env("CENOTE_MACHINE_ID", "")
-            .env("CENOTE_ORDER", order);
-        limited::run(command, &what, self.limit).map(drop)
+        self.take_back("", order)
     }
 }
 

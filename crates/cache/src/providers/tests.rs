@@ -64,7 +64,8 @@ fn a_command_that_fails_is_told_with_its_words() {
         ..program
     };
     let error = missing.acquire(&wish()).unwrap_err();
-    assert!(matches!(error, Error::Os { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("/nowhere/at/all"), "{said}");
 }
 
 fn is_there(pid: &str) -> bool {
@@ -80,12 +81,68 @@ fn a_command_that_hangs_is_ended_with_what_it_started() {
     let mut program = shell(&script, &script, Duration::from_millis(500));
     let error = program.acquire(&wish()).unwrap_err();
     assert!(matches!(error, Error::Late { .. }), "{error}");
-    let pid = std::fs::read_to_string(file).unwrap();
+    await_end(&std::fs::read_to_string(file).unwrap());
+}
+
+fn await_end(pid: &str) {
     let deadline = std::time::Instant::now() + LONG;
     while is_there(pid.trim()) {
         assert!(std::time::Instant::now() < deadline, "{pid} runs on");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn what_a_command_leaves_running_goes_on_and_keeps_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let said = r#"echo "{\"id\":\"a\",\"address\":\"tcp:10.0.0.7:7000\"}""#;
+    let script = format!("sleep 1000 & echo $! > {}; {said}", file.display());
+    let machine = shell(&script, "", LONG).acquire(&wish()).unwrap();
+    assert_eq!(machine.id, "a");
+    let pid = std::fs::read_to_string(file).unwrap();
+    assert!(is_there(pid.trim()), "it was left on purpose");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+/// Names the file into which [`a_manager_that_is_killed`] has its command write.
+const KILLED: &str = "CENOTE_TEST_KILLED";
+
+/// Not a test by itself: what [`a_command_ends_within_its_limit_also_when_its_manager_is_killed`] kills.
+#[test]
+#[ignore = "run by another test"]
+fn a_manager_that_is_killed() {
+    let file = std::env::var(KILLED).unwrap();
+    let script = format!("echo $$ > {file}.new; mv {file}.new {file}; sleep 1000");
+    drop(shell(&script, "", Duration::from_secs(5)).acquire(&wish()));
+}
+
+#[test]
+fn a_command_ends_within_its_limit_also_when_its_manager_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let mut manager = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "providers::tests::a_manager_that_is_killed",
+        ])
+        .env(KILLED, &file)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + LONG;
+    while !file.exists() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the command does not run"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+    await_end(&std::fs::read_to_string(file).unwrap());
 }
 
 #[test]

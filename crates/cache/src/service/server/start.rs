@@ -147,6 +147,8 @@ impl Server {
         let threads = config.terms.configuration.s;
         let to_wake = waker.clone();
         let supplier = Supplier::begin(config.supply, &left, threads, epoch, now, to_wake);
+        let supplier = supplier
+            .map_err(|error| cenote_fabric::Error::os("start a thread".to_owned(), error))?;
         for (host, listed) in standings.into_iter().enumerate() {
             match listed {
                 Listed::There => {}

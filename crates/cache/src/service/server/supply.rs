@@ -1,19 +1,22 @@
 //! Where the manager's hosts come from: the cluster's file as it is now, or machines of a catalogue.
 //!
-//! Files are read here, now and then; providers work on threads of their own ([`Desk`]), so one that hangs
+//! The catalogue is read on a thread ([`Prices`]); providers work on threads of their own ([`Desk`]), so one that hangs
 //! holds up nothing but its own machines.
+
+mod prices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cenote_fabric::{Time, Waker};
 
-use super::{Life, Server};
+use self::prices::Prices;
+use super::{Life, Record, Server};
 use crate::fleet::{Action, Demand, Fleet, Order, Shape};
 use crate::links::HostConfig;
 use crate::market::{Catalogue, Source, SourceKind};
 use crate::owner::HostIndex;
-use crate::providers::{Desk, Machine, Provider, Task};
+use crate::providers::{Desk, Machine, PROCESS_LIMIT, Provider, Task};
 use crate::service::journal::{Image, KeptHost};
 use crate::service::message::{ToClient, is_short};
 use crate::service::question;
@@ -61,9 +64,9 @@ pub(super) struct ClusterHosts {
 /// Machines of a catalogue.
 pub(super) struct Machines {
     fleet: Fleet,
-    market: Market,
+    prices: Prices,
+    make: MakeProvider,
     desks: BTreeMap<String, Desk<(Order, Asked)>>,
-    sources: Vec<Source>,
     look_at: Time,
     waker: Waker,
 }
@@ -91,15 +94,15 @@ impl Supplier {
         epoch: u64,
         now: Time,
         waker: Waker,
-    ) -> Self {
+    ) -> std::io::Result<Self> {
         let mut market = match supply {
             Supply::Cluster(read) => {
-                return Self::Cluster(ClusterHosts {
+                return Ok(Self::Cluster(ClusterHosts {
                     read,
                     look_at: now,
                     leaving: BTreeSet::new(),
                     error: None,
-                });
+                }));
             }
             Supply::Market(market) => market,
         };
@@ -116,20 +119,21 @@ impl Supplier {
         let catalogue = read.as_ref().ok().cloned().unwrap_or_default();
         let limit = |provider: &str| match catalogue.source(provider).map(|source| &source.kind) {
             Some(SourceKind::Command { limit, .. }) => *limit,
-            Some(SourceKind::Running | SourceKind::Processes) => Duration::ZERO,
+            Some(SourceKind::Processes) => PROCESS_LIMIT,
+            Some(SourceKind::Running) => Duration::ZERO,
             None => LIMIT_MAX,
         };
         let left = image.machines.clone();
         let mut fleet = Fleet::new(shape, epoch, catalogue.clone(), left, limit, now);
         fleet.set_catalogue(read);
-        Self::Market(Box::new(Machines {
+        Ok(Self::Market(Box::new(Machines {
             fleet,
-            market,
+            prices: Prices::new(market.read, waker.clone())?,
+            make: market.provider,
             desks: BTreeMap::new(),
-            sources: catalogue.sources().to_vec(),
             look_at: now,
             waker,
-        }))
+        })))
     }
 
     pub fn fleet(&self) -> Option<&Fleet> {
@@ -174,7 +178,8 @@ impl Server {
         }
         let is_changed = supplier.fleet().is_some_and(Fleet::is_changed);
         self.supplier = Some(supplier);
-        if is_changed || self.has_new_hosts() {
+        let is_refused = matches!(self.record, Record::Refused { retry_at, .. } if now < retry_at);
+        if (is_changed || self.has_new_hosts()) && !is_refused {
             self.keep(now);
         }
     }
@@ -280,14 +285,22 @@ impl Server {
         for desk in machines.desks.values() {
             ended.extend(std::iter::from_fn(|| desk.poll()));
         }
-        if ended.is_empty() && now < machines.look_at && !machines.fleet.is_changed() {
+        let is_to_act = machines.fleet.is_changed() && self.is_kept();
+        if ended.is_empty() && now < machines.look_at && !is_to_act {
             return;
         }
+        let regions = match self.life {
+            _ if self.is_ending() => 0,
+            Life::Founding { regions, .. } => regions,
+            Life::Serving | Life::Parting { .. } => self.manager.owner.wanted_regions(),
+        };
+        let remaining = self.manager.owner.ends_at().map(|at| at.since(now));
+        let demand = Demand { regions, remaining };
         machines.look_at = now.after(FLEET_EVERY);
         for ((order, asked), result) in ended {
             match (asked, result) {
                 (Asked::ToGet, Ok(Some(machine))) => {
-                    self.take_machine(now, machines, order, &machine)
+                    self.take_machine(now, machines, order, &machine, demand)
                 }
                 (Asked::ToGet, Ok(None)) => {}
                 (Asked::ToGet, Err(error)) => {
@@ -301,18 +314,10 @@ impl Server {
                 }
             }
         }
-        if machines.fleet.is_look_due(now) {
-            let read = (machines.market.read)();
+        if let Some(read) = machines.prices.tend(now, machines.fleet.wants_prices(now)) {
             machines.fleet.set_catalogue(read);
         }
-        let regions = match self.life {
-            _ if self.is_ending() => 0,
-            Life::Founding { regions, .. } => regions,
-            Life::Serving | Life::Parting { .. } => self.manager.owner.wanted_regions(),
-        };
         let owner = &self.manager.owner;
-        let remaining = owner.ends_at().map(|at| at.since(now));
-        let demand = Demand { regions, remaining };
         machines
             .fleet
             .handle_tick(now, &|host| owner.standing(host), demand);
@@ -329,7 +334,17 @@ impl Server {
         machines: &mut Machines,
         order: Order,
         machine: &Machine,
+        demand: Demand,
     ) {
+        let domain = &machine.host.domain;
+        let owner = &self.manager.owner;
+        let standing = |host| owner.standing(host);
+        if machines.fleet.is_useless(order, domain, &standing, demand) {
+            let why = format!("{}: {domain} has a copy of each region already", machine.id);
+            return machines
+                .fleet
+                .handle_no_machine(now, order, Some(machine), &why);
+        }
         let known = self.manager.find_host(&machine.host.name);
         if known.is_some_and(|host| machines.fleet.uses(host)) {
             let why = format!("{} was got already", machine.id);
@@ -391,23 +406,13 @@ impl Machines {
     /// The desk of a provider. What its entry in the catalogue said first stays until the manager ends.
     fn desk(&mut self, provider: &str) -> Result<&Desk<(Order, Asked)>, String> {
         if !self.desks.contains_key(provider) {
-            let found = |sources: &[Source]| {
-                sources
-                    .iter()
-                    .find(|source| source.name == provider)
-                    .cloned()
-            };
-            if found(&self.sources).is_none()
-                && let Ok(catalogue) = (self.market.read)()
-            {
-                self.sources = catalogue.sources().to_vec();
-            }
-            let source = found(&self.sources)
-                .ok_or_else(|| format!("the catalogue has no provider {provider}"))?;
+            let source = self.fleet.source(provider).cloned();
+            let source =
+                source.ok_or_else(|| format!("the catalogue has no provider {provider}"))?;
             let shown = self.fleet.shown().map(|one| one.kept);
             let used = shown.filter(|kept| kept.provider == provider && !kept.id.is_empty());
             let used = used.map(|kept| kept.id.clone()).collect();
-            let made = (self.market.provider)(&source, used)?;
+            let made = (self.make)(&source, used)?;
             let desk = Desk::new(made, self.waker.clone()).map_err(|error| error.to_string())?;
             self.desks.insert(provider.to_owned(), desk);
         }

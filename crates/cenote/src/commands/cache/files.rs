@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -61,9 +62,18 @@ pub const MODEL: &str = "cenote cache model --transport sim --record 16";
 
 fn read(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
-    let read = File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)?;
+    // A pipe would be waited for without end.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::new(
+            ErrorKind::InvalidInput,
+            "no ordinary file",
+        ));
+    }
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     match read as u64 > FILE_BYTES_MAX {
         true => Err(std::io::Error::new(
             ErrorKind::FileTooLarge,

@@ -39,12 +39,12 @@ enum Order {
 
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
+/// On which machine it runs: the folder may be seen from others.
+const MACHINE: &str = "machine";
 /// How long a host may take to announce itself.
 const START_LIMIT: Duration = Duration::from_secs(40);
 /// How long one that was told to end may take; then it is killed.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// How long both may take, with what is around them.
-pub const LIMIT: Duration = Duration::from_secs(60);
 /// A host that somebody else ends gives its regions as long to leave.
 const GRACE: &str = "30s";
 /// Where hosts get a cgroup of their own, where that is allowed.
@@ -70,6 +70,10 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn variable(name: &str) -> Result<String> {
     std::env::var(name).with_context(|| name.to_owned())
+}
+
+fn this_machine() -> String {
+    format!("{:032x}\n", cenote_fabric::machine_id())
 }
 
 fn number_of(name: &str) -> Result<u64> {
@@ -107,7 +111,15 @@ fn get(
     let mut child = process::in_background(&mut command, log)
         .spawn()
         .context("start a host")?;
-    Identity::of(child.id())?.save(&folder)?;
+    let noted = folder
+        .write(MACHINE, &this_machine())
+        .map_err(anyhow::Error::from)
+        .and_then(|()| Identity::of(child.id())?.save(&folder));
+    if let Err(error) = noted {
+        // Nobody else would ever find it.
+        process::end_child(&mut child, libc::SIGKILL);
+        return Err(error.context(format!("note host {name}")));
+    }
     confine(CGROUPS.as_ref(), name, child.id(), memory, cores);
     let mut said = BufReader::new(child.stdout.take().expect("stdout is piped"));
     let mut line = String::new();
@@ -142,6 +154,14 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
     let Some(folder) = machines.sub(number)? else {
         return Ok(DONE);
     };
+    if let Some(machine) = folder.read(MACHINE)?
+        && machine != this_machine()
+    {
+        bail!(
+            "host {name} runs on machine {}: it ends by `cenote cache machine release` there",
+            machine.trim()
+        );
+    }
     let identity = Identity::load(&folder)?;
     if let Some(host) = identity
         .map(|identity| identity.open())
@@ -157,7 +177,7 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
         }
     }
     release_confined(CGROUPS.as_ref(), name);
-    for file in [SOCKET, "pid", "started", LOG] {
+    for file in [SOCKET, "pid", "started", LOG, MACHINE] {
         folder.remove(file)?;
     }
     machines.remove_folder(number)?;

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use cenote_cache::links::{Caller, HostConfig};
 use cenote_cache::market::{Source, SourceKind};
-use cenote_cache::providers::{Program, Provider, Running};
+use cenote_cache::providers::{PROCESS_LIMIT, Program, Provider, Running};
 use cenote_cache::service::{Market, Supply};
 use cenote_fabric::{ClientId, Hello, connector};
 
-use super::{files, machine};
+use super::files;
 use crate::ask::random_u128;
 use crate::caches::{Spec, hosts_of};
 use crate::place::{Loaded, Which};
@@ -92,7 +92,7 @@ fn provider(
             Box::new(Program {
                 acquire: words("get").context(refused)?,
                 release: words("release").context(refused)?,
-                limit: machine::LIMIT,
+                limit: PROCESS_LIMIT,
             })
         }
         SourceKind::Command {

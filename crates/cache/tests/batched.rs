@@ -107,6 +107,7 @@ fn config(address: Address, key: &ClusterKey) -> Config {
         headroom: None,
         page_traffic: cenote_fabric::WireProtection::default(),
         cache_threads: 1,
+        modules: None,
     }
 }
 

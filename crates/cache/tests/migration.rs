@@ -47,6 +47,7 @@ impl Host {
             headroom: None,
             page_traffic: WireProtection::default(),
             cache_threads: 0,
+            modules: None,
         })
         .unwrap();
         daemon.set_grace(grace);

@@ -79,6 +79,7 @@ impl World {
                 headroom: None,
                 page_traffic: cenote_fabric::WireProtection::default(),
                 cache_threads: 1,
+                modules: None,
             })
             .unwrap();
             configs.push(HostConfig {

@@ -143,6 +143,7 @@ fn follow(transport: &str) {
         .expect(0)
         .json();
     assert_eq!((&put["version"], &put["hosts"]), (&1.into(), &4.into()));
+    assert_eq!(put["kept_over_restart"], true);
     let number = put["id"].as_u64().expect("a number");
     let procedure = ProcedureId(u32::try_from(number).expect("32 bits"));
     // The same version is the same module, on every host.

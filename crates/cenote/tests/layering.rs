@@ -15,6 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-pool",
             "cenote-fabric",
             "cenote-codec",
+            "cenote-durable",
             "cenote-proc",
         ],
     ),

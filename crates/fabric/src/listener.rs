@@ -38,8 +38,8 @@ use crate::strangers::{Counts, Parting};
 use crate::tcp::agent::{Agent, AgentEvent};
 use crate::windows::{WindowTable, Windows};
 use crate::{
-    Address, ClientId, ClusterKey, Error, Result, Rights, Waker, WindowDescriptor, WindowId,
-    WireProtection,
+    Address, ClientId, ClusterKey, Error, FAILURE_TIMEOUT, Result, Rights, Waker, WindowDescriptor,
+    WindowId, WireProtection,
 };
 use bound::{Bound, DataPath};
 use callers::CALLER_COUNT_MAX;
@@ -64,6 +64,8 @@ pub struct Listener {
     connections: HashMap<u64, Connection>,
     peers: HashMap<ClientId, PeerId>,
     next_id: u64,
+    /// Most clients.
+    places: usize,
     /// Whether the bound sockets are watched; when not, until when.
     accepting: bool,
     paused_until: Option<Instant>,
@@ -131,6 +133,7 @@ impl Listener {
             connections: HashMap::new(),
             peers: HashMap::new(),
             next_id: 0,
+            places: PEER_COUNT_MAX,
             accepting: false,
             paused_until: None,
         };
@@ -347,8 +350,11 @@ impl Listener {
         let path = stranger.path.clone();
         let mut channel = Channel::new(stranger.into_socket(), proven.transport, false);
         let earlier = self.peers.get(&proven.hello.client).copied();
+        if matches!(proven.purpose, Purpose::Control) && earlier.is_none() {
+            self.make_place(events);
+        }
         let welcome = match proven.purpose {
-            Purpose::Control if earlier.is_none() && self.peers.len() >= PEER_COUNT_MAX => {
+            Purpose::Control if earlier.is_none() && self.peers.len() >= self.places => {
                 Welcome::Full
             }
             Purpose::Data(_) | Purpose::Calls(_) if earlier.is_none() => Welcome::NoSession,
@@ -399,6 +405,28 @@ impl Listener {
                 self.adopt_caller(id, channel, peer, &path, protection);
             }
             (Purpose::Data(_) | Purpose::Calls(_), None) => {}
+        }
+    }
+
+    /// Where all places are taken, the client goes that has been silent longest: one that uses its
+    /// connection says something four times in that time, and an operator always gets in.
+    fn make_place(&mut self, events: &mut Vec<Event>) {
+        if self.peers.len() < self.places {
+            return;
+        }
+        let silent = self
+            .peers
+            .values()
+            .filter_map(|&id| match self.connections.get(&id.0) {
+                Some(Connection::Peer(peer)) => peer.silent_since().map(|since| (since, id)),
+                _ => None,
+            });
+        if let Some((since, id)) = silent.min()
+            && since.elapsed() >= FAILURE_TIMEOUT
+        {
+            tracing::warn!("all places are taken: a silent client goes");
+            self.end_peer(id);
+            events.push(Event::Disconnected { peer: id });
         }
     }
 

@@ -90,13 +90,15 @@ impl CacheThreads {
         owners: &Owners,
         running: Running,
         (name, connector): (&str, Box<dyn Connector>),
+        modules: Option<std::path::PathBuf>,
     ) -> Result<Self> {
         let mut all = Self::none();
         if answerers.is_empty() {
             return Ok(all);
         }
         let wakers = answerers.iter().map(Answerer::waker).collect();
-        let (shared, workers) = Shared::start(wakers, windows, owners, running, (name, connector))?;
+        let (shared, workers) =
+            Shared::start(wakers, windows, owners, running, (name, connector), modules)?;
         for (index, (answerer, worker)) in answerers.into_iter().zip(workers).enumerate() {
             let waker = answerer.waker();
             let thread = Thread {

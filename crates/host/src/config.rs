@@ -2,6 +2,8 @@
 
 mod headroom;
 
+use std::path::PathBuf;
+
 use cenote_fabric::{Address, ClusterKey, WireProtection};
 use cenote_pool::control::NAME_BYTES_MAX;
 
@@ -37,6 +39,8 @@ pub struct Config {
     pub page_traffic: WireProtection,
     /// Server threads that carry out batches for caches; 0: batches are turned away.
     pub cache_threads: usize,
+    /// Folder in which modules of procedures outlive the process; it must be there. `None`: they do not.
+    pub modules: Option<PathBuf>,
 }
 
 /// Whether lent memory is locked into RAM, so that it is never itself swapped out.
@@ -166,6 +170,7 @@ mod tests {
             headroom: None,
             page_traffic: WireProtection::default(),
             cache_threads: 0,
+            modules: None,
         }
     }
 

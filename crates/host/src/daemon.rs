@@ -218,6 +218,7 @@ impl Daemon {
             &owners,
             running,
             (&config.name, Box::new(outward)),
+            config.modules.clone(),
         )?;
         let (sender, outcomes) = channel();
         let reserve_bytes = watch.as_ref().map_or(0, Watch::reserve_bytes);
@@ -567,6 +568,7 @@ mod tests {
             lock_memory: LockMemory::Never,
             clients_max: 8,
             cache_threads: 0,
+            modules: None,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         };

@@ -5,8 +5,9 @@
 //! Requests and bytes that are elsewhere are reached by calls to other hosts ([`peers`],
 //! [`journeys`]); modules come in pieces and are compiled by a thread of their own ([`uploads`]).
 //!
-//! Nothing of it outlives the process. Paper: \[compucache\]; decisions 76, 77, 86, 87.
+//! Modules outlive the process where the host has a folder for them ([`depot`]); nothing else does. Paper: \[compucache\]; decisions 76, 77, 86, 87.
 
+mod depot;
 mod desk;
 mod directory;
 mod journeys;
@@ -14,6 +15,7 @@ mod peers;
 mod uploads;
 mod worker;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -27,6 +29,7 @@ use cenote_proc::{Library, Machine, Response};
 use crate::Result;
 use crate::cache_threads::Owners;
 use crate::side_thread::SideThread;
+use depot::Depot;
 use directory::{Directory, ME, Notice};
 use peers::{Called, Peers};
 pub(crate) use worker::Worker;
@@ -60,6 +63,7 @@ impl Default for Running {
 pub(crate) struct Shared {
     directory: Directory,
     library: Arc<Library>,
+    depot: Option<Depot>,
     peers: Peers,
     compiler: SideThread<uploads::Job>,
     posts: Arc<[Post]>,
@@ -136,6 +140,7 @@ impl Shared {
         owners: &Owners,
         running: Running,
         (name, connector): (&str, Box<dyn Connector>),
+        modules: Option<PathBuf>,
     ) -> Result<(Arc<Self>, Vec<Worker>)> {
         let (mut posts, mut inboxes) = (Vec::new(), Vec::new());
         for waker in wakers {
@@ -157,14 +162,19 @@ impl Shared {
             to_tell[thread].send(Letter::Told(connection, told));
         };
         let library = Arc::new(Library::new());
+        let depot = modules.map(Depot::new);
+        if let Some(depot) = &depot {
+            depot.load_all(&library);
+        }
         let executors: Vec<_> = (0..posts.len())
             .map(|_| Executor::new(ME, running.limits))
             .collect();
         let shared = Arc::new(Self {
             directory: Directory::new(windows.clone(), owners.clone()),
             peers: Peers::start(name, connector, Box::new(called), Box::new(gone))?,
-            compiler: uploads::start(Arc::clone(&library), Box::new(told))?,
+            compiler: uploads::start(Arc::clone(&library), depot.clone(), Box::new(told))?,
             library,
+            depot,
             shelves: executors.iter().map(Executor::shelf).collect(),
             idle: (0..posts.len()).map(|_| AtomicBool::new(false)).collect(),
             posts,

@@ -216,6 +216,7 @@ fn start_host(name: &str, address: Address, key: &ClusterKey) -> Daemon {
         headroom: None,
         page_traffic: cenote_fabric::WireProtection::default(),
         cache_threads: 1,
+        modules: None,
     })
     .unwrap()
 }

@@ -38,6 +38,8 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 const SOCKET_PATH_MAX: usize = 107;
 /// What a host says, in its folder.
 const LOG: &str = "log";
+/// Of a host's folder: modules of procedures, for the host's next process.
+const MODULES: &str = "modules";
 /// Where a host listens, in its folder.
 pub(super) const SOCKET: &str = "socket";
 /// Lines of a log that an error shows.
@@ -391,7 +393,9 @@ impl Started {
             .args(["--listen", address])
             .args(["--memory", &args.memory.to_string()])
             .arg("--key")
-            .arg(self.dir.key_file());
+            .arg(self.dir.key_file())
+            .arg("--modules")
+            .arg(folder.make(MODULES)?.path());
         if let Some(slab) = args.slab {
             command.args(["--slab", &slab.to_string()]);
         }

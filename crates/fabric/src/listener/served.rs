@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::bound::DataPath;
 use super::{Event, PeerId};
@@ -24,6 +25,7 @@ pub(super) struct Peer {
     /// Shared with its connections for calls, which server threads have.
     pub(super) calls: Membership,
     interest: Interest,
+    heard_at: Instant,
 }
 
 impl Peer {
@@ -36,7 +38,14 @@ impl Peer {
             adopted: 0,
             calls: Membership::new(client),
             interest: Interest::READ,
+            heard_at: Instant::now(),
         }
+    }
+
+    /// Since when it has said nothing; `None` of one that has connections besides this.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let others = self.data.len() + self.adopted + self.calls.connections();
+        (others == 0).then_some(self.heard_at)
     }
 
     /// Answers what was asked and passes on what was said; an error ends the peer.
@@ -82,7 +91,11 @@ impl Peer {
         events: &mut Vec<Event>,
     ) -> Result<bool> {
         while !self.channel.is_congested() {
-            match self.channel.next()? {
+            let frame = self.channel.next()?;
+            if frame.is_some() {
+                self.heard_at = Instant::now();
+            }
+            match frame {
                 Some(Frame::Message(bytes)) => {
                     let bytes = bytes.to_vec();
                     events.push(Event::Message { peer: id, bytes });

@@ -15,6 +15,7 @@ use crate::{
 
 mod endings;
 mod flow;
+mod places;
 mod protection;
 mod strangers;
 mod verbs;

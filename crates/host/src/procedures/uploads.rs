@@ -1,7 +1,7 @@
 //! Modules on their way to a host, and the thread that compiles them.
 //!
 //! A module comes in pieces over one connection. Compiling takes longer than a server thread may,
-//! so the client asks until it is done. What is here is gone with the process.
+//! so the client asks until it is done. What was compiled is kept where there is a [`Depot`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cenote_proc::service::{Label, Order, REASON_MAX, Told};
 use cenote_proc::{Library, MODULE_MAX, ProcedureId};
 
+use super::depot::Depot;
 use crate::Result;
 use crate::side_thread::SideThread;
 
@@ -24,7 +25,11 @@ pub(super) struct Job {
 pub(super) type Deliver = Box<dyn Fn(usize, u64, Told) + Send>;
 
 /// Starts the thread that compiles.
-pub(super) fn start(library: Arc<Library>, deliver: Deliver) -> Result<SideThread<Job>> {
+pub(super) fn start(
+    library: Arc<Library>,
+    depot: Option<Depot>,
+    deliver: Deliver,
+) -> Result<SideThread<Job>> {
     SideThread::start("proc-compile", move |jobs| {
         for job in jobs {
             let Job {
@@ -33,16 +38,40 @@ pub(super) fn start(library: Arc<Library>, deliver: Deliver) -> Result<SideThrea
                 label,
                 module,
             } = job;
-            let told = match library.load(&label, &module) {
-                Ok(()) => {
-                    tracing::info!(name = label.name, version = label.version, "a procedure");
-                    Told::Loaded
-                }
-                Err(error) => refused(error.to_string()),
-            };
+            let told = put(&library, depot.as_ref(), &label, &module);
             deliver(thread, connection, told);
         }
     })
+}
+
+/// Compiles a module and keeps it. What is not kept, though it was to be, is not put in.
+fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -> Told {
+    if let Some(depot) = depot
+        && let Err(error) = depot.keep(label, module)
+    {
+        return refused(format!("keep the module on the host's disk: {error}"));
+    }
+    match library.load(label, module) {
+        Ok(()) => {
+            tracing::info!(name = label.name, version = label.version, "a procedure");
+            match depot {
+                Some(_) => Told::Kept,
+                None => Told::Loaded,
+            }
+        }
+        Err(error) => {
+            forget(depot, label.id);
+            refused(error.to_string())
+        }
+    }
+}
+
+fn forget(depot: Option<&Depot>, id: ProcedureId) {
+    if let Some(depot) = depot
+        && let Err(error) = depot.forget(id)
+    {
+        tracing::error!(id = id.0, %error, "a module stays on the disk");
+    }
 }
 
 /// Those of one server thread.
@@ -79,11 +108,12 @@ impl Uploads {
         connection: u64,
         order: Order,
         library: &Library,
+        depot: Option<&Depot>,
         compiler: &SideThread<Job>,
     ) -> Told {
         match order {
             Order::List { skip } => list(library, skip),
-            Order::Remove(id) => remove(library, id),
+            Order::Remove(id) => remove(library, depot, id),
             Order::Begin(label) => self.begin(connection, label, library),
             Order::Piece { offset, bytes } => self.piece(connection, offset, &bytes, compiler),
             Order::Ask => match self.by_connection.remove(&connection) {
@@ -172,11 +202,12 @@ impl Uploads {
 }
 
 /// Those of the program stay: all hosts are taken to have them.
-fn remove(library: &Library, id: ProcedureId) -> Told {
+fn remove(library: &Library, depot: Option<&Depot>, id: ProcedureId) -> Told {
     let registry = library.registry();
     if registry.list().iter().any(|row| row.native && row.id == id) {
         return refused("the procedure is part of the host's program".into());
     }
+    forget(depot, id);
     Told::Removed(registry.remove(id))
 }
 
@@ -241,7 +272,7 @@ mod tests {
         let (compiler, jobs) = SideThread::done_elsewhere("proc-compile");
         let mut uploads = Uploads::new(0);
         let take = |uploads: &mut Uploads, connection, order| {
-            uploads.take(connection, order, &library, &compiler)
+            uploads.take(connection, order, &library, None, &compiler)
         };
         for connection in 0..UPLOADS_MAX as u64 {
             let id = 1000 + u32::try_from(connection).unwrap();

@@ -94,7 +94,10 @@ impl Worker {
             ORDER => Order::read(body).map(|order| {
                 let connection = call.id.connection();
                 let (library, compiler) = (&self.shared.library, &self.shared.compiler);
-                let told = self.uploads.take(connection, order, library, compiler);
+                let depot = self.shared.depot.as_ref();
+                let told = self
+                    .uploads
+                    .take(connection, order, library, depot, compiler);
                 told.write(answer);
                 Answered::Now
             }),

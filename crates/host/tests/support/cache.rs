@@ -15,6 +15,9 @@ use cenote_proc::{CacheId, Grants, ProcedureId};
 
 use super::support::{Client, DEADLINE, Host, Lab, SLAB_BYTES};
 
+/// The number of each cache of these tests.
+pub const CACHE: CacheId = CacheId(77);
+
 /// Who owns the caches here.
 pub const OWNER: u128 = 1;
 
@@ -69,7 +72,7 @@ impl Cache {
         };
         let machines = addresses.iter().chain(more);
         let mut cache = Self {
-            id: CacheId(77),
+            id: CACHE,
             writable: false,
             users: vec![2, 3],
             sites: addresses.iter().map(site).collect(),

@@ -67,6 +67,7 @@ impl Lab {
             lock_memory: LockMemory::Never,
             clients_max: 16,
             cache_threads: 0,
+            modules: None,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         }

@@ -54,6 +54,7 @@ impl Host {
             lock_memory: LockMemory::Never,
             clients_max: 256,
             cache_threads: 0,
+            modules: None,
             page_traffic: cenote_fabric::WireProtection::default(),
             // The machine is never below the floor: nothing is taken from a live client.
             headroom: gives_way.then(|| Headroom {

@@ -54,8 +54,10 @@ pub enum Told {
     },
     /// So far so good: the next piece, or it is compiled.
     Going,
-    /// The module is there.
+    /// The module is there, for as long as the host's process lives.
     Loaded,
+    /// The module is there, and will be after a restart.
+    Kept,
     /// Whether it was there.
     Removed(bool),
     /// Why not.
@@ -189,6 +191,7 @@ impl Told {
             }
             Self::Going => out.push(2),
             Self::Loaded => out.push(3),
+            Self::Kept => out.push(6),
             Self::Removed(was_there) => out.extend([4, u8::from(*was_there)]),
             Self::Refused(why) => {
                 out.push(5);
@@ -212,6 +215,7 @@ impl Told {
             }
             2 => Self::Going,
             3 => Self::Loaded,
+            6 => Self::Kept,
             4 => Self::Removed(input.bool()?),
             5 => Self::Refused(input.text(REASON_MAX)?),
             _ => return Err(NoMessage("unknown answer to an order")),

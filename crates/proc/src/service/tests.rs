@@ -117,6 +117,7 @@ fn told() -> impl Strategy<Value = Told> {
         (any::<u32>(), vec(row, 0..9)).prop_map(|(total, rows)| Told::List { total, rows }),
         Just(Told::Going),
         Just(Told::Loaded),
+        Just(Told::Kept),
         any::<bool>().prop_map(Told::Removed),
         text(99).prop_map(Told::Refused),
     ]

@@ -88,6 +88,7 @@ impl Cluster {
             lock_memory: LockMemory::Never,
             clients_max: 64,
             cache_threads: 0,
+            modules: None,
             headroom: None,
             page_traffic: cenote_fabric::WireProtection::default(),
         };

@@ -1,8 +1,8 @@
 //! `cenote cache proc`: procedures on the hosts of a cluster, put there, listed and taken away.
 //!
-//! A procedure has one number and version on all hosts, and one module: a checksum tells. Hosts keep
-//! modules as long as their process lives; so this says where one is, and a host that was started
-//! anew gets it again under the same version. A host that is down holds up no other.
+//! A procedure has one number and version on all hosts, and one module: a checksum tells. Hosts without
+//! a folder for modules keep them as long as their process lives; so this says where one is, and a host
+//! that was started anew gets it again under the same version. A host that is down holds up no other.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -29,8 +29,8 @@ use crate::place::{Loaded, Which};
   cenote cache proc rm sum --version 2 --dir ~/.cenote/well
 
 A procedure is a WebAssembly module made with the crate cenote-proc-sdk; docs/guides/cache.md shows
-one. Hosts keep it in memory: one that is started anew does not have it, and put --version N gives it
-back as version N; without --version put makes the next one. A host that is down is left out, and the
+one. A host with a folder for modules (host --modules) has it again after a restart; to one without,
+or a new one, put --version N gives it as version N; without --version put makes the next one. A host that is down is left out, and the
 command ends with 3. Only who holds the cluster's key can put one there. On a cache of cenote cache
 create procedures read; they do not write.")]
 pub struct Args {
@@ -123,9 +123,11 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// Brings a module to a host, and waits until it is there.
 ///
+/// Whether the host has it after a restart, too.
+///
 /// # Errors
 /// The host's reason, or it does not answer.
-pub fn put_module(caller: &mut dyn Caller, label: Label, module: &[u8]) -> Result<()> {
+pub fn put_module(caller: &mut dyn Caller, label: Label, module: &[u8]) -> Result<bool> {
     going(order(caller, &Order::Begin(label))?)?;
     for (piece, bytes) in module.chunks(PIECE_MAX).enumerate() {
         let offset = u32::try_from(piece * PIECE_MAX)?;
@@ -135,7 +137,8 @@ pub fn put_module(caller: &mut dyn Caller, label: Label, module: &[u8]) -> Resul
     let deadline = Instant::now() + COMPILING;
     loop {
         match order(caller, &Order::Ask)? {
-            Told::Loaded => return Ok(()),
+            Told::Loaded => return Ok(false),
+            Told::Kept => return Ok(true),
             Told::Going if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -288,7 +291,7 @@ fn put(args: &Put) -> Result<u8> {
          becomes the next version",
         args.name
     );
-    let mut there = 0;
+    let (mut there, mut kept) = (0, 0);
     for site in &mut sites.up {
         // A host that was not started anew has it.
         if site.rows.iter().any(|row| row.id == id) {
@@ -301,19 +304,24 @@ fn put(args: &Put) -> Result<u8> {
             grants: Grants::Caches(caches.clone()),
             len_bytes,
         };
-        put_module(&mut *site.caller, label, &module)
+        let is_kept = put_module(&mut *site.caller, label, &module)
             .with_context(|| format!("host {}", site.name))?;
         there += 1;
+        kept += usize::from(is_kept);
     }
     let name = &args.name;
     if args.common.json {
         let put = serde_json::json!({
-            "id": id.0, "name": name, "version": version, "hosts": there, "kept_over_restart": false,
+            "id": id.0, "name": name, "version": version, "hosts": there, "kept_over_restart": kept == there,
         });
         say(&put.to_string())?;
     } else {
+        let where_kept = match kept == there {
+            true => "also after their restart".to_owned(),
+            false => format!("{kept} of which have it after a restart, too"),
+        };
         say(&format!(
-            "{name} version {version} is procedure {} on {there} hosts, until their processes end",
+            "{name} version {version} is procedure {} on {there} hosts, {where_kept}",
             id.0
         ))?;
     }

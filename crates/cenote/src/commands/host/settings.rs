@@ -54,6 +54,9 @@ pub struct Given {
     /// is no load. 0: none [default: 1]
     #[arg(long, value_name = "N")]
     cache_threads: Option<usize>,
+    /// A folder in which modules of procedures are kept over a restart; without one they are gone then
+    #[arg(long, value_name = "DIR")]
+    modules: Option<PathBuf>,
     /// Whether lent memory is locked into RAM [default: auto]
     #[arg(long, value_enum)]
     lock: Option<Lock>,
@@ -106,6 +109,7 @@ struct FileSettings {
     allow_remote: Option<bool>,
     clients_max: Option<u32>,
     cache_threads: Option<usize>,
+    modules: Option<PathBuf>,
     lock: Option<Lock>,
     #[serde(default, deserialize_with = "parsed")]
     page_traffic: Option<WireProtection>,
@@ -136,6 +140,7 @@ pub struct Settings {
     pub allow_remote: bool,
     clients_max: u32,
     cache_threads: usize,
+    modules: Option<PathBuf>,
     lock: Lock,
     page_traffic: WireProtection,
     /// Whether lent memory outlives the process, in systemd's hands.
@@ -213,6 +218,7 @@ impl Given {
                 .cache_threads
                 .or(file.cache_threads)
                 .unwrap_or(CACHE_THREADS_DEFAULT),
+            modules: self.modules.clone().or(file.modules),
             lock: self.lock.or(file.lock).unwrap_or_default(),
             page_traffic: self.page_traffic.or(file.page_traffic).unwrap_or_default(),
             keep_slabs,
@@ -258,6 +264,7 @@ impl FileSettings {
         })?;
         let mut file: Self = toml::from_str(&text).with_context(what)?;
         file.key = file.key.map(|key| folder.join(key));
+        file.modules = file.modules.map(|path| folder.join(path));
         file.meminfo = file.meminfo.map(|path| folder.join(path));
         Ok(file)
     }
@@ -270,6 +277,10 @@ impl Settings {
     /// They contradict each other.
     pub fn host_config(&self, key: &ClusterKey) -> Result<Config> {
         let memory_bytes = self.memory.bytes();
+        if let Some(modules) = &self.modules {
+            // Whoever may write there decides what runs here.
+            Folder::create(modules).context("--modules")?;
+        }
         Ok(Config {
             name: self.name.clone(),
             domain: self.domain.clone(),
@@ -287,6 +298,7 @@ impl Settings {
             },
             clients_max: self.clients_max,
             cache_threads: self.cache_threads,
+            modules: self.modules.clone(),
             headroom: self.room.headroom(self.meminfo.clone())?,
             page_traffic: self.page_traffic,
         })

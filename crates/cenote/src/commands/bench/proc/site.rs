@@ -79,6 +79,7 @@ impl Site {
             headroom: None,
             page_traffic: WireProtection::default(),
             cache_threads: threads,
+            modules: None,
         };
         let running = Running {
             helps,

@@ -92,6 +92,7 @@ pub fn serve(args: &Args) -> Result<u8> {
         headroom: None,
         page_traffic: WireProtection::default(),
         cache_threads: args.server_threads,
+        modules: None,
     };
     let spin = Spin(Duration::from_micros(args.spin_us));
     let mut daemon = Daemon::start_spinning(config, spin)?;

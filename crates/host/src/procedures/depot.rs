@@ -1,0 +1,201 @@
+//! Modules on a host's disk: what was put there is there again after a restart.
+//!
+//! A file for each, named for its number, written whole before anybody is told that it is kept. What a file
+//! says is checked as what comes over a connection. Format: docs/formats/modules.md. Decision 103.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use cenote_proc::service::{Label, Order};
+use cenote_proc::{Library, MODULE_MAX, ProcedureId, checksum};
+
+/// First bytes of a file; the last of them is the format's version.
+const MAGIC: &[u8; 8] = b"CENPROC1";
+/// Magic, checksum of what follows, length of the label.
+const HEADER_BYTES: usize = 8 + 8 + 4;
+/// Longest label: its name and all the caches that it may name.
+const LABEL_BYTES_MAX: usize = 8 << 10;
+const SUFFIX: &str = ".module";
+
+/// A folder of modules.
+#[derive(Clone, Debug)]
+pub(super) struct Depot {
+    folder: PathBuf,
+}
+
+impl Depot {
+    /// The folder must be there.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Writes a module; it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// The disk refuses; nothing is kept.
+    pub fn keep(&self, label: &Label, module: &[u8]) -> io::Result<()> {
+        let mut begin = Vec::new();
+        Order::Begin(label.clone()).write(&mut begin);
+        // Without the byte that says for which service a call is.
+        let begin = &begin[1..];
+        let len = u32::try_from(begin.len()).expect("a few KiB");
+        let body = [&len.to_le_bytes()[..], begin, module].concat();
+        let sum = checksum(&body).to_le_bytes();
+        let bytes = [&MAGIC[..], &sum, &body].concat();
+        cenote_durable::replace(&self.path(label.id), &bytes, 0o600)
+    }
+
+    /// Removes a module. One that is not there is no error. After a power cut it may be there again.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn forget(&self, id: ProcedureId) -> io::Result<()> {
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Puts all modules into a library. One that is damaged, or that this program does not take, is told of
+    /// and left where it is.
+    pub fn load_all(&self, library: &Library) {
+        let files = match fs::read_dir(&self.folder) {
+            Ok(files) => files,
+            Err(error) => {
+                let folder = self.folder.display();
+                return tracing::error!(%folder, %error, "modules cannot be read");
+            }
+        };
+        let paths = files.filter_map(|file| file.ok().map(|file| file.path()));
+        let is_module = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(SUFFIX));
+        let mut paths: Vec<PathBuf> = paths.filter(is_module).collect();
+        paths.sort();
+        for path in paths {
+            let loaded = self.read(&path).and_then(|(label, module)| {
+                let loaded = library.load(&label, &module);
+                loaded.map(|()| label).map_err(|error| error.to_string())
+            });
+            let path = path.display();
+            match loaded {
+                Ok(label) => {
+                    let (name, version) = (label.name, label.version);
+                    tracing::info!(name, version, "a procedure from the disk");
+                }
+                Err(error) => tracing::error!(%path, error, "no procedure"),
+            }
+        }
+    }
+
+    fn path(&self, id: ProcedureId) -> PathBuf {
+        self.folder.join(format!("{}{SUFFIX}", id.0))
+    }
+
+    fn read(&self, path: &Path) -> Result<(Label, Vec<u8>), String> {
+        let most = HEADER_BYTES + LABEL_BYTES_MAX + MODULE_MAX as usize;
+        if !fs::symlink_metadata(path).is_ok_and(|of| of.is_file()) {
+            return Err("no ordinary file".to_owned());
+        }
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| {
+            let mut file = file.take(most as u64 + 1);
+            file.read_to_end(&mut bytes)
+        });
+        read.map_err(|error| error.to_string())?;
+        if bytes.len() > most {
+            return Err(format!("more than {most} bytes"));
+        }
+        let (label, module) = parse(&bytes)?;
+        match path == self.path(label.id) {
+            true => Ok((label, module.to_vec())),
+            false => Err(format!("it is procedure {}", label.id.0)),
+        }
+    }
+}
+
+/// What a file says.
+fn parse(bytes: &[u8]) -> Result<(Label, &[u8]), String> {
+    let text = str::to_owned;
+    let rest = bytes.strip_prefix(MAGIC);
+    let rest = rest.ok_or_else(|| text("no module, or of another version"))?;
+    let (sum, body) = rest.split_first_chunk().ok_or_else(|| text("too short"))?;
+    if checksum(body) != u64::from_le_bytes(*sum) {
+        return Err(text("its checksum is wrong"));
+    }
+    let (len, rest) = body.split_first_chunk().ok_or_else(|| text("too short"))?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let label = rest.get(..len).ok_or_else(|| text("too short"))?;
+    let module = &rest[len..];
+    match Order::read(label) {
+        Ok(Order::Begin(label)) if label.len_bytes as usize == module.len() => Ok((label, module)),
+        Ok(_) => Err(text("it says another length")),
+        Err(error) => Err(error.0.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_proc::{Access, CacheId, Grants};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn label(id: u32, len_bytes: u32) -> Label {
+        Label {
+            id: ProcedureId(id),
+            name: "sum".to_owned(),
+            version: 3,
+            grants: Grants::Caches(vec![(CacheId(7), Access::ReadWrite)]),
+            len_bytes,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_back_and_what_is_damaged_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let depot = Depot::new(folder.path().to_owned());
+        depot.keep(&label(1000, 4), b"wasm").unwrap();
+        let path = folder.path().join("1000.module");
+        let read = depot.read(&path).unwrap();
+        assert_eq!(read, (label(1000, 4), b"wasm".to_vec()));
+        let bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 1;
+            assert!(parse(&wrong).is_err(), "byte {at}");
+            assert!(parse(&bytes[..at]).is_err(), "cut at {at}");
+        }
+        let other = folder.path().join("1001.module");
+        fs::rename(&path, &other).unwrap();
+        assert!(depot.read(&other).unwrap_err().contains("procedure 1000"));
+        depot.forget(ProcedureId(1001)).unwrap();
+        depot.forget(ProcedureId(1001)).unwrap();
+        assert!(!other.exists());
+    }
+
+    #[test]
+    fn the_longest_label_fits() {
+        let mut longest = label(1, 1);
+        longest.name = "n".repeat(cenote_proc::service::NAME_MAX);
+        let cache = (CacheId(u128::MAX), Access::Read);
+        longest.grants = Grants::Caches(vec![cache; cenote_proc::service::GRANTS_MAX]);
+        let mut bytes = Vec::new();
+        Order::Begin(longest).write(&mut bytes);
+        assert!(bytes.len() <= LABEL_BYTES_MAX, "{}", bytes.len());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_it_is_a_module_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let sum = checksum(&bytes).to_le_bytes();
+            let signed = [&MAGIC[..], &sum, &bytes].concat();
+            for bytes in [&bytes, &signed] {
+                if let Ok((label, module)) = parse(bytes) {
+                    prop_assert_eq!(label.len_bytes as usize, module.len());
+                }
+            }
+        }
+    }
+}

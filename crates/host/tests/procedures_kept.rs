@@ -1,0 +1,80 @@
+//! Modules of procedures over a restart of their host.
+#![cfg(feature = "wasm")]
+
+#[path = "support/cache.rs"]
+mod cache;
+mod support;
+
+use cache::{CACHE, Cache, order, put, remote};
+use cenote_proc::service::{Order, Told};
+use cenote_proc::{Access, Grants, ProcedureId, Status};
+use cenote_proc_sdk::Away;
+use cenote_proc_sdk::procedures::Walk;
+use support::{DEADLINE, Fabric, Host, Lab};
+
+const WALK_WASM: &[u8] = include_bytes!("../../proc/guests/walk.wasm");
+
+fn modules(user: &support::Client) -> Vec<u32> {
+    let mut caller = user.session.caller_opener()(DEADLINE).unwrap();
+    match order(&mut *caller, &Order::List { skip: 0 }) {
+        Told::List { rows, .. } => {
+            let put = rows.iter().filter(|row| !row.native);
+            put.map(|row| row.id.0).collect()
+        }
+        told => panic!("{told:?}"),
+    }
+}
+
+fn kept(fabric: Fabric) {
+    let lab = Lab::new(fabric);
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut config = lab.config("a", 8);
+        config.cache_threads = 2;
+        config.modules = Some(folder.path().to_owned());
+        Host::start(config)
+    };
+    let mut host = start();
+    let user = lab.client(&host, 2);
+    let grants = || Grants::Caches(vec![(CACHE, Access::Read)]);
+    assert_eq!(put(&user, 1000, grants(), WALK_WASM), Told::Kept);
+    assert_eq!(put(&user, 1001, grants(), WALK_WASM), Told::Kept);
+    let mut caller = user.session.caller_opener()(DEADLINE).unwrap();
+    let remove = Order::Remove(ProcedureId(1001));
+    assert_eq!(order(&mut *caller, &remove), Told::Removed(true));
+    let told = put(&user, 1002, grants(), b"no module");
+    assert!(matches!(told, Told::Refused(_)), "{told:?}");
+    drop((caller, user));
+    host.stop();
+    drop(host);
+
+    // What was damaged is no procedure, and keeps nobody from the others.
+    std::fs::write(folder.path().join("1003.module"), b"CENPROC1 and so on").unwrap();
+    let host = start();
+    let user = lab.client(&host, 2);
+    assert_eq!(modules(&user), [1000]);
+    let mut cache = Cache::new(&lab, &[&host], &[0, 0], false);
+    cache.tell();
+    let mut bytes = 0_u64.to_le_bytes().to_vec();
+    bytes.extend(7_u64.to_le_bytes());
+    cache.write(64, &bytes);
+    let walk = Walk {
+        node: 64,
+        hops: 1,
+        next_at: 0,
+        value_at: 8,
+        away: Away::Fetch,
+    };
+    let ran = remote(&user).run(cache.id, ProcedureId(1000), &walk.to_bytes());
+    assert_eq!(ran.unwrap().0, Status::Done);
+}
+
+#[test]
+fn modules_are_there_again_after_a_restart_and_those_that_were_removed_are_not_over_shm() {
+    kept(Fabric::Shm);
+}
+
+#[test]
+fn modules_are_there_again_after_a_restart_and_those_that_were_removed_are_not_over_tcp() {
+    kept(Fabric::Tcp);
+}

@@ -16,6 +16,7 @@ use cenote_pool::Cluster;
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
+use crate::at_etcd::AtEtcd;
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
@@ -47,6 +48,9 @@ pub struct Spec {
     /// Where its managers agree on who is next, as `--etcd` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<String>,
+    /// And who they are there.
+    #[serde(default, skip_serializing_if = "AtEtcd::is_default")]
+    pub at_etcd: AtEtcd,
     /// The machines that may be got for it; none: it uses hosts of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catalogue: Option<std::path::PathBuf>,
@@ -99,6 +103,7 @@ impl Spec {
             duration_s: None,
             listen: Vec::new(),
             etcd: None,
+            at_etcd: AtEtcd::default(),
             catalogue: None,
             spot: false,
             configuration,

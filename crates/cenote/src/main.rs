@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod ask;
+mod at_etcd;
 mod caches;
 mod commands;
 mod expected;

@@ -3,12 +3,13 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cenote_cache::service::OpenError;
 use cenote_fabric::{ClusterKey, FAILURE_TIMEOUT};
-use cenote_kv::cluster::etcd::{EtcdServer, ServerError};
+use cenote_kv::cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open, open_with};
 use support::small_disk::SmallDisk;
@@ -343,10 +344,24 @@ fn a_manager_with_an_old_journal_is_refused_where_managers_agree_at_etcd() {
         Err(ServerError::Missing) => return println!("skipped: no etcd-server"),
         other => other.expect("etcd"),
     };
-    let arguments = ["--size", "2M", "--region", "1M", "--etcd", etcd.url()];
-    folder
-        .run(&[&["cache", "create", "c0"][..], &arguments].concat())
-        .expect(0);
+    let password = elsewhere.path().join("password");
+    fs::write(&password, "open sesame\n").expect("a file");
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).expect("for us alone");
+    let root = Credentials {
+        name: "root".to_owned(),
+        password: "open sesame".to_owned(),
+    };
+    let open = Etcd::new(etcd.url(), None).expect("an address");
+    open.enable_credentials(&root).expect("it asks from now on");
+    let create = ["cache", "create", "c0", "--size", "2M", "--region", "1M"];
+    let nobody = [&create[..], &["--etcd", etcd.url()]].concat();
+    let refused = folder.run(&nobody).expect(1);
+    assert!(!folder.path().join("caches/c0").exists(), "{refused:#?}");
+    let who = ["--etcd-user", "root", "--etcd-password-file"];
+    let who = [&who[..], &[password.to_str().expect("UTF-8")]].concat();
+    let nowhere = folder.run(&[&create[..], &who].concat()).expect(2);
+    assert!(nowhere.stderr.contains("--etcd URLS"), "{nowhere:#?}");
+    folder.run(&[nobody, who].concat()).expect(0);
     let copy = Folder::new();
     let copied = std::process::Command::new("cp")
         .args(["-a", "caches", "cluster.toml", "cluster.key"])

@@ -82,7 +82,7 @@ are taken back; cenote down ends it, and cenote cache start brings it back. With
 of the cluster file as that is now. With it the manager gets the cheapest machines, others where one dies or is taken
 back, and cheaper ones where that pays for the move; it gives them back when the cache shrinks or ends. Exit code 3: nothing does what is
 asked, or some region has no memory yet.")]
-    Create(create::Args),
+    Create(Box<create::Args>),
     /// Show regions, hosts, moves, losses and clients of a cache, or a line for each cache
     #[command(after_help = "Examples:
   cenote cache status --dir ~/.cenote/well

@@ -20,6 +20,7 @@ use super::manage;
 use super::printed::{Best, SloArgs, refused, transport_of};
 use super::state;
 use crate::ask;
+use crate::at_etcd::AtEtcd;
 use crate::caches::{CacheDir, Objective, Spec, hosts_of};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
@@ -61,6 +62,8 @@ pub struct Args {
     /// machines can reach
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
+    #[command(flatten)]
+    at_etcd: AtEtcd,
     /// How long to wait until every region has its memory
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     limit: u64,
@@ -283,6 +286,11 @@ pub fn run(args: &Args) -> Result<u8> {
     spec.duration_s = args.duration;
     spec.listen.clone_from(&args.listen);
     spec.etcd.clone_from(&args.etcd);
+    spec.at_etcd = args.at_etcd.absolute()?;
+    if spec.etcd.is_none() && !spec.at_etcd.is_default() {
+        let what = "a user or certificate for etcd, and no etcd";
+        return Err(Failure::usage(what, "--etcd URLS").into());
+    }
     let catalogue = args.catalogue.as_ref().map(std::path::absolute);
     spec.catalogue = catalogue.transpose().context("--catalogue")?;
     spec.spot = args.spot;

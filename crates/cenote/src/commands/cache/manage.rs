@@ -12,7 +12,6 @@ use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::{Config, End, Server, Terms};
 use cenote_fabric::Address;
-use cenote_kv::cluster::etcd::Etcd;
 
 use super::claim::claim;
 use super::supply;
@@ -127,7 +126,7 @@ fn claimed(cache: &CacheDir, spec: &Spec) -> Result<Claim> {
         // The lock keeps every other manager on this machine out.
         return Ok(Box::new(|last| Ok(last + 1)));
     };
-    let etcd = Etcd::new(endpoints, None)?;
+    let etcd = spec.at_etcd.connect(endpoints)?;
     let (path, machine) = (cache.folder().path().display(), cenote_fabric::machine_id());
     let (id, place) = (spec.id()?, format!("{path} on machine {machine:032x}"));
     Ok(Box::new(move |last| claim(&etcd, id, &place, last)))

@@ -7,7 +7,8 @@ use anyhow::Result;
 use cenote_kv::cluster::config::Place;
 use cenote_kv::cluster::etcd::Etcd;
 
-use super::place::{AtEtcd, KvDir};
+use super::place::KvDir;
+use crate::at_etcd::AtEtcd;
 use crate::commands::down::end;
 use crate::failure::DONE;
 use crate::folder::Folder;

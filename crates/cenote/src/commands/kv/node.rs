@@ -16,8 +16,9 @@ use cenote_kv::server::Handle;
 use prometheus_client::registry::Registry;
 
 use super::metrics::KvMetrics;
-use super::place::{AtEtcd, NAME};
+use super::place::NAME;
 use super::serving::Serving;
+use crate::at_etcd::AtEtcd;
 use crate::failure::DONE;
 use crate::listening::{resolved, resolved_host};
 use crate::place::load_key;

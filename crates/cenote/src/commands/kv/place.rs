@@ -12,18 +12,16 @@
 //! DIR/nodes/NAME/log            what it says
 //! ```
 
-use std::ffi::OsString;
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cenote_fabric::ClusterKey;
 use cenote_kv::cluster::config::Place;
-use cenote_kv::cluster::etcd::{Credentials, Etcd, Tls};
+use cenote_kv::cluster::etcd::Etcd;
 use serde::{Deserialize, Serialize};
 
+use crate::at_etcd::AtEtcd;
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::place::{ClusterDir, KEY_FILE, load_key};
@@ -37,6 +35,9 @@ const ETCD: &str = "etcd";
 const NODES: &str = "nodes";
 /// In the folder of an etcd of our own.
 pub const PASSWORD: &str = "password";
+
+/// The user of an etcd that `kv up` started: the one that etcd wants before it asks anybody.
+const OWN_USER: &str = "root";
 
 /// What `DIR/kv.json` says.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -102,6 +103,11 @@ impl KvDir {
         }
     }
 
+    /// Who we are at an etcd of our own.
+    pub fn at_own_etcd(&self) -> AtEtcd {
+        AtEtcd::with_password(OWN_USER, self.root().join(ETCD).join(PASSWORD))
+    }
+
     /// The etcd is another one than ours.
     pub fn forget_password(&self) -> Result<()> {
         if let Some(folder) = self.etcd()? {
@@ -136,120 +142,6 @@ impl KvDir {
     pub fn forget_known(&self) -> Result<()> {
         Ok(self.inner.folder().remove(KNOWN)?)
     }
-}
-
-/// The user of an etcd that `kv up` started: the one that etcd wants before it asks anybody.
-const OWN_USER: &str = "root";
-
-/// Who we are at etcd, where it asks, and who it is.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "etcd")]
-pub struct AtEtcd {
-    /// User at etcd; the password is in the variable CENOTE_ETCD_PASSWORD, unless a file is named
-    #[arg(long, value_name = "NAME")]
-    etcd_user: Option<String>,
-    /// File with that user's password, which nobody else may read
-    #[arg(long, value_name = "FILE", requires = "etcd_user")]
-    etcd_password_file: Option<PathBuf>,
-    /// Authorities that may have signed etcd's certificate; its addresses are https:// then
-    #[arg(long, value_name = "FILE")]
-    etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd
-    #[arg(long, value_name = "FILE", requires = "etcd_ca")]
-    etcd_cert: Option<PathBuf>,
-    /// Key of the certificate [default: in the same file]
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
-    etcd_key: Option<PathBuf>,
-}
-
-impl AtEtcd {
-    /// The user of a folder's own etcd.
-    pub fn own(dir: &KvDir) -> Self {
-        Self {
-            etcd_user: Some(OWN_USER.to_owned()),
-            etcd_password_file: Some(dir.root().join(ETCD).join(PASSWORD)),
-            ..Self::default()
-        }
-    }
-
-    /// The client of an etcd.
-    pub fn connect(&self, endpoints: &str) -> Result<Etcd> {
-        Ok(Etcd::with(
-            endpoints,
-            self.credentials()?,
-            self.tls().as_ref(),
-        )?)
-    }
-
-    pub fn tls(&self) -> Option<Tls> {
-        let own = self.etcd_cert.clone().map(|chain| {
-            let key = self.etcd_key.clone();
-            let key = key.unwrap_or_else(|| chain.clone());
-            (chain, key)
-        });
-        let authority = self.etcd_ca.clone()?;
-        Some(Tls { authority, own })
-    }
-
-    pub fn credentials(&self) -> Result<Option<Credentials>> {
-        let Some(name) = self.etcd_user.clone() else {
-            return Ok(None);
-        };
-        let password = match &self.etcd_password_file {
-            Some(path) => read_secret(path)?,
-            None => std::env::var("CENOTE_ETCD_PASSWORD").map_err(|_| {
-                Failure::usage(
-                    format!("no password for the user {name} at etcd"),
-                    "set CENOTE_ETCD_PASSWORD, or --etcd-password-file FILE",
-                )
-            })?,
-        };
-        Ok(Some(Credentials { name, password }))
-    }
-
-    /// What the process of a node is told, which runs in another folder.
-    pub fn flags(&self) -> Result<Vec<OsString>> {
-        let mut flags: Vec<OsString> = Vec::new();
-        if let Some(name) = &self.etcd_user {
-            flags.extend(["--etcd-user".into(), name.into()]);
-        }
-        for (flag, file) in [
-            ("--etcd-password-file", &self.etcd_password_file),
-            ("--etcd-ca", &self.etcd_ca),
-            ("--etcd-cert", &self.etcd_cert),
-            ("--etcd-key", &self.etcd_key),
-        ] {
-            if let Some(path) = file {
-                let path = path.canonicalize();
-                let path = path.with_context(|| format!("{flag} {}", path_of(file)))?;
-                flags.extend([flag.into(), path.into()]);
-            }
-        }
-        Ok(flags)
-    }
-}
-
-fn path_of(file: &Option<PathBuf>) -> String {
-    file.as_ref()
-        .map_or_else(String::new, |path| path.display().to_string())
-}
-
-/// The first line of a file that nobody but its owner may read.
-fn read_secret(path: &Path) -> Result<String> {
-    let shown = path.display();
-    let mut file = fs::File::open(path).with_context(|| shown.to_string())?;
-    let mode = file.metadata().with_context(|| shown.to_string())?.mode();
-    if mode & 0o077 != 0 {
-        let what = format!("{shown}: others may read it (mode {:o})", mode & 0o777);
-        return Err(Failure::new(what, format!("chmod 600 {shown}")).into());
-    }
-    let mut text = String::new();
-    // Nobody's password is longer.
-    (&mut file)
-        .take(4096)
-        .read_to_string(&mut text)
-        .with_context(|| shown.to_string())?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// Which cluster: that of a folder, or that of an etcd.
@@ -290,14 +182,14 @@ impl Which {
         let etcd = self.etcd.clone();
         let is_own = known.as_ref().is_some_and(|known| {
             let is_named = self.etcd.as_ref().is_none_or(|named| *named == known.etcd);
-            is_named && self.at_etcd.etcd_user.is_none()
+            is_named && !self.at_etcd.has_user()
         });
         let is_own = match &folder {
             Some(dir) if is_own => dir.has_password()?,
             _ => false,
         };
         let at_etcd = match &folder {
-            Some(dir) if is_own => AtEtcd::own(dir),
+            Some(dir) if is_own => dir.at_own_etcd(),
             _ => self.at_etcd.clone(),
         };
         let Some(etcd) = etcd.or_else(|| known.as_ref().map(|known| known.etcd.clone())) else {

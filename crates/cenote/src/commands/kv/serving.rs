@@ -11,7 +11,7 @@ use cenote_kv::server::files::{Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
 use cenote_kv::server::{Settings, TcpAddress};
 
-use super::place::AtEtcd;
+use crate::at_etcd::AtEtcd;
 use crate::failure::Failure;
 use crate::size::Size;
 

@@ -15,10 +15,11 @@ use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 use cenote_kv::group::member::Service;
 
-use super::place::{AtEtcd, Found, Known, KvDir, NAME, PASSWORD};
+use super::place::{Found, Known, KvDir, NAME, PASSWORD};
 use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
+use crate::at_etcd::AtEtcd;
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::load_key;
@@ -125,7 +126,7 @@ pub fn run(args: &Args) -> Result<u8> {
         etcd: url.expect("one of the two is there"),
     };
     let at_etcd = match &server {
-        Some(_) => AtEtcd::own(&dir),
+        Some(_) => dir.at_own_etcd(),
         None => args.at_etcd.clone(),
     };
     let etcd = at_etcd.connect(&known.etcd)?;
@@ -306,7 +307,7 @@ fn all_serve(found: &Found, config: &ClusterConfig, stop: &AtomicBool) -> Result
 /// Brings the etcd of a cluster that runs back.
 fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
     let server = OwnEtcd::start_again(dir, &known.etcd)?;
-    AtEtcd::own(dir).connect(&known.etcd)?.read("/cenote")?;
+    dir.at_own_etcd().connect(&known.etcd)?.read("/cenote")?;
     server.keep();
     println!(
         "up: the cluster runs, and its etcd at {} runs again with what it kept",
@@ -387,7 +388,7 @@ impl OwnEtcd {
         // One that is new, or has lost its data, asks nobody.
         let open = Etcd::new(&own.url(), None)?;
         if open.read("/cenote").is_ok()
-            && let Some(credentials) = AtEtcd::own(dir).credentials()?
+            && let Some(credentials) = dir.at_own_etcd().credentials()?
         {
             open.enable_credentials(&credentials)?;
         }

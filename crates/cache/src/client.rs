@@ -20,6 +20,8 @@
 //! ended, and before the owner can be told of it ([`Client::take_known`]), so whoever hears of
 //! either finds the bytes.
 
+mod admission;
+mod patience;
 mod piece;
 mod region;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use cenote_pool::control::Window;
 use crate::owner::{Access, Entry, HostIndex};
 use crate::path::{Completion, Failure, Full, Operation, Path, Token};
 use crate::planted::{Planted, is_planted};
+use patience::Patience;
 use piece::{Piece, PieceKind, Progress};
 use region::RegionView;
 
@@ -162,7 +165,7 @@ struct Link {
 /// See the module's text.
 pub struct Client {
     geometry: Geometry,
-    patience: Duration,
+    patience: Patience,
     lease_until: Time,
     /// Leases that did not follow one another without a gap.
     leases: u64,
@@ -193,7 +196,7 @@ impl Client {
     pub fn new(geometry: Geometry, hosts: usize, patience: Duration) -> Self {
         Self {
             geometry,
-            patience,
+            patience: Patience::new(patience),
             lease_until: Time(0),
             leases: 0,
             regions: Vec::new(),
@@ -281,6 +284,7 @@ impl Client {
     /// Goes on without blocking, and appends what ended. `now` also ends requests that waited too
     /// long.
     pub fn poll(&mut self, now: Time, ended: &mut Vec<Ended>) {
+        self.patience.note_poll(now);
         let mut completions = std::mem::take(&mut self.completions);
         for link in 0..self.links.len() {
             if let Some(path) = &mut self.links[link].path {
@@ -488,45 +492,6 @@ impl Client {
         })
     }
 
-    fn admit(&self, address: u64, len_bytes: usize) -> Result<(), Error> {
-        let region_bytes = self.geometry.region_bytes();
-        let end = address.checked_add(len_bytes as u64);
-        let is_there = |region: u64| {
-            let view = usize::try_from(region)
-                .ok()
-                .and_then(|r| self.regions.get(r));
-            view.is_some_and(RegionView::is_there)
-        };
-        let last = end.unwrap_or(u64::MAX).saturating_sub(1).max(address) / region_bytes;
-        let first = address / region_bytes;
-        let too_long = len_bytes > REQUEST_BYTES_MAX || end.is_none();
-        if too_long || !is_there(first) || !is_there(last) {
-            let region = if is_there(first) { last } else { first };
-            let region = u32::try_from(region).unwrap_or(u32::MAX);
-            return Err(Error::OutOfRange { region });
-        }
-        if self.requests.len() >= REQUESTS_MAX {
-            return Err(Error::Full);
-        }
-        Ok(())
-    }
-
-    /// Slab, offset and length of each part of a range: it lies in one slab, and a path takes it.
-    fn cut(&self, address: u64, len_bytes: usize) -> Vec<(u64, u64, usize)> {
-        let slab_bytes = self.geometry.slab_bytes;
-        let (mut at, mut left) = (address, len_bytes);
-        let mut ranges = Vec::with_capacity(1);
-        while left > 0 {
-            let offset = at % slab_bytes;
-            let here = usize::try_from(slab_bytes - offset).map_or(left, |room| room.min(left));
-            let here = here.min(self.piece_bytes_max);
-            ranges.push((at / slab_bytes, offset, here));
-            at += here as u64;
-            left -= here;
-        }
-        ranges
-    }
-
     fn add_request(&mut self, token: Token, pieces: usize) -> u64 {
         self.requests_made += 1;
         let request = Request {
@@ -557,7 +522,14 @@ impl Client {
         let region = index(slab / slabs);
         self.pieces_made += 1;
         let number = self.pieces_made;
-        let piece = Piece::new(request, part, index(slab % slabs), offset, kind, now);
+        let piece = Piece::new(
+            request,
+            part,
+            index(slab % slabs),
+            offset,
+            kind,
+            self.patience.counted(now),
+        );
         let view = &mut self.regions[region];
         view.waiting.insert(number);
         view.writes += usize::from(piece.is_write());

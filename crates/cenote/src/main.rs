@@ -40,7 +40,7 @@ use clap::Parser;
 
 use crate::commands::{
     bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status,
-    swap, top, ublk, up, volume,
+    store, swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -98,6 +98,8 @@ enum Command {
     Kv(kv::Args),
     /// A remote cache by what it has to do: created, shown, measured, reshaped, deleted
     Cache(cache::Args),
+    /// Objects that survive crashes, in a folder of this machine
+    Store(store::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
     /// Say over which fabrics this program reaches memory here
@@ -133,6 +135,7 @@ impl Command {
             | Self::Status(_)
             | Self::Volume(_)
             | Self::Key(_)
+            | Self::Store(_)
             | Self::Doctor(_)
             | Self::Fabric(_)
             | Self::Plan(_)
@@ -170,6 +173,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Key(args) => key::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Cache(args) => cache::run(args),
+        Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),

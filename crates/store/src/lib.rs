@@ -8,6 +8,7 @@
 //! The value is copied out of its landing before it is verified. In the paper it is verified where the
 //! client may still write, so that what was verified and what is made durable may differ.
 //!
+//! A folder with one pool on an ordinary file is what `cenote store` works with.
 //! Not here yet: cleaning of the log, clients over a network, the rival schemes.
 //! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
 
@@ -19,7 +20,7 @@ mod planted;
 mod pool;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-pub use medium::{FileMedium, Medium, ModelMedium};
+pub use medium::{DetachedMedium, FileMedium, Medium, ModelMedium};
 #[cfg(feature = "planted")]
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};

@@ -43,6 +43,36 @@ pub struct FileMedium {
     is_broken: bool,
 }
 
+/// A copy of a pool in memory: whatever is done to it, the pool it was copied from stays as it is.
+#[derive(Clone, Debug)]
+pub struct DetachedMedium(Vec<u8>);
+
+impl DetachedMedium {
+    /// These bytes.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Medium for DetachedMedium {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn write_back(&mut self, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fence(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Sectors are written whole.
 const SECTOR_BYTES: u64 = 512;
 

@@ -334,6 +334,7 @@ fn a_file_has_what_was_put_durably() {
 
     let (mut pool, recovered) = Pool::open(FileMedium::open(file).unwrap()).unwrap();
     assert_eq!((recovered.objects, recovered.versions), (199, 502));
+    assert_eq!(recovered.invalid, 0);
     assert_eq!(pool.get(b"key 7").unwrap(), None);
     assert_eq!(pool.get(b"key 8").unwrap().unwrap().value, b"yes");
     for index in (300..500_u32).filter(|index| ![7, 8].contains(&(index % 200))) {

@@ -410,7 +410,7 @@ impl Client {
             let view = &self.regions[region];
             let is_cut = !view.is_there();
             let is_over = |number: &u64| {
-                is_cut || now.since(self.pieces[number].submitted_at) >= self.patience
+                is_cut || self.patience.is_over(now, self.pieces[number].submitted_at)
             };
             let over: Vec<u64> = view.waiting.iter().copied().filter(is_over).collect();
             for number in over {

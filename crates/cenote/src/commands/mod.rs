@@ -17,6 +17,7 @@ pub mod plan;
 pub mod scrub;
 mod set;
 pub mod status;
+pub mod store;
 pub mod swap;
 pub mod top;
 pub mod ublk;

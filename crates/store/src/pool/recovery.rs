@@ -21,6 +21,8 @@ pub struct Recovered {
     pub completed: u64,
     /// Entries whose newest version was not whole.
     pub rolled_back: u64,
+    /// Versions that are not durable and not whole: their values never came.
+    pub invalid: u64,
 }
 
 impl<M: Medium> Pool<M> {
@@ -34,6 +36,8 @@ impl<M: Medium> Pool<M> {
         let mut recovered = Recovered::default();
         while let Some(header) = pool.header(pool.tail) {
             recovered.versions += 1;
+            recovered.invalid +=
+                u64::from(!pool.is_durable(pool.tail) && !pool.is_whole(pool.tail, header));
             if !is_planted(Planted::SequenceReused) || pool.is_durable(pool.tail) {
                 let next = header.sequence.saturating_add(1);
                 pool.next_sequence = pool.next_sequence.max(next);
@@ -77,6 +81,12 @@ impl<M: Medium> Pool<M> {
         Ok((pool, recovered))
     }
 
+    /// Whether the value is what its client announced.
+    fn is_whole(&self, at: u64, header: Header) -> bool {
+        let bytes = self.medium.bytes();
+        checksum(&[header.key(bytes, at), header.value(bytes, at)]) == header.checksum
+    }
+
     /// The newest version of an entry that is durable or whole.
     fn winner(&self, slot: u64) -> Option<(u64, Header)> {
         let mut next = self.word(slot).object_at();
@@ -86,10 +96,7 @@ impl<M: Medium> Pool<M> {
             let entry = self.head.entry_at(slot) as usize;
             let is_ours =
                 header.slot == slot && hash(self.head, key) == crate::format::u64_at(bytes, entry);
-            let is_whole = || {
-                is_planted(Planted::RecoveredUnverified)
-                    || checksum(&[key, header.value(bytes, at)]) == header.checksum
-            };
+            let is_whole = || is_planted(Planted::RecoveredUnverified) || self.is_whole(at, header);
             let is_forgotten =
                 header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
             if is_ours && !is_forgotten && (self.is_durable(at) || is_whole()) {

@@ -1,0 +1,276 @@
+//! `cenote store`: objects that survive crashes, in a folder of this machine.
+//!
+//! ```text
+//! DIR/pool   the objects; docs/formats/store.md
+//! ```
+//!
+//! Whoever works with a store has its folder locked: one process at a time.
+
+mod opened;
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use cenote_store::{Condition, VALUE_BYTES_MAX};
+
+use crate::failure::{DONE, Failure};
+use crate::size::Size;
+use opened::Opened;
+
+/// `store` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote store create /var/lib/objects --size 64M
+  cenote store put /var/lib/objects greeting hello.txt
+  cenote store get /var/lib/objects greeting
+  cenote store check /var/lib/objects --json
+
+What put, delete and get said is there after a crash, of the process or of the machine. A store is one
+file of the size that it was made with; a version that was replaced keeps its room, and when the room is
+used up put says so. docs/guides/store.md says what is promised.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Make a store
+    #[command(after_help = "Example:
+  cenote store create /var/lib/objects --size 1G --keys 100000")]
+    Create(Create),
+    /// Store an object; it is durable when this ends
+    #[command(after_help = "Examples:
+  cenote store put /var/lib/objects greeting hello.txt
+  date | cenote store put /var/lib/objects now
+  cenote store put /var/lib/objects greeting new.txt --if-version 17")]
+    Put(Put),
+    /// Write an object to standard output
+    #[command(after_help = "Example:
+  cenote store get /var/lib/objects greeting > hello.txt")]
+    Get(Named),
+    /// List keys in order
+    #[command(after_help = "Example:
+  cenote store list /var/lib/objects --prefix user/")]
+    List(List),
+    /// Delete an object; it is gone for good when this ends
+    #[command(after_help = "Example:
+  cenote store delete /var/lib/objects greeting")]
+    Delete(Delete),
+    /// Say what is in a store and whether it is whole; nothing is changed
+    #[command(after_help = "Example:
+  cenote store check /var/lib/objects --json")]
+    Check(Check),
+}
+
+#[derive(clap::Args, Debug)]
+struct Create {
+    /// Folder of the store, made where there is none
+    dir: PathBuf,
+    /// Bytes of the file: all versions of all objects have to fit
+    #[arg(long, value_name = "SIZE")]
+    size: Size,
+    /// Keys that it has room for, those included that were deleted [default: one for each 4 KiB]
+    #[arg(long, value_name = "N")]
+    keys: Option<u64>,
+}
+
+#[derive(clap::Args, Debug)]
+struct Put {
+    #[command(flatten)]
+    named: Named,
+    /// Its bytes, at most 1 MiB [default: standard input]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    only: Only,
+}
+
+#[derive(clap::Args, Debug)]
+struct Delete {
+    #[command(flatten)]
+    named: Named,
+    #[command(flatten)]
+    only: Only,
+}
+
+#[derive(clap::Args, Debug)]
+struct Named {
+    /// Folder of the store
+    dir: PathBuf,
+    /// The object's name, 1 to 250 bytes
+    key: String,
+    /// One JSON object on standard output; of get, in place of the bytes
+    #[arg(long)]
+    json: bool,
+}
+
+/// When a change is made.
+#[derive(clap::Args, Debug)]
+struct Only {
+    /// Only if there is no such object
+    #[arg(long, conflicts_with = "if_version")]
+    if_absent: bool,
+    /// Only if this is its version, as put and get --json say
+    #[arg(long, value_name = "N")]
+    if_version: Option<u64>,
+}
+
+#[derive(clap::Args, Debug)]
+struct List {
+    /// Folder of the store
+    dir: PathBuf,
+    /// Only keys that begin so
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+    /// One JSON array on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct Check {
+    /// Folder of the store
+    dir: PathBuf,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.action {
+        Action::Create(args) => create(args),
+        Action::Put(args) => put(args),
+        Action::Get(args) => get(args),
+        Action::List(args) => list(args),
+        Action::Delete(args) => delete(args),
+        Action::Check(args) => check(args),
+    }
+}
+
+impl Only {
+    fn condition(&self) -> Condition {
+        match (self.if_absent, self.if_version) {
+            (true, _) => Condition::Absent,
+            (false, Some(sequence)) => Condition::Sequence(sequence),
+            (false, None) => Condition::Always,
+        }
+    }
+}
+
+fn create(args: &Create) -> Result<u8> {
+    /// Bytes for which there is one key, where nothing else is said.
+    const BYTES_PER_KEY: u64 = 4096;
+    let keys = args.keys.unwrap_or(args.size.bytes() / BYTES_PER_KEY);
+    opened::create(&args.dir, args.size.bytes(), keys)?;
+    say(&format!(
+        "a store of {} in {}",
+        args.size,
+        args.dir.display()
+    ))
+}
+
+fn put(args: &Put) -> Result<u8> {
+    let mut value = Vec::new();
+    let most = VALUE_BYTES_MAX as u64 + 1;
+    match &args.file {
+        Some(path) => {
+            let file = std::fs::File::open(path);
+            let read = file.and_then(|file| file.take(most).read_to_end(&mut value));
+            read.with_context(|| path.display().to_string())?;
+        }
+        None => {
+            let read = std::io::stdin().lock().take(most).read_to_end(&mut value);
+            read.context("read standard input")?;
+        }
+    }
+    let (named, condition) = (&args.named, args.only.condition());
+    let mut store = Opened::open(&named.dir)?;
+    let made = store.change(&named.key, |pool, key| {
+        pool.put_durable(key, &value, condition)
+    })?;
+    told(named, "stored", made.sequence)
+}
+
+fn delete(args: &Delete) -> Result<u8> {
+    let (named, condition) = (&args.named, args.only.condition());
+    let mut store = Opened::open(&named.dir)?;
+    let made = store.change(&named.key, |pool, key| pool.delete(key, condition))?;
+    told(named, "deleted", made.sequence)
+}
+
+fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
+    if named.json {
+        return say(&serde_json::json!({ "key": named.key, "version": version }).to_string());
+    }
+    say(&format!("{}: {done}, version {version}", named.key))
+}
+
+fn get(args: &Named) -> Result<u8> {
+    let mut store = Opened::open(&args.dir)?;
+    let found = store.change(&args.key, |pool, key| pool.get(key))?;
+    let Some(found) = found else {
+        let what = format!("store {}: there is no {:?}", args.dir.display(), args.key);
+        let remedy = format!("cenote store list {}", args.dir.display());
+        return Err(Failure::new(what, remedy).into());
+    };
+    if args.json {
+        let bytes = found.value.len();
+        let line = serde_json::json!({
+            "key": args.key, "version": found.sequence, "bytes": bytes,
+        });
+        return say(&line.to_string());
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(&found.value)
+        .and_then(|()| out.flush())
+        .context("write to standard output")?;
+    Ok(DONE)
+}
+
+fn list(args: &List) -> Result<u8> {
+    let keys = Opened::look(&args.dir)?.keys(&args.prefix);
+    if args.json {
+        return say(&serde_json::to_string(&keys)?);
+    }
+    let mut out = std::io::stdout().lock();
+    for key in keys {
+        writeln!(out, "{key}").context("write to standard output")?;
+    }
+    Ok(DONE)
+}
+
+fn check(args: &Check) -> Result<u8> {
+    let looked = Opened::look(&args.dir)?;
+    let found = looked.recovered;
+    let (bytes, room) = looked.log_bytes();
+    if args.json {
+        let line = serde_json::json!({
+            "objects": found.objects,
+            "versions": found.versions,
+            "invalid": found.invalid,
+            "bytes": bytes,
+        });
+        return say(&line.to_string());
+    }
+    let (objects, versions) = (found.objects, found.versions);
+    say(&format!("{objects} objects in {versions} versions"))?;
+    if found.completed > 0 {
+        say(&format!(
+            "{} of them are whole and not marked as durable yet",
+            found.completed
+        ))?;
+    }
+    if found.invalid > 0 {
+        say(&format!(
+            "{} versions whose values never came: left out",
+            found.invalid
+        ))?;
+    }
+    say(&format!("{} of {} used", Size(bytes), Size(room)))
+}
+
+fn say(line: &str) -> Result<u8> {
+    writeln!(std::io::stdout().lock(), "{line}").context("write to standard output")?;
+    Ok(DONE)
+}

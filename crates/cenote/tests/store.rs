@@ -63,7 +63,7 @@ impl Store {
 
 #[test]
 fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
-    let store = Store::new("256K");
+    let store = Store::new("384K");
     store.fails("create", &["--size", "1M"], 1, "there is one already");
     let large = vec![7; 100_000];
     store.ok("put", &["b/large"], &large);
@@ -110,6 +110,12 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     assert!(String::from_utf8_lossy(&full.stderr).contains("no room left"));
     assert_eq!(store.ok("get", &["b/small"], b""), b"three");
+    // What was replaced makes room for what comes.
+    for round in 0..6_u8 {
+        store.ok("put", &["a"], &[round; 20_000]);
+    }
+    assert_eq!(store.ok("get", &["a"], b""), [5; 20_000]);
+    assert_eq!(store.ok("get", &["b/large"], b""), large);
 }
 
 #[test]
@@ -127,7 +133,7 @@ fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed
         (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
         (&good[..1000], "some whole sectors"),
         (&[], "some whole sectors"),
-        (&later, "has format 9; this program knows format 1"),
+        (&later, "has format 9; this program knows format 2"),
         (&other, "this is no pool"),
         (&damaged, "head is damaged"),
     ] {

@@ -2,6 +2,8 @@
 //!
 //! Pure: slices in, values out. What is read may be anything; what does not verify is not there.
 
+use std::ops::Range;
+
 use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
 
 /// Longest key.
@@ -23,7 +25,7 @@ pub(crate) const GRAIN_BYTES: u64 = 16;
 pub(crate) const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
 
 const MAGIC: [u8; 8] = *b"cenopool";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const OBJECT_MAGIC: u32 = 0x6a62_6f63;
 
 /// CRC-32 of the parts, one after the other.
@@ -113,7 +115,7 @@ impl Head {
         }
         let fits = head.entry_count.is_power_of_two()
             && head.entry_count <= head.len / ENTRY_BYTES
-            && head.log_at() < head.len
+            && head.half_bytes() > 0
             && head.len <= POOL_BYTES_MAX;
         fits.then_some(head).ok_or(HeadError::Damaged)
     }
@@ -123,15 +125,94 @@ impl Head {
         (HEAD_BYTES + self.entry_count * ENTRY_BYTES).next_multiple_of(4096)
     }
 
+    /// Bytes of each of the two halves of the log.
+    pub fn half_bytes(self) -> u64 {
+        self.len.saturating_sub(self.log_at()) / 2 / 4096 * 4096
+    }
+
+    /// One of the two halves of the log.
+    pub fn half(self, half: u8) -> Range<u64> {
+        let start = self.log_at() + u64::from(half) * self.half_bytes();
+        start..start + self.half_bytes()
+    }
+
     /// Where an index entry is.
     pub fn entry_at(self, slot: u64) -> u64 {
         HEAD_BYTES + slot * ENTRY_BYTES
     }
 }
 
-/// An index entry's word: two bits of mark, and a place in each of two logs, in grains; 0 is none.
-///
-/// The second place and the mark are cleaning's, which is not built: they are zero.
+/// Which half of the log is in use: two records in the head, of which the newer one that is whole counts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Space {
+    /// Counts cleanings. Objects of another epoch are not there.
+    pub epoch: u64,
+    /// The half that new objects go to.
+    pub active: u8,
+    /// What is in the other half is of the epoch before, and is being copied.
+    pub is_cleaning: bool,
+    /// No sequence below this is given again.
+    pub next_sequence: u64,
+}
+
+/// Where the two records are: in sectors of their own.
+const SPACE_AT: [usize; 2] = [512, 1024];
+/// Bytes of a record.
+pub(crate) const SPACE_BYTES: usize = 28;
+
+impl Space {
+    /// Later ones are larger.
+    fn serial(self) -> u64 {
+        self.epoch * 2 + u64::from(!self.is_cleaning)
+    }
+
+    /// Where it is written: not over the one before.
+    pub fn at(self) -> u64 {
+        SPACE_AT[(self.serial() % 2) as usize] as u64
+    }
+
+    pub fn encode(self) -> [u8; SPACE_BYTES] {
+        let mut bytes = [0; SPACE_BYTES];
+        bytes[..8].copy_from_slice(&self.serial().to_le_bytes());
+        bytes[8..16].copy_from_slice(&u64::from(self.active).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.next_sequence.to_le_bytes());
+        let sum = checksum(&[&bytes[..24]]);
+        bytes[24..28].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// The newer record of a pool's head.
+    pub fn decode(pool: &[u8]) -> Result<Self, HeadError> {
+        let records = SPACE_AT.iter().filter_map(|&at| {
+            let bytes = pool.get(at..at + SPACE_BYTES)?;
+            let serial = u64_at(bytes, 0);
+            let space = Self {
+                epoch: serial / 2,
+                active: u8::from(u64_at(bytes, 8) == 1),
+                is_cleaning: serial.is_multiple_of(2),
+                next_sequence: u64_at(bytes, 16),
+            };
+            let is_sound = checksum(&[&bytes[..24]]) == u32_at(bytes, 24)
+                && u64_at(bytes, 8) <= 1
+                && space.epoch > 0
+                && space.at() == at as u64;
+            is_sound.then_some(space)
+        });
+        records
+            .max_by_key(|space| space.serial())
+            .ok_or(HeadError::Damaged)
+    }
+
+    /// Of what is in a half; `None`: nothing.
+    pub fn epoch_of(self, half: u8) -> Option<u64> {
+        match half == self.active {
+            true => Some(self.epoch),
+            false => self.is_cleaning.then(|| self.epoch - 1),
+        }
+    }
+}
+
+/// An index entry's word: where the newest object is, in grains; 0 is none.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Word(pub u64);
 
@@ -173,8 +254,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Encodes all but the flag; `at` is where the object is.
-    pub fn encode(self, at: u64, key: &[u8]) -> [u8; FLAG_AT as usize] {
+    /// Encodes all but the flag; `at` is where the object is, `epoch` that of its half.
+    pub fn encode(self, at: u64, epoch: u64, key: &[u8]) -> [u8; FLAG_AT as usize] {
         let mut bytes = [0; FLAG_AT as usize];
         bytes[..4].copy_from_slice(&OBJECT_MAGIC.to_le_bytes());
         bytes[4] = match self.kind {
@@ -187,13 +268,15 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.previous_at.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.slot.to_le_bytes());
-        let sum = checksum(&[&at.to_le_bytes(), &bytes[..40], key]);
+        let place = [at.to_le_bytes(), epoch.to_le_bytes()].concat();
+        let sum = checksum(&[&place, &bytes[..40], key]);
         bytes[40..44].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
-    /// The header at a place, if there is one that is whole.
-    pub fn decode(pool: &[u8], at: u64) -> Option<Self> {
+    /// The header at a place, if there is one that is whole and of this epoch, and its object fits a pool of
+    /// these bytes.
+    pub fn decode(pool: &[u8], at: u64, epoch: u64) -> Option<Self> {
         let start = usize::try_from(at).ok()?;
         let bytes = pool.get(start..start.checked_add(HEADER_BYTES as usize)?)?;
         if u32_at(bytes, 0) != OBJECT_MAGIC {
@@ -218,7 +301,8 @@ impl Header {
             return None;
         }
         let key = header.key(pool, at);
-        let sum = checksum(&[&at.to_le_bytes(), &bytes[..40], key]);
+        let place = [at.to_le_bytes(), epoch.to_le_bytes()].concat();
+        let sum = checksum(&[&place, &bytes[..40], key]);
         (sum == u32_at(bytes, 40)).then_some(header)
     }
 
@@ -284,21 +368,62 @@ mod tests {
             slot: 3,
         };
         let mut pool = vec![0; 256];
-        pool[32..88].copy_from_slice(&header.encode(32, key));
+        pool[32..88].copy_from_slice(&header.encode(32, 1, key));
         pool[96..104].copy_from_slice(key);
-        assert_eq!(Header::decode(&pool, 32), Some(header));
+        assert_eq!(Header::decode(&pool, 32, 1), Some(header));
         assert_eq!(header.object_bytes() % GRAIN_BYTES, 0);
         for at in (32..76).chain(96..104) {
             // Byte 5 is filled up, and in the checksum too.
             let mut damaged = pool.clone();
             damaged[at] ^= 0x10;
-            assert_eq!(Header::decode(&damaged, 32), None, "byte {at}");
+            assert_eq!(Header::decode(&damaged, 32, 1), None, "byte {at}");
         }
-        // The same bytes elsewhere are no object.
+        // Nor are those of another epoch, or the same bytes elsewhere.
+        assert_eq!(Header::decode(&pool, 32, 2), None);
         let moved = [vec![0; 16], pool.clone()].concat();
-        assert_eq!(Header::decode(&moved, 48), None);
+        assert_eq!(Header::decode(&moved, 48, 1), None);
         for at in [250, 256, u64::MAX - 8] {
-            assert_eq!(Header::decode(&pool, at), None);
+            assert_eq!(Header::decode(&pool, at, 1), None);
+        }
+    }
+
+    #[test]
+    fn the_newer_record_that_is_whole_counts() {
+        let mut pool = vec![0; 4096];
+        assert_eq!(Space::decode(&pool), Err(HeadError::Damaged));
+        let mut space = Space {
+            epoch: 1,
+            active: 0,
+            is_cleaning: false,
+            next_sequence: 1,
+        };
+        let mut before = None;
+        for _ in 0..6 {
+            let at = space.at() as usize;
+            let kept = pool.clone();
+            pool[at..at + SPACE_BYTES].copy_from_slice(&space.encode());
+            assert_eq!(Space::decode(&pool), Ok(space));
+            for torn in 0..SPACE_BYTES {
+                let mut torn_pool = kept.clone();
+                torn_pool[at..at + torn].copy_from_slice(&space.encode()[..torn]);
+                if let Some(before) = before {
+                    assert_eq!(Space::decode(&torn_pool), Ok(before), "{torn} bytes");
+                }
+            }
+            before = Some(space);
+            space = match space.is_cleaning {
+                true => Space {
+                    is_cleaning: false,
+                    next_sequence: 9,
+                    ..space
+                },
+                false => Space {
+                    epoch: space.epoch + 1,
+                    active: 1 - space.active,
+                    is_cleaning: true,
+                    ..space
+                },
+            };
         }
     }
 }

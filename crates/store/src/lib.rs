@@ -9,7 +9,7 @@
 //! client may still write, so that what was verified and what is made durable may differ.
 //!
 //! A folder with one pool on an ordinary file is what `cenote store` works with.
-//! Not here yet: cleaning of the log, clients over a network, the rival schemes.
+//! Not here yet: clients over a network, the rival schemes.
 //! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
 
 #![forbid(unsafe_code)]
@@ -24,4 +24,6 @@ pub use medium::{DetachedMedium, FileMedium, Medium, ModelMedium};
 #[cfg(feature = "planted")]
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
-pub use pool::{Allocation, Condition, Landing, Pool, PoolConfig, Recovered, StoreError, Version};
+pub use pool::{
+    Allocation, Cleaned, Condition, Landing, Pool, PoolConfig, Recovered, StoreError, Version,
+};

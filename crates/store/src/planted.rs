@@ -31,5 +31,13 @@ cenote_pool::mistakes! {
         ReadNotPersisted = "read-not-persisted",
         /// A sequence number is used again after a crash.
         SequenceReused = "sequence-reused",
+        /// Cleaning has the index name copies that are not written.
+        FlipBeforeCopy = "flip-before-copy",
+        /// No fence between a copy and what names it.
+        CopyUnfenced = "copy-unfenced",
+        /// A half of the log counts as empty while words may lead there.
+        EmptiedTooEarly = "emptied-too-early",
+        /// Cleaning forgets the numbers of versions that it drops.
+        NumbersForgotten = "numbers-forgotten",
     }
 }

@@ -10,6 +10,8 @@
 //! value as the persister did, and finds it whole. One thread owns a pool; a store has several.
 //! Paper: eFactory, section on PUT, hybrid GET and recovery.
 
+mod cleaning;
+mod lookup;
 mod recovery;
 
 use std::collections::VecDeque;
@@ -19,11 +21,14 @@ use twox_hash::XxHash3_64;
 
 use crate::format::{
     ENTRY_BYTES, FLAG_AT, HEADER_BYTES, Head, HeadError, Header, KEY_BYTES_MAX, Kind,
-    POOL_BYTES_MAX, VALUE_BYTES_MAX, Word, checksum, u64_at,
+    POOL_BYTES_MAX, SPACE_BYTES, Space, VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 
+use cleaning::Cleaning;
+
+pub use cleaning::Cleaned;
 pub use recovery::Recovered;
 
 /// What a new pool is to be.
@@ -128,10 +133,13 @@ const DURABLE: u64 = 1;
 pub struct Pool<M> {
     medium: M,
     head: Head,
+    space: Space,
+    /// While one half of the log is copied to the other.
+    cleaning: Option<Cleaning>,
     /// Where the next object goes.
     tail: u64,
     next_sequence: u64,
-    /// Versions that are not durable, in log order; some in the middle are by now.
+    /// Versions that are not durable, by sequence; some in the middle are by now.
     pending: VecDeque<Pending>,
     /// How many are not.
     backlog: usize,
@@ -141,6 +149,7 @@ pub struct Pool<M> {
 
 struct Pending {
     at: u64,
+    sequence: u64,
     /// None: it is durable, or was given up.
     landing: Option<Box<dyn Landing>>,
 }
@@ -166,7 +175,7 @@ impl<M: Medium> Pool<M> {
         };
         let is_small = config.entry_count.is_power_of_two()
             && config.entry_count <= len / ENTRY_BYTES
-            && head.log_at() < len
+            && head.half_bytes() > 0
             && len <= POOL_BYTES_MAX;
         if !is_small {
             return Err(StoreError::Size {
@@ -177,19 +186,30 @@ impl<M: Medium> Pool<M> {
         medium.write(0, &vec![0; len as usize]);
         medium.write_back(0..len)?;
         medium.fence()?;
+        let space = Space {
+            epoch: 1,
+            active: 0,
+            is_cleaning: false,
+            next_sequence: 1,
+        };
+        medium.write(space.at(), &space.encode());
+        medium.write_back(space.at()..space.at() + SPACE_BYTES as u64)?;
+        medium.fence()?;
         // Last: before that it is no pool.
         medium.write(0, &head.encode());
         medium.write_back(0..48)?;
         medium.fence()?;
-        Ok(Self::with(medium, head, head.log_at(), 1))
+        Ok(Self::with(medium, head, space))
     }
 
-    fn with(medium: M, head: Head, tail: u64, next_sequence: u64) -> Self {
+    fn with(medium: M, head: Head, space: Space) -> Self {
         Self {
             medium,
             head,
-            tail,
-            next_sequence,
+            space,
+            cleaning: None,
+            tail: head.half(space.active).start,
+            next_sequence: space.next_sequence,
             pending: VecDeque::new(),
             backlog: 0,
             is_broken: false,
@@ -206,13 +226,6 @@ impl<M: Medium> Pool<M> {
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.backlog
-    }
-
-    /// Bytes of the log that are in use, and all of them.
-    #[must_use]
-    pub fn log_bytes(&self) -> (u64, u64) {
-        let start = self.head.log_at();
-        (self.tail - start, self.head.len - start)
     }
 
     /// The checksum that a client announces.
@@ -288,8 +301,8 @@ impl<M: Medium> Pool<M> {
         let Found::Entry { word, .. } = self.find(key) else {
             return Ok(None);
         };
-        let mut next = word.object_at();
-        while let Some((at, header)) = next.and_then(|at| Some((at, self.header(at)?))) {
+        let mut next = self.object(word);
+        while let Some((at, header)) = next {
             let is_whole = self.is_durable(at) || self.settle(&[at])? == 1;
             if is_whole {
                 let value = || header.value(self.medium.bytes(), at).to_vec();
@@ -298,7 +311,7 @@ impl<M: Medium> Pool<M> {
                     value: value(),
                 }));
             }
-            next = older(at, header);
+            next = self.older(header);
         }
         Ok(None)
     }
@@ -325,14 +338,14 @@ impl<M: Medium> Pool<M> {
     pub fn keys<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.medium.bytes();
         (0..self.head.entry_count).filter_map(move |slot| {
-            let mut next = self.word(slot).object_at();
-            while let Some((at, header)) = next.and_then(|at| Some((at, self.header(at)?))) {
+            let mut next = self.object(self.word(slot));
+            while let Some((at, header)) = next {
                 if self.is_durable(at) {
                     let key = header.key(bytes, at);
                     let is_wanted = header.kind == Kind::Value && key.starts_with(prefix);
                     return is_wanted.then_some(key);
                 }
-                next = older(at, header);
+                next = self.older(header);
             }
             None
         })
@@ -389,13 +402,15 @@ impl<M: Medium> Pool<M> {
             slot,
         };
         let at = self.tail;
-        if at + header.object_bytes() > self.head.len {
+        let reserve = self.cleaning.as_ref().map_or(0, Cleaning::reserve);
+        let end = self.head.half(self.space.active).end;
+        if at + header.object_bytes() + reserve > end {
             return Err(StoreError::Full);
         }
         let entry_at = self.head.entry_at(slot);
         self.guarded(|pool| {
             let medium = &mut pool.medium;
-            medium.write(at, &header.encode(at, key));
+            medium.write(at, &header.encode(at, pool.space.epoch, key));
             medium.write(at + FLAG_AT, &0_u64.to_le_bytes());
             medium.write(at + HEADER_BYTES, key);
             // The hash is durable before any entry that is found by passing this one.
@@ -463,13 +478,13 @@ impl<M: Medium> Pool<M> {
         self.backlog += 1;
         self.pending.push_back(Pending {
             at: allocation.at,
+            sequence: allocation.sequence,
             landing: Some(landing),
         });
     }
 
     fn end_wait(&mut self, at: u64) {
-        // In log order, so that a search halves it.
-        if let Ok(index) = self.pending.binary_search_by_key(&at, |one| one.at) {
+        if let Some(index) = self.waiting(at) {
             let had = self.pending[index].landing.take();
             self.backlog -= usize::from(had.is_some());
         }
@@ -484,10 +499,7 @@ impl<M: Medium> Pool<M> {
 
     /// Copies a pending version's value into the log, if it is what was announced.
     fn take_value(&mut self, at: u64) -> bool {
-        let Ok(index) = self.pending.binary_search_by_key(&at, |one| one.at) else {
-            return false;
-        };
-        let Some(header) = self.header(at) else {
+        let (Some(index), Some(header)) = (self.waiting(at), self.header(at)) else {
             return false;
         };
         let Some(landing) = &mut self.pending[index].landing else {
@@ -515,56 +527,6 @@ impl<M: Medium> Pool<M> {
         self.is_broken = false;
         Ok(())
     }
-
-    fn find(&self, key: &[u8]) -> Found {
-        let wanted = hash(self.head, key);
-        let bytes = self.medium.bytes();
-        let mut free = None;
-        for step in 0..self.head.entry_count {
-            let slot = (wanted.wrapping_add(step)) & (self.head.entry_count - 1);
-            let found = u64_at(bytes, self.head.entry_at(slot) as usize);
-            if found == 0 {
-                return Found::Free {
-                    slot: free.unwrap_or(slot),
-                };
-            }
-            if found != wanted {
-                continue;
-            }
-            match self.word(slot).object_at() {
-                // Claimed before a crash, and never used.
-                None => free = free.or(Some(slot)),
-                Some(at) => {
-                    let is_same = |header: Header| header.key(bytes, at) == key;
-                    if self.header(at).is_some_and(is_same) {
-                        let word = self.word(slot);
-                        return Found::Entry { slot, word };
-                    }
-                }
-            }
-        }
-        free.map_or(Found::Full, |slot| Found::Free { slot })
-    }
-
-    fn word(&self, slot: u64) -> Word {
-        Word(u64_at(
-            self.medium.bytes(),
-            self.head.entry_at(slot) as usize + 8,
-        ))
-    }
-
-    fn header(&self, at: u64) -> Option<Header> {
-        (at >= self.head.log_at()).then(|| Header::decode(self.medium.bytes(), at))?
-    }
-
-    fn is_durable(&self, at: u64) -> bool {
-        u64_at(self.medium.bytes(), (at + FLAG_AT) as usize) == DURABLE
-    }
-}
-
-/// The version before. Places only fall, so that a damaged list ends.
-fn older(at: u64, header: Header) -> Option<u64> {
-    (header.previous_at != 0 && header.previous_at < at).then_some(header.previous_at)
 }
 
 /// A key's hash; never 0, which is an entry that was never used.

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use cenote_store::{
-    Condition, FileMedium, Landing, MISTAKES, Medium as _, ModelMedium, Pool, PoolConfig,
+    Cleaned, Condition, FileMedium, Landing, MISTAKES, Medium as _, ModelMedium, Pool, PoolConfig,
     StoreError, plant,
 };
 
-const POOL_BYTES: usize = 24 << 10;
+const POOL_BYTES: usize = 40 << 10;
 const KEYS: u64 = 5;
 const CONFIG: PoolConfig = PoolConfig {
     entry_count: 16,
@@ -141,7 +141,7 @@ impl Life<'_> {
     fn step(&mut self, random: &mut Random) -> Result<Ended, String> {
         let key = random.below(KEYS);
         let name = format!("key {key}").into_bytes();
-        match random.below(12) {
+        match random.below(15) {
             0..4 => {
                 let value = self.value(random);
                 let sum = Pool::<ModelMedium>::checksum(&name, &value);
@@ -194,6 +194,10 @@ impl Life<'_> {
                     *bytes.lock().unwrap() = value;
                 }
             }
+            12.. => match self.pool.clean(1 + random.below(20) as usize) {
+                Ok(_) => {}
+                Err(error) => return crashed(&error),
+            },
             8 | 9 => match self.pool.persist(1 + random.below(4) as usize) {
                 Ok(_) => {}
                 Err(error) => return crashed(&error),
@@ -421,5 +425,115 @@ fn a_damaged_pool_is_refused_or_read_in_part() {
             Ok(_) | Err(StoreError::Full) => {}
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+#[test]
+fn a_pool_that_is_cleaned_takes_many_times_what_its_log_holds() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    let (_, all) = pool.log_bytes();
+    let mut written = 0;
+    let mut cleanings = 0;
+    for round in 0..2_000_u64 {
+        let key = format!("key {}", round % 7);
+        let value = round.to_le_bytes().repeat(1 + round as usize % 50);
+        pool.put_durable(key.as_bytes(), &value, Condition::Always)
+            .unwrap();
+        written += value.len() as u64;
+        if round % 5 == 0 {
+            let gone = format!("key {}", (round + 3) % 7);
+            pool.delete(gone.as_bytes(), Condition::Always).unwrap();
+        }
+        if pool.is_cleaning_due() && pool.clean(3).unwrap() == Cleaned::Done {
+            cleanings += 1;
+        }
+        let read = pool.get(key.as_bytes()).unwrap().unwrap();
+        assert_eq!(read.value, value);
+    }
+    assert!(
+        cleanings > 10 && written > 20 * all,
+        "{cleanings}, {written} of {all}"
+    );
+    let before: Vec<Vec<u8>> = pool.keys(b"").map(<[u8]>::to_vec).collect();
+    let medium = pool.into_medium().crashed(|| false);
+    let (pool, _) = Pool::open(medium).unwrap();
+    let mut after: Vec<Vec<u8>> = pool.keys(b"").map(<[u8]>::to_vec).collect();
+    after.sort();
+    let mut before = before;
+    before.sort();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn a_version_that_waits_for_its_value_outlives_cleaning_and_one_that_was_given_up_does_not() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    pool.put_durable(b"key", b"old", Condition::Always).unwrap();
+    let value: Bytes = Arc::new(Mutex::new(vec![0; 3]));
+    let landing = |bytes: &Bytes| {
+        let bytes = Arc::clone(bytes);
+        Box::new(Shared {
+            bytes,
+            afterwards: None,
+        })
+    };
+    let sum = Pool::<ModelMedium>::checksum(b"key", b"new");
+    let always = Condition::Always;
+    pool.allocate(b"key", 3, sum, landing(&value), always)
+        .unwrap();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"old");
+    // And one that comes while the log is cleaned.
+    let never: Bytes = Arc::new(Mutex::new(vec![0; 3]));
+    let given_up = pool
+        .allocate(b"key", 3, sum, landing(&never), always)
+        .unwrap();
+    *value.lock().unwrap() = b"new".to_vec();
+    assert_eq!(pool.persist(10).unwrap(), 1);
+    assert_eq!(
+        pool.clean(1000).unwrap(),
+        Cleaned::Waiting,
+        "the later one waits"
+    );
+    assert!(pool.give_up(given_up));
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Done);
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
+    let (mut pool, _) = Pool::open(pool.into_medium().crashed(|| false)).unwrap();
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
+}
+
+#[test]
+fn new_versions_leave_room_for_copies_also_where_large_ones_were_given_up() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    let always = Condition::Always;
+    let large = vec![7; 2_000];
+    for index in 0..5 {
+        let key = format!("key {index}");
+        pool.put_durable(key.as_bytes(), &large, always).unwrap();
+    }
+    // A small one in front of each large one never comes.
+    let given_up: Vec<_> = (0..5)
+        .map(|index| {
+            let key = format!("key {index}");
+            let landing = Box::new(b"no".to_vec());
+            pool.allocate(key.as_bytes(), 2, 1, landing, always)
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    let mut added = 0;
+    while pool
+        .put_durable(format!("more {}", added % 4).as_bytes(), &[1; 500], always)
+        .is_ok()
+    {
+        added += 1;
+    }
+    assert!(added > 0);
+    for one in given_up {
+        assert!(pool.give_up(one));
+    }
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Done);
+    for index in 0..5 {
+        let found = pool.get(format!("key {index}").as_bytes()).unwrap();
+        assert_eq!(found.unwrap().value, large);
     }
 }

@@ -10,13 +10,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cenote_store::{Condition, FileMedium, Medium as _, Pool, PoolConfig};
+use cenote_store::{Condition, FileMedium, Pool, PoolConfig};
 
-const POOL_BYTES: u64 = 1 << 20;
+const POOL_BYTES: u64 = 256 << 10;
 const KEYS: u64 = 20;
 const FILE: &str = "CENOTE_STORE_TEST_FILE";
 const SEED: &str = "CENOTE_STORE_TEST_SEED";
-/// Versions that a child writes at most; they fit.
+/// Versions that a child writes at most: three times what the log holds.
 const VERSIONS: u64 = 2_000;
 
 fn rounds(count: u64) {
@@ -99,16 +99,13 @@ fn open(path: &Path) -> FileMedium {
 
 fn check(path: &Path, seed: u64, told: &HashMap<u64, (u64, u64)>) {
     let (pool, _) = Pool::open(open(path)).unwrap();
-    let (used, all) = pool.log_bytes();
-    // Beyond the log's end a disk may have anything.
-    let medium = pool.into_medium();
-    let tail = medium.bytes().len() as u64 - all + used;
-    drop(medium);
-    let noise: Vec<u8> = (tail..POOL_BYTES)
-        .map(|at| (at * 31 + seed) as u8)
-        .collect();
+    // Where the log is not, a disk may have anything.
     let file: File = OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(&noise, tail).unwrap();
+    for unused in pool.unused() {
+        let noise: Vec<u8> = unused.clone().map(|at| (at * 31 + seed) as u8).collect();
+        file.write_all_at(&noise, unused.start).unwrap();
+    }
+    drop(pool);
 
     let (mut pool, _) = Pool::open(open(path)).unwrap();
     for (key, (sequence, value)) in told {
@@ -172,6 +169,9 @@ fn writer_process() {
         } else {
             pool.put_durable(&name(key), &value, Condition::Always)
                 .unwrap();
+        }
+        if pool.is_cleaning_due() {
+            pool.clean(5).unwrap();
         }
         let sequence = pool.get(&name(key)).unwrap().unwrap().sequence;
         writeln!(out, "told {key} {sequence} {number}").unwrap();

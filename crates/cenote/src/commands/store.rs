@@ -27,8 +27,8 @@ use opened::Opened;
   cenote store check /var/lib/objects --json
 
 What put, delete and get said is there after a crash, of the process or of the machine. A store is one
-file of the size that it was made with; a version that was replaced keeps its room, and when the room is
-used up put says so. docs/guides/store.md says what is promised.")]
+file of the size that it was made with: objects may take less than half of it, so that versions that were
+replaced can be cleaned away. docs/guides/store.md says what is promised.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -68,7 +68,7 @@ enum Action {
 struct Create {
     /// Folder of the store, made where there is none
     dir: PathBuf,
-    /// Bytes of the file: all versions of all objects have to fit
+    /// Bytes of the file: more than twice what all objects take together
     #[arg(long, value_name = "SIZE")]
     size: Size,
     /// Keys that it has room for, those included that were deleted [default: one for each 4 KiB]

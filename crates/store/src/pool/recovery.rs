@@ -5,8 +5,8 @@
 //! newest; younger ones are forgotten. So what was told is there, and what was not told is there whole
 //! or not at all. Recovery may be cut short by a crash and done again.
 
-use super::{DURABLE, Pool, StoreError, hash, older};
-use crate::format::{ENTRY_BYTES, FLAG_AT, Head, Header, Kind, Word, checksum};
+use super::{DURABLE, Pool, StoreError, hash};
+use crate::format::{ENTRY_BYTES, FLAG_AT, Head, Header, Kind, Space, Word, checksum};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 
@@ -32,21 +32,13 @@ impl<M: Medium> Pool<M> {
     /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Io`].
     pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
         let head = Head::decode(medium.bytes())?;
-        let mut pool = Self::with(medium, head, head.log_at(), 1);
+        let space = Space::decode(medium.bytes())?;
+        let mut pool = Self::with(medium, head, space);
         let mut recovered = Recovered::default();
-        while let Some(header) = pool.header(pool.tail) {
-            recovered.versions += 1;
-            recovered.invalid +=
-                u64::from(!pool.is_durable(pool.tail) && !pool.is_whole(pool.tail, header));
-            if !is_planted(Planted::SequenceReused) || pool.is_durable(pool.tail) {
-                let next = header.sequence.saturating_add(1);
-                pool.next_sequence = pool.next_sequence.max(next);
+        for half in [1 - space.active, space.active] {
+            if space.epoch_of(half).is_some() {
+                pool.walk(half, &mut recovered);
             }
-            let next = pool.tail + header.object_bytes();
-            if is_planted(Planted::TailTooEarly) && pool.header(next).is_none() {
-                break;
-            }
-            pool.tail = next;
         }
         let winners: Vec<(u64, Option<(u64, Header)>)> = (0..head.entry_count)
             .filter(|slot| pool.word(*slot) != Word::default())
@@ -78,7 +70,29 @@ impl<M: Medium> Pool<M> {
             }
             pool.medium.fence()
         })?;
+        if space.is_cleaning {
+            pool.resume_cleaning();
+        }
         Ok((pool, recovered))
+    }
+
+    /// Walks one half of the log to its end, which is the tail when this is the half in use.
+    fn walk(&mut self, half: u8, recovered: &mut Recovered) {
+        self.tail = self.head.half(half).start;
+        while let Some(header) = self.header(self.tail) {
+            recovered.versions += 1;
+            let is_invalid = !self.is_durable(self.tail) && !self.is_whole(self.tail, header);
+            recovered.invalid += u64::from(is_invalid);
+            if !is_planted(Planted::SequenceReused) || self.is_durable(self.tail) {
+                let next = header.sequence.saturating_add(1);
+                self.next_sequence = self.next_sequence.max(next);
+            }
+            let next = self.tail + header.object_bytes();
+            if is_planted(Planted::TailTooEarly) && self.header(next).is_none() {
+                break;
+            }
+            self.tail = next;
+        }
     }
 
     /// Whether the value is what its client announced.
@@ -89,8 +103,8 @@ impl<M: Medium> Pool<M> {
 
     /// The newest version of an entry that is durable or whole.
     fn winner(&self, slot: u64) -> Option<(u64, Header)> {
-        let mut next = self.word(slot).object_at();
-        while let Some((at, header)) = next.and_then(|at| Some((at, self.header(at)?))) {
+        let mut next = self.object(self.word(slot));
+        while let Some((at, header)) = next {
             let bytes = self.medium.bytes();
             let key = header.key(bytes, at);
             let entry = self.head.entry_at(slot) as usize;
@@ -105,7 +119,7 @@ impl<M: Medium> Pool<M> {
             if is_planted(Planted::OldVersionForgotten) {
                 return None;
             }
-            next = older(at, header);
+            next = self.older(header);
         }
         None
     }

@@ -146,16 +146,24 @@ impl<M: Medium> Opened<M> {
         })
     }
 
-    /// Does something with an object.
+    /// Does something with an object; where there is no room for it, once more in a log that was cleaned.
     ///
     /// # Errors
     /// Those of the store, with what to do.
     pub fn change<T>(
         &mut self,
         key: &str,
-        act: impl FnOnce(&mut Pool<M>, &[u8]) -> Result<T, StoreError>,
+        act: impl Fn(&mut Pool<M>, &[u8]) -> Result<T, StoreError>,
     ) -> Result<T> {
-        act(&mut self.pool, key.as_bytes()).map_err(|error| {
+        let mut done = act(&mut self.pool, key.as_bytes());
+        if matches!(done, Err(StoreError::Full)) {
+            // Nothing waits for its value here: one pass is all.
+            done = self
+                .pool
+                .clean(usize::MAX)
+                .and_then(|_| act(&mut self.pool, key.as_bytes()));
+        }
+        done.map_err(|error| {
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);
             match &error {
                 StoreError::Full => {

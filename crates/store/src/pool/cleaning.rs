@@ -67,11 +67,9 @@ impl<M: Medium> Pool<M> {
     /// Where the medium holds nothing of the pool.
     #[must_use]
     pub fn unused(&self) -> Vec<Range<u64>> {
-        let mut unused = vec![self.tail..self.head.half(self.space.active).end];
-        if !self.space.is_cleaning {
-            unused.push(self.head.half(1 - self.space.active));
-        }
-        unused
+        let rest = self.tail..self.head.half(self.space.active).end;
+        let other = (!self.space.is_cleaning).then(|| self.head.half(1 - self.space.active));
+        std::iter::once(rest).chain(other).collect()
     }
 
     /// Whether so much of the log is used that cleaning should begin, or it has begun.

@@ -5,8 +5,8 @@
 mod cache;
 mod support;
 
-use cache::{CACHE, Cache, order, put, remote};
-use cenote_proc::service::{Order, Told};
+use cache::{CACHE, Cache, finish, order, put, remote};
+use cenote_proc::service::{Label, Order, Told};
 use cenote_proc::{Access, Grants, ProcedureId, Status};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::Walk;
@@ -44,7 +44,23 @@ fn kept(fabric: Fabric) {
     assert_eq!(order(&mut *caller, &remove), Told::Removed(true));
     let told = put(&user, 1002, grants(), b"no module");
     assert!(matches!(told, Told::Refused(_)), "{told:?}");
-    drop((caller, user));
+    // Two put a module under one number at the same moment: one of them is told that it is kept.
+    let label = |module: &[u8]| Label {
+        id: ProcedureId(1004),
+        name: "both".to_owned(),
+        version: 1,
+        grants: grants(),
+        len_bytes: u32::try_from(module.len()).unwrap(),
+    };
+    let other = lab.client(&host, 3);
+    let mut late = other.session.caller_opener()(DEADLINE).unwrap();
+    let begin = |module| Order::Begin(label(module));
+    assert_eq!(order(&mut *caller, &begin(WALK_WASM)), Told::Going);
+    assert_eq!(order(&mut *late, &begin(b"other")), Told::Going);
+    assert_eq!(finish(&user, &mut *caller, WALK_WASM), Told::Kept);
+    let told = finish(&other, &mut *late, b"other");
+    assert!(matches!(told, Told::Refused(_)), "{told:?}");
+    drop((caller, late, user, other));
     host.stop();
     drop(host);
 
@@ -52,7 +68,7 @@ fn kept(fabric: Fabric) {
     std::fs::write(folder.path().join("1003.module"), b"CENPROC1 and so on").unwrap();
     let host = start();
     let user = lab.client(&host, 2);
-    assert_eq!(modules(&user), [1000]);
+    assert_eq!(modules(&user), [1000, 1004]);
     let mut cache = Cache::new(&lab, &[&host], &[0, 0], false);
     cache.tell();
     let mut bytes = 0_u64.to_le_bytes().to_vec();

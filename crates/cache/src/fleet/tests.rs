@@ -506,3 +506,33 @@ fn a_disk_that_refuses_has_nothing_pile_up() {
     assert!(world.fleet.actions.len() <= 2, "{:?}", world.fleet.actions);
     assert!(!world.fleet.actions.is_empty());
 }
+
+#[test]
+fn the_first_look_for_cheaper_machines_is_at_prices_of_then() {
+    let mut world = World::new(TEXT, Vec::new());
+    let same = world.fleet.catalogue.clone();
+    world.fleet.set_catalogue(Ok(same));
+    assert!(!world.fleet.wants_prices(world.now));
+    let due = world.now.after(Duration::from_secs(400));
+    assert!(world.fleet.wants_prices(due), "those of the start are old by then");
+}
+
+#[test]
+fn a_host_that_leaves_lends_nothing_and_is_counted_on_again_when_it_stays() {
+    let mut world = World::new(TEXT, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    world.give(first, 0, UP);
+    world.tick(1);
+    let leaving = Standing {
+        is_leaving: true,
+        slabs: 0,
+        ..UP
+    };
+    world.hosts.insert(0, leaving);
+    for _ in 0..4 {
+        world.tick(6);
+    }
+    let kept = world.fleet.kept();
+    let there = kept.iter().find(|one| one.order == first).unwrap();
+    assert_eq!(there.memory_bytes, 8 * MIB);
+}

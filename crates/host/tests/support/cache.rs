@@ -276,14 +276,19 @@ pub fn put(client: &Client, id: u32, grants: Grants, module: &[u8]) -> Told {
     if begun != Told::Going {
         return begun;
     }
+    finish(client, &mut *caller, module)
+}
+
+/// Sends a module that was begun, and waits for its end.
+pub fn finish(client: &Client, caller: &mut dyn Caller, module: &[u8]) -> Told {
     for (piece, bytes) in module.chunks(PIECE_MAX).enumerate() {
         let offset = u32::try_from(piece * PIECE_MAX).unwrap();
         let bytes = bytes.to_vec();
-        let told = order(&mut *caller, &Order::Piece { offset, bytes });
+        let told = order(caller, &Order::Piece { offset, bytes });
         assert_eq!(told, Told::Going);
     }
     loop {
-        match order(&mut *caller, &Order::Ask) {
+        match order(caller, &Order::Ask) {
             Told::Going => client.rest(),
             told => return told,
         }

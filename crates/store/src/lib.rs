@@ -18,6 +18,7 @@ mod format;
 mod medium;
 mod planted;
 mod pool;
+pub mod schemes;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use medium::{DetachedMedium, FileMedium, Medium, ModelMedium};

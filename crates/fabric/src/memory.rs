@@ -8,6 +8,7 @@
 //! valid, shared or replaced by zeros, until it is dropped.
 
 mod in_place;
+mod persist;
 mod sigbus;
 mod stream;
 mod view;
@@ -16,6 +17,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use crate::{Error, Result, WindowDescriptor};
 pub use in_place::InPlace;
@@ -102,6 +104,22 @@ impl Region {
             region.view.advise_huge();
         }
         Ok(region)
+    }
+
+    /// A region on a file, all of it: what is written is the file's. The file keeps its length as long
+    /// as whoever else can write to it lets it.
+    ///
+    /// # Errors
+    /// `Os`: it is empty, or cannot be mapped.
+    pub fn on_file(fd: OwnedFd) -> Result<Self> {
+        let what = || "map a file".to_owned();
+        let len = file_len(fd.as_fd()).map_err(|e| Error::os(what(), e))?;
+        let len = usize::try_from(len).map_err(|_| Error::Bound("region length"))?;
+        if len == 0 {
+            return Err(Error::os(what(), io::ErrorKind::UnexpectedEof.into()));
+        }
+        let view = View::map(fd.as_fd(), len, true).map_err(|e| Error::os(what(), e))?;
+        Ok(Self { view, fd })
     }
 
     /// Locks all of it into RAM, every page now.
@@ -202,6 +220,44 @@ impl Region {
         let written = unsafe { self.view.write(start, source.as_ptr(), source.len()) };
         order_stores();
         written
+    }
+
+    /// The 8 bytes at `offset`, a multiple of 8, in one load.
+    ///
+    /// # Errors
+    /// [`Dead`]: the memory is gone.
+    ///
+    /// # Panics
+    /// If the offset is no multiple of 8 inside the region.
+    pub fn load(&self, offset: u64) -> std::result::Result<u64, Dead> {
+        let start = self.checked(offset, 8);
+        let value = self.view.atomic(start).load(Ordering::Acquire);
+        self.view.alive().map(|()| u64::from_le(value))
+    }
+
+    /// Stores 8 bytes at `offset`, a multiple of 8, at once. Who sees them sees all that this thread
+    /// wrote to the region before.
+    ///
+    /// # Errors
+    /// [`Dead`]: the memory is gone.
+    ///
+    /// # Panics
+    /// If the offset is no multiple of 8 inside the region.
+    pub fn store(&self, offset: u64, value: u64) -> std::result::Result<(), Dead> {
+        let start = self.checked(offset, 8);
+        self.view.atomic(start).store(value.to_le(), Ordering::Release);
+        self.view.alive()
+    }
+
+    /// Begins to write a range back from the processor's caches, for memory that outlives a power
+    /// cut. It is there once [`order_stores`] has returned.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn write_back(&self, offset: u64, len_bytes: usize) {
+        let start = self.checked(offset, len_bytes);
+        // SAFETY: `checked` bounds the range, and the view keeps it mapped.
+        unsafe { persist::write_back(self.view.base().add(start), len_bytes) };
     }
 
     /// Bytes where they lie, for reads and writes.

@@ -1,10 +1,13 @@
-//! The bytes of a pool: its head, the index, and the objects of its log. See `docs/formats/store.md`.
+//! The bytes of a pool: its head and the objects of its log, and the words of the index in memory.
+//! See `docs/formats/store.md`.
 //!
 //! Pure: slices in, values out. What is read may be anything; what does not verify is not there.
 
 use std::ops::Range;
 
 use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
+
+use crate::planted::{Planted, is_planted};
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -13,19 +16,31 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of the pool's head.
 pub(crate) const HEAD_BYTES: u64 = 4096;
-/// Bytes of an index entry: the key's hash, and the word.
-pub(crate) const ENTRY_BYTES: u64 = 16;
+/// Most places of the index.
+pub(crate) const ENTRY_COUNT_MAX: u64 = 1 << 30;
 /// Bytes of an object before its key.
 pub(crate) const HEADER_BYTES: u64 = 64;
 /// Where in the object its durability flag is: a word of its own.
 pub(crate) const FLAG_AT: u64 = 56;
-/// Objects begin at multiples of this, and an index word counts in it.
+/// Where in the object its sequence is.
+pub(crate) const SEQUENCE_AT: u64 = 16;
+
+/// The flag of a durable version. Each has one of its own: what an earlier object left at the same place is
+/// not the flag of this one.
+pub(crate) fn flag(sequence: u64, epoch: u64) -> u64 {
+    match is_planted(Planted::AnyFlagCounts) {
+        true => 1,
+        false => sequence << 16 | (epoch & 0x7fff) << 1 | 1,
+    }
+}
+
+/// Objects begin at multiples of this, and index words count in it.
 pub(crate) const GRAIN_BYTES: u64 = 16;
 /// Largest pool: 31 bits of grains.
 pub(crate) const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
 
 const MAGIC: [u8; 8] = *b"cenopool";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const OBJECT_MAGIC: u32 = 0x6a62_6f63;
 
 /// CRC-32 of the parts, one after the other.
@@ -50,7 +65,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(crate) struct Head {
     /// Of hashes of keys.
     pub seed: u64,
-    /// Index entries, a power of two.
+    /// Places of the index, a power of two.
     pub entry_count: u64,
     /// Bytes of the pool.
     pub len: u64,
@@ -91,7 +106,8 @@ impl Head {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, HeadError> {
+    /// Of the first [`HEAD_BYTES`] of a pool that has `len` bytes.
+    pub fn decode(bytes: &[u8], len: u64) -> Result<Self, HeadError> {
         if bytes.len() < HEAD_BYTES as usize || bytes[..8] != MAGIC {
             return Err(HeadError::Foreign);
         }
@@ -107,99 +123,114 @@ impl Head {
         if checksum(&[&bytes[..40]]) != u32_at(bytes, 40) {
             return Err(HeadError::Damaged);
         }
-        if head.len != bytes.len() as u64 {
+        if head.len != len {
             return Err(HeadError::Length {
                 told: head.len,
-                found: bytes.len() as u64,
+                found: len,
             });
         }
-        let fits = head.entry_count.is_power_of_two()
-            && head.entry_count <= head.len / ENTRY_BYTES
-            && head.half_bytes() > 0
-            && head.len <= POOL_BYTES_MAX;
-        fits.then_some(head).ok_or(HeadError::Damaged)
+        head.is_possible().then_some(head).ok_or(HeadError::Damaged)
     }
 
-    /// Where the log begins.
-    pub fn log_at(self) -> u64 {
-        (HEAD_BYTES + self.entry_count * ENTRY_BYTES).next_multiple_of(4096)
+    /// Whether a pool may be so.
+    pub fn is_possible(self) -> bool {
+        self.entry_count.is_power_of_two()
+            && self.entry_count <= ENTRY_COUNT_MAX
+            && self.half_bytes() > 0
+            && self.len <= POOL_BYTES_MAX
     }
 
     /// Bytes of each of the two halves of the log.
     pub fn half_bytes(self) -> u64 {
-        self.len.saturating_sub(self.log_at()) / 2 / 4096 * 4096
+        self.len.saturating_sub(HEAD_BYTES) / 2 / 4096 * 4096
     }
 
     /// One of the two halves of the log.
     pub fn half(self, half: u8) -> Range<u64> {
-        let start = self.log_at() + u64::from(half) * self.half_bytes();
+        let start = HEAD_BYTES + u64::from(half) * self.half_bytes();
         start..start + self.half_bytes()
     }
 
-    /// Where an index entry is.
-    pub fn entry_at(self, slot: u64) -> u64 {
-        HEAD_BYTES + slot * ENTRY_BYTES
+    /// Which half a place is in.
+    pub fn half_of(self, at: u64) -> Option<u8> {
+        [0, 1]
+            .into_iter()
+            .find(|half| self.half(*half).contains(&at))
     }
 }
 
-/// Which half of the log is in use: two records in the head, of which the newer one that is whole counts.
+/// Which half of the log is in use, and what was given out: two records in the head, of which the newer
+/// one that is whole counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Space {
+    /// Counts records.
+    pub serial: u64,
     /// Counts cleanings. Objects of another epoch are not there.
     pub epoch: u64,
     /// The half that new objects go to.
     pub active: u8,
     /// What is in the other half is of the epoch before, and is being copied.
     pub is_cleaning: bool,
-    /// No sequence below this is given again.
-    pub next_sequence: u64,
+    /// Counts openings: objects of an earlier one do not follow those of a later one.
+    pub incarnation: u32,
+    /// No sequence from here on was ever given.
+    pub ceiling: u64,
 }
 
 /// Where the two records are: in sectors of their own.
 const SPACE_AT: [usize; 2] = [512, 1024];
 /// Bytes of a record.
-pub(crate) const SPACE_BYTES: usize = 28;
+pub(crate) const SPACE_BYTES: usize = 40;
 
 impl Space {
-    /// Later ones are larger.
-    fn serial(self) -> u64 {
-        self.epoch * 2 + u64::from(!self.is_cleaning)
+    /// The record that follows this one; it is not written over it.
+    pub fn next(self) -> Self {
+        Self {
+            serial: self.serial + 1,
+            ..self
+        }
     }
 
-    /// Where it is written: not over the one before.
+    /// Where it is written.
     pub fn at(self) -> u64 {
-        SPACE_AT[(self.serial() % 2) as usize] as u64
+        SPACE_AT[(self.serial % 2) as usize] as u64
     }
 
     pub fn encode(self) -> [u8; SPACE_BYTES] {
         let mut bytes = [0; SPACE_BYTES];
-        bytes[..8].copy_from_slice(&self.serial().to_le_bytes());
-        bytes[8..16].copy_from_slice(&u64::from(self.active).to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.next_sequence.to_le_bytes());
-        let sum = checksum(&[&bytes[..24]]);
-        bytes[24..28].copy_from_slice(&sum.to_le_bytes());
+        bytes[..8].copy_from_slice(&self.serial.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.ceiling.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[28] = self.active;
+        bytes[29] = u8::from(self.is_cleaning);
+        let sum = checksum(&[&bytes[..36]]);
+        bytes[36..40].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
     /// The newer record of a pool's head.
-    pub fn decode(pool: &[u8]) -> Result<Self, HeadError> {
+    pub fn decode(head: &[u8]) -> Result<Self, HeadError> {
         let records = SPACE_AT.iter().filter_map(|&at| {
-            let bytes = pool.get(at..at + SPACE_BYTES)?;
-            let serial = u64_at(bytes, 0);
+            let bytes = head.get(at..at + SPACE_BYTES)?;
             let space = Self {
-                epoch: serial / 2,
-                active: u8::from(u64_at(bytes, 8) == 1),
-                is_cleaning: serial.is_multiple_of(2),
-                next_sequence: u64_at(bytes, 16),
+                serial: u64_at(bytes, 0),
+                epoch: u64_at(bytes, 8),
+                ceiling: u64_at(bytes, 16),
+                incarnation: u32_at(bytes, 24),
+                active: bytes[28],
+                is_cleaning: bytes[29] == 1,
             };
-            let is_sound = checksum(&[&bytes[..24]]) == u32_at(bytes, 24)
-                && u64_at(bytes, 8) <= 1
+            let is_sound = checksum(&[&bytes[..36]]) == u32_at(bytes, 36)
+                && bytes[28] <= 1
+                && bytes[29] <= 1
                 && space.epoch > 0
+                && space.serial < u64::MAX
                 && space.at() == at as u64;
             is_sound.then_some(space)
         });
         records
-            .max_by_key(|space| space.serial())
+            .max_by_key(|space| space.serial)
             .ok_or(HeadError::Damaged)
     }
 
@@ -210,22 +241,43 @@ impl Space {
             false => self.is_cleaning.then(|| self.epoch - 1),
         }
     }
+
+    /// Objects of earlier epochs may be overwritten at any time.
+    pub fn oldest_epoch(self) -> u64 {
+        self.epoch - u64::from(self.is_cleaning)
+    }
 }
 
-/// An index entry's word: where the newest object is, in grains; 0 is none.
+/// The word of an index entry: where the newest object is, how long it is, and of which epoch. 0 is none.
+///
+/// It is changed in one store. A reader that has it reads the whole object at once, and can tell whether
+/// what it read is that object: the epoch is in the object's checksum.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Word(pub u64);
 
 impl Word {
-    pub fn to(object_at: u64) -> Self {
-        debug_assert!(object_at.is_multiple_of(GRAIN_BYTES) && object_at < POOL_BYTES_MAX);
-        Self(object_at / GRAIN_BYTES)
+    pub fn to(at: u64, object_bytes: u64, epoch: u64) -> Self {
+        debug_assert!(at.is_multiple_of(GRAIN_BYTES) && at < POOL_BYTES_MAX);
+        let grains = object_bytes / GRAIN_BYTES;
+        debug_assert!(grains < 1 << 17, "an object of {object_bytes} bytes");
+        Self(at / GRAIN_BYTES | grains << 31 | (epoch & 0xffff) << 48)
     }
 
     /// Where the newest object is.
     pub fn object_at(self) -> Option<u64> {
         let grains = self.0 & ((1 << 31) - 1);
-        (self.0 >> 31 == 0 && grains != 0).then_some(grains * GRAIN_BYTES)
+        (grains != 0).then_some(grains * GRAIN_BYTES)
+    }
+
+    /// Its bytes.
+    pub fn object_bytes(self) -> u64 {
+        (self.0 >> 31 & ((1 << 17) - 1)) * GRAIN_BYTES
+    }
+
+    /// The epoch that it was written in, told by its low bits: one that is near `now`.
+    pub fn epoch(self, now: u64) -> u64 {
+        let age = now.wrapping_sub(self.0 >> 48) & 0xffff;
+        now.saturating_sub(age)
     }
 }
 
@@ -237,7 +289,7 @@ pub(crate) enum Kind {
     Deletion,
 }
 
-/// The first 64 bytes of an object but its flag, as they are durable before anything names it.
+/// The first 64 bytes of an object but its flag.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
     pub kind: Kind,
@@ -245,13 +297,18 @@ pub(crate) struct Header {
     pub value_bytes: u32,
     /// Of key and value, as the client says.
     pub checksum: u32,
-    /// Larger than that of any older version in the pool.
+    /// Larger than that of any older version of the key.
     pub sequence: u64,
     /// The version before, or 0.
     pub previous_at: u64,
-    /// The index entry that names it.
-    pub slot: u64,
+    /// Of the key: the way back to its index entry.
+    pub hash: u64,
+    /// The pool's, when it was written.
+    pub incarnation: u32,
 }
+
+/// Bytes of a header that its checksum covers, besides the key.
+const SUMMED_BYTES: usize = 44;
 
 impl Header {
     /// Encodes all but the flag; `at` is where the object is, `epoch` that of its half.
@@ -267,19 +324,36 @@ impl Header {
         bytes[12..16].copy_from_slice(&self.checksum.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.previous_at.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.slot.to_le_bytes());
-        let place = [at.to_le_bytes(), epoch.to_le_bytes()].concat();
-        let sum = checksum(&[&place, &bytes[..40], key]);
-        bytes[40..44].copy_from_slice(&sum.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.hash.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.incarnation.to_le_bytes());
+        let sum = Self::sum(&bytes, at, epoch, key);
+        bytes[44..48].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
-    /// The header at a place, if there is one that is whole and of this epoch, and its object fits a pool of
-    /// these bytes.
-    pub fn decode(pool: &[u8], at: u64, epoch: u64) -> Option<Self> {
-        let start = usize::try_from(at).ok()?;
-        let bytes = pool.get(start..start.checked_add(HEADER_BYTES as usize)?)?;
-        if u32_at(bytes, 0) != OBJECT_MAGIC {
+    fn sum(bytes: &[u8], at: u64, epoch: u64, key: &[u8]) -> u32 {
+        checksum(&[
+            &at.to_le_bytes(),
+            &epoch.to_le_bytes(),
+            &bytes[..SUMMED_BYTES],
+            key,
+        ])
+    }
+
+    /// The header in the first bytes of an object with its key, if it is one that is whole, of this place
+    /// and of this epoch. `bytes` may be more, or too few.
+    pub fn decode(bytes: &[u8], at: u64, epoch: u64) -> Option<Self> {
+        let header = Self::peek(bytes)?;
+        let key = bytes
+            .get(HEADER_BYTES as usize..)?
+            .get(..usize::from(header.key_bytes))?;
+        let sum = Self::sum(bytes, at, epoch, key);
+        (sum == u32_at(bytes, SUMMED_BYTES)).then_some(header)
+    }
+
+    /// What the first bytes say, unverified: within limits, and no more.
+    pub fn peek(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < HEADER_BYTES as usize || u32_at(bytes, 0) != OBJECT_MAGIC {
             return None;
         }
         let header = Self {
@@ -293,17 +367,12 @@ impl Header {
             checksum: u32_at(bytes, 12),
             sequence: u64_at(bytes, 16),
             previous_at: u64_at(bytes, 24),
-            slot: u64_at(bytes, 32),
+            hash: u64_at(bytes, 32),
+            incarnation: u32_at(bytes, 40),
         };
-        let is_small = usize::from(header.key_bytes) <= KEY_BYTES_MAX
+        let is_small = (1..=KEY_BYTES_MAX).contains(&usize::from(header.key_bytes))
             && header.value_bytes as usize <= VALUE_BYTES_MAX;
-        if !is_small || at + header.object_bytes() > pool.len() as u64 {
-            return None;
-        }
-        let key = header.key(pool, at);
-        let place = [at.to_le_bytes(), epoch.to_le_bytes()].concat();
-        let sum = checksum(&[&place, &bytes[..40], key]);
-        (sum == u32_at(bytes, 40)).then_some(header)
+        is_small.then_some(header)
     }
 
     /// Bytes of the object, with what fills it up.
@@ -316,15 +385,10 @@ impl Header {
     pub fn value_at(self, at: u64) -> u64 {
         at + HEADER_BYTES + u64::from(self.key_bytes).next_multiple_of(8)
     }
-
-    pub fn key(self, pool: &[u8], at: u64) -> &[u8] {
-        &pool[(at + HEADER_BYTES) as usize..][..usize::from(self.key_bytes)]
-    }
-
-    pub fn value(self, pool: &[u8], at: u64) -> &[u8] {
-        &pool[self.value_at(at) as usize..][..self.value_bytes as usize]
-    }
 }
+
+/// Bytes that hold any header with its key.
+pub(crate) const KEYED_BYTES_MAX: usize = HEADER_BYTES as usize + KEY_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {
@@ -337,21 +401,21 @@ mod tests {
             entry_count: 16,
             len: 16384,
         };
-        let mut pool = vec![0; 16384];
+        let mut pool = vec![0; 4096];
         pool[..48].copy_from_slice(&head.encode());
-        assert_eq!(Head::decode(&pool), Ok(head));
-        assert_eq!(Head::decode(&[]), Err(HeadError::Foreign));
+        assert_eq!(Head::decode(&pool, 16384), Ok(head));
+        assert_eq!(Head::decode(&[], 0), Err(HeadError::Foreign));
         let found = 16383;
         let told = 16384;
         assert_eq!(
-            Head::decode(&pool[..16383]),
+            Head::decode(&pool, 16383),
             Err(HeadError::Length { told, found })
         );
         for at in 0..44 {
             let mut damaged = pool.clone();
             damaged[at] ^= 1;
             // Bytes 12 to 16 are filled up with zeros, and are in the checksum.
-            assert!(Head::decode(&damaged).is_err(), "byte {at}");
+            assert!(Head::decode(&damaged, 16384).is_err(), "byte {at}");
         }
     }
 
@@ -365,64 +429,77 @@ mod tests {
             checksum: 7,
             sequence: 9,
             previous_at: 0,
-            slot: 3,
+            hash: 3,
+            incarnation: 1,
         };
-        let mut pool = vec![0; 256];
-        pool[32..88].copy_from_slice(&header.encode(32, 1, key));
-        pool[96..104].copy_from_slice(key);
-        assert_eq!(Header::decode(&pool, 32, 1), Some(header));
+        let mut object = vec![0; 128];
+        object[..56].copy_from_slice(&header.encode(32, 1, key));
+        object[64..72].copy_from_slice(key);
+        assert_eq!(Header::decode(&object, 32, 1), Some(header));
         assert_eq!(header.object_bytes() % GRAIN_BYTES, 0);
-        for at in (32..76).chain(96..104) {
+        for at in (0..48).chain(64..72) {
             // Byte 5 is filled up, and in the checksum too.
-            let mut damaged = pool.clone();
+            let mut damaged = object.clone();
             damaged[at] ^= 0x10;
             assert_eq!(Header::decode(&damaged, 32, 1), None, "byte {at}");
         }
-        // Nor are those of another epoch, or the same bytes elsewhere.
-        assert_eq!(Header::decode(&pool, 32, 2), None);
-        let moved = [vec![0; 16], pool.clone()].concat();
-        assert_eq!(Header::decode(&moved, 48, 1), None);
-        for at in [250, 256, u64::MAX - 8] {
-            assert_eq!(Header::decode(&pool, at, 1), None);
+        // Nor are those of another epoch, or the same bytes elsewhere, or fewer.
+        assert_eq!(Header::decode(&object, 32, 2), None);
+        assert_eq!(Header::decode(&object, 48, 1), None);
+        for len in 0..72 {
+            assert_eq!(Header::decode(&object[..len], 32, 1), None);
         }
     }
 
     #[test]
+    fn a_word_tells_place_length_and_epoch() {
+        for (at, bytes, epoch) in [
+            (4096, 80, 1),
+            (POOL_BYTES_MAX - 16, (1 << 20) + 320, 65_535),
+            (8192, 96, 70_000),
+        ] {
+            let word = Word::to(at, bytes, epoch);
+            assert_eq!(word.object_at(), Some(at));
+            assert_eq!(word.object_bytes(), bytes);
+            for now in [epoch, epoch + 1, epoch + 65_535] {
+                assert_eq!(word.epoch(now), epoch, "{now}");
+            }
+        }
+        assert_eq!(Word::default().object_at(), None);
+    }
+
+    #[test]
     fn the_newer_record_that_is_whole_counts() {
-        let mut pool = vec![0; 4096];
-        assert_eq!(Space::decode(&pool), Err(HeadError::Damaged));
+        let mut head = vec![0; 4096];
+        assert_eq!(Space::decode(&head), Err(HeadError::Damaged));
         let mut space = Space {
+            serial: 0,
             epoch: 1,
             active: 0,
             is_cleaning: false,
-            next_sequence: 1,
+            incarnation: 0,
+            ceiling: 1,
         };
         let mut before = None;
-        for _ in 0..6 {
+        for round in 0..6 {
             let at = space.at() as usize;
-            let kept = pool.clone();
-            pool[at..at + SPACE_BYTES].copy_from_slice(&space.encode());
-            assert_eq!(Space::decode(&pool), Ok(space));
+            let kept = head.clone();
+            head[at..at + SPACE_BYTES].copy_from_slice(&space.encode());
+            assert_eq!(Space::decode(&head), Ok(space));
             for torn in 0..SPACE_BYTES {
-                let mut torn_pool = kept.clone();
-                torn_pool[at..at + torn].copy_from_slice(&space.encode()[..torn]);
+                let mut torn_head = kept.clone();
+                torn_head[at..at + torn].copy_from_slice(&space.encode()[..torn]);
                 if let Some(before) = before {
-                    assert_eq!(Space::decode(&torn_pool), Ok(before), "{torn} bytes");
+                    assert_eq!(Space::decode(&torn_head), Ok(before), "{torn} bytes");
                 }
             }
             before = Some(space);
-            space = match space.is_cleaning {
-                true => Space {
-                    is_cleaning: false,
-                    next_sequence: 9,
-                    ..space
-                },
-                false => Space {
-                    epoch: space.epoch + 1,
-                    active: 1 - space.active,
-                    is_cleaning: true,
-                    ..space
-                },
+            space = Space {
+                epoch: space.epoch + round % 2,
+                is_cleaning: round % 2 == 1,
+                incarnation: space.incarnation + 1,
+                ceiling: space.ceiling + 100,
+                ..space.next()
             };
         }
     }

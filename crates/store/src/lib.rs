@@ -15,16 +15,18 @@
 #![forbid(unsafe_code)]
 
 mod format;
+pub(crate) mod index;
 mod medium;
 mod planted;
 mod pool;
 pub mod schemes;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-pub use medium::{DetachedMedium, FileMedium, Medium, ModelMedium};
+pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
 #[cfg(feature = "planted")]
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
 pub use pool::{
-    Allocation, Cleaned, Condition, Landing, Pool, PoolConfig, Recovered, StoreError, Version,
+    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Place, Pool, PoolConfig,
+    Recovered, Settled, Source, StoreError, Version,
 };

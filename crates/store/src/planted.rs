@@ -9,10 +9,10 @@ cenote_pool::mistakes! {
         FlagBeforeValue = "flag-before-value",
         /// No fence between the value and the flag.
         NoFenceBeforeFlag = "no-fence-before-flag",
-        /// The index names an object whose header is not durable.
-        IndexBeforeHeader = "index-before-header",
-        /// A value is told although the index's word is not durable.
-        IndexNotWrittenBack = "index-not-written-back",
+        /// A new version's header is not written back.
+        HeaderNotWrittenBack = "header-not-written-back",
+        /// What an earlier object left is taken for a version's flag.
+        AnyFlagCounts = "any-flag-counts",
         /// A value is not verified.
         ChecksumSkipped = "checksum-skipped",
         /// The landing is verified, and copied afterwards.
@@ -27,17 +27,17 @@ cenote_pool::mistakes! {
         DeletionForgotten = "deletion-forgotten",
         /// Recovery lets the log go on before its last object.
         TailTooEarly = "tail-too-early",
+        /// Recovery takes what an earlier life left behind the log's end for a part of it.
+        IncarnationIgnored = "incarnation-ignored",
         /// A read tells a verified value that is not durable.
         ReadNotPersisted = "read-not-persisted",
         /// A sequence number is used again after a crash.
         SequenceReused = "sequence-reused",
-        /// Cleaning has the index name copies that are not written.
-        FlipBeforeCopy = "flip-before-copy",
-        /// No fence between a copy and what names it.
+        /// A half of the log counts as empty although copies of what it held are not fenced.
         CopyUnfenced = "copy-unfenced",
-        /// A half of the log counts as empty while words may lead there.
+        /// A half of the log counts as empty although versions there wait for their values.
         EmptiedTooEarly = "emptied-too-early",
-        /// Cleaning forgets the numbers of versions that it drops.
-        NumbersForgotten = "numbers-forgotten",
+        /// Cleaning copies what is not the newest version.
+        OldVersionCopied = "old-version-copied",
     }
 }

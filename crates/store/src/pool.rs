@@ -2,39 +2,50 @@
 //! medium.
 //!
 //! What is written in which order (each `|` is a fence):
-//! - a new version: header, key, the entry's hash `|` the entry's word;
-//! - made durable: value, the entry `|` told; the flag.
+//! - a new version: header and key, then the index's word, in memory;
+//! - made durable: value `|` told; the flag.
 //!
-//! So whatever a durable word names has a durable header, and a flag means a durable value that a
-//! durable word leads to. A flag may follow with the next fence: until then recovery verifies the
-//! value as the persister did, and finds it whole. One thread owns a pool; a store has several.
+//! Fences are of the whole log: a version that is told has durable headers before it, so recovery gets
+//! there by walking. The index is made anew by that walk. A flag may follow with the next fence: until
+//! then recovery verifies the value as the persister did, and finds it whole.
+//!
+//! A pool is one thread's at a time. What takes long, verifying values and the fence, is a [`Group`]'s
+//! work and needs no pool: a server's persister does it while other threads use the pool.
 //! Paper: eFactory, section on PUT, hybrid GET and recovery.
 
 mod cleaning;
+mod group;
 mod lookup;
 mod recovery;
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
+use cenote_fabric::Region;
 use twox_hash::XxHash3_64;
 
 use crate::format::{
-    ENTRY_BYTES, FLAG_AT, HEADER_BYTES, Head, HeadError, Header, KEY_BYTES_MAX, Kind,
-    POOL_BYTES_MAX, SPACE_BYTES, Space, VALUE_BYTES_MAX, Word, checksum,
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, KEY_BYTES_MAX, Kind, SPACE_BYTES,
+    Space, VALUE_BYTES_MAX, Word, checksum,
 };
+use crate::index::Index;
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
+use crate::schemes::Named;
 
 use cleaning::Cleaning;
+use lookup::{Found, Object};
 
-pub use cleaning::Cleaned;
+pub use cleaning::{Batch, Cleaned};
+pub use group::{Group, Settled};
+pub use lookup::{Located, Place};
 pub use recovery::Recovered;
 
 /// What a new pool is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Keys that it has room for, a power of two; half of it is quick.
+    /// Keys that it has room for, a power of two up to 2^30; half of it is quick.
     pub entry_count: u64,
     /// Of hashes, chosen at random: who chooses keys is not to choose their places.
     pub seed: u64,
@@ -44,6 +55,14 @@ pub struct PoolConfig {
 pub trait Landing: Send {
     /// Copies what is there now.
     fn read(&mut self, out: &mut [u8]);
+}
+
+/// Where the value of a new version is to come from.
+pub enum Source {
+    /// Memory beside the log: the value is copied from there once it is verified.
+    Landing(Box<dyn Landing>),
+    /// Its place in the log: whoever has the place writes it there.
+    Log,
 }
 
 impl Landing for Vec<u8> {
@@ -58,7 +77,10 @@ impl Landing for Vec<u8> {
 pub struct Allocation {
     /// Names the version; later ones have larger numbers.
     pub sequence: u64,
-    at: u64,
+    /// Where the object is in the log.
+    pub(crate) at: u64,
+    /// Where its value is.
+    pub value_at: u64,
 }
 
 /// A durable value.
@@ -125,15 +147,18 @@ pub enum StoreError {
 
 /// Versions that may wait to be made durable.
 const BACKLOG_MAX: usize = 65_536;
-
-/// The flag of a durable version.
-const DURABLE: u64 = 1;
+/// Sequences that may be given out before the medium hears of it.
+const LEASE: u64 = 1 << 20;
 
 /// One shard of a store.
 pub struct Pool<M> {
-    medium: M,
+    medium: Arc<M>,
     head: Head,
     space: Space,
+    index: Index,
+    /// Entries of the index.
+    entries: u64,
+    named: Named,
     /// While one half of the log is copied to the other.
     cleaning: Option<Cleaning>,
     /// Where the next object goes.
@@ -143,6 +168,10 @@ pub struct Pool<M> {
     pending: VecDeque<Pending>,
     /// How many are not.
     backlog: usize,
+    /// Where the next group begins to look: versions whose values do not come are not in its way.
+    next_try: u64,
+    /// Groups that are under way.
+    groups: usize,
     /// Set by an error of the medium: what is in memory may not be what is durable.
     is_broken: bool,
 }
@@ -150,15 +179,17 @@ pub struct Pool<M> {
 struct Pending {
     at: u64,
     sequence: u64,
-    /// None: it is durable, or was given up.
-    landing: Option<Box<dyn Landing>>,
+    state: Waiting,
 }
 
-/// Where a key's entry is, or may be.
-enum Found {
-    Entry { slot: u64, word: Word },
-    Free { slot: u64 },
-    Full,
+/// What a version waits for.
+enum Waiting {
+    /// Its value.
+    Value(Source),
+    /// A group that it is in.
+    Group,
+    /// Nothing: it is durable, or was given up.
+    Over,
 }
 
 impl<M: Medium> Pool<M> {
@@ -166,60 +197,85 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Errors
     /// [`StoreError::Size`], [`StoreError::Io`].
-    pub fn create(mut medium: M, config: PoolConfig) -> Result<Self, StoreError> {
-        let len = medium.bytes().len() as u64;
+    pub fn create(medium: M, config: PoolConfig) -> Result<Self, StoreError> {
+        let len = medium.len();
         let head = Head {
             seed: config.seed,
             entry_count: config.entry_count,
             len,
         };
-        let is_small = config.entry_count.is_power_of_two()
-            && config.entry_count <= len / ENTRY_BYTES
-            && head.half_bytes() > 0
-            && len <= POOL_BYTES_MAX;
-        if !is_small {
+        if !head.is_possible() {
             return Err(StoreError::Size {
                 len,
                 entry_count: config.entry_count,
             });
         }
-        medium.write(0, &vec![0; len as usize]);
-        medium.write_back(0..len)?;
+        // No object of an earlier pool is one of this: a log ends where its first header is not.
+        let zeros = [0; 4096];
+        for at in [0, head.half(0).start, head.half(1).start] {
+            medium.write(at, &zeros);
+            medium.write_back(at..at + zeros.len() as u64)?;
+        }
         medium.fence()?;
         let space = Space {
+            serial: 0,
             epoch: 1,
             active: 0,
             is_cleaning: false,
-            next_sequence: 1,
+            incarnation: 1,
+            ceiling: 1 + LEASE,
         };
-        medium.write(space.at(), &space.encode());
-        medium.write_back(space.at()..space.at() + SPACE_BYTES as u64)?;
+        write_space(&medium, space)?;
         medium.fence()?;
         // Last: before that it is no pool.
         medium.write(0, &head.encode());
         medium.write_back(0..48)?;
         medium.fence()?;
-        Ok(Self::with(medium, head, space))
+        Self::with(medium, head, space)
     }
 
-    fn with(medium: M, head: Head, space: Space) -> Self {
-        Self {
-            medium,
+    fn with(medium: M, head: Head, space: Space) -> Result<Self, StoreError> {
+        let index = Index::new(head.entry_count)?;
+        index.set_oldest_epoch(space.oldest_epoch());
+        Ok(Self {
+            medium: Arc::new(medium),
             head,
             space,
+            index,
+            entries: 0,
+            named: Named::AtAllocation,
             cleaning: None,
             tail: head.half(space.active).start,
-            next_sequence: space.next_sequence,
+            next_sequence: 1,
             pending: VecDeque::new(),
             backlog: 0,
+            next_try: 0,
+            groups: 0,
             is_broken: false,
-        }
+        })
     }
 
-    /// The medium, for who ends the pool.
+    /// Has the index name versions so from here on.
+    pub fn name_versions(&mut self, named: Named) {
+        self.named = named;
+    }
+
+    /// The medium, for its fences.
     #[must_use]
-    pub fn into_medium(self) -> M {
-        self.medium
+    pub fn medium(&self) -> &Arc<M> {
+        &self.medium
+    }
+
+    /// The index, for clients to read: see [`crate::index`].
+    #[must_use]
+    pub fn index_memory(&self) -> &Arc<Region> {
+        self.index.memory()
+    }
+
+    /// Seed of hashes, and places of the index.
+    #[must_use]
+    pub fn hashing(&self) -> (u64, u64) {
+        (self.head.seed, self.head.entry_count)
     }
 
     /// Versions that are not durable.
@@ -228,14 +284,40 @@ impl<M: Medium> Pool<M> {
         self.backlog
     }
 
+    /// Ends the work with a pool: versions that are not durable may be lost, and the next that is given is
+    /// the one that would have been. Without it some numbers are left out.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn close(mut self) -> Result<Arc<M>, StoreError> {
+        if !self.is_broken {
+            let ceiling = self.next_sequence;
+            let space = Space {
+                ceiling,
+                ..self.space.next()
+            };
+            self.set_space(space)?;
+        }
+        Ok(self.medium)
+    }
+
+    fn set_space(&mut self, space: Space) -> Result<(), StoreError> {
+        self.guarded(|pool| {
+            write_space(&*pool.medium, space)?;
+            pool.medium.fence()
+        })?;
+        self.space = space;
+        Ok(())
+    }
+
     /// The checksum that a client announces.
     #[must_use]
     pub fn checksum(key: &[u8], value: &[u8]) -> u32 {
         checksum(&[key, value])
     }
 
-    /// Makes room for a version whose value the client writes to `landing`, now or later. It is
-    /// durable when it was verified: [`Pool::persist`], or a read.
+    /// Makes room for a version whose value comes from `source`, now or later. It is durable when it was
+    /// verified: [`Pool::persist`], or a read.
     ///
     /// # Errors
     /// [`StoreError`]; `Io` only after the medium failed.
@@ -244,19 +326,15 @@ impl<M: Medium> Pool<M> {
         key: &[u8],
         value_bytes: usize,
         checksum: u32,
-        landing: Box<dyn Landing>,
+        source: Source,
         condition: Condition,
     ) -> Result<Allocation, StoreError> {
         self.check(condition, key)?;
         if value_bytes > VALUE_BYTES_MAX {
             return Err(StoreError::Value(value_bytes));
         }
-        // A version that never comes keeps those behind it in the list.
-        if self.pending.len() >= BACKLOG_MAX {
-            return Err(StoreError::Backlog(self.backlog));
-        }
         let allocation = self.append(Kind::Value, key, value_bytes, checksum)?;
-        self.wait_for(allocation, landing);
+        self.wait_for(allocation, source);
         Ok(allocation)
     }
 
@@ -271,12 +349,28 @@ impl<M: Medium> Pool<M> {
         condition: Condition,
     ) -> Result<Allocation, StoreError> {
         let sum = checksum(&[key, value]);
-        let landing = Box::new(value.to_vec());
-        let allocation = self.allocate(key, value.len(), sum, landing, condition)?;
-        match self.settle(&[allocation.at])? {
+        let source = Source::Landing(Box::new(value.to_vec()));
+        let allocation = self.allocate(key, value.len(), sum, source, condition)?;
+        match self.settle(&[allocation.sequence])? {
             1 => Ok(allocation),
             _ => Err(StoreError::Incomplete),
         }
+    }
+
+    /// Begins to delete a key: it is deleted when that is made durable, as a version is.
+    ///
+    /// # Errors
+    /// As [`Pool::allocate`].
+    pub fn begin_delete(
+        &mut self,
+        key: &[u8],
+        condition: Condition,
+    ) -> Result<Allocation, StoreError> {
+        self.check(condition, key)?;
+        let sum = checksum(&[key]);
+        let allocation = self.append(Kind::Deletion, key, 0, sum)?;
+        self.wait_for(allocation, Source::Landing(Box::new(Vec::new())));
+        Ok(allocation)
     }
 
     /// Deletes a key, durably. A key that is not there may be deleted.
@@ -284,11 +378,8 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// As [`Pool::allocate`].
     pub fn delete(&mut self, key: &[u8], condition: Condition) -> Result<Allocation, StoreError> {
-        self.check(condition, key)?;
-        let sum = checksum(&[key]);
-        let allocation = self.append(Kind::Deletion, key, 0, sum)?;
-        self.wait_for(allocation, Box::new(Vec::new()));
-        self.settle(&[allocation.at])?;
+        let allocation = self.begin_delete(key, condition)?;
+        self.settle(&[allocation.sequence])?;
         Ok(allocation)
     }
 
@@ -297,23 +388,38 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Key`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Version>, StoreError> {
-        self.check_key(key)?;
-        let Found::Entry { word, .. } = self.find(key) else {
-            return Ok(None);
-        };
-        let mut next = self.object(word);
-        while let Some((at, header)) = next {
-            let is_whole = self.is_durable(at) || self.settle(&[at])? == 1;
-            if is_whole {
-                let value = || header.value(self.medium.bytes(), at).to_vec();
-                return Ok((header.kind == Kind::Value).then(|| Version {
-                    sequence: header.sequence,
-                    value: value(),
-                }));
+        let place = self.settle_newest(key)?;
+        Ok(place.map(|place| self.version(place)))
+    }
+
+    /// Where the newest version is whose value is whole; it is durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Key`].
+    pub fn settle_newest(&mut self, key: &[u8]) -> Result<Option<Place>, StoreError> {
+        let mut below = u64::MAX;
+        loop {
+            match self.locate(key, below)? {
+                Located::Absent => return Ok(None),
+                Located::Durable(place) => return Ok(Some(place)),
+                Located::Waiting(sequence) => {
+                    if self.settle(&[sequence])? == 0 {
+                        below = sequence;
+                    }
+                }
             }
-            next = self.older(header);
         }
-        Ok(None)
+    }
+
+    /// The bytes at a place that was just located.
+    #[must_use]
+    pub fn version(&self, place: Place) -> Version {
+        let mut value = vec![0; place.value_bytes as usize];
+        self.medium.read(place.value_at, &mut value);
+        Version {
+            sequence: place.sequence,
+            value,
+        }
     }
 
     /// Makes at most `limit` versions durable, the oldest first; those whose values are not whole wait.
@@ -322,39 +428,50 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`StoreError::Io`].
     pub fn persist(&mut self, limit: usize) -> Result<usize, StoreError> {
-        let waiting = self.pending.iter().filter(|one| one.landing.is_some());
-        let ats: Vec<u64> = waiting.take(limit).map(|one| one.at).collect();
-        self.settle(&ats)
+        let group = self.begin_group(limit);
+        self.carry_out(group)
     }
 
-    /// Gives up a version whose value never came. `false`: it is durable, or was given up.
-    pub fn give_up(&mut self, allocation: Allocation) -> bool {
+    /// Gives up a version whose value never came. `false`: it is durable, is becoming so, or was given up.
+    pub fn give_up(&mut self, sequence: u64) -> bool {
         let before = self.backlog;
-        self.end_wait(allocation.at);
+        if let Some(index) = self.waiting(sequence)
+            && matches!(self.pending[index].state, Waiting::Value(_))
+        {
+            self.end_wait(index);
+        }
         self.backlog < before
     }
 
     /// Keys with a durable value that begin with `prefix`, in no order.
-    pub fn keys<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let bytes = self.medium.bytes();
-        (0..self.head.entry_count).filter_map(move |slot| {
-            let mut next = self.object(self.word(slot));
-            while let Some((at, header)) = next {
-                if self.is_durable(at) {
-                    let key = header.key(bytes, at);
-                    let is_wanted = header.kind == Kind::Value && key.starts_with(prefix);
-                    return is_wanted.then_some(key);
-                }
-                next = self.older(header);
+    pub fn keys<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
+        (0..self.head.entry_count).filter_map(move |slot| self.key_at(slot, prefix))
+    }
+
+    /// The key at a place of the index, if it has a durable value and begins with `prefix`.
+    #[must_use]
+    pub fn key_at(&self, slot: u64, prefix: &[u8]) -> Option<Vec<u8>> {
+        let mut next = self.object(self.index.word(slot));
+        while let Some(object) = next {
+            if self.is_durable(object.at) {
+                let key = object.key();
+                let is_wanted = object.header.kind == Kind::Value && key.starts_with(prefix);
+                return is_wanted.then(|| key.to_vec());
             }
-            None
-        })
+            next = self.older(&object);
+        }
+        None
+    }
+
+    fn check_whole(&self) -> Result<(), StoreError> {
+        match self.is_broken {
+            true => Err(io::Error::other("it failed before").into()),
+            false => Ok(()),
+        }
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), StoreError> {
-        if self.is_broken {
-            return Err(io::Error::other("it failed before").into());
-        }
+        self.check_whole()?;
         match key.len() {
             1..=KEY_BYTES_MAX => Ok(()),
             len => Err(StoreError::Key(len)),
@@ -368,14 +485,14 @@ impl<M: Medium> Pool<M> {
             Condition::Absent => None,
             Condition::Sequence(sequence) => Some(sequence),
         };
-        let newest = self.get(key)?.map(|version| version.sequence);
+        let newest = self.settle_newest(key)?.map(|place| place.sequence);
         match newest == wanted {
             true => Ok(()),
             false => Err(StoreError::Condition(newest)),
         }
     }
 
-    /// Appends an object without its value, and has the index name it.
+    /// Appends an object without its value, and has the index name it if that is the way.
     fn append(
         &mut self,
         kind: Kind,
@@ -383,11 +500,23 @@ impl<M: Medium> Pool<M> {
         value_bytes: usize,
         checksum: u32,
     ) -> Result<Allocation, StoreError> {
-        let (slot, previous_at) = match self.find(key) {
+        // A version that never comes keeps those behind it in the list.
+        if self.pending.len() >= BACKLOG_MAX || self.next_sequence >= self.space.ceiling {
+            return Err(StoreError::Backlog(self.backlog));
+        }
+        let found = self.find(key);
+        let (slot, previous_at) = match found {
             Found::Entry { slot, word } => (slot, word.object_at().unwrap_or(0)),
-            Found::Free { slot } => (slot, 0),
-            Found::Full => return Err(StoreError::Full),
+            Found::Free { slot } if self.has_place() => (slot, 0),
+            _ => return Err(StoreError::Full),
         };
+        // Where that one is being copied to another place, the copy comes before this one.
+        let copy_of = |cleaning: &Cleaning| cleaning.copy_of(previous_at);
+        let previous_at = self
+            .cleaning
+            .as_ref()
+            .and_then(copy_of)
+            .unwrap_or(previous_at);
         let sequence = self.next_sequence;
         let header = Header {
             kind,
@@ -399,7 +528,8 @@ impl<M: Medium> Pool<M> {
                 true => 0,
                 false => previous_at,
             },
-            slot,
+            hash: self.hash(key),
+            incarnation: self.space.incarnation,
         };
         let at = self.tail;
         let reserve = self.cleaning.as_ref().map_or(0, Cleaning::reserve);
@@ -407,137 +537,104 @@ impl<M: Medium> Pool<M> {
         if at + header.object_bytes() + reserve > end {
             return Err(StoreError::Full);
         }
-        let entry_at = self.head.entry_at(slot);
-        self.guarded(|pool| {
-            let medium = &mut pool.medium;
-            medium.write(at, &header.encode(at, pool.space.epoch, key));
-            medium.write(at + FLAG_AT, &0_u64.to_le_bytes());
-            medium.write(at + HEADER_BYTES, key);
-            // The hash is durable before any entry that is found by passing this one.
-            medium.write(entry_at, &hash(pool.head, key).to_le_bytes());
-            if !is_planted(Planted::IndexBeforeHeader) {
-                medium.write_back(at..at + HEADER_BYTES + key.len() as u64)?;
-                medium.write_back(entry_at..entry_at + 8)?;
-                medium.fence()?;
-            }
-            medium.write(entry_at + 8, &Word::to(at).0.to_le_bytes());
-            Ok(())
-        })?;
+        self.write_header(at, header, key)?;
         self.tail += header.object_bytes();
         self.next_sequence += 1;
-        Ok(Allocation { sequence, at })
+        if self.named == Named::AtAllocation {
+            let word = Word::to(at, header.object_bytes(), self.space.epoch);
+            if let Found::Entry { .. } = found {
+                self.index.set_word(slot, word);
+            } else {
+                self.index.set(slot, header.hash, word);
+                self.entries += 1;
+            }
+        }
+        Ok(Allocation {
+            sequence,
+            at,
+            value_at: header.value_at(at),
+        })
     }
 
-    /// Makes those of some versions durable whose values are whole. How many are.
-    fn settle(&mut self, ats: &[u64]) -> Result<usize, StoreError> {
-        let whole: Vec<u64> = ats
-            .iter()
-            .copied()
-            .filter(|at| self.take_value(*at))
-            .collect();
-        if whole.is_empty() {
-            return Ok(0);
+    /// Whether the index takes one more key. Versions that are named later have their places kept; one
+    /// place is always free, where a search ends.
+    fn has_place(&self) -> bool {
+        let kept = match self.named {
+            Named::AtAllocation => 0,
+            Named::WhenDurable => self.backlog as u64,
+        };
+        self.entries + kept + 1 < self.head.entry_count
+    }
+
+    fn remove_entry(&mut self, slot: u64) {
+        if self.index.hash(slot) != 0 {
+            self.entries -= 1;
         }
+        self.index.remove(slot);
+    }
+
+    fn write_header(&mut self, at: u64, header: Header, key: &[u8]) -> Result<(), StoreError> {
+        let epoch = self.space.epoch;
         self.guarded(|pool| {
-            let set_flags = |pool: &mut Self| {
-                for at in &whole {
-                    let flag_at = at + FLAG_AT;
-                    pool.medium.write(flag_at, &DURABLE.to_le_bytes());
-                    pool.medium.write_back(flag_at..flag_at + 8)?;
-                }
-                io::Result::Ok(())
-            };
-            if is_planted(Planted::FlagBeforeValue) {
-                set_flags(pool)?;
+            let medium = &pool.medium;
+            medium.write(at, &header.encode(at, epoch, key));
+            medium.store(at + FLAG_AT, 0);
+            medium.write(at + HEADER_BYTES, key);
+            if !is_planted(Planted::HeaderNotWrittenBack) {
+                medium.write_back(at..at + HEADER_BYTES + key.len() as u64)?;
             }
-            for at in &whole {
-                let header = pool.header(*at).expect("it was just verified");
-                let value_at = header.value_at(*at);
-                let value_end = value_at + u64::from(header.value_bytes);
-                pool.medium.write_back(value_at..value_end)?;
-                let entry_at = pool.head.entry_at(header.slot);
-                if !is_planted(Planted::IndexNotWrittenBack) {
-                    pool.medium.write_back(entry_at..entry_at + ENTRY_BYTES)?;
-                }
+            // A quick fence counts for its own thread alone, and the persister is another one.
+            match medium.is_quick() {
+                true => medium.fence(),
+                false => Ok(()),
             }
-            if is_planted(Planted::ReadNotPersisted) {
-                return set_flags_live(&mut pool.medium, &whole);
-            }
-            if !is_planted(Planted::NoFenceBeforeFlag) {
-                pool.medium.fence()?;
-            }
-            set_flags(pool)
-        })?;
-        for at in &whole {
-            self.end_wait(*at);
-        }
-        Ok(whole.len())
+        })
     }
 
-    fn wait_for(&mut self, allocation: Allocation, landing: Box<dyn Landing>) {
+    fn wait_for(&mut self, allocation: Allocation, source: Source) {
         self.backlog += 1;
         self.pending.push_back(Pending {
             at: allocation.at,
             sequence: allocation.sequence,
-            landing: Some(landing),
+            state: Waiting::Value(source),
         });
     }
 
-    fn end_wait(&mut self, at: u64) {
-        if let Some(index) = self.waiting(at) {
-            let had = self.pending[index].landing.take();
-            self.backlog -= usize::from(had.is_some());
-        }
-        while self
-            .pending
-            .front()
-            .is_some_and(|one| one.landing.is_none())
-        {
+    /// The version at a place in the list waits no longer.
+    fn end_wait(&mut self, index: usize) {
+        let before = std::mem::replace(&mut self.pending[index].state, Waiting::Over);
+        self.backlog -= usize::from(!matches!(before, Waiting::Over));
+        while let Some(Waiting::Over) = self.pending.front().map(|one| &one.state) {
             self.pending.pop_front();
         }
     }
 
-    /// Copies a pending version's value into the log, if it is what was announced.
-    fn take_value(&mut self, at: u64) -> bool {
-        let (Some(index), Some(header)) = (self.waiting(at), self.header(at)) else {
-            return false;
-        };
-        let Some(landing) = &mut self.pending[index].landing else {
-            return false;
-        };
-        let key = header.key(self.medium.bytes(), at);
-        let mut value = vec![0; header.value_bytes as usize];
-        // A copy of our own: the client may write to its landing while this is verified.
-        landing.read(&mut value);
-        let is_right = checksum(&[key, &value]) == header.checksum;
-        if !is_right && !is_planted(Planted::ChecksumSkipped) {
-            return false;
-        }
-        if is_planted(Planted::CheckedThenCopied) {
-            landing.read(&mut value);
-        }
-        self.medium.write(header.value_at(at), &value);
-        true
-    }
-
     /// Does what may fail in the middle: after that the pool is not used any more.
     fn guarded(&mut self, act: impl FnOnce(&mut Self) -> io::Result<()>) -> Result<(), StoreError> {
-        self.is_broken = true;
+        let was_broken = std::mem::replace(&mut self.is_broken, true);
         act(self)?;
-        self.is_broken = false;
+        self.is_broken = was_broken;
         Ok(())
     }
-}
 
-/// A key's hash; never 0, which is an entry that was never used.
-fn hash(head: Head, key: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(head.seed, key).max(1)
-}
-
-/// What a planted mistake leaves of making versions durable.
-fn set_flags_live(medium: &mut impl Medium, ats: &[u64]) -> io::Result<()> {
-    for at in ats {
-        medium.write(at + FLAG_AT, &DURABLE.to_le_bytes());
+    fn hash(&self, key: &[u8]) -> u64 {
+        hash(self.head.seed, key)
     }
-    Ok(())
+}
+
+/// A key's hash; never 0, which is a place of the index without an entry.
+pub(crate) fn hash(seed: u64, key: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, key).max(1)
+}
+
+fn write_space(medium: &impl Medium, space: Space) -> io::Result<()> {
+    medium.write(space.at(), &space.encode());
+    medium.write_back(space.at()..space.at() + SPACE_BYTES as u64)
+}
+
+/// The first page of a medium.
+fn read_head(medium: &impl Medium) -> Vec<u8> {
+    let mut head = vec![0; HEAD_BYTES.min(medium.len()) as usize];
+    medium.read(0, &mut head);
+    head
 }

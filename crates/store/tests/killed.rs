@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use cenote_store::{Condition, FileMedium, Pool, PoolConfig};
+use cenote_store::{Condition, FileMedium, Pool, PoolConfig, Source};
 
 const POOL_BYTES: u64 = 256 << 10;
 const KEYS: u64 = 20;
@@ -162,7 +162,7 @@ fn writer_process() {
         if number % 3 == 0 {
             // Durable when it is read.
             let sum = Pool::<FileMedium>::checksum(&name(key), &value);
-            let landing = Box::new(value.clone());
+            let landing = Source::Landing(Box::new(value.clone()));
             pool.allocate(&name(key), value.len(), sum, landing, Condition::Always)
                 .unwrap();
             assert_eq!(pool.get(&name(key)).unwrap().unwrap().value, value);

@@ -2,19 +2,24 @@
 //! came from is empty.
 //!
 //! Reads and writes go on meanwhile. New versions go to the new half from the beginning; the other half is of
-//! the epoch before, and both are read. For each entry of the index, in order (each `|` is a fence):
-//! the copy `|` the entry's word, the copy's flag. An entry of which a version waits for its value is come
-//! back to. When none is left `|` a record says that the half of the epoch before is empty.
+//! the epoch before, and both are read. Entries of the index are copied some at a time: a copy's header names
+//! the version that it is copied from, so that who gets to the copy before it is whole goes on to that one.
+//! Then `|` a fence, the copies' flags, and the entries' words. An entry of which a version waits for its value
+//! is come back to. When none is left `|` a record says that the half of the epoch before is empty.
 //!
 //! A crash leaves both halves as they are, and cleaning goes on from the first entry. The half that was
-//! emptied is written to after the record of the next cleaning is durable, so no word leads there.
+//! emptied is written to after the record of the next cleaning is durable, and after the index says that
+//! objects of its epoch are gone.
 //! Paper: eFactory, log cleaning.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::{DURABLE, Pool, StoreError};
-use crate::format::{ENTRY_BYTES, FLAG_AT, HEADER_BYTES, Header, Kind, SPACE_BYTES, Space, Word};
+use super::group::set_flag;
+use super::{Found, Object, Pending, Pool, Space, StoreError, Waiting};
+use crate::format::{Header, Kind, Word};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 
@@ -26,11 +31,18 @@ pub(super) struct Cleaning {
     is_deferred: bool,
     /// Room that copies take at most: new versions leave it.
     reserve: u64,
+    /// Where objects are being copied to.
+    moving: HashMap<u64, u64>,
 }
 
 impl Cleaning {
     pub fn reserve(&self) -> u64 {
         self.reserve
+    }
+
+    /// Where the object at a place is being copied to.
+    pub fn copy_of(&self, at: u64) -> Option<u64> {
+        self.moving.get(&at).copied()
     }
 }
 
@@ -45,16 +57,60 @@ pub enum Cleaned {
     Waiting,
 }
 
+/// Objects that are copied together.
+pub struct Batch<M> {
+    medium: Arc<M>,
+    copies: Vec<Copy>,
+}
+
+struct Copy {
+    from: u64,
+    to: u64,
+    header: Header,
+    key: Vec<u8>,
+}
+
+impl<M: Medium> Batch<M> {
+    /// Copies them. A fence makes the copies durable.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub fn write_back(&self) -> io::Result<()> {
+        let mut value = Vec::new();
+        for copy in &self.copies {
+            let header = copy.header;
+            value.resize(header.value_bytes as usize, 0);
+            self.medium.read(header.value_at(copy.from), &mut value);
+            self.medium.write(header.value_at(copy.to), &value);
+            let end = copy.to + header.object_bytes();
+            self.medium.write_back(copy.to..end)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the copies are durable.
+    ///
+    /// # Errors
+    /// Those of the medium.
+    pub fn fence(&self) -> io::Result<()> {
+        match self.copies.is_empty() || is_planted(Planted::CopyUnfenced) {
+            true => Ok(()),
+            false => self.medium.fence(),
+        }
+    }
+}
+
 /// What becomes of an entry.
 enum Plan {
     Keep,
-    Copy(u64, Header),
+    Copy(Box<Object>),
     Drop,
     Wait,
 }
 
-/// Entries whose copies share a fence.
+/// Entries that are looked at together, and bytes of copies that share a fence.
 const BATCH: usize = 64;
+const BATCH_BYTES: u64 = 4 << 20;
 
 impl<M: Medium> Pool<M> {
     /// Bytes of the half of the log that is in use, and all of them.
@@ -79,205 +135,233 @@ impl<M: Medium> Pool<M> {
         self.cleaning.is_some() || used > all / 4 * 3
     }
 
+    /// Whether the log is being cleaned.
+    #[must_use]
+    pub fn is_cleaning(&self) -> bool {
+        self.cleaning.is_some()
+    }
+
     /// Cleans, or goes on with it, for at most so many entries of the index.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
+    /// [`StoreError::Io`]; [`StoreError::Full`]: what crashes left of earlier copies takes the room for others.
     pub fn clean(&mut self, entries: usize) -> Result<Cleaned, StoreError> {
-        if self.is_broken {
-            return Err(io::Error::other("it failed before").into());
+        let mut left = entries.max(1);
+        loop {
+            let (batch, looked_at) = self.begin_clean(left)?;
+            left = left.saturating_sub(looked_at);
+            let done = batch.write_back().and_then(|()| batch.fence());
+            match self.end_clean(batch, done)? {
+                Cleaned::Going if left > 0 => {}
+                cleaned => return Ok(cleaned),
+            }
         }
+    }
+
+    /// Chooses what is copied next, and where to, and how many entries were looked at. End it with
+    /// [`Pool::end_clean`]; one batch at a time.
+    ///
+    /// # Errors
+    /// As [`Pool::clean`].
+    pub fn begin_clean(&mut self, entries: usize) -> Result<(Batch<M>, usize), StoreError> {
+        self.check_whole()?;
         if self.cleaning.is_none() {
             self.begin_cleaning()?;
         }
-        let mut left = entries;
-        while left > 0 {
-            let count = left.min(BATCH);
-            self.clean_some(count)?;
-            left -= count;
-            let cleaning = self.cleaning.as_mut().expect("it has begun");
-            if cleaning.next_slot < self.head.entry_count {
-                continue;
+        let mut copies = Vec::new();
+        let (mut bytes, mut looked_at) = (0, 0);
+        while looked_at < entries.min(BATCH) && bytes < BATCH_BYTES {
+            let slot = self.cleaning_mut().next_slot;
+            if slot >= self.head.entry_count {
+                break;
             }
-            if cleaning.is_deferred {
-                (cleaning.next_slot, cleaning.is_deferred) = (0, false);
-                return Ok(Cleaned::Waiting);
+            looked_at += 1;
+            match self.plan(slot) {
+                Plan::Keep => {}
+                // Another entry may be here now, and is looked at next.
+                Plan::Drop => {
+                    self.remove_entry(slot);
+                    continue;
+                }
+                Plan::Copy(object) => {
+                    bytes += object.header.object_bytes();
+                    copies.push(self.begin_copy(&object)?);
+                }
+                Plan::Wait => self.cleaning_mut().is_deferred = true,
             }
-            self.end_cleaning()?;
-            return Ok(Cleaned::Done);
+            self.cleaning_mut().next_slot += 1;
         }
-        Ok(Cleaned::Going)
+        let medium = Arc::clone(&self.medium);
+        Ok((Batch { medium, copies }, looked_at))
+    }
+
+    /// Has the index name what was copied, and ends cleaning when nothing is left.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the medium's error, after which the pool is not used any more.
+    pub fn end_clean(
+        &mut self,
+        batch: Batch<M>,
+        fenced: io::Result<()>,
+    ) -> Result<Cleaned, StoreError> {
+        if let Err(error) = fenced {
+            self.is_broken = true;
+            return Err(error.into());
+        }
+        for copy in &batch.copies {
+            let flag = self.flag(copy.to, copy.header.sequence);
+            self.guarded(|pool| set_flag(&*pool.medium, copy.to, flag))?;
+            self.cleaning_mut().moving.remove(&copy.from);
+            // New versions that came meanwhile lead to the copy themselves.
+            if let Found::Entry { slot, word } = self.find(&copy.key) {
+                let bytes = copy.header.object_bytes();
+                if self.leads_past(word, copy) {
+                    self.index
+                        .set_word(slot, Word::to(copy.to, bytes, self.space.epoch));
+                }
+            }
+        }
+        let entry_count = self.head.entry_count;
+        let cleaning = self.cleaning_mut();
+        if cleaning.next_slot < entry_count {
+            return Ok(Cleaned::Going);
+        }
+        let is_deferred = cleaning.is_deferred && !is_planted(Planted::EmptiedTooEarly);
+        if is_deferred || !self.leave_behind() {
+            let cleaning = self.cleaning_mut();
+            (cleaning.next_slot, cleaning.is_deferred) = (0, false);
+            return Ok(Cleaned::Waiting);
+        }
+        self.end_cleaning()?;
+        Ok(Cleaned::Done)
+    }
+
+    /// Gives up what still waits in the half that is left: durable versions came after it. `false`: a group
+    /// has some of it.
+    fn leave_behind(&mut self) -> bool {
+        let old = self.head.half(1 - self.space.active);
+        let is_left = |one: &Pending| old.contains(&one.at);
+        let in_group = |one: &Pending| matches!(one.state, Waiting::Group);
+        if self.pending.iter().any(|one| is_left(one) && in_group(one)) {
+            return false;
+        }
+        let left = self.pending.iter().filter(|one| is_left(one));
+        let left: Vec<u64> = left.map(|one| one.sequence).collect();
+        for sequence in left {
+            self.give_up(sequence);
+        }
+        true
+    }
+
+    /// Whether all versions in front of a copy were given up, so that the copy is the newest.
+    fn leads_past(&self, word: Word, copy: &Copy) -> bool {
+        let mut next = self.object(word);
+        while let Some(object) = next {
+            if object.at == copy.from || object.at == copy.to {
+                return true;
+            }
+            if self.is_durable(object.at) || self.is_waiting(object.header.sequence) {
+                return false;
+            }
+            next = self.older(&object);
+        }
+        false
     }
 
     fn begin_cleaning(&mut self) -> Result<(), StoreError> {
+        let reserve = self.log_bytes().0;
         let space = Space {
             epoch: self.space.epoch + 1,
             active: 1 - self.space.active,
             is_cleaning: true,
-            next_sequence: self.next_sequence,
+            ..self.space.next()
         };
         self.set_space(space)?;
         self.tail = self.head.half(space.active).start;
-        self.resume_cleaning();
+        // Before the first byte there is overwritten.
+        self.index.set_oldest_epoch(space.oldest_epoch());
+        self.resume_cleaning(reserve);
         Ok(())
     }
 
-    /// From the first entry on, after a beginning or a crash.
-    pub(super) fn resume_cleaning(&mut self) {
-        let slots = 0..self.head.entry_count;
-        let reserve = slots.map(|slot| self.bytes_to_copy(slot)).sum();
+    /// From the first entry on, after a beginning or a crash. What the other half holds takes `reserve`
+    /// bytes at most.
+    pub(super) fn resume_cleaning(&mut self, reserve: u64) {
         self.cleaning = Some(Cleaning {
             next_slot: 0,
             is_deferred: false,
             reserve,
+            moving: HashMap::new(),
         });
     }
 
-    /// Bytes of the object that is copied for an entry, at most: which of those that wait for their values
-    /// will be whole, nobody knows.
-    fn bytes_to_copy(&self, slot: u64) -> u64 {
-        let active = self.head.half(self.space.active);
-        let mut most = 0;
-        let mut next = self.object(self.word(slot));
-        while let Some((at, header)) = next {
-            if !active.contains(&at) {
-                most = most.max(header.object_bytes());
-            }
-            if self.is_durable(at) {
-                break;
-            }
-            next = self.older(header);
-        }
-        most
+    fn cleaning_mut(&mut self) -> &mut Cleaning {
+        self.cleaning.as_mut().expect("it has begun")
     }
 
     fn end_cleaning(&mut self) -> Result<(), StoreError> {
-        if !is_planted(Planted::EmptiedTooEarly) {
-            self.guarded(|pool| pool.medium.fence())?;
-        }
         let space = Space {
             is_cleaning: false,
-            next_sequence: match is_planted(Planted::NumbersForgotten) {
-                true => 1,
-                false => self.next_sequence,
-            },
-            ..self.space
+            ..self.space.next()
         };
         self.set_space(space)?;
+        self.index.set_oldest_epoch(space.oldest_epoch());
         self.cleaning = None;
         Ok(())
     }
 
-    fn set_space(&mut self, space: Space) -> Result<(), StoreError> {
-        self.guarded(|pool| {
-            pool.medium.write(space.at(), &space.encode());
-            let end = space.at() + SPACE_BYTES as u64;
-            pool.medium.write_back(space.at()..end)?;
-            pool.medium.fence()
-        })?;
-        self.space = space;
-        Ok(())
-    }
-
-    fn clean_some(&mut self, count: usize) -> Result<(), StoreError> {
-        let mut words: Vec<(u64, Word)> = Vec::new();
-        let mut copies: Vec<(u64, u64, Header)> = Vec::new();
-        for _ in 0..count {
-            let slot = self.cleaning.as_ref().expect("it has begun").next_slot;
-            if slot >= self.head.entry_count {
-                break;
-            }
-            let taken = self.bytes_to_copy(slot);
-            match self.plan(slot) {
-                Plan::Keep => {}
-                Plan::Drop => words.push((slot, Word::default())),
-                Plan::Copy(from, header) => {
-                    words.push((slot, Word::to(self.tail)));
-                    copies.push((from, self.tail, header));
-                    self.tail += header.object_bytes();
-                }
-                Plan::Wait => {
-                    let cleaning = self.cleaning.as_mut().expect("it has begun");
-                    cleaning.is_deferred = true;
-                    cleaning.next_slot += 1;
-                    continue;
-                }
-            }
-            let cleaning = self.cleaning.as_mut().expect("it has begun");
-            cleaning.next_slot += 1;
-            cleaning.reserve = cleaning.reserve.saturating_sub(taken);
+    /// Gives an object a place in the half in use, with its header and without its value and its flag.
+    fn begin_copy(&mut self, object: &Object) -> Result<Copy, StoreError> {
+        let (from, to) = (object.at, self.tail);
+        let bytes = object.header.object_bytes();
+        if to + bytes > self.head.half(self.space.active).end {
+            return Err(StoreError::Full);
         }
-        debug_assert!(
-            self.tail <= self.head.half(self.space.active).end,
-            "room was set aside"
-        );
-        self.guarded(|pool| {
-            let set_words = |pool: &mut Self| {
-                for (slot, word) in &words {
-                    let at = pool.head.entry_at(*slot);
-                    pool.medium.write(at + 8, &word.0.to_le_bytes());
-                    pool.medium.write_back(at..at + ENTRY_BYTES)?;
-                }
-                io::Result::Ok(())
-            };
-            if is_planted(Planted::FlipBeforeCopy) {
-                set_words(pool)?;
-                pool.medium.fence()?;
-            }
-            for (from, to, header) in &copies {
-                pool.copy(*from, *to, *header)?;
-            }
-            if !is_planted(Planted::CopyUnfenced) {
-                pool.medium.fence()?;
-            }
-            for (_, to, _) in &copies {
-                pool.medium.write(to + FLAG_AT, &DURABLE.to_le_bytes());
-                pool.medium.write_back(to + FLAG_AT..to + FLAG_AT + 8)?;
-            }
-            set_words(pool)
-        })
-    }
-
-    /// Copies a version without its flag and its past.
-    fn copy(&mut self, from: u64, to: u64, header: Header) -> io::Result<()> {
-        let bytes = self.medium.bytes();
-        let key = header.key(bytes, from).to_vec();
-        let value = header.value(bytes, from).to_vec();
-        let copy = Header {
-            previous_at: 0,
-            ..header
+        let header = Header {
+            previous_at: from,
+            incarnation: self.space.incarnation,
+            ..object.header
         };
-        let medium = &mut self.medium;
-        medium.write(to, &copy.encode(to, self.space.epoch, &key));
-        medium.write(to + FLAG_AT, &0_u64.to_le_bytes());
-        medium.write(to + HEADER_BYTES, &key);
-        medium.write(copy.value_at(to), &value);
-        medium.write_back(to..to + copy.object_bytes())
+        let key = object.key().to_vec();
+        // With the next fence of anybody: recovery gets to what follows in the log by this header.
+        self.write_header(to, header, &key)?;
+        self.tail += bytes;
+        let cleaning = self.cleaning_mut();
+        cleaning.reserve = cleaning.reserve.saturating_sub(bytes);
+        cleaning.moving.insert(from, to);
+        Ok(Copy {
+            from,
+            to,
+            header,
+            key,
+        })
     }
 
     fn plan(&self, slot: u64) -> Plan {
         let active = self.head.half(self.space.active);
-        let word = self.word(slot);
         let (mut waits, mut waits_in_old) = (false, false);
-        let mut next = self.object(word);
-        let mut is_named_in_old = false;
-        if let Some((at, _)) = next {
-            is_named_in_old = !active.contains(&at);
-        }
-        while let Some((at, header)) = next {
-            if self.is_durable(at) {
-                return match header.kind {
-                    _ if active.contains(&at) => Plan::Keep,
-                    _ if waits => Plan::Wait,
-                    Kind::Value => Plan::Copy(at, header),
+        let mut next = self.object(self.index.word(slot));
+        let Some(newest) = next else {
+            return match self.index.hash(slot) {
+                0 => Plan::Keep,
+                _ => Plan::Drop,
+            };
+        };
+        let is_named_in_old = !active.contains(&newest.at);
+        while let Some(object) = next {
+            if self.is_durable(object.at) {
+                return match object.header.kind {
+                    _ if active.contains(&object.at) => Plan::Keep,
+                    _ if waits && !is_planted(Planted::OldVersionCopied) => Plan::Wait,
+                    Kind::Value => Plan::Copy(Box::new(object)),
                     Kind::Deletion => Plan::Drop,
                 };
             }
-            if self.is_waiting(at) {
+            if self.is_waiting(object.header.sequence) {
                 waits = true;
-                waits_in_old |= !active.contains(&at);
+                waits_in_old |= !active.contains(&object.at);
             }
-            next = self.older(header);
+            next = self.older(&object);
         }
         match (waits_in_old, is_named_in_old) {
             (true, _) => Plan::Wait,
@@ -285,11 +369,5 @@ impl<M: Medium> Pool<M> {
             (false, true) => Plan::Drop,
             (false, false) => Plan::Keep,
         }
-    }
-
-    /// Whether a version waits for its value, and was not given up.
-    fn is_waiting(&self, at: u64) -> bool {
-        let index = self.waiting(at);
-        index.is_some_and(|index| self.pending[index].landing.is_some())
     }
 }

@@ -1,77 +1,194 @@
 //! What the index and the log say: entries, objects, and the versions behind one another.
 
-use super::{DURABLE, Found, Pool, hash};
-use crate::format::{FLAG_AT, Header, Word, u64_at};
-use crate::medium::Medium;
+use std::cmp::Ordering;
+
+use super::{Pool, StoreError, Waiting};
+use crate::format::{
+    FLAG_AT, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
+};
+use crate::index::home;
+use crate::medium::{Medium, load};
+
+/// Where a key's entry is, or may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found {
+    Entry { slot: u64, word: Word },
+    Free { slot: u64 },
+    Full,
+}
+
+/// An object's header and key, copied.
+#[derive(Clone, Copy)]
+pub(super) struct Object {
+    pub at: u64,
+    pub header: Header,
+    bytes: [u8; KEYED_BYTES_MAX],
+}
+
+impl Object {
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES as usize..][..usize::from(self.header.key_bytes)]
+    }
+}
+
+/// Where a durable version is in the log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place {
+    /// Where the object begins.
+    pub at: u64,
+    /// Names the version.
+    pub sequence: u64,
+    /// Where its value begins.
+    pub value_at: u64,
+    /// Its bytes.
+    pub value_bytes: u32,
+    /// Of the object, as in the index.
+    pub word: u64,
+}
+
+/// What there is of a key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Located {
+    /// No durable value, and nothing that may become one.
+    Absent,
+    /// The newest version that was asked for is durable.
+    Durable(Place),
+    /// The newest version that was asked for waits for its value, or is not durable yet.
+    Waiting(
+        /// It.
+        u64,
+    ),
+}
 
 impl<M: Medium> Pool<M> {
+    /// Looks for the newest version of a key whose sequence is below `below`.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`], [`StoreError::Io`] after the medium failed.
+    pub fn locate(&self, key: &[u8], below: u64) -> Result<Located, StoreError> {
+        self.check_key(key)?;
+        let Found::Entry { word, .. } = self.find(key) else {
+            return Ok(Located::Absent);
+        };
+        let mut next = self.object(word);
+        while let Some(object) = next {
+            let header = object.header;
+            if self.is_durable(object.at) {
+                return Ok(match header.kind {
+                    Kind::Deletion => Located::Absent,
+                    Kind::Value => Located::Durable(self.place(object.at, header)),
+                });
+            }
+            if header.sequence < below && self.is_waiting(header.sequence) {
+                return Ok(Located::Waiting(header.sequence));
+            }
+            next = self.older(&object);
+        }
+        Ok(Located::Absent)
+    }
+
+    fn place(&self, at: u64, header: Header) -> Place {
+        let epoch = self.epoch_at(at);
+        Place {
+            at,
+            sequence: header.sequence,
+            value_at: header.value_at(at),
+            value_bytes: header.value_bytes,
+            word: Word::to(at, header.object_bytes(), epoch).0,
+        }
+    }
+
     pub(super) fn find(&self, key: &[u8]) -> Found {
-        let wanted = hash(self.head, key);
-        let bytes = self.medium.bytes();
-        let mut free = None;
-        for step in 0..self.head.entry_count {
-            let slot = (wanted.wrapping_add(step)) & (self.head.entry_count - 1);
-            let found = u64_at(bytes, self.head.entry_at(slot) as usize);
+        let wanted = self.hash(key);
+        let count = self.head.entry_count;
+        let first = home(wanted, count);
+        for step in 0..count {
+            let slot = (first + step) & (count - 1);
+            let found = self.index.hash(slot);
             if found == 0 {
-                return Found::Free {
-                    slot: free.unwrap_or(slot),
-                };
+                return Found::Free { slot };
             }
-            if found != wanted {
-                continue;
-            }
-            match self.word(slot).object_at() {
-                // Claimed before a crash, and never used.
-                None => free = free.or(Some(slot)),
-                Some(at) => {
-                    let is_same = |header: Header| header.key(bytes, at) == key;
-                    if self.header(at).is_some_and(is_same) {
-                        let word = self.word(slot);
-                        return Found::Entry { slot, word };
-                    }
+            if found == wanted {
+                let word = self.index.word(slot);
+                if self.object(word).is_some_and(|object| object.key() == key) {
+                    return Found::Entry { slot, word };
                 }
             }
         }
-        free.map_or(Found::Full, |slot| Found::Free { slot })
+        Found::Full
     }
 
-    pub(super) fn word(&self, slot: u64) -> Word {
-        Word(u64_at(
-            self.medium.bytes(),
-            self.head.entry_at(slot) as usize + 8,
-        ))
-    }
-
-    /// Of the version at a place, its number in what waits.
-    pub(super) fn waiting(&self, at: u64) -> Option<usize> {
-        let sequence = self.header(at)?.sequence;
+    /// Of the version of a sequence, its number in what waits.
+    pub(super) fn waiting(&self, sequence: u64) -> Option<usize> {
         let found = self
             .pending
             .binary_search_by_key(&sequence, |one| one.sequence);
-        found.ok().filter(|&index| self.pending[index].at == at)
+        found.ok()
     }
 
-    pub(super) fn header(&self, at: u64) -> Option<Header> {
-        let is_in = |half: &u8| self.head.half(*half).contains(&at);
-        let half = [0, 1].into_iter().find(is_in)?;
+    /// Whether a version waits for its value or its fence, and was not given up.
+    pub(super) fn is_waiting(&self, sequence: u64) -> bool {
+        let index = self.waiting(sequence);
+        index.is_some_and(|index| !matches!(self.pending[index].state, Waiting::Over))
+    }
+
+    /// The object at a place, if there is one that is whole, of the epoch of its half, and inside it.
+    pub(super) fn read_object(&self, at: u64) -> Option<Object> {
+        let half = self.head.half_of(at)?;
         let epoch = self.space.epoch_of(half)?;
         let end = self.head.half(half).end;
-        Header::decode(&self.medium.bytes()[..end as usize], at, epoch)
+        let len = (end - at).min(KEYED_BYTES_MAX as u64) as usize;
+        let mut bytes = [0; KEYED_BYTES_MAX];
+        let short = len.min(HEADER_BYTES as usize);
+        self.medium.read(at, &mut bytes[..short]);
+        // Most keys are short: the rest is read by its length.
+        let peeked = Header::peek(&bytes[..short])?;
+        let keyed = HEADER_BYTES as usize + usize::from(peeked.key_bytes);
+        if keyed > len || at + peeked.object_bytes() > end {
+            return None;
+        }
+        self.medium
+            .read(at + HEADER_BYTES, &mut bytes[HEADER_BYTES as usize..keyed]);
+        let header = Header::decode(&bytes[..keyed], at, epoch)?;
+        Some(Object { at, header, bytes })
     }
 
-    pub(super) fn object(&self, word: Word) -> Option<(u64, Header)> {
-        let at = word.object_at()?;
-        Some((at, self.header(at)?))
+    pub(super) fn object(&self, word: Word) -> Option<Object> {
+        self.read_object(word.object_at()?)
     }
 
-    /// The version before. Sequences only fall, so that a damaged list ends.
-    pub(super) fn older(&self, newer: Header) -> Option<(u64, Header)> {
-        let at = (newer.previous_at != 0).then_some(newer.previous_at)?;
-        let header = self.header(at)?;
-        (header.sequence < newer.sequence).then_some((at, header))
+    /// The version before. Sequences only fall, but from a copy to what it is a copy of, so that a damaged
+    /// list ends.
+    pub(super) fn older(&self, newer: &Object) -> Option<Object> {
+        let at = newer.header.previous_at;
+        let older = self.read_object((at != 0).then_some(at)?)?;
+        if older.header.hash != newer.header.hash {
+            return None;
+        }
+        let active = self.head.half(self.space.active);
+        let is_older = match older.header.sequence.cmp(&newer.header.sequence) {
+            Ordering::Less => true,
+            Ordering::Equal => active.contains(&newer.at) && !active.contains(&older.at),
+            Ordering::Greater => false,
+        };
+        is_older.then_some(older)
     }
 
+    /// Whether the object at a place has its flag.
     pub(super) fn is_durable(&self, at: u64) -> bool {
-        u64_at(self.medium.bytes(), (at + FLAG_AT) as usize) == DURABLE
+        let sequence = load(&*self.medium, at + SEQUENCE_AT);
+        load(&*self.medium, at + FLAG_AT) == self.flag(at, sequence)
+    }
+
+    /// What the flag of the version at a place is to be.
+    pub(super) fn flag(&self, at: u64, sequence: u64) -> u64 {
+        flag(sequence, self.epoch_at(at))
+    }
+
+    /// The epoch of what is at a place.
+    pub(super) fn epoch_at(&self, at: u64) -> u64 {
+        let half = self.head.half_of(at);
+        let epoch = half.and_then(|half| self.space.epoch_of(half));
+        epoch.unwrap_or(self.space.epoch)
     }
 }

@@ -1,12 +1,15 @@
 //! What a pool comes back to after a crash.
 //!
-//! The log is walked from its beginning: each header was durable before the next was written. Then, for
-//! each entry of the index, the newest version that is durable, or whole, is made durable and is the
-//! newest; younger ones are forgotten. So what was told is there, and what was not told is there whole
-//! or not at all. Recovery may be cut short by a crash and done again.
+//! The log is walked from its beginning, the half that is being copied first. Of each key the newest version
+//! that is durable, or whole, is the one that there is; it is made durable, and younger ones are forgotten. So
+//! what was told is there, and what was not told is there whole or not at all. Recovery changes nothing but
+//! flags and a record, and may be cut short by a crash and done again.
 
-use super::{DURABLE, Pool, StoreError, hash};
-use crate::format::{ENTRY_BYTES, FLAG_AT, Head, Header, Kind, Space, Word, checksum};
+use std::collections::HashMap;
+
+use super::group::set_flag;
+use super::{Found, LEASE, Object, Pool, StoreError, read_head, write_space};
+use crate::format::{Head, Header, Kind, Space, Word, checksum};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 
@@ -19,108 +22,236 @@ pub struct Recovered {
     pub versions: u64,
     /// Versions that were whole and not durable yet.
     pub completed: u64,
-    /// Entries whose newest version was not whole.
+    /// Keys whose newest version was not whole.
     pub rolled_back: u64,
     /// Versions that are not durable and not whole: their values never came.
     pub invalid: u64,
+}
+
+/// A version without its flag, newer than the newest durable one of its key when it was found.
+struct Candidate {
+    slot: u64,
+    at: u64,
+    header: Header,
 }
 
 impl<M: Medium> Pool<M> {
     /// Opens a pool, as it was left or as a crash left it.
     ///
     /// # Errors
-    /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Io`].
+    /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Full`]: the log has more
+    /// keys than the index has places, which none that was not damaged has; [`StoreError::Io`].
     pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
-        let head = Head::decode(medium.bytes())?;
-        let space = Space::decode(medium.bytes())?;
-        let mut pool = Self::with(medium, head, space);
+        let first = read_head(&medium);
+        let head = Head::decode(&first, medium.len())?;
+        let space = Space::decode(&first)?;
+        let mut pool = Self::with(medium, head, space)?;
         let mut recovered = Recovered::default();
+        let mut candidates = Vec::new();
+        let mut old_bytes = 0;
         for half in [1 - space.active, space.active] {
             if space.epoch_of(half).is_some() {
-                pool.walk(half, &mut recovered);
+                pool.walk(half, &mut recovered, &mut candidates)?;
+            }
+            if half != space.active {
+                old_bytes = pool.log_bytes_of(half);
             }
         }
-        let winners: Vec<(u64, Option<(u64, Header)>)> = (0..head.entry_count)
-            .filter(|slot| pool.word(*slot) != Word::default())
-            .map(|slot| (slot, pool.winner(slot)))
-            .collect();
-        pool.guarded(|pool| {
-            let mut flags = Vec::new();
-            for (slot, winner) in &winners {
-                let entry_at = head.entry_at(*slot);
-                let word = winner.map_or(Word::default(), |(at, _)| Word::to(at));
-                recovered.rolled_back += u64::from(word != pool.word(*slot));
-                pool.medium.write(entry_at + 8, &word.0.to_le_bytes());
-                pool.medium.write_back(entry_at..entry_at + ENTRY_BYTES)?;
-                let Some((at, header)) = winner else {
-                    continue;
-                };
-                recovered.objects += u64::from(header.kind == Kind::Value);
-                if !pool.is_durable(*at) {
-                    // Read is not durable: a file is read from the system's memory.
-                    pool.medium.write_back(*at..at + header.object_bytes())?;
-                    flags.push(at + FLAG_AT);
-                }
-            }
-            pool.medium.fence()?;
-            recovered.completed = flags.len() as u64;
-            for flag_at in flags {
-                pool.medium.write(flag_at, &DURABLE.to_le_bytes());
-                pool.medium.write_back(flag_at..flag_at + 8)?;
-            }
-            pool.medium.fence()
-        })?;
+        pool.next_sequence = match is_planted(Planted::SequenceReused) {
+            true => pool.next_sequence,
+            false => space.ceiling.max(pool.next_sequence),
+        };
+        let completed = pool.choose(candidates, &mut recovered);
+        pool.take_over(&completed)?;
+        recovered.completed = completed.len() as u64;
+        recovered.objects = pool.drop_deleted();
         if space.is_cleaning {
-            pool.resume_cleaning();
+            pool.resume_cleaning(old_bytes);
         }
         Ok((pool, recovered))
     }
 
-    /// Walks one half of the log to its end, which is the tail when this is the half in use.
-    fn walk(&mut self, half: u8, recovered: &mut Recovered) {
-        self.tail = self.head.half(half).start;
-        while let Some(header) = self.header(self.tail) {
-            recovered.versions += 1;
-            let is_invalid = !self.is_durable(self.tail) && !self.is_whole(self.tail, header);
-            recovered.invalid += u64::from(is_invalid);
-            if !is_planted(Planted::SequenceReused) || self.is_durable(self.tail) {
-                let next = header.sequence.saturating_add(1);
-                self.next_sequence = self.next_sequence.max(next);
+    /// Makes winners durable, and this process the pool's next: what is behind the log's end is not of it.
+    fn take_over(&mut self, completed: &[(u64, Header)]) -> Result<(), StoreError> {
+        let space = Space {
+            incarnation: self.space.incarnation.saturating_add(1),
+            ceiling: self.next_sequence.saturating_add(LEASE),
+            ..self.space.next()
+        };
+        self.guarded(|pool| {
+            for (at, header) in completed {
+                // Read is not durable: a file is read from the system's memory.
+                pool.medium.write_back(*at..at + header.object_bytes())?;
             }
+            write_space(&*pool.medium, space)?;
+            pool.medium.fence()?;
+            for (at, header) in completed {
+                let flag = pool.flag(*at, header.sequence);
+                set_flag(&*pool.medium, *at, flag)?;
+            }
+            Ok(())
+        })?;
+        self.space = space;
+        Ok(())
+    }
+
+    /// Bytes of a half that was just walked.
+    fn log_bytes_of(&self, half: u8) -> u64 {
+        self.tail.saturating_sub(self.head.half(half).start)
+    }
+
+    /// Walks one half of the log to its end, which is the tail when this is the half in use. Entries lead to
+    /// the newest version with a flag.
+    fn walk(
+        &mut self,
+        half: u8,
+        recovered: &mut Recovered,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<(), StoreError> {
+        self.tail = self.head.half(half).start;
+        let mut incarnation = 0;
+        while let Some(object) = self.read_object(self.tail) {
+            let header = object.header;
+            // Left by a life that ended before this one began to write here.
+            let is_left = header.incarnation < incarnation
+                || header.incarnation > self.space.incarnation
+                || header.hash != self.hash(object.key());
+            if is_left && !is_planted(Planted::IncarnationIgnored) {
+                break;
+            }
+            incarnation = header.incarnation;
+            recovered.versions += 1;
+            self.note(&object, candidates)?;
+            let next_sequence = header.sequence.saturating_add(1);
+            self.next_sequence = self.next_sequence.max(next_sequence);
             let next = self.tail + header.object_bytes();
-            if is_planted(Planted::TailTooEarly) && self.header(next).is_none() {
+            if is_planted(Planted::TailTooEarly) && self.read_object(next).is_none() {
                 break;
             }
             self.tail = next;
         }
+        Ok(())
+    }
+
+    fn note(&mut self, object: &Object, candidates: &mut Vec<Candidate>) -> Result<(), StoreError> {
+        let (at, header) = (object.at, object.header);
+        let slot = match self.find_or_claim(object)? {
+            (slot, Some(named)) if named.header.sequence > header.sequence => {
+                // Out of order: an older version that became durable later.
+                if self.is_durable(at) || !self.is_durable(named.at) {
+                    candidates.push(Candidate { slot, at, header });
+                }
+                return Ok(());
+            }
+            (slot, _) => slot,
+        };
+        if self.is_durable(at) {
+            self.name(slot, at, header);
+        } else {
+            candidates.push(Candidate { slot, at, header });
+        }
+        Ok(())
+    }
+
+    /// The entry of an object's key, and what it leads to. A new entry leads to the object itself.
+    fn find_or_claim(&mut self, object: &Object) -> Result<(u64, Option<Object>), StoreError> {
+        match self.find(object.key()) {
+            Found::Entry { slot, word } => Ok((slot, self.object(word))),
+            Found::Free { slot } if self.entries + 1 < self.head.entry_count => {
+                self.index.set(slot, object.header.hash, Word::default());
+                self.name(slot, object.at, object.header);
+                self.entries += 1;
+                Ok((slot, None))
+            }
+            _ => Err(StoreError::Full),
+        }
+    }
+
+    fn name(&mut self, slot: u64, at: u64, header: Header) {
+        let word = Word::to(at, header.object_bytes(), self.epoch_at(at));
+        self.index.set_word(slot, word);
+    }
+
+    /// Has each entry lead to the newest version of its key that is durable or whole. Those that are whole
+    /// and not durable.
+    fn choose(
+        &mut self,
+        candidates: Vec<Candidate>,
+        recovered: &mut Recovered,
+    ) -> Vec<(u64, Header)> {
+        let mut of_slot: HashMap<u64, Vec<Candidate>> = HashMap::new();
+        for candidate in candidates {
+            of_slot.entry(candidate.slot).or_default().push(candidate);
+        }
+        let mut completed = Vec::new();
+        for (slot, mut candidates) in of_slot {
+            candidates.sort_by_key(|one| (one.header.sequence, self.is_durable(one.at)));
+            let named = self.object(self.index.word(slot));
+            let floor = named.filter(|named| self.is_durable(named.at));
+            let floor_sequence = floor.map(|floor| floor.header.sequence);
+            let mut winner = None;
+            let mut is_rolled_back = false;
+            for one in candidates.iter().rev() {
+                let is_old = floor_sequence.is_some_and(|floor| one.header.sequence <= floor);
+                let is_there = self.is_durable(one.at)
+                    || is_planted(Planted::RecoveredUnverified)
+                    || self.is_whole(one.at, one.header);
+                recovered.invalid += u64::from(!is_there);
+                if is_old || winner.is_some() {
+                    continue;
+                }
+                let is_forgotten =
+                    one.header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
+                match is_there && !is_forgotten {
+                    true => winner = Some((one.at, one.header)),
+                    false => is_rolled_back = true,
+                }
+            }
+            recovered.rolled_back += u64::from(is_rolled_back);
+            let floor = floor.map(|floor| (floor.at, floor.header));
+            let winner = match is_rolled_back && is_planted(Planted::OldVersionForgotten) {
+                true => None,
+                false => winner.or(floor),
+            };
+            match winner {
+                Some((at, header)) => {
+                    if !self.is_durable(at) {
+                        completed.push((at, header));
+                    }
+                    self.name(slot, at, header);
+                }
+                None => self.index.set_word(slot, Word::default()),
+            }
+        }
+        completed
+    }
+
+    /// Takes entries away that lead to nothing, or to a deletion in the half in use that nothing older is
+    /// behind. How many have values.
+    fn drop_deleted(&mut self) -> u64 {
+        let mut objects = 0;
+        let mut slot = 0;
+        while slot < self.head.entry_count {
+            match self.object(self.index.word(slot)) {
+                Some(object) => objects += u64::from(object.header.kind == Kind::Value),
+                None if self.index.hash(slot) != 0 => {
+                    self.remove_entry(slot);
+                    continue;
+                }
+                None => {}
+            }
+            slot += 1;
+        }
+        objects
     }
 
     /// Whether the value is what its client announced.
     fn is_whole(&self, at: u64, header: Header) -> bool {
-        let bytes = self.medium.bytes();
-        checksum(&[header.key(bytes, at), header.value(bytes, at)]) == header.checksum
-    }
-
-    /// The newest version of an entry that is durable or whole.
-    fn winner(&self, slot: u64) -> Option<(u64, Header)> {
-        let mut next = self.object(self.word(slot));
-        while let Some((at, header)) = next {
-            let bytes = self.medium.bytes();
-            let key = header.key(bytes, at);
-            let entry = self.head.entry_at(slot) as usize;
-            let is_ours =
-                header.slot == slot && hash(self.head, key) == crate::format::u64_at(bytes, entry);
-            let is_whole = || is_planted(Planted::RecoveredUnverified) || self.is_whole(at, header);
-            let is_forgotten =
-                header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
-            if is_ours && !is_forgotten && (self.is_durable(at) || is_whole()) {
-                return Some((at, header));
-            }
-            if is_planted(Planted::OldVersionForgotten) {
-                return None;
-            }
-            next = self.older(header);
-        }
-        None
+        let Some(object) = self.read_object(at) else {
+            return false;
+        };
+        let mut value = vec![0; header.value_bytes as usize];
+        self.medium.read(header.value_at(at), &mut value);
+        checksum(&[object.key(), &value]) == header.checksum
     }
 }

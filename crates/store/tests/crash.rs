@@ -359,6 +359,44 @@ fn every_boundary(seeds: std::ops::Range<u64>) -> Result<u64, String> {
     Ok(runs)
 }
 
+/// Of two versions that were being written when the power went, the disk has the second alone. The log ends
+/// before the first, and does not go on with the second once another version of that length is there.
+fn left_behind_the_end() -> Result<(), String> {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    let value = vec![7; 1000];
+    let mut put = |key: &[u8], landing: &[u8]| {
+        let sum = Pool::<ModelMedium>::checksum(key, &value);
+        let landing = Source::Landing(Box::new(landing.to_vec()));
+        let allocation = pool.allocate(key, value.len(), sum, landing, Condition::Always);
+        allocation.unwrap().sequence
+    };
+    put(b"first", b"not yet");
+    let second = put(b"second", &value);
+    let mut group = pool.group_of(&[second]);
+    group.write_back().unwrap();
+    let mut units = 0;
+    let crashed = pool.medium().crashed(|| {
+        units += 1;
+        units > 1
+    });
+    let (mut pool, _) = Pool::open(crashed).unwrap();
+    if pool.get(b"second").unwrap().is_some() {
+        return Err("a version behind a hole".to_owned());
+    }
+    pool.put_durable(b"first", &value, Condition::Always)
+        .unwrap();
+    let (mut pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    match pool.get(b"second").unwrap() {
+        None => Ok(()),
+        Some(_) => Err("a version was gone and is back".to_owned()),
+    }
+}
+
+#[test]
+fn what_is_left_behind_the_end_of_the_log_does_not_come_back() {
+    left_behind_the_end().unwrap();
+}
+
 #[test]
 fn a_crash_at_any_boundary_loses_nothing_that_was_told() {
     let runs = every_boundary(0..seeds()).unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -369,7 +407,10 @@ fn a_crash_at_any_boundary_loses_nothing_that_was_told() {
 fn each_planted_mistake_is_found() {
     for (name, mistake) in MISTAKES {
         plant(Some(mistake));
-        let found = std::panic::catch_unwind(|| every_boundary(0..200));
+        let found = std::panic::catch_unwind(|| {
+            left_behind_the_end()?;
+            every_boundary(0..200)
+        });
         plant(None);
         match found {
             Ok(Err(how)) => println!("{name}: {how}"),

@@ -59,10 +59,6 @@ impl Index {
         &self.memory
     }
 
-    pub fn entry_count(&self) -> u64 {
-        self.entry_count
-    }
-
     /// Says which epoch is the oldest, before anything of an older one is overwritten.
     pub fn set_oldest_epoch(&self, epoch: u64) {
         self.store(0, epoch);
@@ -136,7 +132,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn find(index: &Index, hash: u64) -> Option<u64> {
-        let mask = index.entry_count() - 1;
+        let mask = index.entry_count - 1;
         let places = (0..=mask).map(|step| hash.wrapping_add(step) & mask);
         let mut seen = places.take_while(|slot| index.hash(*slot) != 0);
         seen.find(|slot| index.hash(*slot) == hash)

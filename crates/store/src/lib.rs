@@ -12,14 +12,18 @@
 //! Not here yet: clients over a network, the rival schemes.
 //! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod client;
 mod format;
-pub(crate) mod index;
+mod index;
+mod landing;
 mod medium;
 mod planted;
 mod pool;
+mod protocol;
 pub mod schemes;
+mod server;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
@@ -30,3 +34,5 @@ pub use pool::{
     Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Place, Pool, PoolConfig,
     Recovered, Settled, Source, StoreError, Version,
 };
+pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
+pub use server::{Figures, ServeError, Server, ServerConfig};

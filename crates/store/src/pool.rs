@@ -422,6 +422,12 @@ impl<M: Medium> Pool<M> {
         }
     }
 
+    /// Whether the value at a place that was just located is what was announced.
+    #[must_use]
+    pub fn is_right(&self, place: Place) -> bool {
+        self.is_whole(place.at)
+    }
+
     /// Makes at most `limit` versions durable, the oldest first; those whose values are not whole wait.
     /// How many it made durable.
     ///

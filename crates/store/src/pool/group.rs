@@ -72,7 +72,10 @@ impl<M: Medium> Group<M> {
     /// # Errors
     /// Those of the medium.
     pub fn fence(&self) -> io::Result<()> {
-        match is_planted(Planted::NoFenceBeforeFlag) || is_planted(Planted::ReadNotPersisted) {
+        let has_none = !self.is_leasing && !self.members.iter().any(|member| member.is_whole);
+        let is_left_out =
+            is_planted(Planted::NoFenceBeforeFlag) || is_planted(Planted::ReadNotPersisted);
+        match has_none || is_left_out {
             true => Ok(()),
             false => self.medium.fence(),
         }
@@ -106,6 +109,12 @@ impl Member {
 impl<M: Medium> Pool<M> {
     /// Begins to make at most `limit` versions durable, in turn. End it with [`Pool::end_group`].
     pub fn begin_group(&mut self, limit: usize) -> Group<M> {
+        let taken = self.next_waiting(limit);
+        self.group_of(&taken)
+    }
+
+    /// At most `limit` versions that wait for their values, those first that were not looked at for longest.
+    pub fn next_waiting(&mut self, limit: usize) -> Vec<u64> {
         let start = self
             .pending
             .partition_point(|one| one.sequence < self.next_try);
@@ -121,7 +130,13 @@ impl<M: Medium> Pool<M> {
             }
         }
         self.next_try = taken.last().map_or(0, |last| last + 1);
-        self.group_of(&taken)
+        taken
+    }
+
+    /// The sequence that is given next.
+    #[must_use]
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
     }
 
     /// Begins to make these durable, those that wait for it.
@@ -245,9 +260,21 @@ impl<M: Medium> Pool<M> {
         Ok(self.end_group(group, done)?.durable.len())
     }
 
-    pub(super) fn settle(&mut self, sequences: &[u64]) -> Result<usize, StoreError> {
+    /// Makes those of some versions durable whose values are whole, at once. How many are.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn settle(&mut self, sequences: &[u64]) -> Result<usize, StoreError> {
         let group = self.group_of(sequences);
         self.carry_out(group)
+    }
+
+    /// Makes one version durable if its value is whole; whether it is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn settle_if_idle(&mut self, sequence: u64) -> Result<bool, StoreError> {
+        Ok(!self.is_busy() && self.settle(&[sequence])? == 1)
     }
 }
 

@@ -195,7 +195,7 @@ impl<M: Medium> Pool<M> {
                 let is_old = floor_sequence.is_some_and(|floor| one.header.sequence <= floor);
                 let is_there = self.is_durable(one.at)
                     || is_planted(Planted::RecoveredUnverified)
-                    || self.is_whole(one.at, one.header);
+                    || self.is_whole(one.at);
                 recovered.invalid += u64::from(!is_there);
                 if is_old || winner.is_some() {
                     continue;
@@ -246,10 +246,11 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Whether the value is what its client announced.
-    fn is_whole(&self, at: u64, header: Header) -> bool {
+    pub(super) fn is_whole(&self, at: u64) -> bool {
         let Some(object) = self.read_object(at) else {
             return false;
         };
+        let header = object.header;
         let mut value = vec![0; header.value_bytes as usize];
         self.medium.read(header.value_at(at), &mut value);
         checksum(&[object.key(), &value]) == header.checksum

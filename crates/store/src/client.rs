@@ -1,0 +1,523 @@
+//! A client of a store: PUTs and GETs under way over one data connection and one for calls.
+//!
+//! One thread's. Operations are submitted and polled; each is the steps of the store's scheme
+//! ([`crate::schemes`]), in `operation.rs`. What a GET reads one-sided counts only if the key, the place, the
+//! epoch and the flag are right, and if the half of the log that it was read from was not given up meanwhile.
+//! Header and value are two READs on one connection: they take effect in that order, so that a flag which is
+//! there was there before the value was read. One READ of both may fetch the value first.
+//! Paper: eFactory, hybrid GET.
+
+mod operation;
+mod verbs;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use cenote_fabric::calls::Caller;
+use cenote_fabric::{
+    Address, ClientId, Connector, Error, Hello, Incoming, RemoteWindow, Session, Status, Time, wait,
+};
+
+use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::pool::{Condition, hash};
+use crate::protocol::{ACK, Answer, GREET, Greeting, Notice, Refusal, Request};
+use crate::schemes::{Scheme, by_name};
+use crate::server::shard_of;
+
+use operation::{Operation, Step};
+use verbs::Verbs;
+
+/// Chosen by who submits, returned with the end.
+pub type Token = u64;
+
+/// What is to be done.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Command {
+    /// Puts a value by the store's scheme.
+    Put {
+        /// 1 to 250 bytes.
+        key: Vec<u8>,
+        /// At most 1 MiB.
+        value: Vec<u8>,
+        /// When.
+        condition: Condition,
+        /// Whether it ends when the value is durable.
+        is_durable: bool,
+    },
+    /// Gets the newest value.
+    Get {
+        /// 1 to 250 bytes.
+        key: Vec<u8>,
+    },
+    /// Deletes a key, durably.
+    Delete {
+        /// 1 to 250 bytes.
+        key: Vec<u8>,
+        /// When.
+        condition: Condition,
+    },
+    /// Ends when all that this client put is durable, or was given up.
+    Sync,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// Put, or deleted: the version.
+    Done {
+        /// Its name.
+        sequence: u64,
+    },
+    /// Got.
+    Value {
+        /// The version.
+        sequence: u64,
+        /// Its bytes.
+        value: Vec<u8>,
+    },
+    /// There is none.
+    Absent,
+    /// All is durable but so many versions that were given up: their values did not come.
+    Synced {
+        /// Since the last time.
+        lost: u64,
+    },
+}
+
+/// Why it did not.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The server's word. `Busy` alone is worth another try.
+    #[error("the store refused: {0:?}")]
+    Refused(Refusal),
+    /// The connection ended; a change may have been made.
+    #[error("the connection to the store ended: {0:?}")]
+    Lost(Status),
+    /// The server said nonsense.
+    #[error("the store said what it may not say")]
+    Protocol,
+    /// Keys have 1 to 250 bytes, values 1 MiB at most.
+    #[error("a key of {key_bytes} bytes, a value of {value_bytes}")]
+    Size {
+        /// Of the key.
+        key_bytes: usize,
+        /// Of the value.
+        value_bytes: usize,
+    },
+}
+
+impl ClientError {
+    /// Whether the same may be asked again, and nothing was done.
+    #[must_use]
+    pub fn is_retryable(self) -> bool {
+        self == Self::Refused(Refusal::Busy)
+    }
+}
+
+/// The end of a command.
+pub type End = (Token, Result<Outcome, ClientError>);
+
+/// What a GET cost, for benchmarks.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// GETs that READs alone answered.
+    pub pure_gets: u64,
+    /// GETs that asked the server.
+    pub asked_gets: u64,
+}
+
+/// A connection to a store.
+pub struct Client {
+    // Dropped first: from then on nothing lands in operations' memory.
+    verbs: Verbs,
+    caller: Box<dyn Caller>,
+    session: Box<dyn Session>,
+    scheme: Box<dyn Scheme>,
+    seed: u64,
+    shards: Vec<RemoteShard>,
+    landing: RemoteWindow,
+    operations: Vec<Option<Box<Operation>>>,
+    free: Vec<usize>,
+    /// Those that wait for the server to have time, and when they ask again.
+    resting: VecDeque<(Time, usize)>,
+    /// Those that found a connection full.
+    stalled: VecDeque<usize>,
+    ended: VecDeque<End>,
+    request: Vec<u8>,
+    counts: Counts,
+    trace: Option<Vec<&'static str>>,
+}
+
+/// What is read of a shard.
+#[derive(Clone, Debug)]
+struct RemoteShard {
+    entry_count: u64,
+    index: RemoteWindow,
+    log: RemoteWindow,
+}
+
+/// How long a refused command rests.
+const REST: Duration = Duration::from_micros(200);
+
+impl Client {
+    /// Connects to a store.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`]; `Protocol`: what is there is no store.
+    pub fn connect(
+        connector: &dyn Connector,
+        address: &Address,
+        client: ClientId,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let until = Time::now().after(timeout);
+        let hello = Hello {
+            client,
+            name: "store".to_owned(),
+        };
+        let mut session = connector.connect(address, &hello, timeout)?;
+        session.send(&[GREET])?;
+        let greeting = loop {
+            match receive(&mut *session, until)? {
+                Incoming::Message(bytes) => break Greeting::decode(&bytes),
+                _ => return Err(Error::Protocol("no greeting of a store")),
+            }
+        };
+        let greeting = greeting.map_err(|_| Error::Protocol("no greeting of a store"))?;
+        let scheme = by_name(&greeting.scheme).ok_or(Error::Protocol("an unknown scheme"))?;
+        let mut attach = |window| {
+            session.attach(window)?;
+            loop {
+                match receive(&mut *session, until)? {
+                    Incoming::Attached(_, attached) => return attached,
+                    Incoming::Message(_) => {}
+                    _ => return Err(Error::Protocol("no window was attached")),
+                }
+            }
+        };
+        let landing = attach(greeting.landing)?;
+        let mut shards = Vec::new();
+        for shard in &greeting.shards {
+            shards.push(RemoteShard {
+                entry_count: shard.entry_count,
+                index: attach(shard.index)?,
+                log: attach(shard.log)?,
+            });
+        }
+        Ok(Self {
+            verbs: Verbs::new(session.endpoint(timeout)?),
+            caller: session.caller_opener()(timeout)?,
+            session,
+            scheme,
+            seed: greeting.seed,
+            shards,
+            landing,
+            operations: Vec::new(),
+            free: Vec::new(),
+            resting: VecDeque::new(),
+            stalled: VecDeque::new(),
+            ended: VecDeque::new(),
+            request: Vec::new(),
+            counts: Counts::default(),
+            trace: None,
+        })
+    }
+
+    /// The store's scheme.
+    #[must_use]
+    pub fn scheme(&self) -> &dyn Scheme {
+        &*self.scheme
+    }
+
+    /// Shards of the store.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// What GETs cost so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Notes each message and verb from here on, by name.
+    pub fn begin_trace(&mut self) {
+        self.trace = Some(Vec::new());
+    }
+
+    /// What was sent since.
+    pub fn end_trace(&mut self) -> Vec<&'static str> {
+        self.trace.take().unwrap_or_default()
+    }
+
+    /// Begins a command; it ends with [`Client::poll`].
+    pub fn submit(&mut self, command: Command, token: Token, now: Time) {
+        let (key_bytes, value_bytes) = match &command {
+            Command::Put { key, value, .. } => (key.len(), value.len()),
+            Command::Get { key } | Command::Delete { key, .. } => (key.len(), 0),
+            Command::Sync => (1, 0),
+        };
+        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > VALUE_BYTES_MAX {
+            let error = ClientError::Size {
+                key_bytes,
+                value_bytes,
+            };
+            self.ended.push_back((token, Err(error)));
+            return;
+        }
+        let (shard, hash) = match &command {
+            Command::Put { key, .. } | Command::Get { key } | Command::Delete { key, .. } => {
+                let shard = shard_of(self.seed, key, self.shards.len());
+                (shard, hash(self.seed, key))
+            }
+            Command::Sync => (0, 0),
+        };
+        let operation = Operation::new(command, token, shard, hash, &*self.scheme);
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.operations.push(None);
+                self.operations.len() - 1
+            }
+        };
+        self.operations[index] = Some(Box::new(operation));
+        self.go_on(index, now);
+    }
+
+    /// Commands that have not ended.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.operations.len() - self.free.len()
+    }
+
+    /// Makes progress without blocking; the next end, if there is one.
+    pub fn poll(&mut self, now: Time) -> Option<End> {
+        if let Some(end) = self.ended.pop_front() {
+            return Some(end);
+        }
+        self.progress(now);
+        self.ended.pop_front()
+    }
+
+    /// Waits until polling may bring something, for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Os`: the system refuses to wait.
+    pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+        let rests = !self.resting.is_empty() || !self.stalled.is_empty();
+        let timeout = match rests {
+            true => timeout.min(Duration::from_millis(1)),
+            false => timeout,
+        };
+        let fds = [self.caller.fd(), self.verbs.fd(), self.session.fd()];
+        let fds: Vec<_> = fds.into_iter().flatten().collect();
+        wait(&fds, Some(timeout)).map(drop)
+    }
+
+    /// Does one command to its end; a store that is busy is asked again until `limit`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn call(&mut self, command: Command, limit: Duration) -> Result<Outcome, ClientError> {
+        const TOKEN: Token = Token::MAX;
+        let until = Time::now().after(limit);
+        self.submit(command, TOKEN, Time::now());
+        let mut polls = 0_u32;
+        loop {
+            let now = Time::now();
+            if let Some((token, end)) = self.poll(now) {
+                if token == TOKEN {
+                    return end;
+                }
+                continue;
+            }
+            if now > until {
+                return Err(ClientError::Lost(Status::Timeout));
+            }
+            polls += 1;
+            // Answers of a thread with a processor of its own come within so many looks.
+            if polls > 2_000 && self.wait(Duration::from_millis(100)).is_err() {
+                return Err(ClientError::Lost(Status::Disconnected));
+            }
+        }
+    }
+
+    /// Keys of one shard that begin with `prefix`, from a place of its index on; where to go on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list(
+        &mut self,
+        shard: usize,
+        slot: u64,
+        prefix: &[u8],
+        limit: Duration,
+    ) -> Result<(Vec<Vec<u8>>, Option<u64>), ClientError> {
+        let request = Request::List {
+            shard: shard as u16,
+            slot,
+            prefix,
+        };
+        match self.ask(request, limit)? {
+            Answer::Keys { next_slot, keys } => Ok((keys, next_slot)),
+            Answer::Refused(refusal) => Err(ClientError::Refused(refusal)),
+            _ => Err(ClientError::Protocol),
+        }
+    }
+
+    /// Has all shards cleaned, in the background.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clean(&mut self, limit: Duration) -> Result<(), ClientError> {
+        for shard in 0..self.shards.len() as u16 {
+            self.ask(Request::Clean { shard }, limit)?;
+        }
+        Ok(())
+    }
+
+    /// One question while nothing else is under way.
+    fn ask(&mut self, request: Request<'_>, limit: Duration) -> Result<Answer, ClientError> {
+        assert_eq!(self.under_way(), 0, "asked beside commands");
+        let until = Time::now().after(limit);
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        let full = |_| ClientError::Lost(Status::Disconnected);
+        self.caller.call(&bytes, 0).map_err(full)?;
+        let mut answer = None;
+        loop {
+            self.caller.poll(Time::now(), &mut |_, said| {
+                answer = Some(match said {
+                    Ok(bytes) => Answer::decode(bytes).map_err(|_| ClientError::Protocol),
+                    Err(status) => Err(ClientError::Lost(status)),
+                });
+            });
+            if let Some(answer) = answer {
+                return answer;
+            }
+            if Time::now() > until {
+                return Err(ClientError::Lost(Status::Timeout));
+            }
+            if self.wait(Duration::from_millis(100)).is_err() {
+                return Err(ClientError::Lost(Status::Disconnected));
+            }
+        }
+    }
+
+    fn progress(&mut self, now: Time) {
+        let mut answers: Vec<(Token, Result<Answer, ClientError>)> = Vec::new();
+        self.caller.poll(now, &mut |token, said| {
+            let answer = match said {
+                Ok(bytes) => Answer::decode(bytes).map_err(|_| ClientError::Protocol),
+                Err(status) => Err(ClientError::Lost(status)),
+            };
+            answers.push((token, answer));
+        });
+        for (token, answer) in answers {
+            self.take_answer(token as usize, answer, now);
+        }
+        while let Some((index, status)) = self.verbs.poll(now) {
+            self.take_completion(index, status, now);
+        }
+        self.take_messages(now);
+        while let Some((until, index)) = self.resting.front().copied() {
+            if until > now {
+                break;
+            }
+            self.resting.pop_front();
+            self.go_on(index, now);
+        }
+        for _ in 0..self.stalled.len() {
+            if let Some(index) = self.stalled.pop_front() {
+                self.go_on(index, now);
+            }
+        }
+        self.verbs.flush();
+        self.caller.flush();
+    }
+
+    /// Acknowledgements of notices.
+    fn take_messages(&mut self, now: Time) {
+        if !self
+            .scheme
+            .put_steps()
+            .contains(&crate::schemes::PutStep::AwaitAck)
+        {
+            return;
+        }
+        loop {
+            match self.session.receive() {
+                Ok(Some(Incoming::Message(bytes))) => {
+                    let notice = Notice::decode(&bytes).ok();
+                    let Some(notice) = notice.filter(|notice| notice.kind == ACK) else {
+                        continue;
+                    };
+                    let waits = |one: &Operation| one.waits_for_ack(notice.sequence);
+                    let mut operations = self.operations.iter();
+                    let found = operations.position(|one| one.as_deref().is_some_and(waits));
+                    if let Some(index) = found {
+                        let end = match notice.is_durable {
+                            true => Ok(()),
+                            false => Err(ClientError::Refused(Refusal::Incomplete)),
+                        };
+                        self.acknowledge(index, end, now);
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => return self.fail_waiting(),
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, index: usize, end: Result<(), ClientError>, now: Time) {
+        match end {
+            Ok(()) => {
+                let operation = self.operations[index].as_mut().expect("it was found");
+                operation.step = operation.step.acknowledged();
+                self.go_on(index, now);
+            }
+            Err(error) => self.end(index, Err(error)),
+        }
+    }
+
+    /// The session ended: acknowledgements do not come any more.
+    fn fail_waiting(&mut self) {
+        for index in 0..self.operations.len() {
+            let waits = |one: &Operation| matches!(one.step, Step::Acknowledged { .. });
+            if self.operations[index].as_deref().is_some_and(waits) {
+                self.end(index, Err(ClientError::Lost(Status::Disconnected)));
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize, end: Result<Outcome, ClientError>) {
+        if let Some(operation) = self.operations[index].take() {
+            self.ended.push_back((operation.token, end));
+            self.free.push(index);
+        }
+    }
+
+    fn note(&mut self, what: &'static str) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(what);
+        }
+    }
+}
+
+/// The next thing that a session brings.
+fn receive(session: &mut dyn Session, until: Time) -> Result<Incoming, Error> {
+    loop {
+        if let Some(incoming) = session.receive()? {
+            return Ok(incoming);
+        }
+        let now = Time::now();
+        if now >= until {
+            return Err(Error::Timeout(Duration::ZERO));
+        }
+        let fds: Vec<_> = session.fd().into_iter().collect();
+        wait(&fds, Some(until.since(now)))?;
+    }
+}

@@ -1,0 +1,549 @@
+//! One command on its way: which step it is at, and what was read so far.
+
+use cenote_fabric::{Status, Time};
+
+use super::{Client, ClientError, Command, Outcome, REST, Token};
+use crate::format::{FLAG_AT, HEADER_BYTES, Header, Kind, Word, checksum, flag, u64_at};
+use crate::index::{ENTRIES_AT, ENTRY_BYTES, PROBE_COUNT, home};
+use crate::pool::Condition;
+use crate::protocol::{Answer, INLINE_BYTES_MAX, Notice, Refusal, Request, WRITTEN};
+use crate::schemes::{GetStep, PutStep, Scheme};
+
+/// What comes next, or is awaited.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Step {
+    /// A call is to be made.
+    Call,
+    /// Its answer is awaited.
+    Called,
+    /// A value is to be written to a place.
+    Write {
+        sequence: u64,
+        shard: u16,
+        offset: u64,
+    },
+    /// It is on its way; perhaps the server has said already that it is durable.
+    Written {
+        sequence: u64,
+        shard: u16,
+        is_acknowledged: bool,
+    },
+    /// It is there, and the server's word is awaited.
+    Acknowledged {
+        sequence: u64,
+        shard: u16,
+        is_acknowledged: bool,
+    },
+    /// The server is to be asked to make it durable.
+    Settle { sequence: u64, shard: u16 },
+    /// The entry is to be read.
+    Entry,
+    /// It is on its way.
+    EntryRead,
+    /// An object is to be read; the server named it if `is_told`.
+    Object { word: Word, is_told: bool },
+    /// It is on its way.
+    ObjectRead { word: Word, is_told: bool },
+}
+
+impl Step {
+    /// After the server's acknowledgement.
+    pub fn acknowledged(self) -> Self {
+        match self {
+            Self::Written {
+                sequence, shard, ..
+            } => Self::Written {
+                sequence,
+                shard,
+                is_acknowledged: true,
+            },
+            Self::Acknowledged {
+                sequence, shard, ..
+            } => Self::Acknowledged {
+                sequence,
+                shard,
+                is_acknowledged: true,
+            },
+            other => other,
+        }
+    }
+}
+
+/// A command, and memory for its verbs.
+pub(super) struct Operation {
+    pub command: Command,
+    pub token: Token,
+    pub step: Step,
+    shard: usize,
+    hash: u64,
+    /// Verbs under way: it does not end before they have.
+    verbs: u32,
+    /// How the first of them failed.
+    failed: Option<Status>,
+    /// Reads that met something else than the object.
+    tries: u32,
+    /// Versions that were given up, of a `Sync`.
+    lost: u64,
+    entry: [u8; (PROBE_COUNT * ENTRY_BYTES) as usize],
+    keyed: Vec<u8>,
+    value: Vec<u8>,
+    oldest: [u8; 8],
+}
+
+/// Objects that are found changed so often in a row are asked for anew.
+const TRIES_MAX: u32 = 64;
+
+impl Operation {
+    pub fn new(
+        command: Command,
+        token: Token,
+        shard: usize,
+        hash: u64,
+        scheme: &dyn Scheme,
+    ) -> Self {
+        let step = match command {
+            Command::Get { .. } if scheme.get_steps()[0] == GetStep::ReadEntry => Step::Entry,
+            _ => Step::Call,
+        };
+        Self {
+            command,
+            token,
+            step,
+            shard,
+            hash,
+            verbs: 0,
+            failed: None,
+            tries: 0,
+            lost: 0,
+            entry: [0; (PROBE_COUNT * ENTRY_BYTES) as usize],
+            keyed: Vec::new(),
+            value: Vec::new(),
+            oldest: [0; 8],
+        }
+    }
+
+    pub fn waits_for_ack(&self, sequence: u64) -> bool {
+        match self.step {
+            Step::Written { sequence: one, .. } | Step::Acknowledged { sequence: one, .. } => {
+                // An immediate has the low half alone.
+                one == sequence || one as u32 == sequence as u32
+            }
+            _ => false,
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        match &self.command {
+            Command::Put { key, .. } | Command::Get { key } | Command::Delete { key, .. } => key,
+            Command::Sync => &[],
+        }
+    }
+}
+
+/// What an object that was read turned out to be.
+enum Seen {
+    Value {
+        sequence: u64,
+    },
+    Deleted,
+    /// Not durable, or not whole; where the version before is.
+    NotYet,
+    /// Another object, or a part of one.
+    Changed,
+}
+
+impl Client {
+    /// Takes steps until something has to be waited for.
+    pub(super) fn go_on(&mut self, index: usize, now: Time) {
+        loop {
+            let Some(operation) = self.operations[index].as_mut() else {
+                return;
+            };
+            let went = match operation.step {
+                Step::Call | Step::Settle { .. } => self.call_server(index),
+                Step::Write { .. } => self.write_value(index),
+                Step::Entry => self.read_entry(index),
+                Step::Object { word, is_told } => self.read_object(index, word, is_told),
+                Step::Acknowledged {
+                    sequence,
+                    is_acknowledged: true,
+                    ..
+                } => {
+                    return self.end(index, Ok(Outcome::Done { sequence }));
+                }
+                _ => return,
+            };
+            if !went {
+                self.stalled.push_back(index);
+                return;
+            }
+            // What completed at once goes on.
+            while let Some((other, status)) = self.verbs.poll(now) {
+                self.take_completion(other, status, now);
+            }
+        }
+    }
+
+    fn call_server(&mut self, index: usize) -> bool {
+        let mut bytes = std::mem::take(&mut self.request);
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let has_space_step = self.scheme.put_steps().contains(&PutStep::CallForSpace);
+        let (request, what) = request_of(operation, has_space_step);
+        request.encode(&mut bytes);
+        let called = self.caller.call(&bytes, index as u64).is_ok();
+        self.request = bytes;
+        if called {
+            operation.step = Step::Called;
+            self.note(what);
+            self.caller.flush();
+        }
+        called
+    }
+
+    pub(super) fn take_answer(
+        &mut self,
+        index: usize,
+        answer: Result<Answer, ClientError>,
+        now: Time,
+    ) {
+        let Some(operation) = self.operations.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let end = match answer {
+            Err(error) => Err(error),
+            Ok(Answer::Refused(Refusal::Busy)) => {
+                // Before anything was done: the same again a little later.
+                operation.step = Step::Call;
+                self.resting.push_back((now.after(REST), index));
+                return;
+            }
+            Ok(Answer::Refused(refusal)) => Err(ClientError::Refused(refusal)),
+            Ok(Answer::Space {
+                sequence,
+                shard,
+                offset,
+            }) => {
+                operation.step = Step::Write {
+                    sequence,
+                    shard,
+                    offset,
+                };
+                return self.go_on(index, now);
+            }
+            Ok(Answer::Place { word, .. }) => {
+                operation.step = Step::Object {
+                    word: Word(word),
+                    is_told: true,
+                };
+                return self.go_on(index, now);
+            }
+            Ok(Answer::Done { sequence }) => Ok(Outcome::Done { sequence }),
+            Ok(Answer::Absent) => {
+                self.counts.asked_gets += 1;
+                Ok(Outcome::Absent)
+            }
+            Ok(Answer::Synced { lost }) => {
+                operation.lost += lost;
+                operation.shard += 1;
+                if operation.shard < self.shards.len() {
+                    operation.step = Step::Call;
+                    return self.go_on(index, now);
+                }
+                Ok(Outcome::Synced {
+                    lost: operation.lost,
+                })
+            }
+            Ok(Answer::Keys { .. }) => Err(ClientError::Protocol),
+        };
+        self.end(index, end);
+    }
+
+    fn write_value(&mut self, index: usize) -> bool {
+        if !self.verbs.has_room() {
+            return false;
+        }
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let Step::Write {
+            sequence,
+            shard,
+            offset,
+        } = operation.step
+        else {
+            return true;
+        };
+        let window = match self.scheme.lands_beside_log() {
+            true => Some(&self.landing),
+            false => self.shards.get(usize::from(shard)).map(|shard| &shard.log),
+        };
+        let (Some(window), Command::Put { value, .. }) = (window, &operation.command) else {
+            self.end(index, Err(ClientError::Protocol));
+            return true;
+        };
+        let mut notes: Vec<&'static str> = Vec::new();
+        for step in self.scheme.put_steps() {
+            let posted = match step {
+                PutStep::Write => {
+                    notes.push("WRITE");
+                    self.verbs.write(window, offset, value, None, index)
+                }
+                PutStep::WriteImmediate => {
+                    notes.push("WRITE_IMM");
+                    let immediate = Some(sequence as u32);
+                    self.verbs.write(window, offset, value, immediate, index)
+                }
+                PutStep::Send => {
+                    notes.push("SEND");
+                    let notice = Notice {
+                        kind: WRITTEN,
+                        shard,
+                        sequence,
+                        is_durable: false,
+                    };
+                    self.verbs.send(&notice.encode(), index)
+                }
+                _ => continue,
+            };
+            posted.expect("there is room for a step");
+            operation.verbs += 1;
+        }
+        operation.step = Step::Written {
+            sequence,
+            shard,
+            is_acknowledged: false,
+        };
+        self.verbs.flush();
+        notes.into_iter().for_each(|note| self.note(note));
+        true
+    }
+
+    fn read_entry(&mut self, index: usize) -> bool {
+        if !self.verbs.has_room() {
+            return false;
+        }
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let shard = &self.shards[operation.shard];
+        let slot = home(operation.hash, shard.entry_count);
+        let offset = ENTRIES_AT + slot * ENTRY_BYTES;
+        self.verbs
+            .read(&shard.index, offset, &mut operation.entry, index)
+            .expect("there is room for a step");
+        operation.verbs += 1;
+        operation.step = Step::EntryRead;
+        self.verbs.flush();
+        self.note("READ entry");
+        true
+    }
+
+    fn read_object(&mut self, index: usize, word: Word, is_told: bool) -> bool {
+        if !self.verbs.has_room() {
+            return false;
+        }
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let shard = &self.shards[operation.shard];
+        let keyed_bytes = HEADER_BYTES as usize + operation.key().len();
+        let value_at = HEADER_BYTES + (operation.key().len() as u64).next_multiple_of(8);
+        let bytes = word.object_bytes();
+        let Some(at) = word.object_at().filter(|_| bytes >= value_at) else {
+            // Of another key, whose object is shorter.
+            self.ask_again(index);
+            return true;
+        };
+        operation.keyed.resize(keyed_bytes, 0);
+        operation.value.resize((bytes - value_at) as usize, 0);
+        let log = &shard.log;
+        let Operation {
+            keyed,
+            value,
+            oldest,
+            ..
+        } = &mut **operation;
+        // In this order: the flag before the value, and what tells whether they were overwritten after both.
+        let posted = self.verbs.read(log, at, keyed, index).and_then(|()| {
+            if !value.is_empty() {
+                self.verbs.read(log, at + value_at, value, index)?;
+            }
+            self.verbs.read(&shard.index, 0, oldest, index)
+        });
+        posted.expect("there is room for a step");
+        operation.verbs += if operation.value.is_empty() { 2 } else { 3 };
+        operation.step = Step::ObjectRead { word, is_told };
+        self.verbs.flush();
+        self.note("READ object");
+        true
+    }
+
+    pub(super) fn take_completion(&mut self, index: usize, status: Status, now: Time) {
+        let Some(operation) = self.operations.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        operation.verbs -= 1;
+        if status != Status::Ok {
+            operation.failed.get_or_insert(status);
+        }
+        if operation.verbs > 0 {
+            return;
+        }
+        if let Some(status) = operation.failed {
+            return self.end(index, Err(ClientError::Lost(status)));
+        }
+        match operation.step {
+            Step::Written {
+                sequence,
+                shard,
+                is_acknowledged,
+            } => self.value_is_there(index, (sequence, shard, is_acknowledged), now),
+            Step::EntryRead => self.take_entry(index, now),
+            Step::ObjectRead { word, is_told } => self.take_object(index, word, is_told, now),
+            _ => {}
+        }
+    }
+
+    fn value_is_there(&mut self, index: usize, written: (u64, u16, bool), now: Time) {
+        let (sequence, shard, is_acknowledged) = written;
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let is_durable = matches!(operation.command, Command::Put { is_durable, .. } if is_durable);
+        let waits = self.scheme.put_steps().contains(&PutStep::AwaitAck);
+        if waits {
+            operation.step = Step::Acknowledged {
+                sequence,
+                shard,
+                is_acknowledged,
+            };
+            return self.go_on(index, now);
+        }
+        if !is_durable {
+            return self.end(index, Ok(Outcome::Done { sequence }));
+        }
+        operation.step = Step::Settle { sequence, shard };
+        self.go_on(index, now);
+    }
+
+    fn take_entry(&mut self, index: usize, now: Time) {
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        let mut entries = operation.entry.chunks_exact(ENTRY_BYTES as usize);
+        let entry = entries.find(|entry| u64_at(entry, 0) == operation.hash);
+        let word = entry.map(|entry| Word(u64_at(entry, 8)));
+        operation.step = match word.filter(|word| word.object_at().is_some()) {
+            Some(word) => Step::Object {
+                word,
+                is_told: false,
+            },
+            // Absent, further away, or on its way to another place: the server knows.
+            None => Step::Call,
+        };
+        self.go_on(index, now);
+    }
+
+    fn take_object(&mut self, index: usize, word: Word, is_told: bool, now: Time) {
+        let steps = self.scheme.get_steps();
+        let checks = steps.contains(&GetStep::CheckValue);
+        let needs_flag =
+            steps.contains(&GetStep::UnlessDurable) || steps[0] == GetStep::CallForPlace;
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        match see(operation, word, checks, needs_flag) {
+            Seen::Value { sequence } => {
+                match is_told {
+                    true => self.counts.asked_gets += 1,
+                    false => self.counts.pure_gets += 1,
+                }
+                let operation = self.operations[index].as_mut().expect("it is under way");
+                let value = std::mem::take(&mut operation.value);
+                self.end(index, Ok(Outcome::Value { sequence, value }));
+            }
+            Seen::Deleted => self.end(index, Ok(Outcome::Absent)),
+            Seen::NotYet | Seen::Changed => {
+                self.ask_again(index);
+                self.go_on(index, now);
+            }
+        }
+    }
+
+    /// Has the server say where the object is, unless it was asked too often.
+    fn ask_again(&mut self, index: usize) {
+        let operation = self.operations[index].as_mut().expect("it is under way");
+        operation.tries += 1;
+        operation.step = Step::Call;
+        if operation.tries > TRIES_MAX {
+            self.end(index, Err(ClientError::Refused(Refusal::Busy)));
+        }
+    }
+}
+
+fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'static str) {
+    if let Step::Settle { sequence, shard } = operation.step {
+        return (Request::Settle { shard, sequence }, "CALL settle");
+    }
+    match &operation.command {
+        Command::Get { key } => (Request::Locate { key }, "CALL place"),
+        Command::Delete { key, condition } => {
+            let condition = *condition;
+            (Request::Delete { condition, key }, "CALL delete")
+        }
+        Command::Sync => {
+            let shard = operation.shard as u16;
+            (Request::Sync { shard }, "CALL sync")
+        }
+        Command::Put {
+            key,
+            value,
+            condition,
+            is_durable,
+        } => {
+            let condition: Condition = *condition;
+            let is_inline = value.len() <= INLINE_BYTES_MAX;
+            match !has_space_step || *is_durable && is_inline || value.is_empty() {
+                true => (
+                    Request::Put {
+                        condition,
+                        is_durable: *is_durable,
+                        key,
+                        value,
+                    },
+                    "CALL value",
+                ),
+                false => (
+                    Request::Space {
+                        condition,
+                        value_bytes: value.len() as u32,
+                        checksum: checksum(&[key, value]),
+                        key,
+                    },
+                    "CALL space",
+                ),
+            }
+        }
+    }
+}
+
+/// What was read, judged by what was read after it.
+fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) -> Seen {
+    let oldest = u64::from_le_bytes(operation.oldest);
+    let epoch = word.epoch(oldest.saturating_add(1));
+    if epoch < oldest {
+        return Seen::Changed;
+    }
+    let at = word.object_at().expect("an object was read there");
+    let Some(header) = Header::decode(&operation.keyed, at, epoch) else {
+        return Seen::Changed;
+    };
+    if operation.keyed[HEADER_BYTES as usize..] != *operation.key()
+        || header.object_bytes() != word.object_bytes()
+    {
+        return Seen::Changed;
+    }
+    let has_flag = u64_at(&operation.keyed, FLAG_AT as usize) == flag(header.sequence, epoch);
+    if needs_flag && !has_flag {
+        return Seen::NotYet;
+    }
+    if header.kind == Kind::Deletion {
+        return Seen::Deleted;
+    }
+    let value_bytes = header.value_bytes as usize;
+    operation.value.truncate(value_bytes);
+    if checks && checksum(&[operation.key(), &operation.value]) != header.checksum {
+        return Seen::NotYet;
+    }
+    Seen::Value {
+        sequence: header.sequence,
+    }
+}

@@ -1,0 +1,65 @@
+//! Answers on their way to the thread that has the connection.
+
+use std::sync::{Mutex, PoisonError};
+
+use cenote_fabric::calls::CallId;
+use cenote_fabric::{PeerId, Waker};
+
+use super::shard::Waiter;
+use crate::protocol::{ACK, Answer, Notice};
+
+/// Of all threads of a server. Bounded by what clients may have under way.
+pub(super) struct Outboxes {
+    pub threads: Vec<Outbox<CallId>>,
+    pub peers: Outbox<PeerId>,
+}
+
+/// Of one thread.
+pub(super) struct Outbox<T> {
+    waiting: Mutex<Vec<(T, Vec<u8>)>>,
+    waker: Waker,
+}
+
+impl<T> Outbox<T> {
+    pub fn new(waker: Waker) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            waker,
+        }
+    }
+
+    fn push(&self, to: T, message: Vec<u8>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push((to, message));
+        // Who had nothing to send may be asleep.
+        if waiting.len() == 1 {
+            self.waker.wake();
+        }
+    }
+
+    pub fn take(&self) -> Vec<(T, Vec<u8>)> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Outboxes {
+    /// Answers a request; of a notice, about the version of that sequence.
+    pub fn answer(&self, waiter: Waiter, answer: &Answer, sequence: u64) {
+        match waiter {
+            Waiter::Call { thread, call } => {
+                let mut bytes = Vec::new();
+                answer.encode(&mut bytes);
+                self.threads[thread].push(call, bytes);
+            }
+            Waiter::Peer(peer) => {
+                let notice = Notice {
+                    kind: ACK,
+                    shard: 0,
+                    sequence,
+                    is_durable: matches!(answer, Answer::Done { .. }),
+                };
+                self.peers.push(peer, notice.encode());
+            }
+        }
+    }
+}

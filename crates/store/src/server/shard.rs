@@ -1,0 +1,614 @@
+//! One shard of a served store: its pool, who waits for which version, and what each request does.
+//!
+//! Server threads hold the lock for as long as it takes to append a header. What waits for the medium is
+//! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
+//! landing, then an outbox.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use cenote_fabric::calls::CallId;
+use cenote_fabric::{ClientId, PeerId, Time};
+
+use crate::landing::Area;
+use crate::medium::Medium;
+use crate::pool::{Allocation, Condition, Located, Place, Pool, Source, StoreError, hash};
+use crate::protocol::{Answer, LIST_BYTES, Refusal, Request, is_possible_value};
+use crate::schemes::{Durable, PutStep, Scheme};
+
+/// Who is answered later.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Waiter {
+    /// A call that a server thread took.
+    Call { thread: usize, call: CallId },
+    /// A client that sent a notice.
+    Peer(PeerId),
+}
+
+/// A version that is not durable yet.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub client: ClientId,
+    pub since: Time,
+    /// Who is told when it is durable. With any, the value is there, or was never meant to come.
+    pub waiters: Vec<Waiter>,
+    /// It was looked at since its time was over.
+    pub is_tried: bool,
+}
+
+/// What the persister does for a request, since it waits for the medium.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub kind: JobKind,
+    pub client: ClientId,
+    pub area: Option<Arc<Area>>,
+    pub waiter: Waiter,
+    pub key: Vec<u8>,
+    /// Versions from here on turned out not to be whole.
+    pub below: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum JobKind {
+    Locate,
+    Space {
+        condition: Condition,
+        value_bytes: u32,
+        checksum: u32,
+    },
+    Put {
+        condition: Condition,
+        is_durable: bool,
+        value: Vec<u8>,
+    },
+    Delete {
+        condition: Condition,
+    },
+}
+
+/// What is known of a client's versions.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub waiting: BTreeSet<u64>,
+    /// Given up since it was last told.
+    pub lost: u64,
+    /// Waits until nothing up to a sequence waits.
+    pub syncs: Vec<(u64, Waiter)>,
+}
+
+pub(super) struct State<M> {
+    pub pool: Pool<M>,
+    pub tickets: BTreeMap<u64, Ticket>,
+    pub books: HashMap<ClientId, Book>,
+    /// Clients that are gone: what is not whole by now never will be.
+    pub gone: Vec<ClientId>,
+    pub jobs: VecDeque<Job>,
+    /// Versions that waiters wait for.
+    pub wanted: Vec<u64>,
+    /// Given up lately: who asks for one is told so.
+    pub given_up: VecDeque<u64>,
+    pub wants_cleaning: bool,
+    /// Bytes of the log in use when it was last cleaned.
+    pub used_after_cleaning: u64,
+    pub is_stopping: bool,
+    /// Bytes of values and keys that were put.
+    pub put_bytes: u64,
+}
+
+/// A pool and its books.
+pub(super) struct Shard<M> {
+    state: Mutex<State<M>>,
+    /// There is something for the persister.
+    pub work: Condvar,
+    pub scheme: Arc<dyn Scheme>,
+    pub medium: Arc<M>,
+    number: u16,
+}
+
+/// Most requests that wait for the persister.
+const JOBS_MAX: usize = 4096;
+/// Those that were given up and are remembered.
+const GIVEN_UP_MAX: usize = 4096;
+
+/// What a request comes to.
+pub(super) enum Reply {
+    Now(Answer),
+    Later,
+}
+
+impl<M: Medium> Shard<M> {
+    pub fn new(mut pool: Pool<M>, scheme: &Arc<dyn Scheme>, number: u16) -> Self {
+        pool.name_versions(scheme.named());
+        let medium = Arc::clone(pool.medium());
+        let used_after_cleaning = pool.log_bytes().0;
+        Self {
+            state: Mutex::new(State {
+                pool,
+                tickets: BTreeMap::new(),
+                books: HashMap::new(),
+                gone: Vec::new(),
+                jobs: VecDeque::new(),
+                wanted: Vec::new(),
+                given_up: VecDeque::new(),
+                wants_cleaning: false,
+                used_after_cleaning,
+                is_stopping: false,
+                put_bytes: 0,
+            }),
+            work: Condvar::new(),
+            scheme: Arc::clone(scheme),
+            medium,
+            number,
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State<M>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pool, at the end.
+    pub fn into_pool(self) -> Pool<M> {
+        self.state
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pool
+    }
+
+    /// Does what a request asks for.
+    pub fn handle(
+        &self,
+        request: Request<'_>,
+        client: ClientId,
+        area: Option<&Arc<Area>>,
+        waiter: Waiter,
+        now: Time,
+    ) -> Reply {
+        let mut state = self.lock();
+        let answer = match request {
+            Request::Space {
+                condition: Condition::Always,
+                value_bytes,
+                checksum,
+                key,
+            } => state.give_space(self, key, value_bytes, checksum, client, area, now),
+            Request::Put {
+                condition: Condition::Always,
+                is_durable,
+                key,
+                value,
+            } => state.put(self, key, value, is_durable, client, waiter, now),
+            Request::Delete {
+                condition: Condition::Always,
+                key,
+            } => state.delete(self, key, client, waiter, now),
+            Request::Locate { key } => state.locate(self, key, client, waiter),
+            Request::Settle { sequence, .. } => state.settle(self, sequence, waiter, now),
+            Request::Sync { .. } => state.sync(client, waiter),
+            Request::List { slot, prefix, .. } => Some(state.list(slot, prefix)),
+            Request::Clean { .. } => {
+                state.wants_cleaning = true;
+                Some(Answer::Done { sequence: 0 })
+            }
+            conditional => state.add_job(job_of(conditional, client, area, waiter)),
+        };
+        if state.has_work() {
+            self.work.notify_one();
+        }
+        match answer {
+            Some(answer) => Reply::Now(answer),
+            None => Reply::Later,
+        }
+    }
+
+    /// A client said by the low half of its sequence that a version was written.
+    pub fn written(&self, low: u32, waiter: Waiter, now: Time) -> Reply {
+        let sequence = {
+            let state = self.lock();
+            // The newest that ends so: less than 2^32 are under way.
+            let next = state.pool.next_sequence();
+            next - u64::from((next as u32).wrapping_sub(low))
+        };
+        let request = Request::Settle {
+            shard: self.number,
+            sequence,
+        };
+        self.handle(request, ClientId(0), None, waiter, now)
+    }
+
+    /// What a client that is gone has not written it never will.
+    pub fn client_gone(&self, client: ClientId) {
+        let mut state = self.lock();
+        if let Some(book) = state.books.get_mut(&client) {
+            book.syncs.clear();
+            state.gone.push(client);
+        }
+        self.work.notify_one();
+    }
+
+    /// Whether nothing of a client waits: its landing is not needed any more.
+    pub fn is_done_with(&self, client: ClientId) -> bool {
+        let state = self.lock();
+        let book = state.books.get(&client);
+        book.is_none_or(|book| book.waiting.is_empty())
+    }
+
+    pub fn stop(&self) {
+        self.lock().is_stopping = true;
+        self.work.notify_one();
+    }
+}
+
+fn job_of(request: Request<'_>, client: ClientId, area: Option<&Arc<Area>>, waiter: Waiter) -> Job {
+    let (kind, key) = match request {
+        Request::Space {
+            condition,
+            value_bytes,
+            checksum,
+            key,
+        } => (
+            JobKind::Space {
+                condition,
+                value_bytes,
+                checksum,
+            },
+            key,
+        ),
+        Request::Put {
+            condition,
+            is_durable,
+            key,
+            value,
+        } => (
+            JobKind::Put {
+                condition,
+                is_durable,
+                value: value.to_vec(),
+            },
+            key,
+        ),
+        Request::Delete { condition, key } => (JobKind::Delete { condition }, key),
+        Request::Locate { key } => (JobKind::Locate, key),
+        _ => unreachable!("requests that no job is made of"),
+    };
+    Job {
+        kind,
+        client,
+        area: area.cloned(),
+        waiter,
+        key: key.to_vec(),
+        below: u64::MAX,
+    }
+}
+
+/// What a client is told of an error.
+pub(super) fn refusal(error: &StoreError) -> Refusal {
+    match error {
+        StoreError::Key(_) => Refusal::Key,
+        StoreError::Value(_) => Refusal::Value,
+        StoreError::Full => Refusal::Full,
+        StoreError::Backlog(_) => Refusal::Busy,
+        StoreError::Condition(newest) => Refusal::Condition(*newest),
+        StoreError::Incomplete => Refusal::Incomplete,
+        _ => Refusal::Broken,
+    }
+}
+
+impl<M: Medium> State<M> {
+    pub fn has_work(&self) -> bool {
+        !self.jobs.is_empty()
+            || !self.wanted.is_empty()
+            || self.wants_cleaning
+            || self.is_stopping
+            || self.pool.is_lease_short()
+            || !self.gone.is_empty()
+    }
+
+    pub fn add_job(&mut self, job: Job) -> Option<Answer> {
+        if self.jobs.len() >= JOBS_MAX {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
+        self.jobs.push_back(job);
+        None
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the request's own fields")]
+    pub fn give_space(
+        &mut self,
+        shard: &Shard<M>,
+        key: &[u8],
+        value_bytes: u32,
+        checksum: u32,
+        client: ClientId,
+        area: Option<&Arc<Area>>,
+        now: Time,
+    ) -> Option<Answer> {
+        if !shard.scheme.put_steps().contains(&PutStep::CallForSpace) {
+            return Some(Answer::Refused(Refusal::Scheme));
+        }
+        let lands_beside = shard.scheme.lands_beside_log();
+        let slot = match area {
+            _ if !is_possible_value(value_bytes) => {
+                return Some(Answer::Refused(Refusal::Value));
+            }
+            Some(area) if lands_beside => match area.take(value_bytes) {
+                Some(slot) => Some(slot),
+                // A landing that is empty and too small is so for ever.
+                None if u64::from(value_bytes) > area.region().len_bytes() => {
+                    return Some(Answer::Refused(Refusal::Value));
+                }
+                None => {
+                    shard.work.notify_one();
+                    return Some(Answer::Refused(Refusal::Busy));
+                }
+            },
+            None if lands_beside => return Some(Answer::Refused(Refusal::Busy)),
+            _ => None,
+        };
+        let offset = slot.as_ref().map(|slot| slot.offset);
+        let source = match slot {
+            Some(slot) => Source::Landing(Box::new(slot)),
+            None => Source::Log,
+        };
+        let always = Condition::Always;
+        let given = self
+            .pool
+            .allocate(key, value_bytes as usize, checksum, source, always);
+        Some(match given {
+            Ok(given) => {
+                self.open_ticket(given, client, Vec::new(), now);
+                self.put_bytes += key.len() as u64 + u64::from(value_bytes);
+                Answer::Space {
+                    sequence: given.sequence,
+                    shard: shard.number,
+                    offset: offset.unwrap_or(given.value_at),
+                }
+            }
+            Err(error) => Answer::Refused(self.refuse(&error)),
+        })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the request's own fields")]
+    pub fn put(
+        &mut self,
+        shard: &Shard<M>,
+        key: &[u8],
+        value: &[u8],
+        is_durable: bool,
+        client: ClientId,
+        waiter: Waiter,
+        now: Time,
+    ) -> Option<Answer> {
+        let sum = Pool::<M>::checksum(key, value);
+        let source = Source::Landing(Box::new(value.to_vec()));
+        let always = Condition::Always;
+        let given = match self.pool.allocate(key, value.len(), sum, source, always) {
+            Ok(given) => given,
+            Err(error) => return Some(Answer::Refused(self.refuse(&error))),
+        };
+        self.put_bytes += (key.len() + value.len()) as u64;
+        let waits = is_durable || shard.scheme.durable() == Durable::BeforeAck;
+        self.end_put(shard, given, waits, client, waiter, now)
+    }
+
+    pub fn delete(
+        &mut self,
+        shard: &Shard<M>,
+        key: &[u8],
+        client: ClientId,
+        waiter: Waiter,
+        now: Time,
+    ) -> Option<Answer> {
+        match self.pool.begin_delete(key, Condition::Always) {
+            Ok(given) => self.end_put(shard, given, true, client, waiter, now),
+            Err(error) => Some(Answer::Refused(self.refuse(&error))),
+        }
+    }
+
+    /// A version whose value is here: told at once, or when it is durable.
+    fn end_put(
+        &mut self,
+        shard: &Shard<M>,
+        given: Allocation,
+        waits: bool,
+        client: ClientId,
+        waiter: Waiter,
+        now: Time,
+    ) -> Option<Answer> {
+        let sequence = given.sequence;
+        if !waits {
+            self.open_ticket(given, client, Vec::new(), now);
+            return Some(Answer::Done { sequence });
+        }
+        if shard.medium.is_quick() && !self.pool.is_busy() {
+            return Some(match self.pool.settle(&[sequence]) {
+                Ok(_) => Answer::Done { sequence },
+                Err(error) => Answer::Refused(self.refuse(&error)),
+            });
+        }
+        self.open_ticket(given, client, vec![waiter], now);
+        self.wanted.push(sequence);
+        None
+    }
+
+    fn open_ticket(
+        &mut self,
+        given: Allocation,
+        client: ClientId,
+        waiters: Vec<Waiter>,
+        now: Time,
+    ) {
+        let book = self.books.entry(client).or_default();
+        book.waiting.insert(given.sequence);
+        let ticket = Ticket {
+            client,
+            since: now,
+            waiters,
+            is_tried: false,
+        };
+        self.tickets.insert(given.sequence, ticket);
+    }
+
+    fn locate(
+        &mut self,
+        shard: &Shard<M>,
+        key: &[u8],
+        client: ClientId,
+        waiter: Waiter,
+    ) -> Option<Answer> {
+        let is_quick = shard.medium.is_quick() && !self.pool.is_busy();
+        let place = match self.pool.locate(key, u64::MAX) {
+            Ok(Located::Durable(place)) => Ok(Some(place)),
+            Ok(Located::Absent) => Ok(None),
+            Ok(Located::Waiting(_)) if is_quick => self.pool.settle_newest(key),
+            Ok(Located::Waiting(_)) => {
+                return self.add_job(job_of(Request::Locate { key }, client, None, waiter));
+            }
+            Err(error) => Err(error),
+        };
+        Some(match place {
+            Ok(Some(place)) => {
+                if shard.scheme.verifies_each_read() && !self.pool.is_right(place) {
+                    return Some(Answer::Refused(Refusal::Incomplete));
+                }
+                place_answer(place)
+            }
+            Ok(None) => Answer::Absent,
+            Err(error) => Answer::Refused(self.refuse(&error)),
+        })
+    }
+
+    fn settle(
+        &mut self,
+        shard: &Shard<M>,
+        sequence: u64,
+        waiter: Waiter,
+        now: Time,
+    ) -> Option<Answer> {
+        let Some(ticket) = self.tickets.get_mut(&sequence) else {
+            return Some(match self.given_up.contains(&sequence) {
+                true => Answer::Refused(Refusal::Incomplete),
+                false => Answer::Done { sequence },
+            });
+        };
+        ticket.since = now;
+        if shard.medium.is_quick() && !self.pool.is_busy() {
+            return Some(match self.pool.settle(&[sequence]) {
+                Ok(0) => {
+                    self.give_up(sequence);
+                    Answer::Refused(Refusal::Incomplete)
+                }
+                Ok(_) => {
+                    self.close_ticket(sequence);
+                    Answer::Done { sequence }
+                }
+                Err(error) => Answer::Refused(self.refuse(&error)),
+            });
+        }
+        ticket.waiters.push(waiter);
+        self.wanted.push(sequence);
+        None
+    }
+
+    fn sync(&mut self, client: ClientId, waiter: Waiter) -> Option<Answer> {
+        let book = self.books.entry(client).or_default();
+        let Some(last) = book.waiting.last().copied() else {
+            return Some(Answer::Synced {
+                lost: std::mem::take(&mut book.lost),
+            });
+        };
+        book.syncs.push((last, waiter));
+        self.wanted.push(last);
+        None
+    }
+
+    fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
+        let (_, count) = self.pool.hashing();
+        let mut keys = Vec::new();
+        let mut bytes = 0;
+        let mut slot = slot.min(count);
+        // So many entries that others do not wait long.
+        let end = count.min(slot.saturating_add(16_384));
+        while slot < end && bytes < LIST_BYTES {
+            if let Some(key) = self.pool.key_at(slot, prefix) {
+                bytes += key.len() + 1;
+                keys.push(key);
+            }
+            slot += 1;
+        }
+        let next_slot = (slot < count).then_some(slot);
+        Answer::Keys { next_slot, keys }
+    }
+
+    /// What a client is told; a log that is full is cleaned if that may help.
+    pub fn refuse(&mut self, error: &StoreError) -> Refusal {
+        if !matches!(error, StoreError::Full) {
+            return refusal(error);
+        }
+        let (used, all) = self.pool.log_bytes();
+        let may_help = used > self.used_after_cleaning + all / 64;
+        if may_help || self.pool.is_cleaning() {
+            self.wants_cleaning = true;
+            return Refusal::Busy;
+        }
+        Refusal::Full
+    }
+
+    /// A version is durable: who waits for it.
+    pub fn close_ticket(&mut self, sequence: u64) -> Vec<Waiter> {
+        let Some(ticket) = self.tickets.remove(&sequence) else {
+            return Vec::new();
+        };
+        self.leave_book(ticket.client, sequence, false);
+        ticket.waiters
+    }
+
+    /// A version whose value did not come, or is another: who waits for it.
+    pub fn give_up(&mut self, sequence: u64) -> Vec<Waiter> {
+        self.pool.give_up(sequence);
+        let Some(ticket) = self.tickets.remove(&sequence) else {
+            return Vec::new();
+        };
+        if self.given_up.len() == GIVEN_UP_MAX {
+            self.given_up.pop_front();
+        }
+        self.given_up.push_back(sequence);
+        self.leave_book(ticket.client, sequence, true);
+        ticket.waiters
+    }
+
+    fn leave_book(&mut self, client: ClientId, sequence: u64, is_lost: bool) {
+        if let Some(book) = self.books.get_mut(&client) {
+            book.waiting.remove(&sequence);
+            book.lost += u64::from(is_lost);
+        }
+    }
+
+    /// Clients whose wait for all of their versions is over.
+    pub fn take_synced(&mut self, client: ClientId) -> Vec<(Waiter, u64)> {
+        let Some(book) = self.books.get_mut(&client) else {
+            return Vec::new();
+        };
+        let first = book.waiting.first().copied().unwrap_or(u64::MAX);
+        let (over, waits): (Vec<_>, Vec<_>) = std::mem::take(&mut book.syncs)
+            .into_iter()
+            .partition(|(last, _)| *last < first);
+        book.syncs = waits;
+        let mut told = Vec::new();
+        for (_, waiter) in over {
+            told.push((waiter, std::mem::take(&mut book.lost)));
+        }
+        told
+    }
+}
+
+pub(super) fn place_answer(place: Place) -> Answer {
+    Answer::Place {
+        sequence: place.sequence,
+        word: place.word,
+    }
+}
+
+/// Which shard a key is in.
+pub(crate) fn shard_of(seed: u64, key: &[u8], count: usize) -> usize {
+    (hash(seed, key) >> 48) as usize % count
+}

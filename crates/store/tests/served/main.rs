@@ -1,0 +1,7 @@
+//! Real servers and clients over shm and tcp.
+
+mod lab;
+
+mod hostile;
+mod promises;
+mod schemes;

@@ -1,0 +1,223 @@
+//! What each acknowledgement promises, with real servers.
+
+use std::time::Duration;
+
+use cenote_store::client::{ClientError, Command, Outcome};
+use cenote_store::{Condition, Refusal};
+
+use crate::lab::{Lab, Options, TRANSPORTS};
+
+#[test]
+fn what_was_put_is_got_by_others_whatever_its_size() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options::new(transport));
+        let (mut one, mut other) = (lab.client(&server), lab.client(&server));
+        for (index, len) in [0, 1, 15, 16, 100, 4096, 70_000, 1 << 20]
+            .into_iter()
+            .enumerate()
+        {
+            let key = vec![b'k'; 1 + index * 35];
+            let value: Vec<u8> = (0..len).map(|at| (at * 7 + index) as u8).collect();
+            let first = one.put(&key, &value);
+            assert_eq!(
+                one.get(&key),
+                Some(value.clone()),
+                "{transport:?}, {len} bytes"
+            );
+            assert_eq!(other.get(&key), Some(value.clone()));
+            let second = other.put_durable(&key, &value);
+            assert!(second > first);
+            assert_eq!(one.get(&key), Some(value));
+        }
+        assert_eq!(one.get(b"nothing"), None);
+        one.delete(b"k");
+        assert_eq!(other.get(b"k"), None);
+        assert_eq!(one.sync(), 0);
+        assert!(other.0.counts().pure_gets > 0, "some GETs are one-sided");
+    }
+}
+
+#[test]
+fn what_is_durable_is_there_after_the_server_was_killed_and_the_rest_is_whole_or_not() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options::new(transport);
+        let server = lab.serve(&options);
+        let mut user = lab.client(&server);
+        for index in 0..50_u32 {
+            let key = format!("durable {index}");
+            user.put_durable(key.as_bytes(), &index.to_le_bytes().repeat(20));
+        }
+        for index in 0..50_u32 {
+            let key = format!("synced {index}");
+            user.put(key.as_bytes(), &index.to_le_bytes().repeat(30));
+        }
+        assert_eq!(user.sync(), 0);
+        for index in 0..50_u32 {
+            let key = format!("weak {index}");
+            user.put(key.as_bytes(), &index.to_le_bytes().repeat(40));
+        }
+        // What a killed process leaves: its files as they are now.
+        let copies: Vec<Vec<u8>> = (0..options.shards)
+            .map(|shard| std::fs::read(lab.folder.path().join(format!("pool.{shard}"))).unwrap())
+            .collect();
+        drop(user);
+        drop(server);
+        for (shard, copy) in copies.iter().enumerate() {
+            let path = lab.folder.path().join(format!("pool.{shard}"));
+            std::fs::write(path, copy).unwrap();
+        }
+        let server = lab.serve(&options);
+        let mut user = lab.client(&server);
+        for index in 0..50_u32 {
+            let durable = user.get(format!("durable {index}").as_bytes());
+            assert_eq!(durable, Some(index.to_le_bytes().repeat(20)));
+            let synced = user.get(format!("synced {index}").as_bytes());
+            assert_eq!(synced, Some(index.to_le_bytes().repeat(30)));
+            if let Some(weak) = user.get(format!("weak {index}").as_bytes()) {
+                assert_eq!(weak, index.to_le_bytes().repeat(40));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_put_outlives_its_client_and_an_orderly_end() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options::new(transport);
+        let server = lab.serve(&options);
+        for index in 0..20_u32 {
+            let mut user = lab.client(&server);
+            user.put(format!("key {index}").as_bytes(), &index.to_le_bytes());
+        }
+        let pools = server.stop().unwrap();
+        for pool in pools {
+            pool.close().unwrap();
+        }
+        let server = lab.serve(&options);
+        let mut user = lab.client(&server);
+        for index in 0..20_u32 {
+            let value = user.get(format!("key {index}").as_bytes());
+            assert_eq!(value, Some(index.to_le_bytes().to_vec()));
+        }
+    }
+}
+
+#[test]
+fn changes_by_version_are_made_once() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options::new(transport));
+        let (mut one, mut other) = (lab.client(&server), lab.client(&server));
+        let put = |condition, value: &[u8]| Command::Put {
+            key: b"key".to_vec(),
+            value: value.to_vec(),
+            condition,
+            is_durable: false,
+        };
+        let first = one.call(put(Condition::Absent, b"first")).unwrap();
+        let Outcome::Done { sequence } = first else {
+            panic!("{first:?}");
+        };
+        let refused = other.call(put(Condition::Absent, b"second"));
+        let newest = Refusal::Condition(Some(sequence));
+        assert_eq!(refused, Err(ClientError::Refused(newest)));
+        other
+            .call(put(Condition::Sequence(sequence), b"second"))
+            .unwrap();
+        let late = one.call(put(Condition::Sequence(sequence), b"third"));
+        assert!(matches!(
+            late,
+            Err(ClientError::Refused(Refusal::Condition(Some(_))))
+        ));
+        assert_eq!(one.get(b"key"), Some(b"second".to_vec()));
+    }
+}
+
+#[test]
+fn keys_are_listed_by_prefix() {
+    let lab = Lab::new();
+    let server = lab.serve(&Options::new(TRANSPORTS[1]));
+    let mut user = lab.client(&server);
+    for index in 0..300 {
+        user.put(format!("key {index}").as_bytes(), b"value");
+    }
+    user.sync();
+    user.delete(b"key 17");
+    let mut keys = Vec::new();
+    for shard in 0..user.0.shard_count() {
+        let mut slot = Some(0);
+        while let Some(from) = slot {
+            let (some, next) = user
+                .0
+                .list(shard, from, b"key 1", Duration::from_secs(9))
+                .unwrap();
+            keys.extend(some);
+            slot = next;
+        }
+    }
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 110);
+}
+
+#[test]
+fn a_store_takes_many_times_its_log_while_others_read() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            pool_bytes: 1 << 20,
+            ..Options::new(transport)
+        };
+        let server = lab.serve(&options);
+        let mut user = lab.client(&server);
+        let mut reader = lab.client(&server);
+        let value = |round: u32| round.to_le_bytes().repeat(100 + round as usize % 50);
+        let mut written = 0;
+        for round in 0..20_000_u32 {
+            let key = format!("key {}", round % 50);
+            user.put(key.as_bytes(), &value(round));
+            written += value(round).len();
+            let read = format!("key {}", round * 7 % 50);
+            let Some(read) = reader.get(read.as_bytes()) else {
+                assert!(round < 50, "round {round}: a key is gone");
+                continue;
+            };
+            let number = u32::from_le_bytes(read[..4].try_into().unwrap());
+            assert_eq!(read, value(number), "round {round}");
+            assert!(number <= round && round - number < 100);
+        }
+        assert!(written > 8 << 20);
+    }
+}
+
+#[test]
+fn mapped_files_do_as_ordinary_ones() {
+    let lab = Lab::new();
+    let options = Options::new(TRANSPORTS[0]);
+    let server = lab.serve_pm(&options);
+    let mut user = lab.client(&server);
+    for index in 0..500_u32 {
+        let key = format!("key {}", index % 100);
+        user.put(key.as_bytes(), &index.to_le_bytes().repeat(9));
+        assert_eq!(
+            user.get(key.as_bytes()),
+            Some(index.to_le_bytes().repeat(9))
+        );
+    }
+    user.put_durable(b"durable", b"value");
+    drop(user);
+    drop(server);
+    let server = lab.serve_pm(&options);
+    let mut user = lab.client(&server);
+    assert_eq!(user.get(b"durable"), Some(b"value".to_vec()));
+    for index in 400..500_u32 {
+        let key = format!("key {}", index % 100);
+        assert_eq!(
+            user.get(key.as_bytes()),
+            Some(index.to_le_bytes().repeat(9))
+        );
+    }
+}

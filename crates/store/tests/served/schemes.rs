@@ -1,0 +1,105 @@
+//! Each scheme is what its row in the paper's comparison says, by the messages and verbs that are sent.
+
+use std::sync::Arc;
+
+use cenote_store::schemes::all;
+
+use crate::lab::{Lab, Options, TRANSPORTS};
+
+/// Steps of a PUT, and of a GET of what is durable, written out from the paper's table.
+fn rows(scheme: &str) -> (&'static [&'static str], &'static [&'static str]) {
+    const READS: &[&str] = &["READ entry", "READ object"];
+    match scheme {
+        "rpc" => (&["CALL value"], READS),
+        "ca" | "erda" | "efactory" => (&["CALL space", "WRITE"], READS),
+        "saw" => (&["CALL space", "WRITE", "SEND"], READS),
+        "imm" => (&["CALL space", "WRITE_IMM"], READS),
+        "forca" | "forca-each" => (&["CALL space", "WRITE"], &["CALL place", "READ object"]),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn each_scheme_sends_what_its_row_says() {
+    for transport in TRANSPORTS {
+        for scheme in all() {
+            let name = scheme.name();
+            let lab = Lab::new();
+            let options = Options {
+                scheme: Arc::from(scheme),
+                ..Options::new(transport)
+            };
+            let server = lab.serve(&options);
+            let mut user = lab.client(&server);
+            user.0.begin_trace();
+            user.put(b"key", b"value");
+            let put = user.0.end_trace();
+            // eFactory's own shape is that of what is durable.
+            if name == "efactory" {
+                assert_eq!(user.sync(), 0);
+            }
+            user.0.begin_trace();
+            assert_eq!(user.get(b"key"), Some(b"value".to_vec()), "{name}");
+            let get = user.0.end_trace();
+            assert_eq!(
+                (&put[..], &get[..]),
+                rows(name),
+                "{name} over {transport:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_durable_yet_is_asked_for_and_read_then() {
+    let lab = Lab::new();
+    let server = lab.serve(&Options::new(TRANSPORTS[1]));
+    let mut user = lab.client(&server);
+    let mut asked = 0;
+    for round in 0..200_u32 {
+        user.put(b"key", &round.to_le_bytes());
+        user.0.begin_trace();
+        assert_eq!(user.get(b"key"), Some(round.to_le_bytes().to_vec()));
+        let trace = user.0.end_trace();
+        if trace.len() > 2 {
+            let shape = ["READ entry", "READ object", "CALL place", "READ object"];
+            assert_eq!(trace, shape);
+            asked += 1;
+        }
+    }
+    assert!(asked > 0, "the persister was always faster than a GET");
+}
+
+#[test]
+fn schemes_that_acknowledge_what_is_durable_keep_it() {
+    for name in ["rpc", "saw", "imm"] {
+        for transport in TRANSPORTS {
+            let lab = Lab::new();
+            let scheme = cenote_store::schemes::by_name(name).unwrap();
+            let options = Options {
+                scheme: Arc::from(scheme),
+                ..Options::new(transport)
+            };
+            let server = lab.serve(&options);
+            let mut user = lab.client(&server);
+            for index in 0..60_u32 {
+                let key = format!("key {}", index % 20);
+                user.put(key.as_bytes(), &index.to_le_bytes().repeat(50));
+            }
+            let copies: Vec<Vec<u8>> = (0..options.shards)
+                .map(|shard| lab.folder.path().join(format!("pool.{shard}")))
+                .map(|path| std::fs::read(path).unwrap())
+                .collect();
+            drop((user, server));
+            for (shard, copy) in copies.iter().enumerate() {
+                std::fs::write(lab.folder.path().join(format!("pool.{shard}")), copy).unwrap();
+            }
+            let server = lab.serve(&options);
+            let mut user = lab.client(&server);
+            for index in 40..60_u32 {
+                let value = user.get(format!("key {}", index % 20).as_bytes());
+                assert_eq!(value, Some(index.to_le_bytes().repeat(50)), "{name}");
+            }
+        }
+    }
+}

@@ -127,6 +127,7 @@ impl Command {
             Self::Kv(args) => serves(args.serves()),
             Self::Cache(args) => serves(args.serves()),
             Self::Swap(args) => serves(args.serves()),
+            Self::Store(args) => serves(args.serves()),
             Self::Nbd(_) | Self::Ublk(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
@@ -135,7 +136,6 @@ impl Command {
             | Self::Status(_)
             | Self::Volume(_)
             | Self::Key(_)
-            | Self::Store(_)
             | Self::Doctor(_)
             | Self::Fabric(_)
             | Self::Plan(_)

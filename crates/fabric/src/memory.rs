@@ -41,6 +41,8 @@ pub struct RegionOptions {
 pub struct Region {
     view: View,
     fd: OwnedFd,
+    /// Its memory is its maker's, and outlives windows on it.
+    is_kept: bool,
 }
 
 impl Region {
@@ -99,15 +101,28 @@ impl Region {
             return Err(Error::StaleWindow);
         }
         let view = View::map(fd.as_fd(), len, true).map_err(|e| Error::os(what(), e))?;
-        let region = Self { view, fd };
+        let region = Self {
+            view,
+            fd,
+            is_kept: false,
+        };
         if huge {
             region.view.advise_huge();
         }
         Ok(region)
     }
 
+    /// Has its memory outlive windows on it: what is given back by revoking one, or by the end of a
+    /// listener, is access alone. Over `shm` who has mapped it keeps it mapped, so such a region is one
+    /// whose bytes clients may go on reading.
+    #[must_use]
+    pub fn kept(mut self) -> Self {
+        self.is_kept = true;
+        self
+    }
+
     /// A region on a file, all of it: what is written is the file's. The file keeps its length as long
-    /// as whoever else can write to it lets it.
+    /// as whoever else can write to it lets it, and is never truncated here.
     ///
     /// # Errors
     /// `Os`: it is empty, or cannot be mapped.
@@ -119,7 +134,11 @@ impl Region {
             return Err(Error::os(what(), io::ErrorKind::UnexpectedEof.into()));
         }
         let view = View::map(fd.as_fd(), len, true).map_err(|e| Error::os(what(), e))?;
-        Ok(Self { view, fd })
+        Ok(Self {
+            view,
+            fd,
+            is_kept: true,
+        })
     }
 
     /// Locks all of it into RAM, every page now.
@@ -158,7 +177,11 @@ impl Region {
             return Err(io::Error::last_os_error());
         }
         let view = View::map(fd.as_fd(), len, true)?;
-        Ok(Self { view, fd })
+        Ok(Self {
+            view,
+            fd,
+            is_kept: false,
+        })
     }
 
     /// Allocates every page now, so that no later writer pays for it.
@@ -171,13 +194,17 @@ impl Region {
             .map_err(|e| Error::os(format!("populate {} bytes", self.len_bytes()), e))
     }
 
-    /// Gives the memory back to the system and marks the region dead; nobody can reach it after.
+    /// Gives the memory back to the system and marks the region dead; nobody can reach it after. One that
+    /// is [kept](Region::kept) stays as it is.
     ///
     /// A window on it is to be revoked instead (see [`crate::Listen::revoke`]).
     ///
     /// # Errors
     /// `Os`, which a memfd of ours does not give.
     pub fn truncate(&self) -> Result<()> {
+        if self.is_kept {
+            return Ok(());
+        }
         self.view.kill();
         set_len(&self.fd, 0).map_err(|e| Error::os("truncate a region", e))
     }

@@ -49,7 +49,7 @@ impl Index {
         let memory = Region::create("cenote-store-index", bytes, RegionOptions::default())
             .map_err(std::io::Error::other)?;
         Ok(Self {
-            memory: Arc::new(memory),
+            memory: Arc::new(memory.kept()),
             entry_count,
         })
     }

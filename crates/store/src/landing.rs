@@ -114,7 +114,8 @@ mod tests {
         assert!(area.take(65).is_none(), "no two in a row are free");
         while let Some(slot) = slots.pop() {
             drop(slot);
-            slots.rotate_left(slots.len().min(3));
+            let middle = slots.len().min(3);
+            slots.rotate_left(middle);
         }
         let whole = area.take(4096).unwrap();
         assert_eq!(whole.offset, 0);

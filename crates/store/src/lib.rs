@@ -8,8 +8,9 @@
 //! The value is copied out of its landing before it is verified. In the paper it is verified where the
 //! client may still write, so that what was verified and what is made durable may differ.
 //!
-//! A folder with one pool on an ordinary file is what `cenote store` works with.
-//! Not here yet: clients over a network, the rival schemes.
+//! A [`Server`] serves some pools to [`client::Client`]s, which write and read one-sided; which steps that
+//! takes is a [`schemes::Scheme`], of which there are seven. A folder of pools on ordinary files is what
+//! `cenote store` works with.
 //! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
 
 #![deny(unsafe_code)]
@@ -35,4 +36,4 @@ pub use pool::{
     Recovered, Settled, Source, StoreError, Version,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
-pub use server::{Figures, ServeError, Server, ServerConfig};
+pub use server::{Figures, ServeError, Server, ServerConfig, shard_of};

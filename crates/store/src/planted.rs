@@ -31,6 +31,10 @@ cenote_pool::mistakes! {
         IncarnationIgnored = "incarnation-ignored",
         /// A read tells a verified value that is not durable.
         ReadNotPersisted = "read-not-persisted",
+        /// A client reads the value before the flag.
+        ValueBeforeFlag = "value-before-flag",
+        /// A client does not look whether what it read was overwritten meanwhile.
+        EpochUnread = "epoch-unread",
         /// A sequence number is used again after a crash.
         SequenceReused = "sequence-reused",
         /// A half of the log counts as empty although copies of what it held are not fenced.

@@ -32,7 +32,7 @@ use outbox::{Outbox, Outboxes};
 use persister::Persister;
 use shard::{Reply, Shard, Waiter};
 
-pub(crate) use shard::shard_of;
+pub use shard::shard_of;
 
 /// How a store is served.
 #[derive(Debug)]
@@ -60,6 +60,7 @@ pub struct Server<M: Medium + 'static> {
     stop: Arc<AtomicBool>,
     wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
+    desk: Option<JoinHandle<Listener>>,
     persisters: Vec<JoinHandle<Result<(), StoreError>>>,
     has_failed: Arc<AtomicBool>,
 }
@@ -152,6 +153,7 @@ impl<M: Medium + 'static> Server<M> {
             stop: Arc::default(),
             wakers: vec![listener.waker()],
             threads: Vec::new(),
+            desk: None,
             persisters: Vec::new(),
             has_failed: Arc::default(),
         };
@@ -215,8 +217,7 @@ impl<M: Medium + 'static> Server<M> {
             stop: Arc::clone(&self.stop),
         };
         let named = std::thread::Builder::new().name("store-clients".into());
-        self.threads
-            .push(named.spawn(move || ended_as_one(|| desk.serve()))?);
+        self.desk = Some(named.spawn(move || ended_as_one(|| desk.serve()))?);
         Ok(())
     }
 
@@ -266,11 +267,14 @@ impl<M: Medium + 'static> Server<M> {
             // A panic has ended the process.
             let _ = thread.join().is_ok();
         }
+        // With it go landings, whose values the persisters still copy.
+        let listener = self.desk.take().map(JoinHandle::join);
         self.shards.iter().for_each(|shard| shard.stop());
         let mut result = Ok(());
         for persister in self.persisters.drain(..) {
             result = result.and(persister.join().unwrap_or(Ok(())));
         }
+        drop(listener);
         result
     }
 }
@@ -406,7 +410,8 @@ struct Desk<M> {
 }
 
 impl<M: Medium> Desk<M> {
-    fn serve(mut self) {
+    /// Until the store stops; the windows stand for as long as the listener lives.
+    fn serve(mut self) -> Listener {
         let mut events = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             for (peer, message) in self.outboxes.peers.take() {
@@ -415,7 +420,8 @@ impl<M: Medium> Desk<M> {
             }
             let second = Some(Duration::from_secs(1));
             if let Err(error) = self.listener.poll(second, &mut events) {
-                return tracing::error!(%error, "serve clients of a store");
+                tracing::error!(%error, "serve clients of a store");
+                break;
             }
             for event in events.drain(..) {
                 self.take(event);
@@ -424,6 +430,7 @@ impl<M: Medium> Desk<M> {
                 self.take_landings_back();
             }
         }
+        self.listener
     }
 
     fn take(&mut self, event: Event) {

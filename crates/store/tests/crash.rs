@@ -406,7 +406,12 @@ fn a_crash_at_any_boundary_loses_nothing_that_was_told() {
 
 #[test]
 fn each_planted_mistake_is_found() {
+    // Those of clients are found by clients: `served`, and tests of `client::operation`.
+    let of_clients = [Planted::ValueBeforeFlag, Planted::EpochUnread];
     for (name, mistake) in MISTAKES {
+        if of_clients.contains(&mistake) {
+            continue;
+        }
         plant(Some(mistake));
         let found = std::panic::catch_unwind(|| {
             left_behind_the_end()?;

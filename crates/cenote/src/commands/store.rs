@@ -1,12 +1,14 @@
-//! `cenote store`: objects that survive crashes, in a folder of this machine.
+//! `cenote store`: objects that survive crashes, in a folder of this machine or served by another.
 //!
 //! ```text
-//! DIR/pool   the objects; docs/formats/store.md
+//! DIR/pool, pool.1, ...   the objects, a file for each shard; docs/formats/store.md
 //! ```
 //!
 //! Whoever works with a store has its folder locked: one process at a time.
 
 mod opened;
+mod remote;
+mod serve;
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -25,9 +27,11 @@ use opened::Opened;
   cenote store put /var/lib/objects greeting hello.txt
   cenote store get /var/lib/objects greeting
   cenote store check /var/lib/objects --json
+  cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
+  cenote store get tcp:10.0.0.7:7100 greeting --key cluster.key
 
-What put, delete and get said is there after a crash, of the process or of the machine. A store is one
-file of the size that it was made with: objects may take less than half of it, so that versions that were
+What put, delete and get said is there after a crash, of the process or of the machine. A store has the
+size that it was made with: objects may take less than half of it, so that versions that were
 replaced can be cleaned away. docs/guides/store.md says what is promised.")]
 pub struct Args {
     #[command(subcommand)]
@@ -40,6 +44,12 @@ enum Action {
     #[command(after_help = "Example:
   cenote store create /var/lib/objects --size 1G --keys 100000")]
     Create(Create),
+    /// Serve a store to clients that hold the cluster's key, until SIGTERM
+    #[command(after_help = "Examples:
+  cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
+  cenote store serve /dev/shm/objects --medium pm --pm-delay-ns 100 --listen shm:/run/objects.sock \\
+      --key cluster.key --scheme saw")]
+    Serve(serve::Args),
     /// Store an object; it is durable when this ends
     #[command(after_help = "Examples:
   cenote store put /var/lib/objects greeting hello.txt
@@ -74,6 +84,10 @@ struct Create {
     /// Keys that it has room for, those included that were deleted [default: one for each 4 KiB]
     #[arg(long, value_name = "N")]
     keys: Option<u64>,
+    /// Parts that are served and recovered side by side, a file each
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=64))]
+    shards: u8,
 }
 
 #[derive(clap::Args, Debug)]
@@ -96,9 +110,10 @@ struct Delete {
 
 #[derive(clap::Args, Debug)]
 struct Named {
-    /// Folder of the store
-    dir: PathBuf,
+    #[command(flatten)]
+    store: At,
     /// The object's name, 1 to 250 bytes
+    #[arg(value_name = "NAME")]
     key: String,
     /// One JSON object on standard output; of get, in place of the bytes
     #[arg(long)]
@@ -116,10 +131,21 @@ struct Only {
     if_version: Option<u64>,
 }
 
+/// Where a store is.
+#[derive(clap::Args, Debug)]
+struct At {
+    /// Folder of the store, or the address of one that is served
+    #[arg(value_name = "STORE")]
+    store: PathBuf,
+    /// The cluster's key, for one that is served
+    #[arg(long = "key", value_name = "FILE")]
+    cluster_key: Option<PathBuf>,
+}
+
 #[derive(clap::Args, Debug)]
 struct List {
-    /// Folder of the store
-    dir: PathBuf,
+    #[command(flatten)]
+    store: At,
     /// Only keys that begin so
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
@@ -137,14 +163,38 @@ struct Check {
     json: bool,
 }
 
+impl Args {
+    /// Whether others live on this process.
+    pub fn serves(&self) -> bool {
+        matches!(self.action, Action::Serve(_))
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     match &args.action {
         Action::Create(args) => create(args),
+        Action::Serve(args) => serve::run(args),
         Action::Put(args) => put(args),
         Action::Get(args) => get(args),
         Action::List(args) => list(args),
         Action::Delete(args) => delete(args),
         Action::Check(args) => check(args),
+    }
+}
+
+impl At {
+    /// The store, if it is one that is served.
+    fn served(&self) -> Result<Option<remote::Remote>> {
+        let text = self.store.to_string_lossy();
+        let is_address = text.starts_with("tcp:") || text.starts_with("shm:");
+        match (is_address, &self.cluster_key) {
+            (true, Some(key)) => remote::Remote::connect(&text, key).map(Some),
+            (true, None) => {
+                let what = format!("store {text}: it is served, and asks for the cluster's key");
+                Err(Failure::usage(what, "--key FILE, as cenote key new made it").into())
+            }
+            (false, _) => Ok(None),
+        }
     }
 }
 
@@ -162,7 +212,7 @@ fn create(args: &Create) -> Result<u8> {
     /// Bytes for which there is one key, where nothing else is said.
     const BYTES_PER_KEY: u64 = 4096;
     let keys = args.keys.unwrap_or(args.size.bytes() / BYTES_PER_KEY);
-    opened::create(&args.dir, args.size.bytes(), keys)?;
+    opened::create(&args.dir, args.size.bytes(), keys, usize::from(args.shards))?;
     say(&format!(
         "a store of {} in {}",
         args.size,
@@ -185,18 +235,32 @@ fn put(args: &Put) -> Result<u8> {
         }
     }
     let (named, condition) = (&args.named, args.only.condition());
-    let mut store = Opened::open(&named.dir)?;
-    let made = store.change(&named.key, |pool, key| {
-        pool.put_durable(key, &value, condition)
-    })?;
-    told(named, "stored", made.sequence)
+    let version = match named.store.served()? {
+        Some(mut store) => store.put(&named.key, value, condition)?,
+        None => {
+            let mut store = Opened::open(&named.store.store)?;
+            let made = store.change(&named.key, |pool, key| {
+                pool.put_durable(key, &value, condition)
+            })?;
+            store.close()?;
+            made.sequence
+        }
+    };
+    told(named, "stored", version)
 }
 
 fn delete(args: &Delete) -> Result<u8> {
     let (named, condition) = (&args.named, args.only.condition());
-    let mut store = Opened::open(&named.dir)?;
-    let made = store.change(&named.key, |pool, key| pool.delete(key, condition))?;
-    told(named, "deleted", made.sequence)
+    let version = match named.store.served()? {
+        Some(mut store) => store.delete(&named.key, condition)?,
+        None => {
+            let mut store = Opened::open(&named.store.store)?;
+            let made = store.change(&named.key, |pool, key| pool.delete(key, condition))?;
+            store.close()?;
+            made.sequence
+        }
+    };
+    told(named, "deleted", version)
 }
 
 fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
@@ -207,11 +271,19 @@ fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
 }
 
 fn get(args: &Named) -> Result<u8> {
-    let mut store = Opened::open(&args.dir)?;
-    let found = store.change(&args.key, |pool, key| pool.get(key))?;
+    let found = match args.store.served()? {
+        Some(mut store) => store.get(&args.key)?,
+        None => {
+            let mut store = Opened::open(&args.store.store)?;
+            let found = store.change(&args.key, |pool, key| pool.get(key))?;
+            store.close()?;
+            found
+        }
+    };
     let Some(found) = found else {
-        let what = format!("store {}: there is no {:?}", args.dir.display(), args.key);
-        let remedy = format!("cenote store list {}", args.dir.display());
+        let store = args.store.store.display();
+        let what = format!("store {store}: there is no {:?}", args.key);
+        let remedy = format!("cenote store list {store}");
         return Err(Failure::new(what, remedy).into());
     };
     if args.json {
@@ -229,7 +301,10 @@ fn get(args: &Named) -> Result<u8> {
 }
 
 fn list(args: &List) -> Result<u8> {
-    let keys = Opened::look(&args.dir)?.keys(&args.prefix);
+    let keys = match args.store.served()? {
+        Some(mut store) => store.keys(&args.prefix)?,
+        None => Opened::look(&args.store.store)?.keys(&args.prefix),
+    };
     if args.json {
         return say(&serde_json::to_string(&keys)?);
     }

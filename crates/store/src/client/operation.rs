@@ -5,6 +5,7 @@ use cenote_fabric::{Status, Time};
 use super::{Client, ClientError, Command, Outcome, REST, Token};
 use crate::format::{FLAG_AT, HEADER_BYTES, Header, Kind, Word, checksum, flag, u64_at};
 use crate::index::{ENTRIES_AT, ENTRY_BYTES, PROBE_COUNT, home};
+use crate::planted::{Planted, is_planted};
 use crate::pool::Condition;
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Notice, Refusal, Request, WRITTEN};
 use crate::schemes::{GetStep, PutStep, Scheme};
@@ -358,12 +359,18 @@ impl Client {
             ..
         } = &mut **operation;
         // In this order: the flag before the value, and what tells whether they were overwritten after both.
-        let posted = self.verbs.read(log, at, keyed, index).and_then(|()| {
-            if !value.is_empty() {
-                self.verbs.read(log, at + value_at, value, index)?;
+        let is_backwards = is_planted(Planted::ValueBeforeFlag);
+        let mut reads = [(at, &mut keyed[..]), (at + value_at, &mut value[..])];
+        if is_backwards {
+            reads.reverse();
+        }
+        let mut posted = Ok(());
+        for (from, buffer) in reads {
+            if !buffer.is_empty() {
+                posted = posted.and_then(|()| self.verbs.read(log, from, buffer, index));
             }
-            self.verbs.read(&shard.index, 0, oldest, index)
-        });
+        }
+        let posted = posted.and_then(|()| self.verbs.read(&shard.index, 0, oldest, index));
         posted.expect("there is room for a step");
         operation.verbs += if operation.value.is_empty() { 2 } else { 3 };
         operation.step = Step::ObjectRead { word, is_told };
@@ -519,7 +526,7 @@ fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'st
 fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) -> Seen {
     let oldest = u64::from_le_bytes(operation.oldest);
     let epoch = word.epoch(oldest.saturating_add(1));
-    if epoch < oldest {
+    if epoch < oldest && !is_planted(Planted::EpochUnread) {
         return Seen::Changed;
     }
     let at = word.object_at().expect("an object was read there");
@@ -545,5 +552,77 @@ fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) ->
     }
     Seen::Value {
         sequence: header.sequence,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schemes::EFactory;
+
+    fn read(oldest: u64) -> (Operation, Word) {
+        let key = b"key".to_vec();
+        let get = Command::Get { key: key.clone() };
+        let mut operation = Operation::new(get, 1, 0, 5, &EFactory);
+        let header = Header {
+            kind: Kind::Value,
+            key_bytes: 3,
+            value_bytes: 4,
+            checksum: checksum(&[&key, b"good"]),
+            sequence: 9,
+            previous_at: 0,
+            hash: 5,
+            incarnation: 1,
+        };
+        operation.keyed = header.encode(4096, 7, &key).to_vec();
+        operation.keyed.extend(flag(9, 7).to_le_bytes());
+        operation.keyed.extend(&key);
+        operation.value = b"good....".to_vec();
+        operation.oldest = oldest.to_le_bytes();
+        (operation, Word::to(4096, header.object_bytes(), 7))
+    }
+
+    #[test]
+    fn an_object_counts_while_its_half_of_the_log_was_not_given_up() {
+        for (oldest, is_there) in [
+            (6, true),
+            (7, true),
+            (8, false),
+            (9, false),
+            (70_000, false),
+        ] {
+            let (mut operation, word) = read(oldest);
+            let seen = see(&mut operation, word, true, true);
+            assert_eq!(
+                matches!(seen, Seen::Value { sequence: 9 }),
+                is_there,
+                "{oldest}"
+            );
+            assert_eq!(matches!(seen, Seen::Changed), !is_there, "{oldest}");
+        }
+    }
+
+    #[test]
+    fn another_flag_key_or_value_is_seen() {
+        let (mut operation, word) = read(7);
+        operation.keyed[56] ^= 2;
+        assert!(matches!(
+            see(&mut operation, word, false, true),
+            Seen::NotYet
+        ));
+        let (mut operation, word) = read(7);
+        operation.value[0] = b'b';
+        assert!(matches!(
+            see(&mut operation, word, true, true),
+            Seen::NotYet
+        ));
+        for at in (0..48).chain(64..67) {
+            let (mut operation, word) = read(7);
+            operation.keyed[at] ^= 1;
+            assert!(
+                matches!(see(&mut operation, word, false, true), Seen::Changed),
+                "{at}"
+            );
+        }
     }
 }

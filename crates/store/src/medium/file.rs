@@ -68,7 +68,7 @@ impl FileMedium {
         }
         Ok(Self {
             file: None,
-            memory: Arc::new(memory),
+            memory: Arc::new(memory.kept()),
             pending: Mutex::default(),
             fencing: Mutex::default(),
             written_bytes: AtomicU64::new(0),

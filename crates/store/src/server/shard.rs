@@ -608,7 +608,8 @@ pub(super) fn place_answer(place: Place) -> Answer {
     }
 }
 
-/// Which shard a key is in.
-pub(crate) fn shard_of(seed: u64, key: &[u8], count: usize) -> usize {
+/// Which of a store's shards a key is in; `seed` is of their hashes.
+#[must_use]
+pub fn shard_of(seed: u64, key: &[u8], count: usize) -> usize {
     (hash(seed, key) >> 48) as usize % count
 }

@@ -4,4 +4,5 @@ mod lab;
 
 mod hostile;
 mod promises;
+mod races;
 mod schemes;

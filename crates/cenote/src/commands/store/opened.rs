@@ -7,41 +7,52 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use cenote_store::{DetachedMedium, FileMedium, Medium, Pool, PoolConfig, Recovered, StoreError};
+use cenote_store::{
+    FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, shard_of,
+};
 
 use crate::ask::random_u128;
 use crate::failure::Failure;
 use crate::folder::Folder;
 
-/// The file in the folder.
+/// The first file in the folder.
 const POOL: &str = "pool";
 /// Sectors of any disk.
 const SECTOR_BYTES: u64 = 512;
 
-/// An open pool. Nobody else opens it while this lives.
-pub struct Opened<M> {
+/// An open store. Nobody else opens it while this lives.
+pub struct Opened {
     shown: String,
-    pool: Pool<M>,
+    /// One for each shard.
+    pools: Vec<Pool<FileMedium>>,
     /// What opening it found.
     pub recovered: Recovered,
     _lock: OwnedFd,
 }
 
-/// Makes a store of so many bytes.
+/// The file of a shard.
+fn name(shard: usize) -> String {
+    match shard {
+        0 => POOL.to_owned(),
+        shard => format!("{POOL}.{shard}"),
+    }
+}
+
+/// Makes a store of so many bytes, in so many shards.
 ///
 /// # Errors
 /// There is one already, the sizes make no sense, or the disk refuses.
-pub fn create(dir: &Path, len: u64, keys: u64) -> Result<()> {
+pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     let folder = Folder::create(dir)?;
     let _lock = folder.lock()?;
-    let path = folder.join(POOL);
     if folder.has(POOL)? {
         let what = format!("store {}: there is one already", dir.display());
         return Err(Failure::new(what, "cenote store check says what is in it").into());
     }
+    let shard_count = shards as u64;
     // A store of sectors, of which half of the places for keys stay free: they are found at once.
-    let len = len / SECTOR_BYTES * SECTOR_BYTES;
-    let entries = keys
+    let len = len / shard_count / SECTOR_BYTES * SECTOR_BYTES;
+    let entries = (keys / shard_count)
         .max(1)
         .checked_mul(2)
         .and_then(u64::checked_next_power_of_two);
@@ -49,22 +60,35 @@ pub fn create(dir: &Path, len: u64, keys: u64) -> Result<()> {
         entry_count: entries.context("--keys: too many")?,
         seed: random_u128()? as u64,
     };
-    ensure!(len > 0, "--size: at least {SECTOR_BYTES} bytes");
-    let mut draft = cenote_durable::Replacement::begin(&path, 0o600).context("make the store")?;
-    let file = draft.file();
-    cenote_durable::allocate(file, len).context("make room for the store")?;
-    let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
-    Pool::create(medium, config).map_err(|error| match error {
-        StoreError::Size { .. } => {
-            Failure::usage(error.to_string(), "a larger --size, or fewer --keys").into()
-        }
-        error => anyhow::Error::new(error),
-    })?;
-    draft.commit().context("make the store")
+    ensure!(
+        len > 0,
+        "--size: at least {SECTOR_BYTES} bytes for each shard"
+    );
+    // The first one last: with it there is a store.
+    for shard in (0..shards).rev() {
+        let path = folder.join(&name(shard));
+        let mut draft =
+            cenote_durable::Replacement::begin(&path, 0o600).context("make the store")?;
+        let file = draft.file();
+        cenote_durable::allocate(file, len).context("make room for the store")?;
+        let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
+        let pool = Pool::create(medium, config).map_err(|error| match error {
+            StoreError::Size { .. } => {
+                Failure::usage(error.to_string(), "a larger --size, or fewer --keys").into()
+            }
+            error => anyhow::Error::new(error),
+        })?;
+        pool.close().context("make the store")?;
+        draft.commit().context("make the store")?;
+    }
+    Ok(())
 }
 
-/// The folder, locked, and its file.
-fn find(dir: &Path, write: bool) -> Result<(OwnedFd, File)> {
+/// The folder, locked, and its files.
+///
+/// # Errors
+/// There is no store, or its files are of another kind.
+pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
     let none = || {
         let what = format!("store {}: there is none", dir.display());
         let remedy = format!("cenote store create {} --size 64M", dir.display());
@@ -75,55 +99,109 @@ fn find(dir: &Path, write: bool) -> Result<(OwnedFd, File)> {
         folder => folder?,
     };
     let lock = folder.lock()?;
-    let path = folder.join(POOL);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(write)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(&path);
-    let file = match file {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(none().into()),
-        file => file.with_context(|| path.display().to_string())?,
-    };
-    ensure!(
-        file.metadata()?.is_file(),
-        "{}: no ordinary file",
-        path.display()
-    );
-    Ok((lock, file))
+    let mut files = Vec::new();
+    for shard in 0..SHARD_COUNT_MAX {
+        let path = folder.join(&name(shard));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path);
+        let file = match file {
+            Err(error) if error.kind() == ErrorKind::NotFound && shard == 0 => {
+                return Err(none().into());
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            file => file.with_context(|| path.display().to_string())?,
+        };
+        ensure!(
+            file.metadata()?.is_file(),
+            "{}: no ordinary file",
+            path.display()
+        );
+        files.push(file);
+    }
+    Ok((lock, files))
 }
 
-impl Opened<FileMedium> {
+/// Pools of a store's media, opened side by side, and what that found.
+///
+/// # Errors
+/// One is damaged.
+pub fn recover<M: Medium + 'static>(
+    shown: &str,
+    files: Vec<File>,
+    open: impl Fn(File) -> std::io::Result<M> + Sync,
+) -> Result<(Vec<Pool<M>>, Recovered)> {
+    let one = |file| -> Result<_> { Ok(Pool::open(open(file)?)?) };
+    let opened: Vec<Result<_>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = files
+            .into_iter()
+            .map(|file| scope.spawn(|| one(file)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a panic has ended the process"))
+            .collect()
+    });
+    let mut pools = Vec::new();
+    let mut all = Recovered::default();
+    for opened in opened {
+        let (pool, found) = opened.with_context(|| shown.to_owned())?;
+        all.objects += found.objects;
+        all.versions += found.versions;
+        all.completed += found.completed;
+        all.rolled_back += found.rolled_back;
+        all.invalid += found.invalid;
+        pools.push(pool);
+    }
+    let seed = |pool: &Pool<M>| pool.hashing().0;
+    ensure!(
+        pools.windows(2).all(|two| seed(&two[0]) == seed(&two[1])),
+        "{shown}: its files are of different stores"
+    );
+    Ok((pools, all))
+}
+
+impl Opened {
     /// Opens a store to work with it, as it was left or as a crash left it.
     ///
     /// # Errors
     /// There is none, or it is damaged: nothing was changed then.
     pub fn open(dir: &Path) -> Result<Self> {
-        let (lock, file) = find(dir, true)?;
-        let shown = format!("store {}", dir.display());
-        let medium = FileMedium::open(file).with_context(|| shown.clone())?;
-        Self::with(shown, lock, medium)
+        Self::with(dir, true, FileMedium::open)
     }
-}
 
-impl Opened<DetachedMedium> {
     /// Looks at what is there, as [`Opened::open`] would find it, and leaves it as it is.
     ///
     /// # Errors
     /// As [`Opened::open`].
     pub fn look(dir: &Path) -> Result<Self> {
-        let (lock, file) = find(dir, false)?;
+        Self::with(dir, false, |file| FileMedium::look(&file))
+    }
+
+    fn with(
+        dir: &Path,
+        write: bool,
+        open: impl Fn(File) -> std::io::Result<FileMedium> + Sync,
+    ) -> Result<Self> {
+        let (lock, files) = find(dir, write)?;
         let shown = format!("store {}", dir.display());
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut &file, &mut bytes).with_context(|| shown.clone())?;
-        Self::with(shown, lock, DetachedMedium::new(bytes))
+        let (pools, recovered) = recover(&shown, files, open)?;
+        Ok(Self {
+            shown,
+            pools,
+            recovered,
+            _lock: lock,
+        })
     }
 
     /// All keys that begin with `prefix`, in order.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        let keys = self.pool.keys(prefix.as_bytes());
+        let pools = self.pools.iter();
+        let keys = pools.flat_map(|pool| pool.keys(prefix.as_bytes()));
         let mut keys: Vec<String> = keys
-            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .map(|key| String::from_utf8_lossy(&key).into_owned())
             .collect();
         keys.sort();
         keys
@@ -131,19 +209,19 @@ impl Opened<DetachedMedium> {
 
     /// Bytes of the log that are used, and all of them.
     pub fn log_bytes(&self) -> (u64, u64) {
-        self.pool.log_bytes()
+        let each = self.pools.iter().map(Pool::log_bytes);
+        each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
-}
 
-impl<M: Medium> Opened<M> {
-    fn with(shown: String, lock: OwnedFd, medium: M) -> Result<Self> {
-        let (pool, recovered) = Pool::open(medium).with_context(|| shown.clone())?;
-        Ok(Self {
-            shown,
-            pool,
-            recovered,
-            _lock: lock,
-        })
+    /// Ends the work with it.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn close(self) -> Result<()> {
+        for pool in self.pools {
+            pool.close().with_context(|| self.shown.clone())?;
+        }
+        Ok(())
     }
 
     /// Does something with an object; where there is no room for it, once more in a log that was cleaned.
@@ -153,15 +231,19 @@ impl<M: Medium> Opened<M> {
     pub fn change<T>(
         &mut self,
         key: &str,
-        act: impl Fn(&mut Pool<M>, &[u8]) -> Result<T, StoreError>,
+        act: impl Fn(&mut Pool<FileMedium>, &[u8]) -> Result<T, StoreError>,
     ) -> Result<T> {
-        let mut done = act(&mut self.pool, key.as_bytes());
+        let shard = match self.pools.len() {
+            1 => 0,
+            count => shard_of(self.pools[0].hashing().0, key.as_bytes(), count),
+        };
+        let pool = &mut self.pools[shard];
+        let mut done = act(pool, key.as_bytes());
         if matches!(done, Err(StoreError::Full)) {
             // Nothing waits for its value here: one pass is all.
-            done = self
-                .pool
+            done = pool
                 .clean(usize::MAX)
-                .and_then(|_| act(&mut self.pool, key.as_bytes()));
+                .and_then(|_| act(pool, key.as_bytes()));
         }
         done.map_err(|error| {
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);

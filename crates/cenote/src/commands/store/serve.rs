@@ -1,0 +1,119 @@
+//! `cenote store serve`: a store for clients that hold the cluster's key.
+//!
+//! On standard output it says one thing, once: the line that announces it.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use cenote_fabric::{Address, ClusterKey, WireProtection};
+use cenote_store::schemes::{all, by_name};
+use cenote_store::{FileMedium, Medium, PmMedium, Server, ServerConfig};
+
+use super::{opened, say};
+use crate::failure::{DONE, Failure};
+use crate::folder::Folder;
+use crate::signals;
+use crate::size::Size;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Folder of the store
+    dir: PathBuf,
+    /// Where: tcp:HOST:PORT or shm:PATH; may be given several times
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    listen: Vec<Address>,
+    /// The cluster's key
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// What a PUT and a GET are: efactory, or one to compare with: rpc, ca, saw, imm, forca, forca-each,
+    /// erda; all but efactory and rpc let clients write to the log
+    #[arg(long, value_name = "NAME", default_value = "efactory")]
+    scheme: String,
+    /// file: an ordinary disk; pm: persistent memory, or a file that stands for it
+    #[arg(long, value_name = "NAME", default_value = "file", value_parser = ["file", "pm"])]
+    medium: String,
+    /// What a fence of pm waits besides, for memory that stands for it
+    #[arg(long, value_name = "NS", default_value_t = 0)]
+    pm_delay_ns: u64,
+    /// Threads that answer calls
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// Memory for values of each client that are not durable yet; values that are larger are refused
+    #[arg(long, value_name = "SIZE", default_value = "4M")]
+    landing: Size,
+    /// Seconds that a value may take to come after its space was given
+    #[arg(long, value_name = "S", default_value_t = 10,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: u64,
+    /// What traffic over tcp has to be protected by: encrypted, authenticated or plain
+    #[arg(long, value_name = "HOW", default_value_t = WireProtection::default())]
+    page_traffic: WireProtection,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    match args.medium.as_str() {
+        "pm" => serve(args, |file| {
+            PmMedium::open(file.into(), Duration::from_nanos(args.pm_delay_ns))
+        }),
+        _ => serve(args, FileMedium::open),
+    }
+}
+
+fn serve<M: Medium + 'static>(
+    args: &Args,
+    open: impl Fn(File) -> std::io::Result<M> + Sync,
+) -> Result<u8> {
+    let scheme = by_name(&args.scheme).with_context(|| {
+        let names: Vec<&str> = all().iter().map(|scheme| scheme.name()).collect();
+        format!("--scheme {}: one of {}", args.scheme, names.join(", "))
+    })?;
+    for address in &args.listen {
+        if let Address::Shm(path) = address {
+            Folder::check_for_socket(path).context("--listen")?;
+        }
+    }
+    ensure!(args.landing.bytes() > 0, "--landing: at least a byte");
+    let key = ClusterKey::load(&args.key).context("--key")?;
+    // Before any thread starts.
+    let main_thread = std::thread::current();
+    let stop = signals::on_stop(move || main_thread.unpark())?;
+    let shown = format!("store {}", args.dir.display());
+    let (_lock, files) = opened::find(&args.dir, true)?;
+    let (pools, found) = opened::recover(&shown, files, open)?;
+    let config = ServerConfig {
+        addresses: args.listen.clone(),
+        key,
+        scheme: Arc::from(scheme),
+        threads: usize::from(args.threads),
+        landing_bytes: args.landing.bytes(),
+        patience: Duration::from_secs(args.patience),
+        page_traffic: args.page_traffic,
+    };
+    let server = Server::start(pools, config).with_context(|| shown.clone())?;
+    let addresses = server.addresses().iter().map(ToString::to_string);
+    let addresses: Vec<String> = addresses.collect();
+    say(&format!(
+        "ready {} at {}: {} objects",
+        args.dir.display(),
+        addresses.join(" "),
+        found.objects
+    ))?;
+    while !stop.load(Ordering::Acquire) {
+        std::thread::park_timeout(Duration::from_millis(500));
+        if server.has_failed() {
+            let what =
+                format!("{shown}: its disk failed; what was acknowledged as durable is there");
+            let remedy = "see the log above, and start it again when the disk is mended";
+            return Err(Failure::new(what, remedy).into());
+        }
+    }
+    for pool in server.stop().with_context(|| shown.clone())? {
+        pool.close().with_context(|| shown.clone())?;
+    }
+    Ok(DONE)
+}

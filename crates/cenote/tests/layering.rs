@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
-    ("cenote-store", &["cenote-pool"]),
+    ("cenote-store", &["cenote-fabric", "cenote-pool"]),
     ("cenote-pager", &["cenote-volume", "cenote-pool"]),
     (
         "cenote-cache",

@@ -133,7 +133,7 @@ fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed
         (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
         (&good[..1000], "some whole sectors"),
         (&[], "some whole sectors"),
-        (&later, "has format 9; this program knows format 2"),
+        (&later, "has format 9; this program knows format 3"),
         (&other, "this is no pool"),
         (&damaged, "head is damaged"),
     ] {
@@ -173,4 +173,143 @@ fn two_processes_take_turns() {
         (&found["objects"], &found["versions"]),
         (&20.into(), &20.into())
     );
+}
+
+/// A store that is served, until this is dropped.
+struct Served {
+    process: std::process::Child,
+    address: String,
+}
+
+impl Served {
+    fn start(store: &Store, arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_cenote"))
+            .args(["store", "serve"])
+            .arg(store.dir.path().join("objects"))
+            .args(["--listen", "tcp:127.0.0.1:0", "--key"])
+            .arg(store.key())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let out = process.stdout.take().expect("piped");
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)
+            .expect("it announces itself");
+        let word = line.split([' ', ':']).position(|word| word == "tcp");
+        let address = line.split(' ').find(|word| word.starts_with("tcp:"));
+        assert!(word.is_some(), "announced {line:?}");
+        let address = address
+            .expect("an address")
+            .trim_end_matches(':')
+            .trim()
+            .to_owned();
+        Self { process, address }
+    }
+
+    fn run(&self, store: &Store, action: &str, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_cenote"))
+            .args(["store", action, &self.address])
+            .args(arguments)
+            .arg("--key")
+            .arg(store.key())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut stdin = child.stdin.take().expect("piped");
+        drop(stdin.write_all(input));
+        drop(stdin);
+        child.wait_with_output().expect("it ends")
+    }
+
+    fn ok(&self, store: &Store, action: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        let ended = self.run(store, action, arguments, input);
+        assert_eq!(ended.status.code(), Some(0), "{action}: {ended:?}");
+        ended.stdout
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Store {
+    fn key(&self) -> PathBuf {
+        let path = self.dir.path().join("cluster.key");
+        if !path.exists() {
+            let made = Command::new(env!("CARGO_BIN_EXE_cenote"))
+                .args(["key", "new"])
+                .arg(&path)
+                .output();
+            assert!(made.expect("it runs").status.success());
+        }
+        path
+    }
+}
+
+#[test]
+fn a_served_store_keeps_what_it_said_when_it_is_killed() {
+    let store = Store::new("1M");
+    let mut served = Served::start(&store, &[]);
+    for round in 0..5_u8 {
+        for key in 0..6_u8 {
+            let name = format!("key {key}");
+            let value = [round * 10 + key; 3_000];
+            served.ok(&store, "put", &[&name], &value);
+        }
+        served.ok(&store, "delete", &["key 5"], b"");
+        served.process.kill().expect("it was there");
+        served.process.wait().expect("it ended");
+        served = Served::start(&store, &[]);
+        for key in 0..5_u8 {
+            let got = served.ok(&store, "get", &[&format!("key {key}")], b"");
+            assert_eq!(got, [round * 10 + key; 3_000]);
+        }
+        let gone = served.run(&store, "get", &["key 5"], b"");
+        assert_eq!(gone.status.code(), Some(1));
+    }
+    let keys = served.ok(&store, "list", &["--prefix", "key"], b"");
+    assert_eq!(keys, b"key 0\nkey 1\nkey 2\nkey 3\nkey 4\n");
+    let absent = served.run(&store, "put", &["key 0", "--if-absent"], b"no");
+    assert_eq!(absent.status.code(), Some(1), "{absent:?}");
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("its version is"));
+
+    // A stop in order, and the folder is anybody's again.
+    let pid = rustix::process::Pid::from_child(&served.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    assert_eq!(served.process.wait().expect("it ends").code(), Some(0));
+    assert_eq!(store.ok("get", &["key 1"], b""), [41; 3_000]);
+}
+
+#[test]
+fn a_store_in_shards_is_served_by_any_scheme() {
+    for scheme in ["efactory", "saw", "imm", "rpc", "forca", "erda", "ca"] {
+        let store = Store {
+            dir: tempfile::tempdir().expect("a folder"),
+        };
+        store.ok("create", &["--size", "2M", "--shards", "3"], b"");
+        let served = Served::start(&store, &["--scheme", scheme, "--medium", "pm"]);
+        for key in 0..12_u8 {
+            served.ok(&store, "put", &[&format!("key {key}")], &[key; 500]);
+        }
+        for key in 0..12_u8 {
+            let got = served.ok(&store, "get", &[&format!("key {key}")], b"");
+            assert_eq!(got, [key; 500], "{scheme}");
+        }
+        drop(served);
+        let found = store.json("check", &[]);
+        assert_eq!(found["objects"], 12, "{scheme}");
+    }
+    let store = Store::new("64K");
+    let wrong = Command::new(env!("CARGO_BIN_EXE_cenote"))
+        .args(["store", "get", "tcp:127.0.0.1:1", "key"])
+        .output()
+        .expect("it runs");
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    drop(store);
 }

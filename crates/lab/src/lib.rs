@@ -21,4 +21,5 @@ pub mod migration;
 mod rotten;
 pub mod sim;
 pub mod spread;
+pub mod store;
 mod swapping;

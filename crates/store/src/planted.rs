@@ -31,6 +31,8 @@ cenote_pool::mistakes! {
         IncarnationIgnored = "incarnation-ignored",
         /// A read tells a verified value that is not durable.
         ReadNotPersisted = "read-not-persisted",
+        /// The index names a version before it is durable, under schemes whose readers go by that.
+        NamedTooEarly = "named-too-early",
         /// A client reads the value before the flag.
         ValueBeforeFlag = "value-before-flag",
         /// A client does not look whether what it read was overwritten meanwhile.

@@ -392,6 +392,20 @@ impl<M: Medium> Pool<M> {
         Ok(place.map(|place| self.version(place)))
     }
 
+    /// What a reader finds who goes by the index alone, whether it is durable or not.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Key`].
+    pub fn peek(&self, key: &[u8]) -> Result<Option<Version>, StoreError> {
+        self.check_key(key)?;
+        let named = match self.find(key) {
+            Found::Entry { word, .. } => self.object(word),
+            _ => None,
+        };
+        let value = named.filter(|object| object.header.kind == Kind::Value);
+        Ok(value.map(|object| self.version(self.place(object.at, object.header))))
+    }
+
     /// Where the newest version is whose value is whole; it is durable when this returns.
     ///
     /// # Errors
@@ -436,6 +450,12 @@ impl<M: Medium> Pool<M> {
     pub fn persist(&mut self, limit: usize) -> Result<usize, StoreError> {
         let group = self.begin_group(limit);
         self.carry_out(group)
+    }
+
+    /// Whether a version still waits for its value, so that its space is its client's.
+    #[must_use]
+    pub fn is_space_of(&self, sequence: u64) -> bool {
+        self.is_waiting(sequence)
     }
 
     /// Gives up a version whose value never came. `false`: it is durable, is becoming so, or was given up.
@@ -546,7 +566,7 @@ impl<M: Medium> Pool<M> {
         self.write_header(at, header, key)?;
         self.tail += header.object_bytes();
         self.next_sequence += 1;
-        if self.named == Named::AtAllocation {
+        if self.named == Named::AtAllocation || is_planted(Planted::NamedTooEarly) {
             let word = Word::to(at, header.object_bytes(), self.space.epoch);
             if let Found::Entry { .. } = found {
                 self.index.set_word(slot, word);

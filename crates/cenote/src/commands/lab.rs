@@ -9,6 +9,7 @@ mod latency;
 pub mod output;
 mod redy;
 mod sim;
+mod store;
 
 use anyhow::Result;
 
@@ -52,6 +53,13 @@ The code of owner, clients and hosts is the real one; network, time and faults a
 acknowledged write may be lost but with a region that is told as lost, and with two copies none. Ends
 with 1 when a promise was broken, after what happened last, the seed, and the command that repeats it.")]
     Cache(cache::Args),
+    /// Crash the object store at every boundary of random workloads, under each scheme
+    #[command(after_help = "Example:
+  cenote lab store crash --rounds 1000
+
+The code of the store is the real one; the medium, its crashes and clients are simulated. Ends with 1
+when a promise was broken, after the seed and the boundary.")]
+    Store(store::Args),
     /// Latencies of a page by scheme, in virtual time: every figure is simulated
     #[command(after_help = "Examples:
   cenote lab latency
@@ -99,6 +107,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Lab::Sim(args) => sim::run(args),
         Lab::Kv(args) => kv::run(args),
         Lab::Cache(args) => cache::run(args),
+        Lab::Store(args) => store::run(args),
         Lab::Latency(args) => latency::run(args),
         Lab::Infiniswap(args) => infiniswap::run(args),
         Lab::History(args) => history::run(args),

@@ -87,7 +87,7 @@ impl<M: Medium> Pool<M> {
         Ok(Located::Absent)
     }
 
-    fn place(&self, at: u64, header: Header) -> Place {
+    pub(super) fn place(&self, at: u64, header: Header) -> Place {
         let epoch = self.epoch_at(at);
         Place {
             at,

@@ -1,0 +1,82 @@
+//! What is known of a store from outside, and what it may not say.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Whether what was said is allowed, and if not why.
+pub type Checked = Result<(), String>;
+
+/// What clients meant, and were told.
+#[derive(Default)]
+pub struct Oracle {
+    /// Of each key, what each version is meant to be; `None` is a deletion.
+    meant: HashMap<u64, BTreeMap<u64, Option<Vec<u8>>>>,
+    /// Values, and deletions, that were asked for when the crash came.
+    pub unknown: Vec<(u64, Option<Vec<u8>>)>,
+    /// The newest version of a key that was told as durable.
+    told: HashMap<u64, u64>,
+    sequences: HashSet<u64>,
+    /// Versions of earlier lives that were not there any more when somebody looked.
+    gone: HashSet<u64>,
+    /// Sequences of earlier lives are below this.
+    life_floor: u64,
+}
+
+impl Oracle {
+    /// Another life of the store begins.
+    pub fn begin_life(&mut self) {
+        self.life_floor = self.sequences.iter().max().map_or(0, |max| max + 1);
+    }
+
+    /// A version was given to somebody who means to write this.
+    pub fn allocated(&mut self, key: u64, sequence: u64, value: Option<Vec<u8>>) -> Checked {
+        if !self.sequences.insert(sequence) {
+            return Err(format!("sequence {sequence} comes twice"));
+        }
+        self.meant.entry(key).or_default().insert(sequence, value);
+        Ok(())
+    }
+
+    /// A version was told as one that is there from now on.
+    pub fn tell(&mut self, key: u64, sequence: u64) {
+        let told = self.told.entry(key).or_default();
+        *told = sequence.max(*told);
+    }
+
+    /// A read said this. What is said is durable if `is_durable`.
+    pub fn check(&mut self, key: u64, said: Option<(u64, Vec<u8>)>, is_durable: bool) -> Checked {
+        let told = self.told.get(&key).copied().unwrap_or(0);
+        let meant = self.meant.entry(key).or_default();
+        let Some((sequence, value)) = said else {
+            let mut later = meant.range(told.max(1)..);
+            let is_deleted = later.any(|(_, value)| value.is_none());
+            let may_be = self.unknown.contains(&(key, None));
+            return match told > 0 && !is_deleted && !may_be {
+                true => Err(format!("key {key}: version {told} was told and is gone")),
+                false => Ok(()),
+            };
+        };
+        let is_meant = meant.get(&sequence) == Some(&Some(value.clone()));
+        let is_unknown =
+            !meant.contains_key(&sequence) && self.unknown.contains(&(key, Some(value.clone())));
+        if !is_meant && !is_unknown {
+            return Err(format!(
+                "key {key}, version {sequence}: {value:?}, which nobody wrote; meant {:?}",
+                meant.get(&sequence)
+            ));
+        }
+        if self.gone.contains(&sequence) {
+            return Err(format!("key {key}: {sequence} was gone and is back"));
+        }
+        if sequence < told {
+            return Err(format!("key {key}: {sequence} after {told} was told"));
+        }
+        let earlier = meant.range(sequence + 1..self.life_floor.max(sequence + 1));
+        self.gone.extend(earlier.map(|(later, _)| *later));
+        meant.insert(sequence, Some(value));
+        self.sequences.insert(sequence);
+        if is_durable {
+            self.tell(key, sequence);
+        }
+        Ok(())
+    }
+}

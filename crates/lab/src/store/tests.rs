@@ -1,0 +1,47 @@
+use cenote_store::schemes::{EFactory, Saw, all};
+use cenote_store::{MISTAKES, Planted, plant};
+
+use super::*;
+
+/// Rounds in CI; more by `cenote lab store crash`.
+const ROUNDS: u64 = 12;
+
+#[test]
+fn a_crash_at_any_boundary_breaks_no_promise_of_any_scheme() {
+    for scheme in all() {
+        let crashes = crashes(&*scheme, 0, ROUNDS, |_| {});
+        assert_eq!(
+            crashes.violations,
+            Vec::<String>::new(),
+            "{}",
+            scheme.name()
+        );
+        assert!(crashes.boundaries > 200, "{crashes:?}");
+    }
+}
+
+#[test]
+fn each_planted_mistake_of_the_store_is_found() {
+    // Those of clients, and of logs with holes, are found by tests of their own in `cenote-store`.
+    let elsewhere = [
+        Planted::ValueBeforeFlag,
+        Planted::EpochUnread,
+        Planted::IncarnationIgnored,
+    ];
+    for (name, mistake) in MISTAKES {
+        if elsewhere.contains(&mistake) {
+            continue;
+        }
+        let scheme: &dyn Scheme = match mistake {
+            Planted::NamedTooEarly => &Saw,
+            _ => &EFactory,
+        };
+        let sound = crashes(scheme, 0, 3, |_| {});
+        assert_eq!(sound.violations, Vec::<String>::new());
+        plant(Some(mistake));
+        let found = crashes(scheme, 0, 400, |_| {});
+        plant(None);
+        assert!(!found.violations.is_empty(), "{name} is not found");
+        println!("{name}: {}", found.violations[0]);
+    }
+}

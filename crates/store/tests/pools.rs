@@ -1,0 +1,316 @@
+//! Pools on the model of a medium and on files: what is read, refused, cleaned and left behind.
+//!
+//! Crashes at each boundary of random workloads are `cenote-lab`'s (`store`).
+
+use std::sync::{Arc, Mutex};
+
+use cenote_store::{
+    Cleaned, Condition, FileMedium, Landing, Medium as _, ModelMedium, Planted, Pool, PoolConfig,
+    Source, StoreError, plant,
+};
+
+const POOL_BYTES: usize = 40 << 10;
+const CONFIG: PoolConfig = PoolConfig {
+    entry_count: 16,
+    seed: 42,
+};
+
+/// Random numbers by a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+/// A client's landing: another thread's to change, whenever it is read.
+struct Shared {
+    bytes: Bytes,
+    /// What the client writes after it was read once.
+    afterwards: Option<Vec<u8>>,
+}
+
+impl Landing for Shared {
+    fn read(&mut self, out: &mut [u8]) {
+        let mut bytes = self.bytes.lock().unwrap();
+        out.copy_from_slice(&bytes);
+        if let Some(next) = self.afterwards.take() {
+            *bytes = next;
+        }
+    }
+}
+
+/// Of two versions that were being written when the power went, the disk has the second alone. The log ends
+/// before the first, and does not go on with the second once another version of that length is there.
+fn left_behind_the_end() -> Result<(), String> {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    let value = vec![7; 1000];
+    let mut put = |key: &[u8], landing: &[u8]| {
+        let sum = Pool::<ModelMedium>::checksum(key, &value);
+        let landing = Source::Landing(Box::new(landing.to_vec()));
+        let allocation = pool.allocate(key, value.len(), sum, landing, Condition::Always);
+        allocation.unwrap().sequence
+    };
+    put(b"first", b"not yet");
+    let second = put(b"second", &value);
+    let mut group = pool.group_of(&[second]);
+    group.write_back().unwrap();
+    // The first sector is neither as it was last, nor as it was written back.
+    let mut asked = 0;
+    let crashed = pool.medium().crashed(|| {
+        asked += 1;
+        asked > 2
+    });
+    let (mut pool, _) = Pool::open(crashed).unwrap();
+    if pool.get(b"second").unwrap().is_some() {
+        return Err("a version behind a hole".to_owned());
+    }
+    pool.put_durable(b"first", &value, Condition::Always)
+        .unwrap();
+    let (mut pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    match pool.get(b"second").unwrap() {
+        None => Ok(()),
+        Some(_) => Err("a version was gone and is back".to_owned()),
+    }
+}
+
+#[test]
+fn what_is_left_behind_the_end_of_the_log_does_not_come_back() {
+    left_behind_the_end().unwrap();
+}
+
+#[test]
+fn a_version_behind_the_end_that_counts_is_found() {
+    plant(Some(Planted::IncarnationIgnored));
+    let found = left_behind_the_end();
+    plant(None);
+    assert!(found.is_err());
+}
+
+#[test]
+fn a_file_has_what_was_put_durably() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
+    let config = PoolConfig {
+        entry_count: 1024,
+        ..CONFIG
+    };
+    let mut pool = Pool::create(medium, config).unwrap();
+    for index in 0..500_u32 {
+        let key = format!("key {}", index % 200);
+        let value = index.to_le_bytes().repeat(10);
+        pool.put_durable(key.as_bytes(), &value, Condition::Always)
+            .unwrap();
+    }
+    pool.delete(b"key 7", Condition::Always).unwrap();
+    let sequence = pool.get(b"key 8").unwrap().unwrap().sequence;
+    let stale = pool.put_durable(b"key 8", b"no", Condition::Sequence(sequence - 1));
+    assert!(matches!(stale, Err(StoreError::Condition(Some(now))) if now == sequence));
+    pool.put_durable(b"key 8", b"yes", Condition::Sequence(sequence))
+        .unwrap();
+    drop(pool);
+
+    let (mut pool, recovered) = Pool::open(FileMedium::open(file).unwrap()).unwrap();
+    assert_eq!((recovered.objects, recovered.versions), (199, 502));
+    assert_eq!(recovered.invalid, 0);
+    assert_eq!(pool.get(b"key 7").unwrap(), None);
+    assert_eq!(pool.get(b"key 8").unwrap().unwrap().value, b"yes");
+    for index in (300..500_u32).filter(|index| ![7, 8].contains(&(index % 200))) {
+        let key = format!("key {}", index % 200);
+        let value = pool.get(key.as_bytes()).unwrap().unwrap().value;
+        assert_eq!(value, index.to_le_bytes().repeat(10), "{key}");
+    }
+    assert_eq!(pool.keys(b"key 1").count(), 111);
+    let absent = pool.put_durable(b"key 9", b"no", Condition::Absent);
+    assert!(matches!(absent, Err(StoreError::Condition(Some(_)))));
+}
+
+#[test]
+fn what_asks_for_more_than_there_is_changes_nothing() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    let put = |pool: &mut Pool<ModelMedium>, key: &[u8], value: &[u8]| {
+        pool.put_durable(key, value, Condition::Always)
+    };
+    put(&mut pool, b"first", b"value").unwrap();
+    assert!(matches!(put(&mut pool, b"", b""), Err(StoreError::Key(0))));
+    assert!(matches!(
+        put(&mut pool, &[1; 251], b""),
+        Err(StoreError::Key(251))
+    ));
+    let large = vec![0; (1 << 20) + 1];
+    assert!(matches!(
+        put(&mut pool, b"k", &large),
+        Err(StoreError::Value(_))
+    ));
+    assert!(matches!(
+        put(&mut pool, b"k", &large[..POOL_BYTES]),
+        Err(StoreError::Full)
+    ));
+    let oops = Source::Landing(Box::new(b"oops".to_vec()));
+    let wrong = pool.allocate(b"first", 4, 1, oops, Condition::Always);
+    // Its checksum was a lie: the older version is told, for good.
+    let wrong = wrong.unwrap();
+    assert_eq!(pool.get(b"first").unwrap().unwrap().value, b"value");
+    assert_eq!(pool.persist(10).unwrap(), 0);
+    assert!(pool.give_up(wrong.sequence) && !pool.give_up(wrong.sequence));
+    assert_eq!(pool.backlog(), 0);
+    for index in 0..14 {
+        put(&mut pool, format!("more {index}").as_bytes(), b"x").unwrap();
+    }
+    assert!(matches!(
+        put(&mut pool, b"one too many", b"x"),
+        Err(StoreError::Full)
+    ));
+    assert_eq!(pool.get(b"first").unwrap().unwrap().value, b"value");
+}
+
+/// Bytes may be anything: what is read is whole, or not there.
+#[test]
+fn a_damaged_pool_is_refused_or_read_in_part() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    for index in 0..30 {
+        let key = format!("key {}", index % 10);
+        pool.put_durable(key.as_bytes(), key.repeat(3).as_bytes(), Condition::Always)
+            .unwrap();
+    }
+    let good = ModelMedium::clone(&pool.close().unwrap());
+    let mut random = Random(9);
+    for _ in 0..3_000 {
+        let damaged = good.clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(POOL_BYTES as u64 - 8);
+            let bytes = (random.below(u64::MAX) >> random.below(64)).to_le_bytes();
+            damaged.write(at, &bytes);
+        }
+        let Ok((mut pool, _)) = Pool::open(damaged) else {
+            continue;
+        };
+        for index in 0..10 {
+            let key = format!("key {index}");
+            pool.get(key.as_bytes()).unwrap();
+        }
+        pool.keys(b"").count();
+        match pool.put_durable(b"another", b"value", Condition::Always) {
+            Ok(_) | Err(StoreError::Full | StoreError::Backlog(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_is_cleaned_takes_many_times_what_its_log_holds() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    let (_, all) = pool.log_bytes();
+    let mut written = 0;
+    let mut cleanings = 0;
+    for round in 0..2_000_u64 {
+        let key = format!("key {}", round % 7);
+        let value = round.to_le_bytes().repeat(1 + round as usize % 50);
+        pool.put_durable(key.as_bytes(), &value, Condition::Always)
+            .unwrap();
+        written += value.len() as u64;
+        if round % 5 == 0 {
+            let gone = format!("key {}", (round + 3) % 7);
+            pool.delete(gone.as_bytes(), Condition::Always).unwrap();
+        }
+        if pool.is_cleaning_due() && pool.clean(3).unwrap() == Cleaned::Done {
+            cleanings += 1;
+        }
+        let read = pool.get(key.as_bytes()).unwrap().unwrap();
+        assert_eq!(read.value, value);
+    }
+    assert!(
+        cleanings > 10 && written > 20 * all,
+        "{cleanings}, {written} of {all}"
+    );
+    let before: Vec<Vec<u8>> = pool.keys(b"").collect();
+    let medium = pool.close().unwrap().crashed(|| false);
+    let (pool, _) = Pool::open(medium).unwrap();
+    let mut after: Vec<Vec<u8>> = pool.keys(b"").collect();
+    after.sort();
+    let mut before = before;
+    before.sort();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn a_version_that_waits_for_its_value_outlives_cleaning_and_one_that_was_given_up_does_not() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    pool.put_durable(b"key", b"old", Condition::Always).unwrap();
+    let value: Bytes = Arc::new(Mutex::new(vec![0; 3]));
+    let landing = |bytes: &Bytes| {
+        let bytes = Arc::clone(bytes);
+        Source::Landing(Box::new(Shared {
+            bytes,
+            afterwards: None,
+        }))
+    };
+    let sum = Pool::<ModelMedium>::checksum(b"key", b"new");
+    let always = Condition::Always;
+    pool.allocate(b"key", 3, sum, landing(&value), always)
+        .unwrap();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"old");
+    // And one that comes while the log is cleaned.
+    let never: Bytes = Arc::new(Mutex::new(vec![0; 3]));
+    let given_up = pool
+        .allocate(b"key", 3, sum, landing(&never), always)
+        .unwrap();
+    *value.lock().unwrap() = b"new".to_vec();
+    assert_eq!(pool.persist(10).unwrap(), 1);
+    assert_eq!(
+        pool.clean(1000).unwrap(),
+        Cleaned::Waiting,
+        "the later one waits"
+    );
+    assert!(pool.give_up(given_up.sequence));
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Done);
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
+    let (mut pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
+}
+
+#[test]
+fn new_versions_leave_room_for_copies_also_where_large_ones_were_given_up() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    let always = Condition::Always;
+    let large = vec![7; 2_000];
+    for index in 0..5 {
+        let key = format!("key {index}");
+        pool.put_durable(key.as_bytes(), &large, always).unwrap();
+    }
+    // A small one in front of each large one never comes.
+    let given_up: Vec<_> = (0..5)
+        .map(|index| {
+            let key = format!("key {index}");
+            let landing = Source::Landing(Box::new(b"no".to_vec()));
+            pool.allocate(key.as_bytes(), 2, 1, landing, always)
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    let mut added = 0;
+    while pool
+        .put_durable(format!("more {}", added % 4).as_bytes(), &[1; 500], always)
+        .is_ok()
+    {
+        added += 1;
+    }
+    assert!(added > 0);
+    for one in given_up {
+        assert!(pool.give_up(one.sequence));
+    }
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Done);
+    for index in 0..5 {
+        let found = pool.get(format!("key {index}").as_bytes()).unwrap();
+        assert_eq!(found.unwrap().value, large);
+    }
+}

@@ -73,7 +73,9 @@ impl Queue {
             (lets.reads, &self.ready_reads),
             (lets.writes, &self.ready_writes),
         ];
-        let ready = kinds.into_iter().filter_map(|(is_let, of)| is_let.then_some(of));
+        let ready = kinds
+            .into_iter()
+            .filter_map(|(is_let, of)| is_let.then_some(of));
         let next = if is_planted(Planted::QueueReordered) {
             let end = last.unwrap_or(u64::MAX);
             ready.filter_map(|of| of.range(..end).next_back()).max()
@@ -192,12 +194,7 @@ impl Queue {
 }
 
 fn place(number: u64, span: Span) -> Place {
-    (
-        span.slab,
-        span.offset,
-        span.offset + span.len_bytes,
-        number,
-    )
+    (span.slab, span.offset, span.offset + span.len_bytes, number)
 }
 
 /// The newest part before `number` that shares bytes with its span. No part is longer than

@@ -34,6 +34,6 @@ mod planted;
 pub mod question;
 mod server;
 
-pub use asker::ask;
+pub use asker::{ask, ask_while};
 pub use handle::{Cache, CallError, OpenError, Options};
 pub use server::{Config, End, MakeProvider, Market, ReadHosts, Server, StartError, Supply, Terms};

@@ -271,10 +271,16 @@ mod tests {
         std::iter::successors(first, |&last| queue.next_ready(Some(last), lets)).collect()
     }
 
+    /// What is done, a slab, an offset, a length, and whether it writes.
+    fn steps() -> impl Strategy<Value = Vec<(u8, usize, u64, u64, bool)>> {
+        let step = (0..5_u8, 0..2_usize, 0..24_u64, 1..12_u64, any::<bool>());
+        prop::collection::vec(step, 1..120)
+    }
+
     proptest! {
         #[test]
         fn a_part_is_ready_exactly_when_nothing_older_conflicts(
-            steps in prop::collection::vec((0..5_u8, 0..2_usize, 0..24_u64, 1..12_u64, any::<bool>()), 1..120)
+            steps in steps()
         ) {
             let mut queue = Queue::default();
             let mut model = Model::default();

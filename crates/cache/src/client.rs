@@ -23,6 +23,7 @@
 mod admission;
 mod patience;
 mod piece;
+mod queue;
 mod region;
 #[cfg(test)]
 mod tests;
@@ -89,8 +90,8 @@ pub enum Error {
         /// As the host said.
         refusal: crate::path::Refusal,
     },
-    /// As many requests are under way as there may be. Poll, then try again.
-    #[error("{REQUESTS_MAX} requests are under way")]
+    /// As many requests, or parts of requests, are under way as there may be. Poll, then try again.
+    #[error("as many requests are under way as there may be")]
     Full,
 }
 
@@ -107,6 +108,10 @@ impl Error {
 
 /// Most requests under way in one client.
 pub const REQUESTS_MAX: usize = 4096;
+
+/// Most parts of requests, those of one request excepted: a long one is taken while nothing else is
+/// under way. Arbitrary; a part costs some 300 bytes of memory here.
+pub const PARTS_MAX: usize = 1 << 16;
 
 /// Longest request in bytes.
 pub const REQUEST_BYTES_MAX: usize = 1 << 30;
@@ -157,7 +162,8 @@ struct Link {
     path: Option<Box<dyn Path>>,
     /// Windows that can be used, by id and generation.
     windows: BTreeMap<(u32, u64), RemoteWindow>,
-    asked: BTreeSet<(u32, u64)>,
+    /// Windows that were wanted, and the region and slab that they are.
+    asked: BTreeMap<(u32, u64), (usize, usize)>,
     /// Nothing more is started on it.
     is_ending: bool,
 }
@@ -175,6 +181,10 @@ pub struct Client {
     requests_made: u64,
     pieces: BTreeMap<u64, Piece>,
     pieces_made: u64,
+    /// Pieces that wait, by when they were submitted.
+    waiting_since: BTreeSet<(Time, u64)>,
+    /// Regions where something changed since they were looked at, or the path had no room.
+    touched: BTreeSet<usize>,
     ended: VecDeque<Ended>,
     lost: VecDeque<Lost>,
     fallen: VecDeque<FellBack>,
@@ -205,6 +215,8 @@ impl Client {
             requests_made: 0,
             pieces: BTreeMap::new(),
             pieces_made: 0,
+            waiting_since: BTreeSet::new(),
+            touched: BTreeSet::new(),
             ended: VecDeque::new(),
             lost: VecDeque::new(),
             fallen: VecDeque::new(),
@@ -251,7 +263,7 @@ impl Client {
         token: Token,
     ) -> Result<(), Error> {
         self.admit(address, buffer.len())?;
-        let ranges = self.cut(address, buffer.len());
+        let ranges = self.cut(address, buffer.len())?;
         let request = self.add_request(token, ranges.len());
         for (index, (slab, offset, len_bytes)) in ranges.into_iter().enumerate() {
             let part = buffer.split_to(len_bytes);
@@ -272,7 +284,7 @@ impl Client {
         token: Token,
     ) -> Result<(), Error> {
         self.admit(address, bytes.len())?;
-        let ranges = self.cut(address, bytes.len());
+        let ranges = self.cut(address, bytes.len())?;
         let request = self.add_request(token, ranges.len());
         for (index, (slab, offset, len_bytes)) in ranges.into_iter().enumerate() {
             let part = bytes.split_to(len_bytes);
@@ -303,9 +315,12 @@ impl Client {
         }
         self.completions = completions;
         self.post_half_done(now);
-        for region in 0..self.regions.len() {
-            self.start_waiting(now, region);
+        for region in std::mem::take(&mut self.touched) {
+            if self.start_waiting(now, region) {
+                self.touched.insert(region);
+            }
             self.tell_known(region);
+            self.end_cut_off(region);
         }
         self.end_overdue(now);
         for link in &mut self.links {
@@ -338,6 +353,8 @@ impl Client {
         let generation = entry.generation;
         let before = self.regions[region].fell_back_ms();
         let (losses, has_news) = self.regions[region].learn(entry);
+        self.regions[region].queue.note_windows();
+        self.touched.insert(region);
         let taken_ms = self.regions[region].fell_back_ms();
         if let (Some(before), Some(taken_ms)) = (before, taken_ms)
             && taken_ms != 0
@@ -372,6 +389,7 @@ impl Client {
         link.asked.clear();
         for region in 0..self.regions.len() {
             self.regions[region].blocked_at = 0;
+            self.touched.insert(region);
             self.want_windows(region);
         }
     }
@@ -387,8 +405,16 @@ impl Client {
     /// A window that was wanted can be used.
     pub fn handle_window(&mut self, host: HostIndex, window: RemoteWindow) {
         let name = (window.descriptor.id.0, window.descriptor.generation.0);
-        if let Some(link) = self.links.get_mut(host) {
-            link.windows.insert(name, window);
+        let Some(link) = self.links.get_mut(host) else {
+            return;
+        };
+        link.windows.insert(name, window);
+        let asked = link.asked.get(&name);
+        if let Some(&(region, slab)) = asked
+            && let Some(view) = self.regions.get_mut(region)
+        {
+            view.queue.note_window(slab);
+            self.touched.insert(region);
         }
     }
 
@@ -530,11 +556,14 @@ impl Client {
             kind,
             self.patience.counted(now),
         );
-        let view = &mut self.regions[region];
-        view.waiting.insert(number);
-        view.writes += usize::from(piece.is_write());
-        self.pieces.insert(number, piece.of(region));
-        self.start_waiting(now, region);
+        let piece = piece.of(region);
+        let is_first = self.regions[region].queue.add(number, piece.span());
+        self.waiting_since.insert((piece.submitted_at, number));
+        self.pieces.insert(number, piece);
+        // Behind others of its kind it waits for their turn.
+        if is_first && self.start_waiting(now, region) {
+            self.touched.insert(region);
+        }
     }
 
     fn end_request(&mut self, number: u64) {

@@ -159,7 +159,9 @@ pub struct Fleet {
     aim: BTreeMap<(String, bool), u32>,
     actions: VecDeque<Action>,
     is_changed: bool,
-    /// The catalogue was read since the last look for cheaper machines.
+    /// Prices are being read for the look for cheaper machines that is due, ...
+    is_awaited: bool,
+    /// ... and were read.
     is_fresh: bool,
 }
 
@@ -214,6 +216,7 @@ impl Fleet {
             aim: BTreeMap::new(),
             actions: VecDeque::new(),
             is_changed: true,
+            is_awaited: false,
             is_fresh: false,
         }
     }
@@ -292,8 +295,9 @@ impl Fleet {
 
     /// Whether the catalogue is to be read again: prices of now are wanted, or it could not be read.
     #[must_use]
-    pub fn wants_prices(&self, now: Time) -> bool {
-        now >= self.lookout.due() && !self.is_fresh || self.troubles.contains_key(CATALOGUE)
+    pub fn wants_prices(&mut self, now: Time) -> bool {
+        self.is_awaited |= now >= self.lookout.due() && !self.is_fresh;
+        self.is_awaited || self.troubles.contains_key(CATALOGUE)
     }
 
     /// Where the machines of this provider come from.
@@ -304,7 +308,8 @@ impl Fleet {
 
     /// The prices of now, or why they are not known: then those from before count.
     pub fn set_catalogue(&mut self, read: Result<Catalogue, String>) {
-        self.is_fresh = true;
+        // What was read before a look was due is old by then.
+        self.is_fresh |= std::mem::take(&mut self.is_awaited);
         match read {
             Ok(catalogue) => {
                 self.lookout.set_every(catalogue.look_every());
@@ -436,7 +441,10 @@ impl Fleet {
                     self.troubles.remove(&one.kept.provider);
                 }
                 let room = u64::from(there.slabs) * self.shape.slab_bytes;
-                if let Some(room) = lasting_room(now, short, room, one.kept.memory_bytes) {
+                if there.is_leaving {
+                    // It lends nothing new, and all of it again if it stays.
+                    *short = None;
+                } else if let Some(room) = lasting_room(now, short, room, one.kept.memory_bytes) {
                     let what = format!("lends {} of {} bytes", room, one.kept.memory_bytes);
                     self.troubles.insert(machine_trouble(order), what);
                     one.kept.memory_bytes = room;

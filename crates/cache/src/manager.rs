@@ -52,6 +52,8 @@ pub struct Manager {
     news: VecDeque<News>,
     /// A record is the caller's to keep: what follows stays with the owner.
     is_recording: bool,
+    /// Nothing is decided or carried out for a while.
+    is_suspended: bool,
     /// `None`: it makes none and uses none.
     checkpoints: Option<Checkpoints>,
 }
@@ -80,6 +82,7 @@ impl Manager {
             dial,
             news: VecDeque::new(),
             is_recording: false,
+            is_suspended: false,
             checkpoints: None,
         }
     }
@@ -165,7 +168,25 @@ impl Manager {
     /// The record that came as news is kept: what waited for it is sent, or is news now.
     pub fn confirm_record(&mut self, now: Time) {
         self.is_recording = false;
-        self.owner.handle_recorded(now);
+        if !self.is_suspended {
+            self.owner.handle_recorded(now);
+        }
+        self.carry_out(now);
+    }
+
+    /// Has nothing decided or carried out until [`Manager::resume`]: another owner may have followed. Sessions
+    /// to hosts are kept, and what happens meanwhile counts against nobody.
+    pub fn suspend(&mut self, now: Time) {
+        self.is_suspended = true;
+        self.owner.handle_recording(now);
+    }
+
+    /// Goes on.
+    pub fn resume(&mut self, now: Time) {
+        self.is_suspended = false;
+        if !self.is_recording {
+            self.owner.handle_recorded(now);
+        }
         self.carry_out(now);
     }
 
@@ -375,6 +396,7 @@ impl Manager {
 
     fn carry_out(&mut self, now: Time) {
         while !self.is_recording
+            && !self.is_suspended
             && let Some(action) = self.owner.poll_action()
         {
             match action {

@@ -114,6 +114,9 @@ pub enum Error {
         /// What is wrong.
         said: String,
     },
+    /// Nothing was begun: another manager of the cache may be in charge.
+    #[error("nothing is begun while another manager may be in charge")]
+    NotInCharge,
     /// The system refuses.
     #[error("{what}: {source}")]
     Os {

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `server` | the manager's process: owner, journal, clients |
+//! | `server/leadership` | whether the manager can prove that no other one followed it |
 //! | `server/herald` | words to hosts about slabs, for procedures |
 //! | `journal` | what one manager leaves to the next |
 //! | `outbox` | what a client is still to be told, bounded |
@@ -34,6 +35,9 @@ mod planted;
 pub mod question;
 mod server;
 
-pub use asker::ask;
+pub use asker::{ask, ask_while};
 pub use handle::{Cache, CallError, OpenError, Options};
-pub use server::{Config, End, MakeProvider, Market, ReadHosts, Server, StartError, Supply, Terms};
+pub use server::{
+    Agreement, Claim, Claimed, Config, End, MakeProvider, Market, ReadHosts, Server, StartError,
+    Supply, Terms,
+};

@@ -1,7 +1,7 @@
 //! A cache's manager and its clients over sockets, with hosts that run here: what one client does to others.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use cenote_cache::owner::Settings;
 use cenote_cache::random::Random;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::message::{ToClient, ToManager, VERSION};
-use cenote_cache::service::question::{Answer, Question};
+use cenote_cache::service::question::{Answer, Question, Status};
 use cenote_cache::service::{
-    Cache, CallError, Config, End, Options, Server, StartError, Supply, Terms, ask,
+    Agreement, Cache, CallError, Claim, Claimed, Config, End, Options, Server, StartError, Supply,
+    Terms, ask,
 };
 use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Session, Waker, connector,
@@ -56,7 +57,7 @@ struct World {
     key: ClusterKey,
     hosts: Vec<HostConfig>,
     manager: Option<Running<End>>,
-    _daemons: Vec<Running<()>>,
+    daemons: Vec<Running<()>>,
 }
 
 impl World {
@@ -101,7 +102,7 @@ impl World {
             key,
             hosts: configs,
             manager: None,
-            _daemons: daemons,
+            daemons,
         };
         world.start(configuration(0)).unwrap();
         world
@@ -112,6 +113,10 @@ impl World {
     }
 
     fn start(&mut self, configuration: Configuration) -> Result<(), StartError> {
+        self.start_with(configuration, Claim::Lock)
+    }
+
+    fn start_with(&mut self, configuration: Configuration, claim: Claim) -> Result<(), StartError> {
         let settings = Settings {
             cache: 0xcac4e,
             slab_bytes: SLAB_BYTES,
@@ -130,7 +135,7 @@ impl World {
             addresses: vec![self.address()],
             journal: Box::new(JournalFile::new(&self.folder.path().join("journal"))),
             checkpoint: None,
-            claim: Box::new(|last| Ok(last + 1)),
+            claim,
             clock: || 1_000_000,
         })?;
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), server.waker());
@@ -446,4 +451,99 @@ fn who_has_a_cache_open_that_is_deleted_hears_of_it() {
         }
     }
     panic!("nobody told it: {state:?}");
+}
+
+/// What keeps managers apart, as a test says.
+#[derive(Clone)]
+struct Told(Arc<Mutex<Result<bool, String>>>);
+
+impl Told {
+    fn say(&self, answer: Result<bool, &str>) {
+        *self.0.lock().unwrap() = answer.map_err(str::to_owned);
+    }
+}
+
+impl Agreement for Told {
+    fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+        Ok(Claimed {
+            epoch: last + 1,
+            may_have_rival: last > 0,
+        })
+    }
+
+    fn is_last(&mut self, _: u64) -> Result<bool, String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl World {
+    /// Asks until the status is as wanted, while a client goes on.
+    fn until(&self, cache: &mut Cache, wanted: impl Fn(&Status) -> bool) -> Status {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            cache.write(0, &[9; 1000]).expect("it is served");
+            let (at, key) = (vec![self.address()], &self.key);
+            match ask(at, key, &Question::Status, DEADLINE).unwrap() {
+                Answer::Status(status) if wanted(&status) => return *status,
+                status => assert!(Instant::now() < deadline, "{status:#?}"),
+            }
+        }
+    }
+}
+
+fn is_in_charge(status: &Status) -> bool {
+    status.troubles.is_empty()
+}
+
+#[test]
+fn a_manager_without_a_proof_serves_and_changes_nothing_until_it_has_one_or_is_followed() {
+    let mut world = World::new(2);
+    world.manager.as_mut().and_then(Running::end);
+    let told = Told(Arc::new(Mutex::new(Ok(true))));
+    let claim = Claim::Agreed(Box::new(told.clone()));
+    world.start_with(configuration(0), claim).unwrap();
+    // The one before it could be elsewhere, so it waits; then it is in charge.
+    let waits = ask(
+        vec![world.address()],
+        &world.key,
+        &Question::Resize { regions: 5 },
+        DEADLINE,
+    );
+    let waits = waits.unwrap_err().to_string();
+    assert!(waits.contains("the manager before it"), "{waits}");
+    let mut cache = world.open();
+    world.until(&mut cache, |status| is_in_charge(status) && status.whole);
+
+    told.say(Err("nobody answers"));
+    let cut = world.until(&mut cache, |status| !is_in_charge(status));
+    let what = &cut.troubles[0].what;
+    assert!(what.contains("(nobody answers)"), "{what}");
+    let journal = || std::fs::read(world.folder.path().join("journal")).unwrap();
+    let before = journal();
+    let notice = Question::Notice {
+        host: "h0".to_owned(),
+        seconds: None,
+    };
+    for change in [Question::Resize { regions: 9 }, notice, Question::Delete] {
+        let refused = ask(vec![world.address()], &world.key, &change, DEADLINE);
+        assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+    }
+    // A host ends, and its regions would have to be placed elsewhere.
+    world.daemons[0].end();
+    let is_seen = |status: &Status| status.hosts.iter().any(|host| !host.up);
+    let (status, deadline) = (Question::Status, Instant::now() + DEADLINE);
+    loop {
+        match ask(vec![world.address()], &world.key, &status, DEADLINE).unwrap() {
+            Answer::Status(status) if is_seen(&status) => break,
+            _ => assert!(Instant::now() < deadline),
+        }
+    }
+    assert_eq!(journal(), before);
+
+    told.say(Ok(true));
+    world.until(&mut cache, |status| is_in_charge(status) && status.whole);
+    assert_ne!(journal(), before, "what was put off is done");
+    told.say(Ok(false));
+    let thread = world.manager.as_mut().unwrap().thread.take().unwrap();
+    assert_eq!(thread.join().unwrap(), End::Superseded);
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_cache::links::HostConfig;
 use cenote_cache::service::question::{Answer, Parameters, Question, Status};
-use cenote_cache::service::{CallError, ask};
+use cenote_cache::service::{CallError, ask_while};
 use cenote_fabric::{Address, ClusterKey};
 use cenote_pool::Cluster;
 use serde::{Deserialize, Serialize};
@@ -319,14 +319,27 @@ impl CacheDir {
     /// None runs, or it refuses or is silent.
     pub fn ask(&self, key: &ClusterKey, question: &Question) -> Result<Answer> {
         let name = &self.name;
-        if !self.is_managed()? {
+        let no_manager = || {
             let what = format!(
                 "cache {name} has no manager: its clients wait for the next one, and lose nothing"
             );
-            return Err(Failure::new(what, format!("cenote cache start {name}")).into());
+            Failure::new(what, format!("cenote cache start {name}")).into()
+        };
+        if !self.is_managed()? {
+            return Err(no_manager());
         }
-        match ask(vec![self.socket()], key, question, ANSWER_LIMIT) {
+        // One that ends has the lock for longer than it listens; one that begins has it before.
+        let mut is_there = || self.is_managed().unwrap_or(true);
+        match ask_while(vec![self.socket()], key, question, ANSWER_LIMIT, &mut is_there) {
             Ok(answer) => Ok(answer),
+            Err(CallError::NoManager) => Err(no_manager()),
+            Err(CallError::Ended) => Err(Failure::new(
+                format!(
+                    "cache {name}: its manager ended before it answered; what was asked may be done or not"
+                ),
+                format!("cenote cache status {name}; cenote cache start {name} if it has no manager"),
+            )
+            .into()),
             Err(CallError::Silent(limit)) => Err(Failure::new(
                 format!("cache {name}: its manager does not answer within {limit:?}"),
                 format!("ask again; if it stays so, cenote cache stop {name}, then cenote cache start {name}"),

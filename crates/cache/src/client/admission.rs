@@ -1,7 +1,7 @@
 //! Which requests are taken, and how they are cut into pieces.
 
 use super::region::RegionView;
-use super::{Client, Error, REQUEST_BYTES_MAX, REQUESTS_MAX};
+use super::{Client, Error, PARTS_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX};
 
 impl Client {
     /// Whether a request for this range is taken.
@@ -29,7 +29,12 @@ impl Client {
     }
 
     /// Slab, offset and length of each part of a range: it lies in one slab, and a path takes it.
-    pub(super) fn cut(&self, address: u64, len_bytes: usize) -> Vec<(u64, u64, usize)> {
+    /// `Full`: there are too many parts by then.
+    pub(super) fn cut(
+        &self,
+        address: u64,
+        len_bytes: usize,
+    ) -> Result<Vec<(u64, u64, usize)>, Error> {
         let slab_bytes = self.geometry.slab_bytes;
         let (mut at, mut left) = (address, len_bytes);
         let mut ranges = Vec::with_capacity(1);
@@ -41,6 +46,9 @@ impl Client {
             at += here as u64;
             left -= here;
         }
-        ranges
+        if !self.pieces.is_empty() && self.pieces.len() + ranges.len() > PARTS_MAX {
+            return Err(Error::Full);
+        }
+        Ok(ranges)
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::queue::Span;
 use super::{
     Access, Client, Completion, Error, Failure, Full, Operation, Planted, RemoteWindow, Time,
     is_planted,
@@ -58,7 +59,7 @@ pub struct Piece {
     trace: Trace,
     /// Of the region's entry when it was last under way; 0: never.
     begun_at: u64,
-    submitted_at: Time,
+    pub submitted_at: Time,
 }
 
 impl Piece {
@@ -104,37 +105,54 @@ impl Piece {
         is_left.then_some(self.begun_at)
     }
 
-    /// Whether the two have to keep their order.
-    fn conflicts(&self, other: &Self) -> bool {
-        let end = |piece: &Self| piece.offset + piece.len_bytes as u64;
-        (self.is_write() || other.is_write())
-            && self.slab == other.slab
-            && self.offset < end(other)
-            && other.offset < end(self)
+    pub fn span(&self) -> Span {
+        Span {
+            slab: self.slab,
+            offset: self.offset,
+            len_bytes: self.len_bytes as u64,
+            is_write: self.is_write(),
+        }
     }
 }
 
+/// What came of the start of a piece that is ready.
+enum Started {
+    Yes,
+    /// Its window is not attached, or there is no path.
+    Lacks,
+    /// The path has no room.
+    Full,
+}
+
 impl Client {
-    /// Starts what waits for a region, oldest first, as far as it may.
-    pub(super) fn start_waiting(&mut self, now: Time, region: usize) {
-        if self.regions[region].waiting.is_empty() || now >= self.lease_end() {
-            return;
+    /// Starts what is ready in a region, oldest first, as far as it may. True: it is to be tried
+    /// again at the next poll, whatever happens until then.
+    pub(super) fn start_waiting(&mut self, now: Time, region: usize) -> bool {
+        if !self.regions[region].queue.has_ready() {
+            return false;
         }
-        let mut waiting: Vec<u64> = self.regions[region].waiting.iter().copied().collect();
-        if is_planted(Planted::QueueReordered) {
-            waiting.reverse();
+        if now >= self.lease_end() {
+            return true;
         }
-        let mut passed: Vec<u64> = Vec::new();
-        for number in waiting {
-            // Without a look at the others: behind a region that moves, many wait at once.
-            if !self.may_start(region, number) {
-                passed.push(number);
-                continue;
+        let mut lets = self.regions[region].lets();
+        let (mut last, mut is_full) = (None, false);
+        while let Some(number) = self.regions[region].queue.next_ready(last, lets) {
+            last = Some(number);
+            let span = self.pieces[&number].span();
+            match self.start(number) {
+                Started::Yes => {}
+                Started::Lacks => self.regions[region].queue.lack(number, span),
+                Started::Full => {
+                    // All of its kind go the same way.
+                    is_full = true;
+                    match span.is_write {
+                        true => lets.writes = false,
+                        false => lets.reads = false,
+                    }
+                }
             }
-            if self.has_to_wait(region, number, &passed) || !self.start(number) {
-                passed.push(number);
-            }
         }
+        is_full
     }
 
     pub(super) fn lease_end(&self) -> Time {
@@ -144,68 +162,36 @@ impl Client {
         self.lease_until
     }
 
-    /// Whether the region's entry lets a piece of this kind be started, whatever waits before it.
-    fn may_start(&self, region: usize, number: u64) -> bool {
-        let entry = self.regions[region].entry.as_ref();
-        match entry.map_or(Access::Absent, |entry| entry.access) {
-            Access::Open => true,
-            Access::Frozen => {
-                let is_write = self.pieces[&number].is_write();
-                let lets_writes =
-                    is_planted(Planted::QueueDropped) || is_planted(Planted::WriteDuringMove);
-                !is_write || lets_writes
-            }
-            Access::Absent | Access::Cut => false,
-        }
-    }
-
-    fn has_to_wait(&self, region: usize, number: u64, passed: &[u64]) -> bool {
-        if is_planted(Planted::QueueReordered) {
-            return false;
-        }
-        let piece = &self.pieces[&number];
-        if self.regions[region].writes == 0 {
-            return false;
-        }
-        let before = self.regions[region].under_way.iter().chain(passed);
-        before
-            .filter(|other| **other != number)
-            .any(|other| self.pieces[other].conflicts(piece))
-    }
-
-    /// Posts the verbs of a piece that may be started; false: something is missing, and nothing was posted.
-    fn start(&mut self, number: u64) -> bool {
+    /// Posts the verbs of a piece that may be started, if nothing is missing.
+    fn start(&mut self, number: u64) -> Started {
         let piece = &self.pieces[&number];
         let (region, slab) = (piece.region, piece.slab);
         let is_write = piece.is_write();
         let view = &self.regions[region];
         let Some(entry) = view.entry.as_ref() else {
-            return false;
+            return Started::Lacks;
         };
         if is_write && entry.access == Access::Frozen && is_planted(Planted::QueueDropped) {
-            self.regions[region].waiting.remove(&number);
             self.end_piece(number, Ok(()));
-            return true;
-        }
-        let is_doubted =
-            is_write && view.doubted_at == entry.generation && !is_planted(Planted::RedoneUnfenced);
-        if view.blocked_at == entry.generation || is_doubted {
-            return false;
+            return Started::Yes;
         }
         let generation = entry.generation;
         let copies = match (is_write, view.stale_copies()) {
             (true, _) => &entry.copies[..],
             (false, Some(stale)) if is_planted(Planted::StaleServed) => &stale[..1],
-            (false, _) => &entry.copies[..1],
+            (false, _) => entry.copies.get(..1).unwrap_or_default(),
         };
         let mut targets: Vec<(usize, RemoteWindow)> = Vec::with_capacity(copies.len());
         for copy in copies {
             let Some(window) = self.attached(copy.host, copy.windows[slab]) else {
-                return false;
+                return Started::Lacks;
             };
             targets.push((copy.host, window));
         }
-        self.post(number, generation, targets)
+        match self.post(number, generation, targets) {
+            true => Started::Yes,
+            false => Started::Full,
+        }
     }
 
     /// Posts the last of `rest`, and keeps the others for later.
@@ -223,7 +209,7 @@ impl Client {
             }
         }
         let piece = self.pieces.get_mut(&number).expect("it waits");
-        let region = piece.region;
+        let (region, span) = (piece.region, piece.span());
         piece.begun_at = generation;
         piece.progress = Progress::UnderWay {
             generation,
@@ -231,9 +217,8 @@ impl Client {
             losses: self.regions[region].losses(),
             rest,
         };
-        let view = &mut self.regions[region];
-        view.waiting.remove(&number);
-        view.under_way.insert(number);
+        self.waiting_since.remove(&(piece.submitted_at, number));
+        self.regions[region].queue.start(number, span);
         true
     }
 
@@ -273,7 +258,6 @@ impl Client {
             Ok(()) => self.go_on(now, number, host),
             Err(_) if is_planted(Planted::ErrorAsAck) => self.go_on(now, number, host),
             Err(Failure::Refused(refusal)) => {
-                self.regions[region].under_way.remove(&number);
                 let region = u32::try_from(region).expect("at most 2^16");
                 self.end_piece(number, Err(Error::Refused { region, refusal }));
             }
@@ -320,7 +304,6 @@ impl Client {
             return self.do_again(number);
         }
         if is_last {
-            self.regions[region].under_way.remove(&number);
             return self.end_piece(number, Ok(()));
         }
         self.post_rest(number);
@@ -363,9 +346,10 @@ impl Client {
     fn do_again(&mut self, number: u64) {
         let piece = self.pieces.get_mut(&number).expect("it was there");
         piece.progress = Progress::Waiting;
-        let region = piece.region;
-        self.regions[region].under_way.remove(&number);
-        self.regions[region].waiting.insert(number);
+        let (region, span) = (piece.region, piece.span());
+        self.waiting_since.insert((piece.submitted_at, number));
+        self.regions[region].queue.restart(number, span);
+        self.touched.insert(region);
     }
 
     pub(super) fn doubt(&mut self, region: usize, generation: u64) {
@@ -383,7 +367,9 @@ impl Client {
             self.regions[piece.region].doubted_at = generation;
             self.doubt(piece.region, generation);
         }
-        self.regions[piece.region].writes -= usize::from(piece.is_write());
+        self.waiting_since.remove(&(piece.submitted_at, number));
+        self.regions[piece.region].queue.end(number, piece.span());
+        self.touched.insert(piece.region);
         let request = self
             .requests
             .get_mut(&piece.request)
@@ -404,25 +390,26 @@ impl Client {
         }
     }
 
-    /// Ends pieces that have waited for longer than the client's patience, or for what is cut off.
+    /// Ends pieces that have waited for longer than the client's patience.
     pub(super) fn end_overdue(&mut self, now: Time) {
-        for region in 0..self.regions.len() {
-            let view = &self.regions[region];
-            let is_cut = !view.is_there();
-            let is_over = |number: &u64| {
-                is_cut || self.patience.is_over(now, self.pieces[number].submitted_at)
-            };
-            let over: Vec<u64> = view.waiting.iter().copied().filter(is_over).collect();
-            for number in over {
-                self.regions[region].waiting.remove(&number);
-                let region = u32::try_from(region).expect("at most 2^16");
-                let error = if is_cut {
-                    Error::OutOfRange { region }
-                } else {
-                    Error::Unavailable { region }
-                };
-                self.end_piece(number, Err(error));
-            }
+        while let Some(&(since, number)) = self.waiting_since.first()
+            && self.patience.is_over(now, since)
+        {
+            let region = u32::try_from(self.pieces[&number].region).expect("at most 2^16");
+            self.end_piece(number, Err(Error::Unavailable { region }));
+        }
+    }
+
+    /// Ends pieces that wait for a region which was cut off.
+    pub(super) fn end_cut_off(&mut self, region: usize) {
+        let view = &self.regions[region];
+        if view.is_there() {
+            return;
+        }
+        let cut: Vec<u64> = view.queue.waiting().collect();
+        let region = u32::try_from(region).expect("at most 2^16");
+        for number in cut {
+            self.end_piece(number, Err(Error::OutOfRange { region }));
         }
     }
 }

@@ -4,18 +4,16 @@ use std::collections::BTreeSet;
 
 use cenote_pool::control::Window;
 
+use super::queue::{Lets, Queue};
 use super::{Access, Client, Entry, HostIndex, Planted, Progress, RemoteWindow, is_planted};
 use crate::owner::Copy;
 
-/// One region, with the pieces of requests for it by number: in the order of submission.
+/// One region, with the pieces of requests for it.
 #[derive(Debug, Default)]
 pub struct RegionView {
     pub entry: Option<Entry>,
     former: Vec<Copy>,
-    pub waiting: BTreeSet<u64>,
-    pub under_way: BTreeSet<u64>,
-    /// How many of both are writes: without any, no piece has to wait for another.
-    pub writes: usize,
+    pub queue: Queue,
     /// A host said that this generation is over: nothing is started until another is told.
     pub blocked_at: u64,
     /// A write under this generation may land late: none is started under it any more.
@@ -58,6 +56,25 @@ impl RegionView {
         self.entry.as_ref().is_some_and(is_there)
     }
 
+    /// Which pieces may be started, as the region's entry says.
+    pub fn lets(&self) -> Lets {
+        let Some(entry) = &self.entry else {
+            return Lets::default();
+        };
+        let is_blocked = self.blocked_at == entry.generation;
+        let is_doubted = self.doubted_at == entry.generation;
+        let is_doubted = is_doubted && !is_planted(Planted::RedoneUnfenced);
+        let writes_on = entry.access == Access::Open || is_planted(Planted::WriteDuringMove);
+        let drops = entry.access == Access::Frozen && is_planted(Planted::QueueDropped);
+        match entry.access {
+            Access::Open | Access::Frozen => Lets {
+                reads: !is_blocked,
+                writes: writes_on && !is_blocked && !is_doubted || drops,
+            },
+            Access::Absent | Access::Cut => Lets::default(),
+        }
+    }
+
     pub fn uses(&self, host: HostIndex) -> bool {
         let is_on = |entry: &Entry| entry.copies.iter().any(|copy| copy.host == host);
         self.entry.as_ref().is_some_and(is_on)
@@ -91,15 +108,15 @@ impl Client {
             let begun = matches!(piece.progress, Progress::UnderWay { generation: begun, .. } if begun < generation);
             piece.is_write() && begun
         };
-        if view.under_way.iter().any(is_older) && !is_planted(Planted::NoDrain) {
+        if view.queue.under_way().any(is_older) && !is_planted(Planted::NoDrain) {
             return;
         }
         let number = entry.region;
         if entry.access == Access::Frozen && entry.copies.len() > 1 {
             // What is known is not waited for any more: should this client die now, nobody else knows
             // of a write that waits and one of the copies has.
-            let left = |number: &u64| self.pieces[number].left_at();
-            let left: Vec<u64> = view.waiting.iter().filter_map(left).collect();
+            let left = |number: u64| self.pieces[&number].left_at();
+            let left: Vec<u64> = view.queue.waiting().filter_map(left).collect();
             for begun_at in left {
                 self.doubt(region, begun_at);
             }
@@ -118,9 +135,12 @@ impl Client {
             if link.path.is_none() {
                 continue;
             }
-            for &window in &copy.windows {
+            for (slab, &window) in copy.windows.iter().enumerate() {
                 let name = (window.id, window.generation);
-                if !link.windows.contains_key(&name) && link.asked.insert(name) {
+                if link.windows.contains_key(&name) {
+                    continue;
+                }
+                if link.asked.insert(name, (region, slab)).is_none() {
                     self.wanted.push_back((copy.host, window));
                 }
             }
@@ -148,7 +168,7 @@ impl Client {
         }
         for (link, used) in self.links.iter_mut().zip(used) {
             link.windows.retain(|name, _| used.contains(name));
-            link.asked.retain(|name| used.contains(name));
+            link.asked.retain(|name, _| used.contains(name));
         }
     }
 

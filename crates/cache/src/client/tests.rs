@@ -449,3 +449,87 @@ fn a_doubt_about_what_was_given_up_is_said_again_to_an_owner_that_was_found_agai
     bench.tell(1, Access::Open, &[0, 1]);
     assert_eq!(bench.client.take_doubt(), Some((0, 1)));
 }
+
+/// A read of 8 bytes.
+fn read(bench: &mut Bench, address: u64, token: Token) {
+    let (now, buffer) = (bench.now, BytesMut::zeroed(8));
+    bench
+        .client
+        .submit_read(now, address, buffer, token)
+        .unwrap();
+}
+
+#[test]
+fn what_waits_for_a_region_that_moves_costs_nothing_until_the_region_goes_on() {
+    const COUNT: u64 = 4000;
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Frozen, &[0]);
+    let begun = queue::looks();
+    // Writes to all of the region and reads behind half of them: each place has eight.
+    for token in 0..COUNT {
+        let address = token / 2 * 8 % SLAB;
+        match token % 2 {
+            0 => bench.write(address, 1, token),
+            _ => read(&mut bench, address, token),
+        }
+    }
+    let submitted = queue::looks() - begun;
+    assert!(submitted <= 8 * COUNT, "{submitted} looks");
+    bench.poll();
+    let idle = queue::looks();
+    for _ in 0..1000 {
+        assert!(bench.poll().is_empty());
+    }
+    assert_eq!(queue::looks(), idle, "nothing has changed");
+    // A read that nothing is in front of costs the same, whatever waits beside it.
+    bench.tell(2, Access::Open, &[1]);
+    let begun = queue::looks();
+    let (mut ended, mut polls) = (Vec::new(), 0);
+    bench.poll();
+    while ended.len() < usize::try_from(COUNT).unwrap() {
+        ended.extend(bench.end(1, Ok(())));
+        polls += 1;
+    }
+    assert_eq!(polls, COUNT);
+    let worked = queue::looks() - begun;
+    assert!(worked <= 12 * COUNT, "{worked} looks");
+    // Each place's requests ended in their order.
+    for place in 0..SLAB / 8 {
+        let of_place = |token: &&u64| **token / 2 * 8 % SLAB == place * 8;
+        let tokens: Vec<u64> = ended.iter().filter(of_place).copied().collect();
+        assert!(tokens.is_sorted(), "{tokens:?}");
+    }
+}
+
+#[test]
+fn a_read_beside_what_waits_costs_the_same_whatever_that_is() {
+    let looks_with = |waiting: u64| {
+        let mut bench = Bench::new();
+        bench.tell(1, Access::Frozen, &[0]);
+        for token in 0..waiting {
+            bench.write(token * 8 % (SLAB / 2), 1, token);
+        }
+        bench.poll();
+        let begun = queue::looks();
+        read(&mut bench, SLAB - 8, waiting);
+        assert_eq!(bench.end(0, Ok(())), [waiting]);
+        queue::looks() - begun
+    };
+    assert_eq!(looks_with(10), looks_with(4000));
+}
+
+#[test]
+fn parts_are_bounded_but_one_long_request_is_always_taken() {
+    let mut bench = Bench::new();
+    bench.client = std::mem::replace(&mut bench.client, Bench::new().client).with_pieces(1);
+    bench.tell(1, Access::Frozen, &[0]);
+    let long = || Bytes::from(vec![0; usize::try_from(SLAB).unwrap()]);
+    let fit = PARTS_MAX as u64 / SLAB;
+    for token in 0..fit {
+        let taken = bench.client.submit_write(bench.now, 0, long(), token);
+        assert_eq!(taken, Ok(()));
+    }
+    let refused = bench.client.submit_write(bench.now, 0, long(), fit);
+    assert_eq!(refused, Err(Error::Full));
+    assert_eq!(bench.client.outstanding() as u64, fit);
+}

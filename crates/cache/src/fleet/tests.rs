@@ -514,7 +514,10 @@ fn the_first_look_for_cheaper_machines_is_at_prices_of_then() {
     world.fleet.set_catalogue(Ok(same));
     assert!(!world.fleet.wants_prices(world.now));
     let due = world.now.after(Duration::from_secs(400));
-    assert!(world.fleet.wants_prices(due), "those of the start are old by then");
+    assert!(
+        world.fleet.wants_prices(due),
+        "those of the start are old by then"
+    );
 }
 
 #[test]

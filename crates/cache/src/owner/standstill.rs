@@ -48,7 +48,7 @@ impl Action {
 
 impl Owner {
     /// The driver took [`Action::Record`] and takes no other action before it is kept, however long
-    /// that lasts. Events may come.
+    /// that lasts; or it takes none for another reason. Events may come.
     pub fn handle_recording(&mut self, now: Time) {
         self.recording.get_or_insert(Recording {
             since: now,
@@ -85,6 +85,13 @@ impl Owner {
             recording.is_behind = true;
             true
         })
+    }
+
+    /// Whether a client came that is to be told of everything yet.
+    #[must_use]
+    pub fn is_untold(&self, client: ClientNumber) -> bool {
+        let recording = self.recording.as_ref();
+        recording.is_some_and(|recording| recording.newcomers.contains(&client))
     }
 
     /// Notices that it was not driven: what others said meanwhile comes only now.

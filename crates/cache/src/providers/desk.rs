@@ -27,16 +27,22 @@ pub struct Desk<K> {
 }
 
 impl<K: Send + 'static> Desk<K> {
-    /// Has `provider` work on a thread that wakes `waker` after each task, and ends with this desk.
+    /// Has `provider` work on a thread that wakes `waker` after each task, and ends with this desk. A task
+    /// that comes to its turn when it may not begin fails.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub fn new(mut provider: Box<dyn Provider>, waker: Waker) -> std::io::Result<Self> {
+    pub fn new(
+        mut provider: Box<dyn Provider>,
+        waker: Waker,
+        may_begin: Box<dyn Fn() -> bool + Send>,
+    ) -> std::io::Result<Self> {
         let (tasks, inbox) = channel::<(K, String, Task)>();
         let (outbox, done) = channel();
         let work = move || {
             for (key, order, task) in inbox {
                 let result = match task {
+                    _ if !may_begin() => Err(Error::NotInCharge),
                     Task::Acquire(wish) => provider.acquire(&wish).map(Some),
                     Task::Release(machine) => provider.release(&machine).map(|()| None),
                     Task::Cancel => provider.cancel(&order).map(|()| None),

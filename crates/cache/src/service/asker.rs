@@ -12,12 +12,28 @@ use super::question::{Answer, Question};
 /// Asks the manager at one of `addresses`, and waits for its answer up to `timeout`.
 ///
 /// # Errors
-/// `Silent`: no manager answers; `Refused`: it says why not; `Fabric`: the system refuses.
+/// `Silent`: no manager answers; `Ended`: it ended while it was asked; `Refused`: it says why not;
+/// `Fabric`: the system refuses.
 pub fn ask(
     addresses: Vec<Address>,
     key: &ClusterKey,
     question: &Question,
     timeout: Duration,
+) -> Result<Answer, CallError> {
+    ask_while(addresses, key, question, timeout, &mut || true)
+}
+
+/// The same, as long as `is_there` says that there is a manager: it is looked at while there is no
+/// connection. What changes nothing is asked again on the next connection.
+///
+/// # Errors
+/// As [`ask`]; `NoManager`: none is there, and nothing was asked.
+pub fn ask_while(
+    addresses: Vec<Address>,
+    key: &ClusterKey,
+    question: &Question,
+    timeout: Duration,
+    is_there: &mut dyn FnMut() -> bool,
 ) -> Result<Answer, CallError> {
     const NUMBER: u32 = 1;
     const REST: Duration = Duration::from_millis(20);
@@ -27,8 +43,8 @@ pub fn ask(
         .map_err(|error| CallError::Refused(format!("read random bytes: {error}")))?;
     let hello = Correspondent::hello("cenote cache", u128::from_le_bytes(bytes));
     let mut manager = Correspondent::new(addresses, key, hello, waker.clone());
-    let question = serde_json::to_vec(question).expect("plain data");
-    manager.say_question(NUMBER, question);
+    let bytes = serde_json::to_vec(question).expect("plain data");
+    manager.say_question(NUMBER, bytes.clone());
     let begun = Time::now();
     let mut told = Vec::new();
     loop {
@@ -39,8 +55,15 @@ pub fn ask(
             match one {
                 Told::Answer(NUMBER, text) => return read(&text),
                 Told::Refused(refusal) => return Err(CallError::Refused(refusal.to_string())),
-                Told::Answer(..) | Told::Message(_) => {}
+                Told::Unanswered(NUMBER) if question.is_repeatable() => {
+                    manager.say_question(NUMBER, bytes.clone());
+                }
+                Told::Unanswered(NUMBER) => return Err(CallError::Ended),
+                Told::Answer(..) | Told::Unanswered(_) | Told::Message(_) => {}
             }
+        }
+        if !manager.is_connected() && !is_there() {
+            return Err(CallError::NoManager);
         }
         if now.since(begun) >= timeout {
             return Err(CallError::Silent(timeout));

@@ -3,7 +3,7 @@
 //! Knows the words and the order in which they go; what they mean for regions is the client's. Never blocks:
 //! threads of their own connect.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub enum Told {
     Message(ToClient),
     /// An answer, whole.
     Answer(u32, Vec<u8>),
+    /// The connection on which this was asked ended without an answer.
+    Unanswered(u32),
     /// It does not take this client.
     Refused(Refusal),
 }
@@ -41,6 +43,10 @@ pub struct Correspondent {
     known: VecDeque<(u32, u64)>,
     troubled: VecDeque<u16>,
     questions: VecDeque<(u32, Vec<u8>)>,
+    /// Questions that were sent on this connection, and not answered.
+    asked: BTreeSet<u32>,
+    /// And those of connections that ended.
+    unanswered: Vec<u32>,
     /// Answers of which parts came.
     answers: BTreeMap<u32, Vec<u8>>,
     /// How messages about slabs are read.
@@ -85,6 +91,8 @@ impl Correspondent {
             known: VecDeque::new(),
             troubled: VecDeque::new(),
             questions: VecDeque::new(),
+            asked: BTreeSet::new(),
+            unanswered: Vec::new(),
             answers: BTreeMap::new(),
             slab_bytes: 0,
         }
@@ -155,8 +163,18 @@ impl Correspondent {
         }
     }
 
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.state, State::Strange(_) | State::Joined(_))
+    }
+
     /// Takes what has come.
     pub fn receive(&mut self, now: Time, told: &mut Vec<Told>) {
+        self.receive_all(now, told);
+        told.extend(self.unanswered.drain(..).map(Told::Unanswered));
+    }
+
+    fn receive_all(&mut self, now: Time, told: &mut Vec<Told>) {
         while let Some((_, arrival)) = self.dial.poll() {
             self.state = match arrival {
                 Ok(linked) => State::Strange(linked.session),
@@ -221,6 +239,7 @@ impl Correspondent {
                     return self.lose(now);
                 }
                 if is_last && let Some(answer) = self.answers.remove(&number) {
+                    self.asked.remove(&number);
                     told.push(Told::Answer(number, answer));
                 }
             }
@@ -239,6 +258,7 @@ impl Correspondent {
             retry_at: now.after(RETRY),
         };
         self.answers.clear();
+        self.unanswered.extend(std::mem::take(&mut self.asked));
     }
 
     /// Says what waits: that it joins, what it knows, what it asks, that it is alive. `joins`: it takes part
@@ -256,6 +276,7 @@ impl Correspondent {
                 return;
             }
             self.questions.pop_front();
+            self.asked.insert(number);
         }
         if !joins {
             return;
@@ -299,15 +320,13 @@ impl Correspondent {
         self.doubts.clear();
         let join = ToManager::Join { version: VERSION }.encode();
         let alive = ToManager::Alive { asked_at: now.0 }.encode();
-        self.state = match session.send(&join).and_then(|()| session.send(&alive)) {
+        match session.send(&join).and_then(|()| session.send(&alive)) {
             Ok(()) => {
                 self.asked_at = now;
-                State::Joined(session)
+                self.state = State::Joined(session);
             }
-            Err(_) => State::Down {
-                retry_at: now.after(RETRY),
-            },
-        };
+            Err(_) => self.lose(now),
+        }
     }
 
     /// Says goodbye: nothing is under way. Not before every doubt is told: who left has none, and copies that

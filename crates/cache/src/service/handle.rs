@@ -79,6 +79,12 @@ pub enum CallError {
     /// The manager did not answer in time. What was asked may be done or not.
     #[error("the manager does not answer within {0:?}")]
     Silent(Duration),
+    /// The connection to the manager ended before it answered. What was asked may be done or not.
+    #[error("the manager's connection ended before it answered: what was asked may be done or not")]
+    Ended,
+    /// No manager is there, and nothing was asked.
+    #[error("no manager is there")]
+    NoManager,
     /// The manager refuses.
     #[error("{0}")]
     Refused(String),
@@ -93,7 +99,7 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Request(error) => error.is_retryable(),
-            Self::Silent(_) => true,
+            Self::Silent(_) | Self::Ended | Self::NoManager => true,
             Self::Gone | Self::Refused(_) | Self::Fabric(_) => false,
         }
     }
@@ -452,30 +458,29 @@ impl Cache {
         self.ask(&Question::Delete).map(drop)
     }
 
-    /// Asks the manager.
+    /// Asks the manager: the next one, where it ends before it is asked, or before it said how the
+    /// cache is.
     ///
     /// # Errors
     /// [`CallError`].
     pub fn ask(&mut self, question: &Question) -> Result<Answer, CallError> {
         self.questions += 1;
         let number = self.questions;
-        let question = serde_json::to_vec(question).expect("plain data");
-        self.manager.say_question(number, question);
+        let bytes = serde_json::to_vec(question).expect("plain data");
+        self.manager.say_question(number, bytes.clone());
         let begun = Time::now();
         loop {
             self.tend(Time::now());
-            let mut text = None;
-            self.told.retain(|told| match told {
-                Told::Answer(of, answer) if *of == number => {
-                    text = Some(answer.clone());
-                    false
+            // Others are of calls that were given up.
+            for told in std::mem::take(&mut self.told) {
+                match told {
+                    Told::Answer(of, text) if of == number => return asker::read(&text),
+                    Told::Unanswered(of) if of == number && question.is_repeatable() => {
+                        self.manager.say_question(number, bytes.clone());
+                    }
+                    Told::Unanswered(of) if of == number => return Err(CallError::Ended),
+                    _ => {}
                 }
-                // Nobody waits for it any more.
-                Told::Answer(..) => false,
-                _ => true,
-            });
-            if let Some(text) = text {
-                return asker::read(&text);
             }
             if self.state == State::Gone {
                 return Err(CallError::Gone);
@@ -495,7 +500,7 @@ impl Cache {
         for told in std::mem::take(&mut self.told) {
             match told {
                 Told::Message(message) => self.take(now, message),
-                Told::Answer(..) => answers.push(told),
+                Told::Answer(..) | Told::Unanswered(_) => answers.push(told),
                 Told::Refused(Refusal::Ending) => self.state = State::Gone,
                 Told::Refused(refusal) => tracing::warn!(%refusal, "the cache's manager"),
             }

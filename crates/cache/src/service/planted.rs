@@ -29,6 +29,8 @@ cenote_pool::mistakes! {
         LeaseUnkept = "lease-unkept",
         /// A client may say as much as it likes.
         NoAllowance = "no-allowance",
+        /// A manager decides and gets machines while nothing proves that it is in charge.
+        UnprovenActs = "unproven-acts",
         /// A client that reads no answers may go on asking.
         AnswersUnbounded = "answers-unbounded",
     }

@@ -40,6 +40,14 @@ pub enum Question {
     Delete,
 }
 
+impl Question {
+    /// Whether it may be asked twice: it changes nothing.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        *self == Self::Status
+    }
+}
+
 /// A configuration as JSON has it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Parameters {

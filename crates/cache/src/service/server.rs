@@ -5,12 +5,14 @@
 //!
 //! Invariants: the epoch is on the disk before a host hears of it; a region's entry is on the disk before a
 //! client is told of it; a lease goes out behind both. While the disk refuses, nothing new is decided and
-//! no lease is given: clients wait, and lose nothing.
+//! no lease is given: clients wait, and lose nothing. While nothing proves that no other manager began
+//! ([`leadership`]), machines and the table stay as they are, and clients are served.
 
 mod asked;
 mod checkpoints;
 mod clients;
 mod herald;
+mod leadership;
 mod start;
 mod supply;
 
@@ -30,7 +32,11 @@ use crate::manager::{Manager, News};
 use crate::owner::{ClientNumber, Settings};
 use clients::Connected;
 use herald::Herald;
+use leadership::{Leadership, Stand};
 
+#[cfg(test)]
+pub(super) use leadership::Proof;
+pub use leadership::{Agreement, Claim, Claimed};
 pub use start::{Config, StartError};
 pub use supply::{MakeProvider, Market, ReadHosts, Supply};
 
@@ -75,6 +81,7 @@ pub struct Server {
     checkpoint: Option<Checkpoint>,
     /// Has hosts told where slabs are, for procedures.
     herald: Herald,
+    leadership: Leadership,
     /// None while it is tended.
     supplier: Option<supply::Supplier>,
 }
@@ -86,6 +93,9 @@ enum Record {
     Kept,
     /// The disk refused it; it is tried again.
     Refused { error: String, retry_at: Time },
+    /// It waits until something proves that this manager is in charge. Nobody was told of it, so leases
+    /// go on.
+    Unproven,
 }
 
 /// Whether the cache is to stay.
@@ -169,6 +179,7 @@ impl Server {
         for event in events.drain(..) {
             self.handle_event(now, event);
         }
+        self.look_at_leadership(now);
         self.proclaim(now);
         self.manager.step(now);
         self.note_checkpoint();
@@ -179,11 +190,35 @@ impl Server {
         self.send_all(now);
     }
 
+    /// Stops to decide when nothing proves any more that this manager is in charge, and goes on when
+    /// something does.
+    fn look_at_leadership(&mut self, now: Time) {
+        match self.leadership.look(now) {
+            Stand::AsBefore => {}
+            Stand::Proven => {
+                tracing::info!("in charge: changes go on");
+                self.manager.resume(now);
+            }
+            Stand::Unproven => {
+                let why = self.leadership.trouble(now).unwrap_or_default();
+                tracing::warn!(why, "serves, and changes nothing");
+                self.manager.suspend(now);
+            }
+            Stand::Superseded => {
+                tracing::warn!("another manager has begun");
+                self.manager.owner.handle_superseded();
+            }
+        }
+    }
+
     /// Takes what the manager has to say, as far as the disk has what it depends on.
     fn pass_on(&mut self, now: Time) {
-        if let Record::Refused { retry_at, .. } = self.record
-            && (now < retry_at || !self.keep(now))
-        {
+        let is_behind = match self.record {
+            Record::Kept => false,
+            Record::Refused { retry_at, .. } => now < retry_at || !self.keep(now),
+            Record::Unproven => !self.keep(now),
+        };
+        if is_behind {
             return;
         }
         while let Some(news) = self.manager.take_news() {
@@ -206,6 +241,12 @@ impl Server {
 
     /// Brings the table to the disk; whether it is there.
     fn keep(&mut self, now: Time) -> bool {
+        if !self.leadership.holds(now) {
+            if matches!(self.record, Record::Kept) {
+                self.record = Record::Unproven;
+            }
+            return false;
+        }
         self.journal.set_record(&self.manager.record());
         let hosts = self.kept_hosts();
         self.journal.set_hosts(hosts);
@@ -249,6 +290,11 @@ impl Server {
         matches!(self.record, Record::Kept)
     }
 
+    /// Whether leases may go out: what they depend on is on the disk.
+    fn may_lease(&self) -> bool {
+        matches!(self.record, Record::Kept | Record::Unproven)
+    }
+
     fn welcome(&self) -> Welcome {
         Welcome {
             version: super::message::VERSION,
@@ -264,6 +310,7 @@ impl Server {
     /// Begins to place the regions of a new cache: not all on the host that was connected first.
     fn found(&mut self, now: Time) {
         if let Life::Founding { regions, until } = self.life
+            && self.leadership.holds(now)
             && (now >= until || self.manager.hosts().all(|(_, is_up)| is_up))
         {
             self.life = Life::Serving;

@@ -15,7 +15,7 @@ use cenote_cache::log::{Answer, Session, Settings, Store};
 use cenote_cache::owner;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::question::{self, Question};
-use cenote_cache::service::{Cache, Config, Options, Server, Supply, Terms, ask};
+use cenote_cache::service::{Cache, Claim, Config, Options, Server, Supply, Terms, ask};
 use cenote_fabric::{Address, ClusterKey, Waker};
 use cenote_host::{Daemon, LockMemory};
 
@@ -133,7 +133,7 @@ impl World {
             addresses: vec![manager.clone()],
             journal: Box::new(JournalFile::new(&folder.path().join("journal"))),
             checkpoint: None,
-            claim: Box::new(|last| Ok(last + 1)),
+            claim: Claim::Lock,
             clock: || 1_000_000,
         })
         .unwrap();

@@ -5,6 +5,7 @@
 //! failed; zeros where the region lost its bytes, and the cache told so.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,16 @@ const RECORD_BYTES: u64 = 24 * 1000;
 /// See the module's text.
 pub struct CacheLoad {
     pub cache: Cache,
+    /// Address of its first record.
+    begin: u64,
     records: Vec<Record>,
     random: u64,
     /// Requests that ended well.
     pub done: u64,
     /// Requests that failed and may be tried again.
     pub failed: u64,
+    /// The last of their errors.
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -48,21 +53,38 @@ pub fn open_with(
 ) -> Result<Cache, OpenError> {
     let socket = folder.join("caches").join(name).join("socket");
     let options = Options {
-        name: "checked load".to_owned(),
-        patience: Duration::from_secs(60),
         timeout,
-        ..Options::default()
+        ..options(Duration::from_secs(60))
     };
     Cache::open(vec![Address::Shm(socket)], key, &options)
+}
+
+/// Of a load whose requests wait for so long.
+pub fn options(patience: Duration) -> Options {
+    Options {
+        name: "checked load".to_owned(),
+        patience,
+        timeout: Duration::from_secs(20),
+        ..Options::default()
+    }
 }
 
 impl CacheLoad {
     pub fn open(folder: &Path, name: &str, seed: u64) -> Self {
         let cache = open(folder, name).expect("its manager runs");
-        let records = usize::try_from(cache.len_bytes() / RECORD_BYTES).expect("small");
+        let all = 0..cache.len_bytes();
+        Self::within(cache, all, seed)
+    }
+
+    /// A load on some addresses of a cache: others may be somebody else's.
+    pub fn within(cache: Cache, addresses: Range<u64>, seed: u64) -> Self {
+        let len_bytes = addresses.end - addresses.start;
+        let records = usize::try_from(len_bytes / RECORD_BYTES).expect("small");
         println!("seed {seed}");
         Self {
             cache,
+            begin: addresses.start,
+            error: None,
             records: vec![Record::default(); records],
             random: seed | 1,
             done: 0,
@@ -120,8 +142,12 @@ impl CacheLoad {
         lost.map(|lost| (lost.region, lost.losses)).collect()
     }
 
+    fn address(&self, record: usize) -> u64 {
+        self.begin + record as u64 * RECORD_BYTES
+    }
+
     fn regions(&self, record: usize) -> [usize; 2] {
-        let begin = record as u64 * RECORD_BYTES;
+        let begin = self.address(record);
         let region = |at: u64| usize::try_from(at / self.cache.region_bytes()).expect("small");
         [region(begin), region(begin + RECORD_BYTES - 1)]
     }
@@ -136,7 +162,7 @@ impl CacheLoad {
         let version = known.submitted;
         let word = ((record as u64) << 32 | version).to_le_bytes();
         let bytes = word.repeat(usize::try_from(RECORD_BYTES / 8).expect("small"));
-        let ended = self.cache.write(record as u64 * RECORD_BYTES, &bytes);
+        let ended = self.cache.write(self.address(record), &bytes);
         let losses = self.losses(record);
         match ended {
             Ok(()) => {
@@ -149,16 +175,16 @@ impl CacheLoad {
     }
 
     fn read(&mut self, record: usize) {
-        let before = self.losses(record);
+        let (before, begin) = (self.losses(record), self.address(record));
         let mut bytes = vec![0; usize::try_from(RECORD_BYTES).expect("small")];
-        if let Err(error) = self.cache.read(record as u64 * RECORD_BYTES, &mut bytes) {
+        if let Err(error) = self.cache.read(begin, &mut bytes) {
             return self.failed(&error);
         }
         let (after, regions) = (self.losses(record), self.regions(record));
         let known = self.records[record];
         let border = (regions[0] as u64 + 1) * self.cache.region_bytes();
         for (at, word) in (0_u64..).step_by(8).zip(bytes.chunks_exact(8)) {
-            let address = record as u64 * RECORD_BYTES + at;
+            let address = begin + at;
             let half = usize::from(address >= border && regions[0] != regions[1]);
             let word = u64::from_le_bytes(word.try_into().expect("of 8"));
             let (of, version) = (word >> 32, word & 0xffff_ffff);
@@ -182,5 +208,6 @@ impl CacheLoad {
     fn failed(&mut self, error: &CallError) {
         assert!(error.is_retryable(), "{error}");
         self.failed += 1;
+        self.error = Some(error.to_string());
     }
 }

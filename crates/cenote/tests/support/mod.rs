@@ -9,6 +9,7 @@ pub mod gate;
 pub mod kept;
 pub mod lab;
 pub mod machines;
+pub mod market;
 pub mod memcached;
 pub mod nbd;
 pub mod net;

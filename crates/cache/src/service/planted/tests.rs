@@ -17,12 +17,14 @@ use crate::service::journal::{Durable, Identity, Image, Journal, KeptHost, Log, 
 use crate::service::message::{ToClient, ToManager, VERSION};
 use crate::service::outbox::{Outbox, Sent};
 use crate::service::question::{Answer, Question};
-use crate::service::{Config, Server, Supply, Terms};
+use crate::service::server::Proof;
+use crate::service::{Claim, Config, Server, Supply, Terms};
 
 type Check = fn(Option<Planted>) -> Result<(), String>;
 
 /// What each mistake is looked for with, from the quickest to the slowest.
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 8] = [
+    ("nothing unproven", nothing_is_begun_unproven),
     ("a change is synced", a_change_is_synced),
     ("a journal may be cut", a_journal_may_be_cut_anywhere),
     ("all is handed on", the_next_manager_begins_with_all),
@@ -266,6 +268,12 @@ fn each_client_has_its_budget(_: Option<Planted>) -> Result<(), String> {
     expect(taken < 1000, true, "answers that nobody reads are few")
 }
 
+fn nothing_is_begun_unproven(_: Option<Planted>) -> Result<(), String> {
+    let proof = Proof::new(Time(10), Time(20));
+    let held = [9, 10, 19, 20].map(|at| proof.holds(Time(at)));
+    expect(held, [false, true, true, false], "proven from 10 to 20")
+}
+
 /// A manager of a cache whose cluster has no host yet.
 fn start(folder: &std::path::Path, key: &ClusterKey, memory: &Memory) -> Result<Server, String> {
     Server::start(Config {
@@ -286,7 +294,7 @@ fn start(folder: &std::path::Path, key: &ClusterKey, memory: &Memory) -> Result<
         addresses: vec![Address::Shm(folder.join("manager"))],
         journal: Box::new(memory.clone()),
         checkpoint: None,
-        claim: Box::new(|last| Ok(last + 1)),
+        claim: Claim::Lock,
         clock: || 1_000_000,
     })
     .map_err(|error| error.to_string())

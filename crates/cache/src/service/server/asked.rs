@@ -10,7 +10,9 @@ use crate::configuration::Space;
 use crate::fleet::{Fleet, Shown};
 use crate::market::Price;
 use crate::owner::{Access, Entry, REGIONS_MAX, Stage};
-use crate::service::question::{Answer, Host, Loss, Machine, Move, Question, Regions, Status};
+use crate::service::question::{
+    Answer, Host, Loss, Machine, Move, Question, Regions, Status, Trouble,
+};
 
 impl Server {
     pub(super) fn ask(&mut self, now: Time, peer: PeerId, number: u32, question: &[u8]) {
@@ -31,6 +33,11 @@ impl Server {
     fn answer(&mut self, now: Time, question: Question) -> Result<Answer, String> {
         if self.is_ending() && !matches!(question, Question::Status | Question::Delete) {
             return Err("the cache is being deleted".to_owned());
+        }
+        if question != Question::Status
+            && let Some(why) = self.leadership.trouble(now)
+        {
+            return Err(format!("the manager {why}"));
         }
         match question {
             Question::Status => return Ok(Answer::Status(Box::new(self.status(now)))),
@@ -91,6 +98,15 @@ impl Server {
         found.ok_or_else(|| format!("there is no host {name}"))
     }
 
+    /// What is wrong, for people.
+    fn troubles(&self, now: Time) -> Vec<Trouble> {
+        let with = "leadership".to_owned();
+        let leadership = self.leadership.trouble(now);
+        let leadership = leadership.map(|what| Trouble { with, what });
+        let supplier = self.supplier.iter().flat_map(Supplier::troubles);
+        leadership.into_iter().chain(supplier).collect()
+    }
+
     fn status(&self, now: Time) -> Status {
         let owner = &self.manager.owner;
         let names: Vec<&str> = self.manager.hosts().map(|(host, _)| &*host.name).collect();
@@ -136,10 +152,7 @@ impl Server {
         Status {
             machines: fleet.map_or_else(Vec::new, machines),
             price_per_hour: fleet.map(|fleet| fleet.price().per_hour()),
-            troubles: self
-                .supplier
-                .as_ref()
-                .map_or_else(Vec::new, Supplier::troubles),
+            troubles: self.troubles(now),
             id: format!("{:032x}", self.settings.cache),
             epoch: self.epoch,
             size_bytes: regions.total as u64 * region_bytes,
@@ -163,7 +176,7 @@ impl Server {
             hosts,
             checkpoint: self.checkpoint.clone(),
             journal_error: match &self.record {
-                Record::Kept => None,
+                Record::Kept | Record::Unproven => None,
                 Record::Refused { error, .. } => Some(error.clone()),
             },
         }

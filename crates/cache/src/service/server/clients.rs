@@ -167,6 +167,10 @@ impl Server {
             // It asks again: who has a lease was told of every region.
             return;
         }
+        if !self.leadership.holds(now) && self.manager.owner.is_untold(number) {
+            // What it knows may be from before it was away.
+            return;
+        }
         let renewal = self.manager.owner.handle_client_alive(now, number);
         // What was decided before goes out before.
         self.manager.flush(now);
@@ -188,12 +192,12 @@ impl Server {
 
     /// Sends what waits, to whoever takes it.
     pub(super) fn send_all(&mut self, now: Time) {
-        let is_kept = self.is_kept();
+        let may_lease = self.may_lease();
         let mut lost = Vec::new();
         for (&peer, connected) in &mut self.connected {
             let listener = &mut self.listener;
             let mut is_lost = false;
-            let sent = connected.outbox.send(is_kept, |message| {
+            let sent = connected.outbox.send(may_lease, |message| {
                 let sent = listener.send(peer, message);
                 is_lost |= !matches!(sent, Ok(()) | Err(Error::Bound(_)));
                 sent.is_ok()

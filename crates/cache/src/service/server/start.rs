@@ -7,6 +7,7 @@ use std::time::Duration;
 use cenote_fabric::{Address, ClientId, ClusterKey, Hello, Listener, Time, Waker, connector};
 
 use super::herald::Herald;
+use super::leadership::{BeginError, Claim, Leadership};
 use super::supply::{Supplier, Supply};
 use super::{FOUNDING, Journal, JournalError, Life, Record, Server, Terms};
 use crate::links::{Caller, HostConfig, Threads};
@@ -38,9 +39,8 @@ pub struct Config {
     pub journal: Box<dyn Log>,
     /// Where the cache's checkpoint is, or will be; lost regions come back from it. None: there is none.
     pub checkpoint: Option<std::path::PathBuf>,
-    /// Has an epoch agreed on that is higher than the one given, where managers of several machines may want
-    /// to begin. On one machine a lock keeps all but one out: the next number will do.
-    pub claim: Box<dyn FnOnce(u64) -> Result<u64, String>>,
+    /// Who keeps other managers of the cache out.
+    pub claim: Claim,
     /// Seconds of Unix time.
     pub clock: fn() -> u64,
 }
@@ -103,7 +103,14 @@ impl Server {
         };
         let standings: Vec<Listed> = (0..hosts.len()).map(standing).collect();
         image.hosts = hosts.iter().map(kept).collect();
-        let claimed = (config.claim)(image.epoch).map_err(StartError::Claim)?;
+        let waker = Waker::new()?;
+        let no_thread =
+            |error| StartError::from(cenote_fabric::Error::os("start a thread".to_owned(), error));
+        let begun = Leadership::begin(config.claim, image.epoch, waker.clone());
+        let (claimed, leadership) = begun.map_err(|error| match error {
+            BeginError::Refused(why) => StartError::Claim(why),
+            BeginError::System(error) => no_thread(error),
+        })?;
         if !is_planted(Planted::EpochKept) {
             image.epoch = claimed;
         }
@@ -114,7 +121,6 @@ impl Server {
         let journal = Journal::begin(config.journal, image).map_err(JournalError::from)?;
 
         let now = Time::now();
-        let waker = Waker::new()?;
         let caller = Caller {
             connector: Arc::new(connector(config.key)),
             hello: Hello {
@@ -146,9 +152,12 @@ impl Server {
         let herald = Herald::new(settings, waker.clone());
         let threads = config.terms.configuration.s;
         let to_wake = waker.clone();
-        let supplier = Supplier::begin(config.supply, &left, threads, epoch, now, to_wake);
-        let supplier = supplier
-            .map_err(|error| cenote_fabric::Error::os("start a thread".to_owned(), error))?;
+        let proof = leadership.proof();
+        let supplier = Supplier::begin(config.supply, &left, threads, epoch, now, to_wake, proof);
+        let supplier = supplier.map_err(no_thread)?;
+        if !leadership.holds(now) {
+            manager.suspend(now);
+        }
         for (host, listed) in standings.into_iter().enumerate() {
             match listed {
                 Listed::There => {}
@@ -158,6 +167,7 @@ impl Server {
         }
         let mut server = Self {
             supplier: Some(supplier),
+            leadership,
             manager,
             settings,
             terms: config.terms,

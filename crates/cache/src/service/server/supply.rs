@@ -11,6 +11,7 @@ use std::time::Duration;
 use cenote_fabric::{Time, Waker};
 
 use self::prices::Prices;
+use super::leadership::Proof;
 use super::{Life, Record, Server};
 use crate::fleet::{Action, Demand, Fleet, Order, Shape};
 use crate::links::HostConfig;
@@ -69,6 +70,8 @@ pub(super) struct Machines {
     desks: BTreeMap<String, Desk<(Order, Asked)>>,
     look_at: Time,
     waker: Waker,
+    /// Without it no provider begins anything.
+    proof: Proof,
 }
 
 /// What a provider was asked for.
@@ -94,6 +97,7 @@ impl Supplier {
         epoch: u64,
         now: Time,
         waker: Waker,
+        proof: Proof,
     ) -> std::io::Result<Self> {
         let mut market = match supply {
             Supply::Cluster(read) => {
@@ -133,6 +137,7 @@ impl Supplier {
             desks: BTreeMap::new(),
             look_at: now,
             waker,
+            proof,
         })))
     }
 
@@ -169,6 +174,9 @@ impl Supplier {
 impl Server {
     /// Brings the hosts together with where they come from.
     pub(super) fn tend_supply(&mut self, now: Time) {
+        if !self.leadership.holds(now) {
+            return;
+        }
         let Some(mut supplier) = self.supplier.take() else {
             return;
         };
@@ -413,7 +421,10 @@ impl Machines {
             let used = shown.filter(|kept| kept.provider == provider && !kept.id.is_empty());
             let used = used.map(|kept| kept.id.clone()).collect();
             let made = (self.make)(&source, used)?;
-            let desk = Desk::new(made, self.waker.clone()).map_err(|error| error.to_string())?;
+            let proof = self.proof.clone();
+            let may_begin = Box::new(move || proof.holds(Time::now()));
+            let desk = Desk::new(made, self.waker.clone(), may_begin);
+            let desk = desk.map_err(|error| error.to_string())?;
             self.desks.insert(provider.to_owned(), desk);
         }
         Ok(&self.desks[provider])

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_cache::service::bench::{Figures, Plan, run as measure};
 use cenote_cache::service::{Cache, Options};
+use cenote_fabric::Address;
 use serde::Serialize;
 
 use super::printed::record_bytes;
@@ -33,6 +34,9 @@ pub struct Args {
     /// How long it counts
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Where its manager listens, for a client on another machine [default: its socket on this one]
+    #[arg(long, value_name = "ADDRESS")]
+    manager: Vec<Address>,
     /// Decides which records
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -65,8 +69,12 @@ pub fn run(args: &Args) -> Result<u8> {
         page_traffic: loaded.page_traffic,
         ..Options::default()
     };
+    let managers = match args.manager.is_empty() {
+        true => vec![cache.socket()],
+        false => args.manager.clone(),
+    };
     let open = || {
-        let opened = Cache::open(vec![cache.socket()], &loaded.key, &options);
+        let opened = Cache::open(managers.clone(), &loaded.key, &options);
         opened.with_context(|| format!("cache {}", args.name))
     };
     let first = open()?;

@@ -1,33 +1,74 @@
-//! Which manager of a cache comes next, agreed on at etcd: for a cache whose folder several machines can reach,
-//! or that was copied.
+//! Which manager of a cache comes next, agreed on at etcd: for a cache whose folder several machines
+//! can reach, or that was copied.
 //!
-//! One key for each cache holds the epoch of its last manager, and the place where that one ran. A journal of
-//! an earlier manager is refused, unless it is that place's own: a lock of the machine keeps others out there.
-//! The epoch is what fences: hosts refuse a lower one from then on.
+//! One key for each cache holds the epoch of its last manager, and the place where that one ran. A
+//! journal of an earlier manager is refused, unless it is that place's own: a lock of the machine
+//! keeps others out there. The epoch is what fences: hosts refuse a lower one from then on. What no
+//! host sees, machines and the table, is fenced by a look at the key, again and again: see
+//! [`Agreement`].
 
+use std::cmp::Ordering;
+
+use cenote_cache::service::{Agreement, Claimed};
 use cenote_kv::cluster::etcd::{Etcd, Swap};
 
-/// Has an epoch above `last` agreed on, for the manager in `place`.
-///
-/// # Errors
-/// Another manager has begun elsewhere, or etcd does not answer.
-pub fn claim(etcd: &Etcd, cache: u128, place: &str, last: u64) -> Result<u64, String> {
-    let key = format!("/cenote/caches/{cache:032x}");
-    let found = etcd.read(&key).map_err(|error| error.to_string())?;
-    let (revision, stored) = match &found {
-        None => (0, None),
-        Some(entry) => {
-            let stored = parse(&entry.value);
-            let stored = stored.ok_or_else(|| format!("{key} at etcd is none of a cache"))?;
-            (entry.mod_revision, Some(stored))
+/// The key of one cache, for the manager in one place.
+pub struct AtEtcd {
+    etcd: Etcd,
+    key: String,
+    place: String,
+}
+
+impl AtEtcd {
+    pub fn new(etcd: Etcd, cache: u128, place: String) -> Self {
+        let key = format!("/cenote/caches/{cache:032x}");
+        Self { etcd, key, place }
+    }
+
+    fn none_of_a_cache(&self) -> String {
+        format!("{} at etcd is none of a cache", self.key)
+    }
+}
+
+impl Agreement for AtEtcd {
+    fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+        let found = self.etcd.read(&self.key);
+        let found = found.map_err(|error| error.to_string())?;
+        let (revision, stored) = match &found {
+            None => (0, None),
+            Some(entry) => {
+                let stored = parse(&entry.value).ok_or_else(|| self.none_of_a_cache())?;
+                (entry.mod_revision, Some(stored))
+            }
+        };
+        let epoch = next(stored, &self.place, last)?;
+        let may_have_rival = stored.is_some_and(|(_, place)| place != self.place);
+        let value = format!("{epoch} {}", self.place);
+        match self.etcd.swap(&self.key, revision, value.as_bytes(), None) {
+            Ok(Swap::Done(_)) => Ok(Claimed {
+                epoch,
+                may_have_rival,
+            }),
+            Ok(Swap::Changed(_)) => Err("another manager began at the same moment".to_owned()),
+            Err(error) => Err(error.to_string()),
         }
-    };
-    let epoch = next(stored, place, last)?;
-    let value = format!("{epoch} {place}");
-    match etcd.swap(&key, revision, value.as_bytes(), None) {
-        Ok(Swap::Done(_)) => Ok(epoch),
-        Ok(Swap::Changed(_)) => Err("another manager began at the same moment".to_owned()),
-        Err(error) => Err(error.to_string()),
+    }
+
+    fn is_last(&mut self, epoch: u64) -> Result<bool, String> {
+        let found = self.etcd.read(&self.key);
+        let found = found.map_err(|error| error.to_string())?;
+        // Where etcd lost it, nobody can say who claimed what meanwhile.
+        let lost = || {
+            let key = &self.key;
+            format!("{key} at etcd is older than this manager: start the manager again")
+        };
+        let entry = found.ok_or_else(lost)?;
+        let (stored, place) = parse(&entry.value).ok_or_else(|| self.none_of_a_cache())?;
+        match stored.cmp(&epoch) {
+            Ordering::Less => Err(lost()),
+            Ordering::Equal => Ok(place == self.place),
+            Ordering::Greater => Ok(false),
+        }
     }
 }
 

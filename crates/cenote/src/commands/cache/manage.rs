@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
-use cenote_cache::service::{Config, End, Server, Terms};
+use cenote_cache::service::{Claim, Config, End, Server, Terms};
 use cenote_fabric::Address;
 
-use super::claim::claim;
+use super::claim::AtEtcd;
 use super::supply;
 use crate::caches::{CHECKPOINT, CacheDir, LOG, Spec, hosts_of, journal_path};
 use crate::failure::{DONE, Failure};
@@ -120,19 +120,20 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
-/// How the next epoch is found.
+/// Who keeps other managers of the cache out.
 fn claimed(cache: &CacheDir, spec: &Spec) -> Result<Claim> {
     let Some(endpoints) = &spec.etcd else {
-        // The lock keeps every other manager on this machine out.
-        return Ok(Box::new(|last| Ok(last + 1)));
+        return Ok(Claim::Lock);
     };
     let etcd = spec.at_etcd.connect(endpoints)?;
     let (path, machine) = (cache.folder().path().display(), cenote_fabric::machine_id());
-    let (id, place) = (spec.id()?, format!("{path} on machine {machine:032x}"));
-    Ok(Box::new(move |last| claim(&etcd, id, &place, last)))
+    let place = format!("{path} on machine {machine:032x}");
+    Ok(Claim::Agreed(Box::new(AtEtcd::new(
+        etcd,
+        spec.id()?,
+        place,
+    ))))
 }
-
-type Claim = Box<dyn FnOnce(u64) -> Result<u64, String>>;
 
 /// Seconds of Unix time; 0 on a clock before 1970.
 pub fn unix_seconds() -> u64 {

@@ -1,0 +1,244 @@
+//! Whether this manager can prove that no other one followed it.
+//!
+//! Where managers of several machines may begin, an [`Agreement`] holds the epoch of the last one.
+//! A thread asks it each second. An answer proves, for [`TENURE`] from when it was asked for, that
+//! this manager is in charge; without one it gets and gives back no machine and changes nothing in
+//! the region table. It goes on serving what the table says. A manager that follows one in another
+//! place waits as long before it acts: then the other one's proof is over.
+//!
+//! Where a lock keeps all others out, the proof is the lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cenote_fabric::{Time, Waker};
+
+use crate::service::planted::{Planted, is_planted};
+
+/// Who keeps two managers of a cache apart.
+pub enum Claim {
+    /// A lock of this machine, which the caller holds.
+    Lock,
+    /// Something that several machines reach.
+    Agreed(Box<dyn Agreement>),
+}
+
+/// Where managers of several machines agree on who is the last. Calls block.
+pub trait Agreement: Send {
+    /// Has an epoch above `last` agreed on.
+    ///
+    /// # Errors
+    /// Another manager has begun, or nobody answers.
+    fn claim(&mut self, last: u64) -> Result<Claimed, String>;
+
+    /// Whether no higher epoch was claimed since.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    fn is_last(&mut self, epoch: u64) -> Result<bool, String>;
+}
+
+/// An epoch that was agreed on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Claimed {
+    /// The epoch.
+    pub epoch: u64,
+    /// The manager before may run still, elsewhere.
+    pub may_have_rival: bool,
+}
+
+/// How long an answer proves that this manager is in charge. Longer than an election of etcd takes.
+pub const TENURE: Duration = Duration::from_secs(5);
+/// For clocks of two machines that do not run equally fast, and a command that is just beginning.
+pub const TENURE_MARGIN: Duration = Duration::from_secs(1);
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What threads that act for the manager look at.
+#[derive(Clone, Debug)]
+pub struct Proof(Arc<Span>);
+
+#[derive(Debug)]
+struct Span {
+    from: Time,
+    until: AtomicU64,
+}
+
+impl Proof {
+    /// It holds from `from` on, and not at `until`.
+    #[must_use]
+    pub fn new(from: Time, until: Time) -> Self {
+        let until = AtomicU64::new(until.0);
+        Self(Arc::new(Span { from, until }))
+    }
+
+    /// Whether the manager may act at this moment.
+    #[must_use]
+    pub fn holds(&self, now: Time) -> bool {
+        let until = Time(self.0.until.load(Ordering::Relaxed));
+        now >= self.0.from && now < until || is_planted(Planted::UnprovenActs)
+    }
+
+    fn prolong(&self, asked_at: Time) {
+        let until = asked_at.after(TENURE);
+        self.0.until.fetch_max(until.0, Ordering::Relaxed);
+    }
+}
+
+/// See the module's text.
+pub(super) struct Leadership {
+    proof: Proof,
+    asked: Option<Asked>,
+    /// As it was at the last look.
+    held: bool,
+}
+
+/// A thread that asks.
+struct Asked {
+    shared: Arc<Shared>,
+    /// The thread ends with it.
+    _end: Sender<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_superseded: AtomicBool,
+    error: Mutex<Option<String>>,
+}
+
+/// How this manager stands now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stand {
+    /// It may act, and could at the last look, or neither.
+    AsBefore,
+    /// It may act again.
+    Proven,
+    /// It may not act any more.
+    Unproven,
+    /// Another manager followed.
+    Superseded,
+}
+
+impl Leadership {
+    /// The epoch, and who is asked about it from now on. `waker` is woken when an answer changes
+    /// something.
+    pub fn begin(claim: Claim, last: u64, waker: Waker) -> Result<(u64, Self), BeginError> {
+        let mut agreement = match claim {
+            Claim::Lock => {
+                let proof = Proof::new(Time(0), Time(u64::MAX));
+                let next = last.checked_add(1);
+                let epoch = next.ok_or_else(|| BeginError::Refused("no epoch is left".into()))?;
+                let lock = Self {
+                    proof,
+                    asked: None,
+                    held: true,
+                };
+                return Ok((epoch, lock));
+            }
+            Claim::Agreed(agreement) => agreement,
+        };
+        let asked_at = Time::now();
+        let Claimed {
+            epoch,
+            may_have_rival,
+        } = agreement.claim(last).map_err(BeginError::Refused)?;
+        let from = match may_have_rival {
+            true => Time::now().after(TENURE + TENURE_MARGIN),
+            false => Time(0),
+        };
+        let proof = Proof::new(from, asked_at.after(TENURE));
+        let (end, ended) = channel();
+        let shared = Arc::new(Shared::default());
+        let of_thread = (Arc::clone(&shared), proof.clone());
+        let ask = move || {
+            let (shared, proof) = of_thread;
+            ask_again_and_again(&mut *agreement, epoch, &proof, &shared, &waker, &ended);
+        };
+        let builder = std::thread::Builder::new().name("cenote-leadership".to_owned());
+        builder.spawn(ask).map_err(BeginError::System)?;
+        let asked = Some(Asked { shared, _end: end });
+        let held = proof.holds(Time::now());
+        Ok((epoch, Self { proof, asked, held }))
+    }
+
+    pub fn proof(&self) -> Proof {
+        self.proof.clone()
+    }
+
+    /// Whether the manager may act.
+    pub fn holds(&self, now: Time) -> bool {
+        self.proof.holds(now)
+    }
+
+    /// What changed since the last look.
+    pub fn look(&mut self, now: Time) -> Stand {
+        let asked = self.asked.as_ref();
+        if asked.is_some_and(|asked| asked.shared.is_superseded.load(Ordering::Relaxed)) {
+            return Stand::Superseded;
+        }
+        let held = std::mem::replace(&mut self.held, self.proof.holds(now));
+        match (held, self.held) {
+            (false, true) => Stand::Proven,
+            (true, false) => Stand::Unproven,
+            (true, true) | (false, false) => Stand::AsBefore,
+        }
+    }
+
+    /// Why the manager may not act, for people; nothing while it may.
+    pub fn trouble(&self, now: Time) -> Option<String> {
+        if self.holds(now) {
+            return None;
+        }
+        if now < self.proof.0.from {
+            return Some("waits until the manager before it, elsewhere, cannot act".to_owned());
+        }
+        let error = self.asked.as_ref().and_then(|asked| {
+            let error = asked.shared.error.lock();
+            error.unwrap_or_else(PoisonError::into_inner).clone()
+        });
+        let error = error.unwrap_or_else(|| "no answer yet".to_owned());
+        Some(format!(
+            "cannot prove that no other manager began: changes wait ({error})"
+        ))
+    }
+}
+
+/// Why no manager begins.
+pub(super) enum BeginError {
+    /// The agreement does not have it.
+    Refused(String),
+    /// There is no thread to be had.
+    System(std::io::Error),
+}
+
+fn ask_again_and_again(
+    agreement: &mut dyn Agreement,
+    epoch: u64,
+    proof: &Proof,
+    shared: &Shared,
+    waker: &Waker,
+    ended: &Receiver<()>,
+) {
+    while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        let asked_at = Time::now();
+        let held = proof.holds(asked_at);
+        let error = match agreement.is_last(epoch) {
+            Ok(true) => {
+                proof.prolong(asked_at);
+                None
+            }
+            Ok(false) => {
+                shared.is_superseded.store(true, Ordering::Relaxed);
+                waker.wake();
+                return;
+            }
+            Err(error) => Some(error),
+        };
+        *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        if held != proof.holds(Time::now()) {
+            waker.wake();
+        }
+    }
+}

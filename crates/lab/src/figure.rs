@@ -121,7 +121,7 @@ impl Line {
 }
 
 /// Of lines, in order; then from the first on. All are told apart on white.
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x27, 0x28),
     RGBColor(0x2c, 0xa0, 0x2c),
@@ -130,6 +130,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(0x17, 0xbe, 0xcf),
     RGBColor(0x8c, 0x56, 0x4b),
     RGBColor(0x7f, 0x7f, 0x7f),
+    RGBColor(0xbc, 0xbd, 0x22),
 ];
 
 /// Pixels of a picture, wide and high.

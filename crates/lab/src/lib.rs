@@ -9,6 +9,7 @@ pub mod cache;
 mod caught;
 pub mod cluster;
 pub mod demo;
+pub mod efactory;
 pub mod figure;
 pub mod history;
 pub mod hydra;

@@ -28,7 +28,7 @@ mod told;
 mod usage;
 mod wire;
 mod worker;
-mod zipf;
+pub(crate) mod zipf;
 
 use std::time::{Duration, Instant};
 

@@ -14,7 +14,7 @@ const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// Ranks by Zipf's law, 0 the most popular.
 #[derive(Clone, Debug)]
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     ranks: f64,
     zeta: f64,
     eta: f64,
@@ -22,7 +22,7 @@ pub(super) struct Zipf {
 
 impl Zipf {
     /// Of so many ranks; takes a sum over all of them.
-    pub(super) fn new(rank_count: u64) -> Self {
+    pub(crate) fn new(rank_count: u64) -> Self {
         Self::with_zeta(rank_count, zeta(rank_count))
     }
 
@@ -37,7 +37,7 @@ impl Zipf {
     }
 
     /// The rank that a number from 0 up to, but not, 1 stands for.
-    pub(super) fn rank(&self, unit: f64) -> u64 {
+    pub(crate) fn rank(&self, unit: f64) -> u64 {
         let share = unit * self.zeta;
         if share < 1.0 {
             return 0;

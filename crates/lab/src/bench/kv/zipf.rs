@@ -14,7 +14,7 @@ const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// Ranks by Zipf's law, 0 the most popular.
 #[derive(Clone, Debug)]
-pub(super) struct Zipf {
+pub(in crate::bench) struct Zipf {
     ranks: f64,
     zeta: f64,
     eta: f64,
@@ -22,7 +22,7 @@ pub(super) struct Zipf {
 
 impl Zipf {
     /// Of so many ranks; takes a sum over all of them.
-    pub(super) fn new(rank_count: u64) -> Self {
+    pub(in crate::bench) fn new(rank_count: u64) -> Self {
         Self::with_zeta(rank_count, zeta(rank_count))
     }
 
@@ -37,7 +37,7 @@ impl Zipf {
     }
 
     /// The rank that a number from 0 up to, but not, 1 stands for.
-    pub(super) fn rank(&self, unit: f64) -> u64 {
+    pub(in crate::bench) fn rank(&self, unit: f64) -> u64 {
         let share = unit * self.zeta;
         if share < 1.0 {
             return 0;
@@ -54,14 +54,14 @@ impl Zipf {
 
 /// Items by Zipf's law, the popular ones scattered over all.
 #[derive(Clone, Debug)]
-pub(super) struct Scrambled {
+pub(in crate::bench) struct Scrambled {
     ranks: Zipf,
     item_count: u64,
 }
 
 impl Scrambled {
     /// Over at least one item.
-    pub(super) fn new(item_count: u64) -> Self {
+    pub(in crate::bench) fn new(item_count: u64) -> Self {
         assert!(item_count > 0, "an item is drawn of at least one");
         Self {
             ranks: Zipf::with_zeta(SCRAMBLED_RANKS, SCRAMBLED_ZETA),
@@ -70,7 +70,7 @@ impl Scrambled {
     }
 
     /// The item that a number from 0 up to, but not, 1 stands for.
-    pub(super) fn item(&self, unit: f64) -> u64 {
+    pub(in crate::bench) fn item(&self, unit: f64) -> u64 {
         fnv(self.ranks.rank(unit)) % self.item_count
     }
 }

@@ -1,7 +1,7 @@
 //! What the disk itself takes to keep a block: below that no PUT that is durable can be.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -13,11 +13,15 @@ use hdrhistogram::Histogram;
 use crate::swapping::interrupt;
 
 /// Bytes that are written before each sync.
-const BLOCK: [u8; 4096] = [0x5a; 4096];
+const BLOCK: [u8; BLOCK_BYTES as usize] = [0x5a; BLOCK_BYTES as usize];
+const BLOCK_BYTES: u64 = 4096;
 /// Syncs of one kind, unless they take too long.
 const SYNCS: u64 = 400;
 /// When they do.
 const LIMIT: Duration = Duration::from_secs(2);
+
+/// Longer times count as this long.
+const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Times of `fdatasync` of the disk below `dir`, in words.
 ///
@@ -25,13 +29,10 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// Those of the disk.
 pub(super) fn latencies(dir: &Path) -> Result<String> {
     let path = dir.join("disk");
-    let mut file = File::create_new(&path).with_context(|| path.display().to_string())?;
-    let appended = times(&file, |_| file_append(&file))?;
+    let file = File::create_new(&path).with_context(|| path.display().to_string())?;
+    let appended = times(&file, |_| (&file).write_all(&BLOCK))?;
     // The blocks are there: no metadata changes any more.
-    file.flush()?;
-    let rewritten = times(&file, |at| {
-        file.write_all_at(&BLOCK, at * BLOCK.len() as u64)
-    })?;
+    let rewritten = times(&file, |at| file.write_all_at(&BLOCK, at * BLOCK_BYTES))?;
     std::fs::remove_file(&path)?;
     let what = if is_in_memory(dir)? {
         "MEMORY, not a disk (tmpfs)"
@@ -50,12 +51,8 @@ pub(super) fn latencies(dir: &Path) -> Result<String> {
     ))
 }
 
-fn file_append(mut file: &File) -> std::io::Result<()> {
-    file.write_all(&BLOCK)
-}
-
-fn times(file: &File, mut write: impl FnMut(u64) -> std::io::Result<()>) -> Result<Histogram<u64>> {
-    let mut times = Histogram::new(3)?;
+fn times(file: &File, mut write: impl FnMut(u64) -> io::Result<()>) -> Result<Histogram<u64>> {
+    let mut times = Histogram::new_with_bounds(1, LONGEST_NS, 3)?;
     let began = Instant::now();
     for at in 0..SYNCS {
         interrupt::check()?;
@@ -77,7 +74,7 @@ fn is_in_memory(dir: &Path) -> Result<bool> {
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: an open file, and room for what is told of its file system.
     if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut about) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("ask for the file system");
+        return Err(io::Error::last_os_error()).context("ask for the file system");
     }
     Ok(about.f_type == libc::TMPFS_MAGIC)
 }
@@ -90,7 +87,30 @@ pub(super) fn write_out(dir: &Path) -> Result<()> {
     let file = File::open(dir)?;
     // SAFETY: an open file.
     if unsafe { libc::syncfs(file.as_raw_fd()) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("sync the file system");
+        return Err(io::Error::last_os_error()).context("sync the file system");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::swapping::turn;
+
+    #[test]
+    fn every_sync_is_counted_and_takes_time() {
+        let _turn = turn();
+        let file = tempfile::tempfile().unwrap();
+        let mut written = 0;
+        let times = times(&file, |at| {
+            written = at + 1;
+            file.write_all_at(&BLOCK, at * BLOCK_BYTES)
+        });
+        let times = times.unwrap();
+        assert_eq!(times.len(), written);
+        assert!(
+            times.value_at_quantile(0.5) > 100,
+            "less than a call to the kernel"
+        );
+    }
 }

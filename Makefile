@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
 
-.PHONY: help build demo test test-all test-long test-rdma bench bench-apps bench-rdma ci fmt shell clippy doc deny codegen clean
+.PHONY: help build demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen clean
 
 help: ## This list
 	@echo "Targets:"
@@ -52,6 +52,12 @@ bench-apps: ## Unmodified programs that swap to us, and hosts that go under them
 	$(CARGO) build --release --locked -p cenote
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(LONG_BENCHES)
+
+bench-store: ## Objects beside Redis with its log and RocksDB; a quarter of an hour
+	@sh scripts/install-packages.sh build bench
+	$(CARGO) build --release --locked -p cenote
+	@mkdir -p target/bench
+	@sh scripts/bench.sh store
 
 ci: fmt shell clippy doc test test-long deny ## What must pass before a change lands
 

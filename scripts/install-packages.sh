@@ -42,7 +42,7 @@ postgresql|apps|a third one, with pgbench
 libmemcached-tools|test apps|memccp and memccat, clients of the store; memaslap, a second opinion on the load of memcached
 shellcheck|lint|checks the scripts
 g++|bench|builds RocksDB and FASTER for the benchmark of the log store
-librocksdb-dev|bench|RocksDB, a peer of the log store
+librocksdb-dev|bench|RocksDB, a peer of the log store and of the object store
 libaio-dev|bench|FASTER, another peer
 libtbb-dev|bench|the same
 uuid-dev|bench|the same

@@ -8,6 +8,7 @@ mod page;
 mod pager;
 mod proc;
 mod reclaim;
+mod store;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
@@ -93,6 +94,8 @@ enum Bench {
     Kv(kv::Args),
     /// The log store over memory, disk and cache, against RocksDB and FASTER
     Log(log::Args),
+    /// Objects that survive crashes under YCSB's mixes, against Redis with its log and RocksDB
+    Store(store::Args),
     /// Procedures beside the data, native and WebAssembly, against verbs that fetch it
     Proc(proc::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
@@ -142,6 +145,10 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Events(args) => events::run(args, rounds)?,
         Bench::Kv(args) => kv::run(args, rounds)?,
         Bench::Log(args) => log::run(args, rounds)?,
+        Bench::Store(chosen) => {
+            store::run(chosen, rounds, (args.json, args.save.as_deref()))?;
+            return Ok(DONE);
+        }
         Bench::Proc(chosen) => return proc::run(chosen, rounds, args.json),
         Bench::AppsWorker(job) => {
             apps::work(job)?;

@@ -11,23 +11,23 @@
 //! (`goals`), stores whose nodes are killed (`recovery`).
 //! Paper: \[cocytus16\] section 6.
 
-mod connection;
+pub(in crate::bench) mod connection;
 mod goals;
-mod items;
+pub(in crate::bench) mod items;
 mod load;
 pub mod recovery;
-mod running;
+pub(in crate::bench) mod running;
 mod server;
 mod shards;
-mod source;
+pub(in crate::bench) mod source;
 mod survey;
-mod tally;
+pub(in crate::bench) mod tally;
 #[cfg(test)]
 mod tests;
 mod told;
-mod usage;
-mod wire;
-mod worker;
+pub(in crate::bench) mod usage;
+pub(in crate::bench) mod wire;
+pub(in crate::bench) mod worker;
 pub(crate) mod zipf;
 
 use std::time::{Duration, Instant};

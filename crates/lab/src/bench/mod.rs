@@ -20,6 +20,7 @@ pub mod pager;
 pub mod protected;
 pub mod reclaim;
 pub mod regeneration;
+pub mod store;
 pub mod trouble;
 
 /// One figure of ours beside the same figure of a peer.
@@ -177,17 +178,25 @@ pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
         }
         line
     }));
-    let mut widths = vec![0; cells[0].len()];
-    for line in &cells {
+    write_cells(out, &cells, |column| matches!(column, 3 | 5 | 6))
+}
+
+/// Writes lines of cells as columns, those that hold numbers to the right. The first is the header.
+pub(crate) fn write_cells(
+    out: &mut impl Write,
+    cells: &[Vec<String>],
+    is_numeric: impl Fn(usize) -> bool,
+) -> io::Result<()> {
+    let mut widths = vec![0; cells.first().map_or(0, Vec::len)];
+    for line in cells {
         for (width, cell) in widths.iter_mut().zip(line) {
             *width = cell.len().max(*width);
         }
     }
-    for line in &cells {
+    for line in cells {
         let mut text = String::new();
         for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            let numeric = matches!(column, 3 | 5 | 6);
-            if numeric {
+            if is_numeric(column) {
                 text.push_str(&format!("{cell:>width$}  "));
             } else {
                 text.push_str(&format!("{cell:<width$}  "));
@@ -199,7 +208,7 @@ pub fn write_table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
 }
 
 /// Three significant digits, without an exponent; `-` where there is no figure.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
     }

@@ -82,7 +82,7 @@ pub struct Args {
     files: Option<PathBuf>,
 }
 
-fn mix(text: &str) -> Result<Mix> {
+pub(super) fn mix(text: &str) -> Result<Mix> {
     let shares = text.split_once(':').and_then(|(gets, sets)| {
         let (gets, sets): (u8, u8) = (gets.parse().ok()?, sets.parse().ok()?);
         (gets.checked_add(sets)? == 100).then_some(gets)
@@ -99,7 +99,7 @@ fn size(text: &str) -> Result<Sizes> {
     Ok(Sizes::Fixed(u32::try_from(bytes.bytes())?))
 }
 
-fn seconds(text: &str) -> Result<Duration> {
+pub(super) fn seconds(text: &str) -> Result<Duration> {
     let seconds: f64 = text.parse()?;
     let time = Duration::try_from_secs_f64(seconds)?;
     anyhow::ensure!(
@@ -188,7 +188,7 @@ fn recovery_options(
 }
 
 /// What was asked for, or what is there.
-fn choose<T: Clone>(these: &mut Vec<T>, asked: &[T]) {
+pub(super) fn choose<T: Clone>(these: &mut Vec<T>, asked: &[T]) {
     if !asked.is_empty() {
         *these = asked.to_vec();
     }

@@ -4,11 +4,13 @@
 //! was room for, and written until it takes no more. Requests are answered in their order.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Result;
-use mio::net::TcpStream;
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
 use super::tally::Kind;
@@ -16,17 +18,17 @@ use super::wire::{Parsed, Protocol, Reply};
 
 /// A request that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) kind: Kind,
-    pub(super) item: u32,
+pub(in crate::bench) struct Pending {
+    pub(in crate::bench) kind: Kind,
+    pub(in crate::bench) item: u32,
     /// Oldest version that a GET may return; whether a SET stands in the book (not 0).
-    pub(super) version: u32,
-    pub(super) began_ns: u64,
+    pub(in crate::bench) version: u32,
+    pub(in crate::bench) began_ns: u64,
 }
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum State {
+pub(in crate::bench) enum State {
     /// Requests go out.
     Up,
     /// It was opened and has not answered.
@@ -35,19 +37,32 @@ pub(super) enum State {
     Down { retry_ns: u64 },
 }
 
+/// Where a server listens.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(in crate::bench) enum Place {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// A socket of either kind.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
 /// A connection and what is under way on it.
-pub(super) struct Connection {
+pub(in crate::bench) struct Connection {
     token: Token,
-    pub(super) state: State,
-    stream: Option<TcpStream>,
+    pub(in crate::bench) state: State,
+    stream: Option<Stream>,
     /// Requests not yet taken by the socket begin at `sent`.
-    pub(super) output: Vec<u8>,
+    pub(in crate::bench) output: Vec<u8>,
     sent: usize,
     /// Replies not yet parsed are at `start..end`.
     input: Vec<u8>,
     start: usize,
     end: usize,
-    pub(super) pending: VecDeque<Pending>,
+    pub(in crate::bench) pending: VecDeque<Pending>,
 }
 
 /// Room for replies at first; it grows where one value needs more.
@@ -57,7 +72,7 @@ const READ_BYTES_MIN: usize = 4 << 10;
 
 impl Connection {
     /// One that is down; `token` will tell of it.
-    pub(super) fn new(token: Token) -> Self {
+    pub(in crate::bench) fn new(token: Token) -> Self {
         Self {
             token,
             state: State::Down { retry_ns: 0 },
@@ -72,14 +87,10 @@ impl Connection {
     }
 
     /// Opens it, to the server that it had or another.
-    pub(super) fn open(&mut self, address: SocketAddr, registry: &Registry) -> io::Result<()> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        registry.register(
-            &mut stream,
-            self.token,
-            Interest::READABLE | Interest::WRITABLE,
-        )?;
+    pub(in crate::bench) fn open(&mut self, place: &Place, registry: &Registry) -> io::Result<()> {
+        let mut stream = Stream::connect(place)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(stream.source(), self.token, interest)?;
         self.stream = Some(stream);
         self.state = State::Connecting;
         Ok(())
@@ -89,23 +100,17 @@ impl Connection {
     ///
     /// # Errors
     /// Why it will not be.
-    pub(super) fn is_connected(&mut self) -> io::Result<bool> {
+    pub(in crate::bench) fn is_connected(&mut self) -> io::Result<bool> {
         let stream = self.stream.as_ref().ok_or(ErrorKind::NotConnected)?;
-        if let Some(error) = stream.take_error()? {
-            return Err(error);
+        let is_connected = stream.is_connected()?;
+        if is_connected {
+            self.state = State::Up;
         }
-        match stream.peer_addr() {
-            Ok(_) => {
-                self.state = State::Up;
-                Ok(true)
-            }
-            Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(is_connected)
     }
 
     /// Ends it; what was under way is handed back, its fate unknown.
-    pub(super) fn close(&mut self, retry_ns: u64) -> VecDeque<Pending> {
+    pub(in crate::bench) fn close(&mut self, retry_ns: u64) -> VecDeque<Pending> {
         self.stream = None;
         self.state = State::Down { retry_ns };
         self.output.clear();
@@ -114,12 +119,12 @@ impl Connection {
     }
 
     /// Sends as much as the socket takes.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(in crate::bench) fn flush(&mut self) -> io::Result<()> {
         let Some(stream) = &mut self.stream else {
             return Ok(());
         };
         while self.sent < self.output.len() {
-            match stream.write(&self.output[self.sent..]) {
+            match stream.writer().write(&self.output[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -133,7 +138,7 @@ impl Connection {
     }
 
     /// Reads once; whether there may be more.
-    pub(super) fn read(&mut self) -> io::Result<bool> {
+    pub(in crate::bench) fn read(&mut self) -> io::Result<bool> {
         let Some(stream) = &mut self.stream else {
             return Ok(false);
         };
@@ -151,7 +156,7 @@ impl Connection {
         let room = &mut self.input[self.end..];
         let room_bytes = room.len();
         loop {
-            match stream.read(room) {
+            match stream.reader().read(room) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
                     self.end += count;
@@ -168,7 +173,7 @@ impl Connection {
     ///
     /// # Errors
     /// Bytes that are no reply, or a reply that nobody asked for.
-    pub(super) fn take_replies(
+    pub(in crate::bench) fn take_replies(
         &mut self,
         protocol: Protocol,
         mut take: impl FnMut(Pending, Reply<'_>),
@@ -189,5 +194,55 @@ impl Connection {
             }
         }
         Ok(count)
+    }
+}
+
+impl Stream {
+    fn connect(place: &Place) -> io::Result<Self> {
+        match place {
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(*address)?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+            Place::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+        }
+    }
+
+    /// Whether it is connected by now; otherwise why it will not be.
+    fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match self {
+            Self::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+            Self::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+        };
+        if let Some(error) = error {
+            return Err(error);
+        }
+        match peer {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+
+    fn reader(&mut self) -> &mut dyn Read {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
     }
 }

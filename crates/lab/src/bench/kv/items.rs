@@ -38,14 +38,14 @@ impl Sizes {
 /// Lengths of [`Sizes::Zipf`].
 const ZIPF_BYTES: RangeInclusive<u64> = 10..=1024;
 /// Version and hash; the shortest value has no more.
-pub(super) const HEADER_BYTES: usize = 10;
+pub(in crate::bench) const HEADER_BYTES: usize = 10;
 /// Longest value that may be asked for: the least that every server here takes.
-pub(super) const VALUE_BYTES_MAX: usize = 512 << 10;
+pub(in crate::bench) const VALUE_BYTES_MAX: usize = 512 << 10;
 /// Places at which the random part of a value may begin; arbitrary, half of a second-level cache.
 const PLACES: usize = 512 << 10;
 
 /// What is stored.
-pub(super) struct Items {
+pub(in crate::bench) struct Items {
     seed: u64,
     count: u32,
     sizes: Sizes,
@@ -55,7 +55,7 @@ pub(super) struct Items {
 
 /// Why a value is not what was stored.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Wrong {
+pub(in crate::bench) enum Wrong {
     /// No version has this length.
     Length,
     /// The bytes are not those of item and version.
@@ -63,7 +63,7 @@ pub(super) enum Wrong {
 }
 
 impl Items {
-    pub(super) fn new(count: u32, sizes: Sizes, seed: u64) -> Self {
+    pub(in crate::bench) fn new(count: u32, sizes: Sizes, seed: u64) -> Self {
         let longest = match sizes {
             Sizes::Fixed(bytes) => bytes as usize,
             Sizes::Zipf => *ZIPF_BYTES.end() as usize,
@@ -82,12 +82,12 @@ impl Items {
         }
     }
 
-    pub(super) fn count(&self) -> u32 {
+    pub(in crate::bench) fn count(&self) -> u32 {
         self.count
     }
 
     /// Bytes of a version of an item.
-    pub(super) fn value_bytes(&self, item: u32, version: u32) -> usize {
+    pub(in crate::bench) fn value_bytes(&self, item: u32, version: u32) -> usize {
         match self.sizes {
             Sizes::Fixed(bytes) => bytes as usize,
             Sizes::Zipf => {
@@ -98,7 +98,7 @@ impl Items {
     }
 
     /// Bytes of all keys and of all values as they are filled in.
-    pub(super) fn filled_bytes(&self) -> u64 {
+    pub(in crate::bench) fn filled_bytes(&self) -> u64 {
         let mut key = Vec::new();
         (0..self.count)
             .map(|item| {
@@ -110,7 +110,7 @@ impl Items {
     }
 
     /// Appends a version of an item.
-    pub(super) fn push_value(&self, item: u32, version: u32, out: &mut Vec<u8>) {
+    pub(in crate::bench) fn push_value(&self, item: u32, version: u32, out: &mut Vec<u8>) {
         let length = self.value_bytes(item, version);
         let tag = self.tag(item, version, length);
         out.extend_from_slice(&version.to_le_bytes());
@@ -119,7 +119,7 @@ impl Items {
     }
 
     /// The version that a value has, if it is one of this item to its last byte.
-    pub(super) fn check(&self, item: u32, value: &[u8]) -> Result<u32, Wrong> {
+    pub(in crate::bench) fn check(&self, item: u32, value: &[u8]) -> Result<u32, Wrong> {
         let (header, body) = value.split_at_checked(HEADER_BYTES).ok_or(Wrong::Length)?;
         let version = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
         let tag = self.tag(item, version, value.len());
@@ -150,7 +150,7 @@ impl Items {
 }
 
 /// Appends an item's key: `user` and its number.
-pub(super) fn push_key(item: u32, out: &mut Vec<u8>) {
+pub(in crate::bench) fn push_key(item: u32, out: &mut Vec<u8>) {
     write!(out, "user{item}").expect("a Vec takes what is written");
 }
 
@@ -158,7 +158,7 @@ pub(super) fn push_key(item: u32, out: &mut Vec<u8>) {
 ///
 /// Writes of an item that overlap are a *cluster*: any of them may be the last. When none is under
 /// way any more, what is older than the cluster's first is gone for good.
-pub(super) struct Book(Vec<Mutex<Writes>>);
+pub(in crate::bench) struct Book(Vec<Mutex<Writes>>);
 
 #[derive(Clone, Copy, Default)]
 struct Writes {
@@ -171,12 +171,12 @@ struct Writes {
 }
 
 impl Book {
-    pub(super) fn new(items: &Items) -> Self {
+    pub(in crate::bench) fn new(items: &Items) -> Self {
         Self((0..items.count()).map(|_| Mutex::default()).collect())
     }
 
     /// The version to write.
-    pub(super) fn begin_write(&self, item: u32) -> u32 {
+    pub(in crate::bench) fn begin_write(&self, item: u32) -> u32 {
         self.with(item, |writes| {
             writes.newest += 1;
             if writes.under_way == 0 {
@@ -188,7 +188,7 @@ impl Book {
     }
 
     /// A write was acknowledged. One whose fate is unknown is under way for ever.
-    pub(super) fn end_write(&self, item: u32) {
+    pub(in crate::bench) fn end_write(&self, item: u32) {
         self.with(item, |writes| {
             writes.under_way -= 1;
             if writes.under_way == 0 {
@@ -198,12 +198,12 @@ impl Book {
     }
 
     /// The oldest version that a read which begins now may return.
-    pub(super) fn floor(&self, item: u32) -> u32 {
+    pub(in crate::bench) fn floor(&self, item: u32) -> u32 {
         self.with(item, |writes| writes.floor)
     }
 
     /// Whether a read that began at `floor` may return `version` now.
-    pub(super) fn allows(&self, item: u32, floor: u32, version: u32) -> bool {
+    pub(in crate::bench) fn allows(&self, item: u32, floor: u32, version: u32) -> bool {
         version >= floor && version <= self.with(item, |writes| writes.newest)
     }
 

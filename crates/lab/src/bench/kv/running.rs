@@ -247,7 +247,7 @@ fn to_command(words: &[String], port: u16, mib: u64) -> Result<Command> {
 }
 
 /// An address on which nobody listens now.
-fn free_address() -> Result<SocketAddr> {
+pub(in crate::bench) fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("find a free port")?;
     listener.local_addr().context("ask for the port")
 }

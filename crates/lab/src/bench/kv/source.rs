@@ -27,7 +27,7 @@ impl Mix {
 }
 
 /// Requests of one thread.
-pub(super) enum Source<'a> {
+pub(in crate::bench) enum Source<'a> {
     /// Every `step`-th item once: a SET of version 0, or a GET.
     Each {
         kind: Kind,
@@ -46,7 +46,7 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) fn next(&mut self) -> Option<(Kind, u32)> {
+    pub(in crate::bench) fn next(&mut self) -> Option<(Kind, u32)> {
         match self {
             Self::Each {
                 kind,
@@ -78,7 +78,7 @@ impl Source<'_> {
         }
     }
 
-    pub(super) fn is_spent(&self) -> bool {
+    pub(in crate::bench) fn is_spent(&self) -> bool {
         match self {
             Self::Each { next, end, .. } => next >= end,
             Self::Mixed { .. } => false,
@@ -87,11 +87,11 @@ impl Source<'_> {
     }
 
     /// Whether what it writes is version 0, outside the book.
-    pub(super) fn is_filling(&self) -> bool {
+    pub(in crate::bench) fn is_filling(&self) -> bool {
         matches!(self, Self::Each { .. })
     }
 
-    pub(super) fn end(&mut self) {
+    pub(in crate::bench) fn end(&mut self) {
         *self = Self::Spent;
     }
 }

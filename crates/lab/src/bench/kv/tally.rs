@@ -7,53 +7,53 @@ use hdrhistogram::Histogram;
 
 /// A request of the load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(in crate::bench) enum Kind {
     Get,
     Set,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::Get, Self::Set];
+    pub(in crate::bench) const ALL: [Self; 2] = [Self::Get, Self::Set];
 }
 
 /// Counts of one thread, or of all together.
-pub(super) struct Tally {
+pub(in crate::bench) struct Tally {
     times: [Histogram<u64>; 2],
     /// GETs of what was stored and is not there.
-    pub(super) misses: u64,
+    pub(in crate::bench) misses: u64,
     /// Values with a wrong byte.
-    pub(super) wrong: u64,
+    pub(in crate::bench) wrong: u64,
     /// Values older than an acknowledged write, or that nobody wrote.
-    pub(super) stale: u64,
+    pub(in crate::bench) stale: u64,
     /// Requests answered with an error.
-    pub(super) refused: u64,
+    pub(in crate::bench) refused: u64,
     /// Requests whose connection ended before the answer.
-    pub(super) lost: u64,
+    pub(in crate::bench) lost: u64,
     /// Requests for which there was no connection.
-    pub(super) unserved: u64,
+    pub(in crate::bench) unserved: u64,
     /// The first of each kind of trouble, in words.
-    pub(super) complaints: Vec<String>,
+    pub(in crate::bench) complaints: Vec<String>,
     /// By time of the answer, if asked for.
-    pub(super) slices: Vec<Slice>,
+    pub(in crate::bench) slices: Vec<Slice>,
 }
 
 /// What happened in one [`SLICE`] of time.
 #[derive(Clone)]
-pub(super) struct Slice {
+pub(in crate::bench) struct Slice {
     times: [Histogram<u64>; 2],
     /// Requests refused, lost or unserved.
-    pub(super) failed: u64,
+    pub(in crate::bench) failed: u64,
 }
 
 /// Resolution over time.
-pub(super) const SLICE: Duration = Duration::from_millis(100);
+pub(in crate::bench) const SLICE: Duration = Duration::from_millis(100);
 
 /// How many complaints are kept; more say nothing new.
 const COMPLAINTS_MAX: usize = 5;
 
 impl Tally {
     /// Of nothing; with so many slices, if times are wanted by time.
-    pub(super) fn new(slice_count: usize) -> Result<Self> {
+    pub(in crate::bench) fn new(slice_count: usize) -> Result<Self> {
         Ok(Self {
             times: [fine()?, fine()?],
             misses: 0,
@@ -68,7 +68,7 @@ impl Tally {
     }
 
     /// A request was answered as it should be.
-    pub(super) fn answered(&mut self, kind: Kind, began_ns: u64, now_ns: u64) {
+    pub(in crate::bench) fn answered(&mut self, kind: Kind, began_ns: u64, now_ns: u64) {
         let time = now_ns.saturating_sub(began_ns);
         self.times[kind as usize].saturating_record(time);
         if let Some(slice) = self.slice(now_ns) {
@@ -77,13 +77,13 @@ impl Tally {
     }
 
     /// A request was not.
-    pub(super) fn failed(&mut self, now_ns: u64) {
+    pub(in crate::bench) fn failed(&mut self, now_ns: u64) {
         if let Some(slice) = self.slice(now_ns) {
             slice.failed += 1;
         }
     }
 
-    pub(super) fn complain(&mut self, what: impl FnOnce() -> String) {
+    pub(in crate::bench) fn complain(&mut self, what: impl FnOnce() -> String) {
         if self.complaints.len() < COMPLAINTS_MAX {
             self.complaints.push(what());
         }
@@ -95,7 +95,7 @@ impl Tally {
     }
 
     /// Takes in what another thread counted.
-    pub(super) fn add(&mut self, other: Self) -> Result<()> {
+    pub(in crate::bench) fn add(&mut self, other: Self) -> Result<()> {
         add_times(&mut self.times, &other.times)?;
         self.misses += other.misses;
         self.wrong += other.wrong;
@@ -113,32 +113,42 @@ impl Tally {
     }
 
     /// Requests answered.
-    pub(super) fn count(&self, kind: Kind) -> u64 {
+    pub(in crate::bench) fn count(&self, kind: Kind) -> u64 {
         self.times[kind as usize].len()
     }
 
     /// Requests answered, of both kinds.
-    pub(super) fn total(&self) -> u64 {
+    pub(in crate::bench) fn total(&self) -> u64 {
         Kind::ALL.iter().map(|kind| self.count(*kind)).sum()
     }
 
     /// `None` where there was no such request.
-    pub(super) fn quantile_us(&self, kind: Kind, quantile: f64) -> Option<f64> {
+    pub(in crate::bench) fn quantile_us(&self, kind: Kind, quantile: f64) -> Option<f64> {
         quantile_us(&self.times[kind as usize], quantile)
     }
 
+    /// Of requests of both kinds together; `None` where there was none.
+    ///
+    /// # Errors
+    /// Times that do not add up: a mistake of this file.
+    pub(in crate::bench) fn quantile_of_all_us(&self, quantile: f64) -> Result<Option<f64>> {
+        let [mut all, sets] = self.times.clone();
+        all.add(sets)?;
+        Ok(quantile_us(&all, quantile))
+    }
+
     /// What must never be, whatever happened to a server.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(in crate::bench) fn is_sound(&self) -> bool {
         self.wrong == 0 && self.stale == 0
     }
 
     /// Requests refused, lost or unserved.
-    pub(super) fn failures(&self) -> u64 {
+    pub(in crate::bench) fn failures(&self) -> u64 {
         self.refused + self.lost + self.unserved
     }
 
     /// Counts of what was not as it should be, for people.
-    pub(super) fn troubles(&self) -> String {
+    pub(in crate::bench) fn troubles(&self) -> String {
         format!(
             "{} misses, {} values wrong, {} stale; {} requests refused, {} lost, {} not served{}{}",
             self.misses,
@@ -155,7 +165,7 @@ impl Tally {
 
 impl Slice {
     /// Several slices as one.
-    pub(super) fn joined<'a>(slices: impl Iterator<Item = &'a Self>) -> Result<Self> {
+    pub(in crate::bench) fn joined<'a>(slices: impl Iterator<Item = &'a Self>) -> Result<Self> {
         let mut sum = Self::new()?;
         for slice in slices {
             add_times(&mut sum.times, &slice.times)?;
@@ -171,11 +181,11 @@ impl Slice {
         })
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(in crate::bench) fn total(&self) -> u64 {
         self.times.iter().map(Histogram::len).sum()
     }
 
-    pub(super) fn quantile_us(&self, kind: Kind, quantile: f64) -> Option<f64> {
+    pub(in crate::bench) fn quantile_us(&self, kind: Kind, quantile: f64) -> Option<f64> {
         quantile_us(&self.times[kind as usize], quantile)
     }
 }

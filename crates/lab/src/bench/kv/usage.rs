@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 ///
 /// # Errors
 /// A process that is gone.
-pub(super) fn cpu(pids: &[u32]) -> Result<Duration> {
+pub(in crate::bench) fn cpu(pids: &[u32]) -> Result<Duration> {
     let mut ticks = 0;
     for pid in pids {
         let path = format!("/proc/{pid}/stat");
@@ -36,7 +36,7 @@ fn ticks_of(stat: &str) -> Option<u64> {
 ///
 /// # Errors
 /// A process that is gone.
-pub(super) fn resident_bytes(pids: &[u32]) -> Result<u64> {
+pub(in crate::bench) fn resident_bytes(pids: &[u32]) -> Result<u64> {
     let mut kib = 0;
     for pid in pids {
         let path = format!("/proc/{pid}/smaps_rollup");
@@ -51,6 +51,20 @@ fn pss_kib(rollup: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// Bytes that processes have had the kernel write to disks, by whole pages; `None` where it does not
+/// count them, or does not tell us.
+pub(in crate::bench) fn written_bytes(pids: &[u32]) -> Option<u64> {
+    let of = |pid: &u32| written_of(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?);
+    pids.iter().map(of).sum()
+}
+
+fn written_of(io: &str) -> Option<u64> {
+    let line = io
+        .lines()
+        .find_map(|line| line.strip_prefix("write_bytes:"))?;
+    line.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +74,15 @@ mod tests {
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14";
         // State is field 3, so 11 and 12 are what follows ten more.
         assert_eq!(ticks_of(stat), Some(11 + 12));
+    }
+
+    #[test]
+    fn what_went_to_disks_is_told_apart_from_what_was_written() {
+        let io = "rchar: 5\nwchar: 7\nread_bytes: 0\nwrite_bytes: 4096\n\
+                  cancelled_write_bytes: 9\n";
+        assert_eq!(written_of(io), Some(4096));
+        assert_eq!(written_of("rchar: 5\n"), None);
+        assert_eq!(written_bytes(&[u32::MAX]), None, "no such process");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Protocol {
 
 /// What a server answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Reply<'a> {
+pub(in crate::bench) enum Reply<'a> {
     /// To a GET.
     Value(&'a [u8]),
     /// To a GET of what is not there.
@@ -29,7 +29,7 @@ pub(super) enum Reply<'a> {
 
 /// What the front of a buffer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Parsed<'a> {
+pub(in crate::bench) enum Parsed<'a> {
     /// A reply, and how many bytes it takes.
     Whole(Reply<'a>, usize),
     /// Not all of it has come.
@@ -41,7 +41,7 @@ const LINE_BYTES_MAX: usize = 2048;
 
 impl Protocol {
     /// Appends a GET.
-    pub(super) fn push_get(self, key: &[u8], out: &mut Vec<u8>) {
+    pub(in crate::bench) fn push_get(self, key: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Memcached => {
                 out.extend_from_slice(b"get ");
@@ -56,7 +56,7 @@ impl Protocol {
     }
 
     /// Appends a SET of a value of `value_bytes`, which `push_value` appends.
-    pub(super) fn push_set(
+    pub(in crate::bench) fn push_set(
         self,
         key: &[u8],
         value_bytes: usize,
@@ -85,7 +85,7 @@ impl Protocol {
     ///
     /// # Errors
     /// Bytes that are no reply.
-    pub(super) fn parse(self, bytes: &[u8]) -> Result<Parsed<'_>> {
+    pub(in crate::bench) fn parse(self, bytes: &[u8]) -> Result<Parsed<'_>> {
         let Some(end) = bytes
             .iter()
             .take(LINE_BYTES_MAX)

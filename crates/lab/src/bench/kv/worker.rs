@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use mio::{Events, Poll, Token};
 
-use super::connection::{Connection, Pending, State};
-use super::items::push_key;
+use super::connection::{Connection, Pending, Place, State};
+use super::items::{Book, Items, push_key};
 use super::load::{Load, Route};
 use super::shards::Shards;
 use super::source::Source;
@@ -192,7 +192,8 @@ impl<'a> Worker<'a> {
         self.answered_ns = now_ns;
         let (load, tally) = (self.load, &mut self.tally);
         let taken = self.connections[index].take_replies(load.target.protocol, |pending, reply| {
-            judge(load, tally, pending, reply, (!is_over).then_some(now_ns));
+            let known = (load.items, load.book);
+            judge(known, tally, pending, reply, (!is_over).then_some(now_ns));
         });
         let client = index / self.fan_out();
         self.clients[client].credits += taken.with_context(|| {
@@ -299,7 +300,7 @@ impl<'a> Worker<'a> {
     /// Opens a connection that is down; one that fails at once stays down.
     fn open(&mut self, index: usize) -> Result<()> {
         let address = self.address_of(index);
-        match self.connections[index].open(address, self.poll.registry()) {
+        match self.connections[index].open(&Place::Tcp(address), self.poll.registry()) {
             Ok(()) => Ok(()),
             Err(error) => self.on_loss(index, error),
         }
@@ -356,8 +357,8 @@ impl<'a> Worker<'a> {
 }
 
 /// Counts one answer; its time only where `now_ns` is given.
-fn judge(
-    load: &Load<'_>,
+pub(in crate::bench) fn judge(
+    (items, book): (&Items, &Book),
     tally: &mut Tally,
     asked: Pending,
     reply: Reply<'_>,
@@ -366,12 +367,12 @@ fn judge(
     let is_good = match (asked.kind, reply) {
         (Kind::Set, Reply::Stored) => {
             if asked.version > 0 {
-                load.book.end_write(asked.item);
+                book.end_write(asked.item);
             }
             true
         }
-        (Kind::Get, Reply::Value(value)) => match load.items.check(asked.item, value) {
-            Ok(version) if load.book.allows(asked.item, asked.version, version) => true,
+        (Kind::Get, Reply::Value(value)) => match items.check(asked.item, value) {
+            Ok(version) if book.allows(asked.item, asked.version, version) => true,
             Ok(version) => {
                 tally.stale += 1;
                 let (item, floor) = (asked.item, asked.version);

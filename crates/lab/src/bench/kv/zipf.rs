@@ -54,14 +54,14 @@ impl Zipf {
 
 /// Items by Zipf's law, the popular ones scattered over all.
 #[derive(Clone, Debug)]
-pub(super) struct Scrambled {
+pub(in crate::bench) struct Scrambled {
     ranks: Zipf,
     item_count: u64,
 }
 
 impl Scrambled {
     /// Over at least one item.
-    pub(super) fn new(item_count: u64) -> Self {
+    pub(in crate::bench) fn new(item_count: u64) -> Self {
         assert!(item_count > 0, "an item is drawn of at least one");
         Self {
             ranks: Zipf::with_zeta(SCRAMBLED_RANKS, SCRAMBLED_ZETA),
@@ -70,7 +70,7 @@ impl Scrambled {
     }
 
     /// The item that a number from 0 up to, but not, 1 stands for.
-    pub(super) fn item(&self, unit: f64) -> u64 {
+    pub(in crate::bench) fn item(&self, unit: f64) -> u64 {
         fnv(self.ranks.rank(unit)) % self.item_count
     }
 }

@@ -106,6 +106,40 @@ fn the_ablations_figures_are_written_beside_its_numbers() {
     run(&[&arguments[..], &tcp].concat()).expect(1);
 }
 
+#[test]
+fn schemes_of_the_store_have_a_point_for_each_run_and_figures_that_say_simulated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("figures");
+    let out = path.to_str().expect("UTF-8");
+    let arguments = ["lab", "efactory", "latency", "--json", "--out", out];
+    let json = run(&arguments).expect(0).stdout;
+    let keys = [
+        "simulated",
+        "scheme",
+        "mix",
+        "value_bytes",
+        "clients",
+        "ops_per_second",
+        "p50_us",
+        "p99_us",
+    ];
+    let points: Vec<serde_json::Value> =
+        json.lines().map(|line| expect_keys(line, &keys)).collect();
+    assert_eq!(points.len(), 2 * 8 * 8, "mixes, schemes, sizes");
+    assert!(points.iter().all(|point| point["simulated"] == true));
+    for name in ["latency.csv", "parameters.csv"] {
+        assert!(path.join(name).exists(), "{name}");
+    }
+    let picture = std::fs::read_to_string(path.join("latency-put.svg")).expect("a picture");
+    assert!(picture.contains("(simulated)"));
+    let text = run(&["lab", "efactory", "latency", "--cores", "2"])
+        .expect(0)
+        .stdout;
+    assert!(text.starts_with("Simulated, seed 1"), "{text}");
+    assert!(text.contains("| server_cores | 2 | assumed |"), "{text}");
+    run(&["lab", "efactory", "latency", "--cores", "0"]).expect(2);
+}
+
 /// The keys of a JSON object in their order, which the map of the parser does not keep.
 fn expect_keys(line: &str, keys: &[&str]) -> serde_json::Value {
     let mut at = 0;

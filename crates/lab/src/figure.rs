@@ -64,6 +64,8 @@ pub enum Legend {
     UpperRight,
     /// At the right, half way down.
     MiddleRight,
+    /// At the left, below.
+    LowerLeft,
 }
 
 impl Legend {
@@ -72,6 +74,7 @@ impl Legend {
             Self::UpperLeft => SeriesLabelPosition::UpperLeft,
             Self::UpperRight => SeriesLabelPosition::UpperRight,
             Self::MiddleRight => SeriesLabelPosition::MiddleRight,
+            Self::LowerLeft => SeriesLabelPosition::LowerLeft,
         }
     }
 }

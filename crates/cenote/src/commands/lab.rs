@@ -1,6 +1,7 @@
 //! `cenote lab`: experiments that need no cluster of ours, one file each.
 
 mod cache;
+mod efactory;
 mod history;
 mod hydra;
 mod infiniswap;
@@ -91,6 +92,14 @@ Each experiment has --help of its own.")]
 
 Each experiment has --help of its own.")]
     Redy(redy::Args),
+    /// eFactory beside six other ways to keep objects behind one-sided verbs: every figure is simulated
+    #[command(after_help = "Examples:
+  cenote lab efactory write
+  cenote lab efactory scale --value-bytes 4096 --cores 10 --json
+
+Each experiment has --help of its own. What clients do are the steps that the store has for each scheme;
+network, server and time are a model.")]
+    Efactory(efactory::Args),
     /// Record what clients of a key-value store asked and were answered, to be judged
     #[command(after_help = "Example:
   cenote lab history --address 127.0.0.1:11211 --out history.jsonl
@@ -108,6 +117,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Lab::Kv(args) => kv::run(args),
         Lab::Cache(args) => cache::run(args),
         Lab::Store(args) => store::run(args),
+        Lab::Efactory(args) => efactory::run(args),
         Lab::Latency(args) => latency::run(args),
         Lab::Infiniswap(args) => infiniswap::run(args),
         Lab::History(args) => history::run(args),

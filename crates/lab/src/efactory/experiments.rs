@@ -215,7 +215,7 @@ fn by_size(options: &Options, report: &mut Report, mixes: &[Mix]) {
             x_label: "bytes of a value",
             y_label: "million operations a second",
             x_scale: Scale::Logarithmic,
-            legend: Legend::UpperRight,
+            legend: Legend::LowerLeft,
         };
         let plot = report.plot(mix, axes, |point| {
             let is_drawn = point.value_bytes <= DRAWN_BYTES_MAX;

@@ -81,9 +81,12 @@ pub fn cleaning(options: &Options, mut done: impl FnMut()) -> Report {
             x_label: "bytes of a value",
             y_label: "% of operations a second",
             x_scale: Scale::Logarithmic,
-            legend: Legend::MiddleRight,
+            legend: Legend::UpperRight,
         };
-        axes.plot(Mix::ALL.map(line).to_vec())
+        let mut plot = axes.plot(Mix::ALL.map(line).to_vec());
+        // Room for the names above all lines.
+        plot.y.end *= 1.4;
+        plot
     };
     let pictures = vec![
         ("cleaning".to_owned(), picture(0)),

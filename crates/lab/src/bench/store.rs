@@ -1,13 +1,14 @@
 //! Object stores beside each other under YCSB's mixes: Redis with its append-only file, RocksDB.
 //!
-//! For each length of values all stores are started on one disk and filled with the same items; each
-//! case is measured on one after the other, several rounds in turn, and a figure is the median. Every
-//! value that is read is checked to its last byte, and against what was acknowledged.
+//! For each length of values all stores are started on one disk and filled with the same items;
+//! each case is measured on one after the other, several rounds in turn, and a figure is the
+//! median. Every value that is read is checked to its last byte, and against what was acknowledged.
 //!
-//! Stores stand beside those that promise the same: a PUT that may be lost (`everysec`, `sync=false`)
-//! and one that is durable when it is answered (`always`, `sync=true`). Between two measurements
-//! what the one before left to be written is written out, so that nobody pays for another.
-//! Elsewhere: the load (`load`), who stands in the table (`contender`), what is printed (`figures`).
+//! Stores stand beside those that promise the same: a PUT that may be lost (`everysec`,
+//! `sync=false`) and one that is durable when it is answered (`always`, `sync=true`). Between two
+//! measurements what the one before left to be written is written out: nobody pays for another.
+//! Elsewhere: the load (`load`), who stands in the table (`contender`), what is printed
+//! (`figures`).
 //! Paper: eFactory, ICPP 2021, evaluation.
 
 mod contender;

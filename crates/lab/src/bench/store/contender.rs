@@ -1,8 +1,9 @@
 //! Who stands in the table: a store that runs, the ways to use it, and its clients.
 //!
-//! A [`Store`] is started once for each length of values and holds the items. A [`Way`] is one row of
-//! the table: by which transport it is asked, and what an answer to a PUT promises. A [`Client`] is
-//! what one thread of the load drives; it serves some closed loops, each with one request under way.
+//! A [`Store`] is started once for each length of values and holds the items. A [`Way`] is one row
+//! of the table: by which transport it is asked, and what an answer to a PUT promises. A [`Client`]
+//! is what one thread of the load drives; it serves some closed loops, each with one request under
+//! way.
 
 use anyhow::Result;
 
@@ -81,7 +82,7 @@ pub(super) trait Store {
     /// Its processes. A store within this process is this process, its load included.
     fn pids(&self) -> Vec<u32>;
 
-    /// Waits until nothing is under way that would take disk or processor from who is measured next.
+    /// Waits until nothing is under way that takes disk or processor from who is measured next.
     ///
     /// # Errors
     /// It does not answer.

@@ -1,4 +1,4 @@
-//! From rounds to what is printed: a figure for each way of each store, and rows of ours beside peers.
+//! From rounds to what is printed: a figure for each way of each store, rows of ours beside peers.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! The load, the same for all: closed loops over the clients of a store, one thread for each client.
+//! The load, the same for all: closed loops over a store's clients, one thread for each client.
 //!
 //! What is asked, what may be answered and how times are kept is that of `cenote bench kv`.
 

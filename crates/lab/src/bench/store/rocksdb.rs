@@ -1,4 +1,4 @@
-//! RocksDB within this process, under the same load: a thread for each closed loop, since it blocks.
+//! RocksDB within this process, under the same load: a thread for each loop, since it blocks.
 //!
 //! A write-ahead log, no compression, a Bloom filter and a block cache that holds everything. PUTs
 //! either leave the log to the kernel (`sync=false`) or wait for the disk (`sync=true`), in which

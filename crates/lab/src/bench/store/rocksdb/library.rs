@@ -1,7 +1,7 @@
-//! RocksDB's library by its C interface: opened when it is wanted, so that nothing is built with it.
+//! RocksDB's library by its C interface, opened when it is wanted: nothing is built with it.
 //!
-//! A [`Database`] has the handles of a database and of how it is read and written, and closes them in
-//! the right order. Any thread may use it: that is RocksDB's promise for a database.
+//! A [`Database`] has the handles of a database and of how it is read and written, and closes them
+//! in the right order. Any thread may use it: that is RocksDB's promise for a database.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::fs;

@@ -1,9 +1,9 @@
 //! Procedures that write to a cache that `cenote cache create` made, while its regions move, a host
 //! stands still, and its manager is killed and followed.
 //!
-//! Each counter is added to by one thread, one request at a time. A request whose end says that it may
-//! have run may run still, so its counter is left alone from then on; it may be one higher than what was
-//! acknowledged. Any other is exactly that.
+//! Each counter is added to by one thread, one request at a time. A request whose end says that it
+//! may have run may run still, so its counter is left alone from then on; it may be one higher than
+//! what was acknowledged. Any other is exactly that.
 
 mod support;
 
@@ -30,7 +30,8 @@ const WORKERS: u64 = 3;
 /// Counters of each thread. Few are left alone.
 const COUNTERS: u64 = 200;
 
-/// Adds one to the number at the address that is its argument. Where that is elsewhere it goes there.
+/// Adds one to the number at the address that is its argument. Where that is elsewhere it goes
+/// there.
 const ADD: &str = r#"(module
     (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
     (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))

@@ -267,8 +267,8 @@ impl Executor {
     }
 
     /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
-    /// Returns how many steps were taken. To be called after events even if none is to be taken.
-    /// A step that was ended because it took too long is the last of its turn: whoever else waits for
+    /// Returns how many steps were taken. To be called after events even if none is to be taken. A
+    /// step that was ended because it took too long is the last of its turn: whoever else waits for
     /// this thread has waited long enough.
     pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
         let mut batch = std::mem::take(&mut self.batch);

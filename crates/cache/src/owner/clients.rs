@@ -165,16 +165,16 @@ impl Clients {
 }
 
 impl Owner {
-    /// Who has hosts told came, and is told of every region. It is waited for by nobody. False: there
-    /// are too many clients.
+    /// Who has hosts told came, and is told of every region. It is waited for by nobody. False:
+    /// there are too many clients.
     #[must_use]
     pub fn handle_listener_joined(&mut self, now: Time, client: ClientNumber) -> bool {
         self.join(now, client, Role::Listener)
     }
 
-    /// A host was told all that the listener was told: its procedures use the cache. What it goes by
-    /// is said and waited for as with any client; it asks for its lease next, and writes to its own
-    /// memory alone. False: there are too many clients.
+    /// A host was told all that the listener was told: its procedures use the cache. What it goes
+    /// by is said and waited for as with any client; it asks for its lease next, and writes to its
+    /// own memory alone. False: there are too many clients.
     #[must_use]
     pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
         self.join(now, client, Role::Host(host))
@@ -196,8 +196,8 @@ impl Owner {
         true
     }
 
-    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is concluded
-    /// once: a client that joins answers for every region of the cache.
+    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is
+    /// concluded once: a client that joins answers for every region of the cache.
     pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
         for &(region, generation) in known {
             if region < self.regions.len() {

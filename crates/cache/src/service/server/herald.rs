@@ -1,11 +1,12 @@
 //! Words to hosts about where the cache's slabs are, so that procedures there follow its moves.
 //!
 //! A listener of the owner's hears every entry; each host has a thread that says them, over the
-//! manager's own session: hosts believe the owner of the slabs, and one with a higher epoch ends that
-//! session. To the owner each host that runs procedures is one more client: it knows an entry once all
-//! of its server threads go by it, and it has the cache for a lease, which words bring. So the owner's
-//! own rules hold for procedures: a move waits until they have turned to it, or for the lease of a host
-//! that does not answer, and what they may have been writing is fenced off then. Decisions 97 and 110.
+//! manager's own session: hosts believe the owner of the slabs, and one with a higher epoch ends
+//! that session. To the owner each host that runs procedures is one more client: it knows an entry
+//! once all of its server threads go by it, and it has the cache for a lease, which words bring. So
+//! the owner's own rules hold for procedures: a move waits until they have turned to it, or for the
+//! lease of a host that does not answer, and what they may have been writing is fenced off then.
+//! Decisions 97 and 110.
 //!
 //! A host's lease ends by its own clock: it is counted from what that clock showed before the owner
 //! counted it, so that it is never longer than the owner's.
@@ -216,7 +217,8 @@ impl Server {
         host.known.extend(report.known);
     }
 
-    /// Gives hosts their leases that were told everything, once what the owner decided before is kept.
+    /// Gives hosts their leases that were told everything, once what the owner decided before is
+    /// kept.
     fn lease_hosts(&mut self, now: Time) {
         let mut granted = Vec::new();
         for host in 0..self.herald.hosts.len() {

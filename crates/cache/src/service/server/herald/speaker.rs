@@ -136,8 +136,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// A host that runs nothing of the cache is told of it again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A host that does is asked what its clock shows. An eighth of a lease: two answers in a row may be
-/// late, or lost.
+/// A host that does is asked what its clock shows. An eighth of a lease: two answers in a row may
+/// be late, or lost.
 const ASK: Duration = Duration::from_millis(250);
 /// Words in one call: each has 25 bytes at most.
 const WORDS: usize = 2048;

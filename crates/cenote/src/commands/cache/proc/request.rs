@@ -1,7 +1,8 @@
 //! `cenote cache proc run`: one request for a procedure, from the command line.
 //!
-//! It is asked of one host after the other until one knows the cache: those that have no slab of it may
-//! not. Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures have them.
+//! It is asked of one host after the other until one knows the cache: those that have no slab of it
+//! may not. Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures
+//! have them.
 
 use anyhow::{Result, bail, ensure};
 use cenote_proc::remote::Remote;

@@ -42,8 +42,8 @@ use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
 use checkpoints::Outdated;
 pub use checkpoints::{HOLD_MAX, Held, Hold};
-use clients::Clients;
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
+use clients::{Clients, Role};
 use fencing::Renewing;
 use hosts::Host;
 pub use hosts::HostIndex;
@@ -424,17 +424,7 @@ impl Owner {
     /// many.
     #[must_use]
     pub fn handle_client_joined(&mut self, now: Time, client: ClientNumber) -> bool {
-        if self.is_superseded() {
-            return true;
-        }
-        if !self.clients.join(now, client, self.regions.len()) {
-            return false;
-        }
-        // It may have writes under way that it began as an earlier client: it says itself what it
-        // knows.
-        self.tell_newcomer(client);
-        self.advance(now);
-        true
+        self.join(now, client, Role::User)
     }
 
     /// A client asks for its lease, or for more of it. The driver answers it, behind what it was

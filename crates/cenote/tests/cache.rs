@@ -362,6 +362,8 @@ fn the_guides_demonstration_runs_as_it_is_written() {
     for line in [
         "c0: 48M in 12 regions of 4M",
         "expected: at least",
+        // The procedure looked at all of it.
+        "50331648 50331648 0 9223372036854775808",
         "c1: 16M in 4 regions",
         "is deleted",
     ] {

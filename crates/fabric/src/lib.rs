@@ -72,7 +72,7 @@ pub use session::{
 pub use time::Time;
 pub use wait::{Waker, wait};
 pub use window::{Generation, RemoteWindow, Rights, WindowDescriptor, WindowId};
-pub use windows::{HeldWindow, Windows};
+pub use windows::{HeldWindow, Unwritten, Windows};
 
 /// How long a peer may be silent while something is owed before it counts as failed.
 ///

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::memory::Region;
 use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
-pub use held::HeldWindow;
+pub use held::{HeldWindow, Unwritten};
 
 /// Most windows of one host.
 pub const WINDOW_COUNT_MAX: usize = CHUNK_SLOTS_FIRST * ((1 << CHUNK_COUNT) - 1);

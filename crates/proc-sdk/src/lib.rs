@@ -30,7 +30,7 @@ pub trait Memory {
     /// Copies bytes to `addr`; what other machines read meanwhile may be torn.
     ///
     /// # Errors
-    /// [`Fault`]; a range that is only partly here may be written in part.
+    /// [`Fault`]; nothing is written of a range that is only partly here.
     fn store(&mut self, addr: u64, source: &[u8]) -> Result<(), Fault>;
 
     /// How many of the `size` bytes from `addr` are here without a gap. 0: none.

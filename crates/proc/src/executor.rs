@@ -26,7 +26,10 @@ use cenote_proc_sdk::Memory as _;
 
 use crate::message::{Data, Fetch, Moved, Need, Refused};
 use crate::planted::{self, Planted};
-use crate::{CacheId, ClientId, Machine, Outcome, Request, Response, Slot, Status, Table, Trap};
+use crate::{
+    CacheId, ClientId, Machine, Outcome, Place, Request, Response, Slot, Status, Stores, Table,
+    Trap,
+};
 use accounts::Accounts;
 use parked::{Parked, Wait, Waiting};
 pub use shelf::{Ready, Shelf};
@@ -120,10 +123,12 @@ pub enum Action {
 /// A step that was taken; by whom does not matter.
 pub struct Ended {
     request: Request,
-    /// `None`: the thread that was to run it does not know the cache.
+    /// `None`: it was not taken. The thread that was to run it does not know the cache, or has no
+    /// time left for it.
     outcome: Option<Outcome>,
-    /// A store met a region on the move.
-    wrote_leaving: bool,
+    stores: Stores,
+    /// When its loads were over for certain, if it made some that count until some time alone.
+    loaded_by: Option<Time>,
 }
 
 impl Ended {
@@ -141,12 +146,15 @@ pub struct Executor {
     now: Time,
     shelf: Arc<Shelf>,
     caches: HashMap<CacheId, Table>,
+    /// Who gets the requests for caches that this machine left.
+    successors: HashMap<CacheId, Machine>,
     accounts: Accounts,
     parked: Parked,
     actions: VecDeque<Action>,
     round: u64,
     /// Reused between rounds.
     batch: Vec<Ready>,
+    ended: Vec<Ended>,
 }
 
 impl Executor {
@@ -159,11 +167,13 @@ impl Executor {
             now: Time::default(),
             shelf: Arc::default(),
             caches: HashMap::new(),
+            successors: HashMap::new(),
             accounts: Accounts::new(limits),
             parked: Parked::default(),
             actions: VecDeque::new(),
             round: 0,
             batch: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -176,11 +186,13 @@ impl Executor {
     /// Takes a cache in, or forgets what was known of it.
     pub fn handle_cache(&mut self, cache: CacheId, table: Table) {
         self.caches.insert(cache, table);
+        self.successors.remove(&cache);
     }
 
     /// Ends the use of a cache: requests for it are answered `OutOfBounds` from now on.
     pub fn handle_deleted(&mut self, cache: CacheId) {
         self.caches.remove(&cache);
+        self.successors.remove(&cache);
         for waiting in self.parked.take_of(cache) {
             self.answer(waiting.request, Status::OutOfBounds);
         }
@@ -219,7 +231,11 @@ impl Executor {
             return false;
         };
         let is_known = table.agrees(index, &slot);
+        let is_back = matches!(slot.place, Place::Here { .. });
         let is_news = table.set(index, slot);
+        if is_news && is_back {
+            self.successors.remove(&cache);
+        }
         if is_news && !planted::is(Planted::SleepOn) {
             for waiting in self.parked.take_for_map(cache, index) {
                 self.pursue(waiting);
@@ -228,13 +244,13 @@ impl Executor {
         is_news || is_known
     }
 
-    /// Procedures may write to a cache until then; those that were too late go on.
+    /// Procedures may use a cache until then; those that were too late go on.
     pub fn handle_lease(&mut self, cache: CacheId, until: Time) {
         let Some(table) = self.caches.get_mut(&cache) else {
             return;
         };
         table.allow_writes(until);
-        for waiting in self.parked.take_for_maps(cache) {
+        for waiting in self.parked.take_for_lease(cache) {
             self.pursue(waiting);
         }
     }
@@ -251,8 +267,8 @@ impl Executor {
     }
 
     /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
-    /// Returns how many steps were taken. To be called after events even if none is to be taken.
-    /// A step that was ended because it took too long is the last of its turn: whoever else waits for
+    /// Returns how many steps were taken. To be called after events even if none is to be taken. A
+    /// step that was ended because it took too long is the last of its turn: whoever else waits for
     /// this thread has waited long enough.
     pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
@@ -260,19 +276,13 @@ impl Executor {
         if !batch.is_empty() {
             runner.begin();
         }
-        let mut taken = 0;
-        let mut steps = batch.drain(..);
-        while let Some(ready) = steps.next() {
-            let ended = self.step(runner, ready);
-            taken += 1;
-            let slow = ended.slow_client();
+        let mut ended = std::mem::take(&mut self.ended);
+        self.step_all(runner, batch, &Arc::clone(&self.shelf), &mut ended);
+        let taken = ended.len();
+        for ended in ended.drain(..) {
             self.settle(ended);
-            if let Some(client) = slow {
-                self.shelf.put_back(client, steps.by_ref());
-            }
         }
-        drop(steps);
-        self.batch = batch;
+        self.ended = ended;
         self.round += 1;
         self.accounts.flush(self.round, &mut self.actions);
         taken
@@ -283,18 +293,38 @@ impl Executor {
         let mut batch = std::mem::take(&mut self.batch);
         other.take(most, &mut batch);
         runner.begin();
-        let mut all = Vec::with_capacity(batch.len());
+        let mut ended = Vec::with_capacity(batch.len());
+        self.step_all(runner, batch, other, &mut ended);
+        ended
+    }
+
+    /// Takes the steps of a batch from `shelf`. It ends with a step that took too long: the others
+    /// go back.
+    fn step_all(
+        &mut self,
+        runner: &mut impl Run,
+        mut batch: Vec<Ready>,
+        shelf: &Shelf,
+        ended: &mut Vec<Ended>,
+    ) {
+        let mut has_loaded = false;
         let mut steps = batch.drain(..);
         while let Some(ready) = steps.next() {
-            let ended = self.step(runner, ready);
-            if let Some(client) = ended.slow_client() {
-                other.put_back(client, steps.by_ref());
+            let step = self.step(runner, ready);
+            has_loaded |= step.loaded_by.is_some();
+            if let Some(client) = step.slow_client() {
+                shelf.put_back(client, steps.by_ref());
             }
-            all.push(ended);
+            ended.push(step);
         }
         drop(steps);
         self.batch = batch;
-        all
+        if has_loaded {
+            // One look at the clock for all: it costs more than a step.
+            let now = Time::now();
+            let times = ended.iter_mut().filter_map(|step| step.loaded_by.as_mut());
+            times.for_each(|loaded_by| *loaded_by = now);
+        }
     }
 
     fn step(&mut self, runner: &mut impl Run, ready: Ready) -> Ended {
@@ -303,18 +333,23 @@ impl Executor {
             addr,
             data,
         } = ready;
-        let (outcome, wrote_leaving) = match self.caches.get_mut(&request.cache) {
-            Some(table) => {
-                request.steps = request.steps.saturating_add(1);
-                let outcome = runner.step(&mut request, table, addr, &data);
-                (Some(outcome), table.take_wrote_leaving().is_some())
-            }
-            None => (None, false),
+        let now = self.now;
+        let table = self.caches.get_mut(&request.cache);
+        let Some(table) = table.filter(|table| !table.is_lapsing(now)) else {
+            return Ended {
+                request,
+                outcome: None,
+                stores: Stores::default(),
+                loaded_by: None,
+            };
         };
+        request.steps = request.steps.saturating_add(1);
+        let outcome = runner.step(&mut request, table, addr, &data);
         Ended {
             request,
-            outcome,
-            wrote_leaving,
+            outcome: Some(outcome),
+            stores: table.take_stores(),
+            loaded_by: table.take_loaded().then_some(Time::default()),
         }
     }
 
@@ -323,16 +358,26 @@ impl Executor {
         let Ended {
             request,
             outcome,
-            wrote_leaving,
+            stores,
+            loaded_by,
         } = ended;
         self.accounts.unqueued(request.client);
-        let outcome = match outcome {
-            Some(outcome) => outcome,
-            // A thread that helped has not heard of the cache yet, or no longer knows it.
-            None if self.caches.contains_key(&request.cache) => {
-                return self.queue(Ready::from(request));
+        let table = self.caches.get(&request.cache);
+        let outcome = match (outcome, table) {
+            // It may have written, or may have read what is no more. Nothing of it is to be
+            // believed, and what it wrote is not to be done again unasked.
+            (Some(_), Some(table))
+                if stores == Stores::InDoubt || loaded_by.is_some_and(|by| table.is_stale(by)) =>
+            {
+                return self.answer(request, Status::TimedOut);
             }
-            None => return self.answer(request, Status::OutOfBounds),
+            (Some(outcome), _) => outcome,
+            (None, Some(table)) if table.is_lapsing(self.now) => {
+                return self.await_lease(request);
+            }
+            // A thread that helped has not heard of the cache yet, or no longer knows it.
+            (None, Some(_)) => return self.queue(Ready::from(request)),
+            (None, None) => return self.answer(request, Status::OutOfBounds),
         };
         let is_over = matches!(outcome, Outcome::Done | Outcome::Stop | Outcome::Trap(_));
         if !is_over && request.steps >= self.limits.steps {
@@ -349,11 +394,11 @@ impl Executor {
             Outcome::Again => self.queue(Ready::from(request)),
             Outcome::DataNeeded { addr, size } => {
                 let need = Need::Data { addr, size };
-                self.need(request, need, wrote_leaving);
+                self.need(request, need, stores);
             }
             Outcome::Forward { addr, size } => {
                 let need = Need::Place { addr, size };
-                self.need(request, need, wrote_leaving);
+                self.need(request, need, stores);
             }
         }
     }
@@ -387,11 +432,25 @@ impl Executor {
             .answer(client, response, self.round, &mut self.actions);
     }
 
-    /// Parks a request, and goes after what it needs.
-    fn need(&mut self, request: Request, need: Need, wrote_leaving: bool) {
+    /// Parks a request until this machine may use the cache for longer.
+    fn await_lease(&mut self, request: Request) {
         let waiting = Waiting {
             request,
-            need,
+            need: None,
+            buffer: Vec::new(),
+            give_up: self.now.after(self.limits.wait),
+        };
+        match self.successors.get(&waiting.request.cache) {
+            Some(&successor) => self.send(waiting, successor, None, false),
+            None => self.parked.put(waiting, Wait::Lease),
+        }
+    }
+
+    /// Parks a request, and goes after what it needs.
+    fn need(&mut self, request: Request, need: Need, stores: Stores) {
+        let waiting = Waiting {
+            request,
+            need: Some(need),
             buffer: Vec::new(),
             give_up: self.now.after(self.limits.wait),
         };
@@ -402,10 +461,10 @@ impl Executor {
         match table.index(addr) {
             // A write waits for the end of the move, and is then done at the new owner. Who helped
             // may have met a move that is over by now, whose word wakes nobody any more.
-            Some(index) if wrote_leaving => {
+            Some(index) if stores == Stores::Wait => {
                 let holds = table.holds_stores(index);
                 let waiting = Waiting {
-                    need: Need::Place { addr, size: 1 },
+                    need: Some(Need::Place { addr, size: 1 }),
                     ..waiting
                 };
                 match holds {
@@ -423,7 +482,10 @@ impl Executor {
             let Some(table) = self.caches.get_mut(&waiting.request.cache) else {
                 return self.answer(waiting.request, Status::OutOfBounds);
             };
-            let (addr, size) = waiting.need.range();
+            let Some(need) = waiting.need else {
+                return self.queue(Ready::from(waiting.request));
+            };
+            let (addr, size) = need.range();
             let wanted = u64::from(size) - waiting.buffer.len() as u64;
             let at = addr.checked_add(waiting.buffer.len() as u64);
             let place = at.and_then(|at| Some((at, table.index(at)?)));
@@ -435,20 +497,21 @@ impl Executor {
                 return self.answer(waiting.request, Status::OutOfBounds);
             };
             let here = table.here(at, wanted);
-            if here == wanted && matches!(waiting.need, Need::Place { .. }) {
+            if here == wanted && matches!(need, Need::Place { .. }) {
                 return self.queue(Ready::from(waiting.request));
             }
             if here > 0 {
                 // The rest of bytes that begin here is brought, whichever way they were wanted.
-                waiting.need = Need::Data { addr, size };
+                waiting.need = Some(Need::Data { addr, size });
                 let mut bytes = vec![0; usize::try_from(here).unwrap_or(0)];
-                if table.load(at, &mut bytes).is_err() {
+                let loaded = table.load(at, &mut bytes);
+                if loaded.is_err() || table.is_stale_now() {
                     return self.parked.put(waiting, Wait::Map { index });
                 }
                 waiting.buffer.extend_from_slice(&bytes);
                 continue;
             }
-            return self.go_after(waiting, at, index, wanted);
+            return self.go_after(waiting, need, (at, index), wanted);
         }
     }
 }

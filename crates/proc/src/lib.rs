@@ -30,4 +30,4 @@ pub use library::{ECHO, FILTER, LOOKUP, Library, LoadError, MODULE_MAX, WALK, ch
 pub use native::Native;
 pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{CacheId, ClientId, Outcome, ProcedureId, Request, Response, Status, Trap};
-pub use table::{Local, Machine, Place, Slot, Table};
+pub use table::{Local, Machine, Place, Slot, Stores, Table};

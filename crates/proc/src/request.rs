@@ -91,7 +91,8 @@ pub enum Status {
     Trapped(Trap),
     /// It took more steps, or moved more often, than a request may.
     TooManySteps,
-    /// Bytes did not come in time. Trying again makes sense.
+    /// Bytes, or the machine's time with the cache, did not come in time; or a store came too late
+    /// to be known to count. Trying again makes sense.
     TimedOut,
     /// An address is in no region of the cache, or the cache is not here.
     OutOfBounds,

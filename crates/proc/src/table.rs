@@ -10,8 +10,9 @@
 //! Paper: `[compucache]` Translate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use cenote_fabric::{Dead, HeldWindow, Region, Time};
+use cenote_fabric::{Dead, HeldWindow, Region, Time, Unwritten};
 use cenote_proc_sdk::{Fault, Memory};
 
 use crate::planted::{self, Planted};
@@ -58,9 +59,11 @@ impl Local {
         }
     }
 
-    fn write(&self, offset: u64, source: &[u8]) -> Result<(), Dead> {
+    fn write(&self, offset: u64, source: &[u8]) -> Result<(), Unwritten> {
         match self {
-            Self::Region(region) => region.write(offset, source),
+            Self::Region(region) => region
+                .write(offset, source)
+                .map_err(|Dead| Unwritten::Nothing),
             Self::Window(window) => window.write(offset, source),
         }
     }
@@ -109,8 +112,26 @@ pub struct Table {
     step_writes: bool,
     /// Until when stores count; `None`: as long as the regions are here.
     writes_until: Option<Time>,
-    /// A store of the step met a region on the move, or was too late.
-    wrote_leaving: Option<u64>,
+    /// Loads count as long as stores do.
+    reads_end: bool,
+    /// Regions that are here, leaving or not.
+    here: usize,
+    /// Of the step: what became of its stores, and whether it loaded anything.
+    stores: Stores,
+    loaded: bool,
+}
+
+/// What became of the stores of a step.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Stores {
+    /// Those that went through count.
+    #[default]
+    Count,
+    /// One met a region on the move, or was too late, and changed nothing: it waits.
+    Wait,
+    /// One changed bytes that do not count: where the region goes on has them, or not. Whoever does
+    /// it again may do it twice.
+    InDoubt,
 }
 
 /// A range of bytes of one region that is here.
@@ -145,8 +166,16 @@ impl Table {
             writable,
             step_writes: writable,
             writes_until: None,
-            wrote_leaving: None,
+            reads_end: false,
+            here: 0,
+            stores: Stores::default(),
+            loaded: false,
         }
+    }
+
+    /// From now on loads count no longer than stores do ([`Table::allow_writes`]).
+    pub fn end_reads_with_writes(&mut self) {
+        self.reads_end = true;
     }
 
     /// Takes a word about a region in; whether it was news.
@@ -176,6 +205,8 @@ impl Table {
             && same_owner(&known.place)
             && matches!(slot.place, Place::At(_));
         if news && !serves_old || planted::is(Planted::OldWord) {
+            self.here -= usize::from(same_owner(&known.place));
+            self.here += usize::from(same_owner(&slot.place));
             *known = slot;
         }
         news
@@ -240,14 +271,67 @@ impl Table {
         self.writes_until.is_some_and(|until| Time::now() >= until)
     }
 
+    /// Whether the last step loaded anything that counts until some time alone; once.
+    pub(crate) fn take_loaded(&mut self) -> bool {
+        std::mem::take(&mut self.loaded) && self.reads_end
+    }
+
+    /// Whether what was loaded up to `at` may be of before a move that this machine was not told
+    /// of. To be asked after the loads: a thread may stand still between any two instructions.
+    pub(crate) fn is_stale(&self, at: Time) -> bool {
+        self.reads_end && self.writes_until.is_none_or(|until| at >= until)
+    }
+
+    /// [`Table::is_stale`] of what was loaded just now.
+    pub(crate) fn is_stale_now(&self) -> bool {
+        self.reads_end && self.is_stale(Time::now())
+    }
+
+    /// Whether a step that begins now would not end in time. One that finds nothing here, and goes
+    /// elsewhere, always does.
+    pub(crate) fn is_lapsing(&self, now: Time) -> bool {
+        self.here > 0 && self.is_stale(now.after(LAPSE))
+    }
+
     /// Says whether the procedure of the next step may write.
     pub fn begin_step(&mut self, writes: bool) {
         self.step_writes = writes && self.writable;
     }
 
-    /// The region on the move that a store of the last step met, once.
-    pub fn take_wrote_leaving(&mut self) -> Option<u64> {
-        self.wrote_leaving.take()
+    /// What became of the stores of the last step, once.
+    pub fn take_stores(&mut self) -> Stores {
+        std::mem::take(&mut self.stores)
+    }
+
+    /// A store goes no further; `changed`: and has changed some bytes.
+    fn end_store(&mut self, changed: bool) -> Fault {
+        if changed {
+            self.stores = Stores::InDoubt;
+        } else if self.stores == Stores::Count {
+            self.stores = Stores::Wait;
+        }
+        Fault::Elsewhere
+    }
+
+    /// Whether all of a range is here, and may be written to as far as its regions go. Nothing is
+    /// written of one that is not: what is half done would be done again.
+    fn may_store(&mut self, addr: u64, size: u64) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < size {
+            let span = self.translate(addr.wrapping_add(done), size - done);
+            let span = span.ok_or(Fault::Elsewhere)?;
+            if span.memory.is_over() {
+                return Err(Fault::Elsewhere);
+            }
+            if span.leaving {
+                return Err(self.end_store(false));
+            }
+            done += span.len;
+        }
+        match self.is_too_late() {
+            true => Err(self.end_store(false)),
+            false => Ok(()),
+        }
     }
 
     /// The part of a range that is here in one piece: null in the paper's words is `None`, and a
@@ -284,6 +368,7 @@ impl Memory for Table {
                 .map_err(|_| Fault::Elsewhere)?;
             addr = addr.wrapping_add(span.len);
             target = rest;
+            self.loaded = true;
         }
         Ok(())
     }
@@ -292,25 +377,29 @@ impl Memory for Table {
         if !self.step_writes {
             return Err(Fault::Denied);
         }
+        if !planted::is(Planted::WriteLeaving) {
+            self.may_store(addr, source.len() as u64)?;
+        }
+        let mut changed = false;
         while !source.is_empty() {
             let size = source.len() as u64;
             let span = self.translate(addr, size).ok_or(Fault::Elsewhere)?;
-            if (span.leaving || self.is_too_late()) && !planted::is(Planted::WriteLeaving) {
-                self.wrote_leaving = Some(addr);
-                return Err(Fault::Elsewhere);
-            }
             let len = usize::try_from(span.len).map_err(|_| Fault::Elsewhere)?;
             let (part, rest) = source.split_at(len);
-            span.memory
-                .write(span.offset, part)
-                .map_err(|_| Fault::Elsewhere)?;
-            // Written before the time was over, and not said to be: it is done again elsewhere.
-            if self.is_too_late() {
-                self.wrote_leaving = Some(addr);
-                return Err(Fault::Elsewhere);
-            }
+            let written = span.memory.write(span.offset, part);
             addr = addr.wrapping_add(span.len);
             source = rest;
+            match written {
+                Ok(()) => changed = true,
+                Err(Unwritten::Perhaps) => return Err(self.end_store(true)),
+                Err(Unwritten::Nothing) if changed => return Err(self.end_store(true)),
+                // The word about where it is now is on its way.
+                Err(Unwritten::Nothing) => return Err(Fault::Elsewhere),
+            }
+            // Copied while the time was over, or before: nobody knows.
+            if self.is_too_late() && !planted::is(Planted::WriteLeaving) {
+                return Err(self.end_store(true));
+            }
         }
         Ok(())
     }
@@ -328,3 +417,7 @@ impl Memory for Table {
         total
     }
 }
+
+/// Of the time that loads count, the last part in which no step begins. Arbitrary: twice what a
+/// guest's step may take, so that only a thread that stands still is overtaken.
+const LAPSE: Duration = Duration::from_millis(20);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 
 use super::Owner;
+use super::hosts::HostIndex;
 
 /// A client, as the driver numbers them. Never reused.
 pub type ClientNumber = u64;
@@ -35,12 +36,30 @@ pub enum Renewal {
     Superseded,
 }
 
+/// What a client does with what it is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Role {
+    /// Reads and writes anywhere.
+    User,
+    /// Runs procedures: reads and writes the regions of this host. The listener tells it.
+    Host(HostIndex),
+    /// Is told of every change, and uses nothing.
+    Listener,
+}
+
+/// What a client that is gone knew of each region.
+pub(super) struct Gone {
+    pub role: Role,
+    pub known: Vec<u64>,
+}
+
 /// The clients of a cache.
 #[derive(Debug, Default)]
 pub struct Clients(BTreeMap<ClientNumber, Client>);
 
 #[derive(Debug)]
 struct Client {
+    role: Role,
     joined_at: Time,
     /// `None`: it has no lease yet, acts on nothing, and is waited for by nobody.
     renewed_at: Option<Time>,
@@ -50,11 +69,18 @@ struct Client {
 
 impl Clients {
     /// False: there are too many.
-    pub fn join(&mut self, now: Time, client: ClientNumber, regions: usize) -> bool {
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        client: ClientNumber,
+        role: Role,
+        regions: usize,
+    ) -> bool {
         if self.0.len() >= CLIENTS_MAX {
             return false;
         }
         let joined = Client {
+            role,
             joined_at: now,
             renewed_at: None,
             known: vec![0; regions],
@@ -90,8 +116,11 @@ impl Clients {
         }
     }
 
+    /// Those that are told of changes.
     pub fn numbers(&self) -> Vec<ClientNumber> {
-        self.0.keys().copied().collect()
+        let is_told = |client: &Client| !matches!(client.role, Role::Host(_));
+        let told = self.0.iter().filter(|(_, client)| is_told(client));
+        told.map(|(number, _)| *number).collect()
     }
 
     pub fn note_known(&mut self, client: ClientNumber, region: usize, generation: u64) {
@@ -119,12 +148,15 @@ impl Clients {
 
     /// Forgets those whose lease is over. Gives what each of them knew that had one: it may have
     /// had writes under way that it began under that, or later.
-    pub fn drop_silent(&mut self, now: Time) -> Vec<Vec<u64>> {
+    pub(super) fn drop_silent(&mut self, now: Time) -> Vec<Gone> {
         let mut gone = Vec::new();
         self.0.retain(|_, client| {
-            let is_over = client.is_over(now);
+            let is_over = client.role != Role::Listener && client.is_over(now);
             if is_over && client.renewed_at.is_some() {
-                gone.push(std::mem::take(&mut client.known));
+                gone.push(Gone {
+                    role: client.role,
+                    known: std::mem::take(&mut client.known),
+                });
             }
             !is_over
         });
@@ -133,8 +165,39 @@ impl Clients {
 }
 
 impl Owner {
-    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is concluded
-    /// once: a client that joins answers for every region of the cache.
+    /// Who has hosts told came, and is told of every region. It is waited for by nobody. False:
+    /// there are too many clients.
+    #[must_use]
+    pub fn handle_listener_joined(&mut self, now: Time, client: ClientNumber) -> bool {
+        self.join(now, client, Role::Listener)
+    }
+
+    /// A host was told all that the listener was told: its procedures use the cache. What it goes
+    /// by is said and waited for as with any client; it asks for its lease next, and writes to its
+    /// own memory alone. False: there are too many clients.
+    #[must_use]
+    pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
+        self.join(now, client, Role::Host(host))
+    }
+
+    pub(super) fn join(&mut self, now: Time, client: ClientNumber, role: Role) -> bool {
+        if self.is_superseded() {
+            return true;
+        }
+        if !self.clients.join(now, client, role, self.regions.len()) {
+            return false;
+        }
+        if !matches!(role, Role::Host(_)) {
+            // It may have writes under way that it began as an earlier client: it says itself what
+            // it knows.
+            self.tell_newcomer(client);
+        }
+        self.advance(now);
+        true
+    }
+
+    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is
+    /// concluded once: a client that joins answers for every region of the cache.
     pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
         for &(region, generation) in known {
             if region < self.regions.len() {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
 
-use super::clients::ClientNumber;
+use super::clients::{ClientNumber, Role};
 use super::hosts::HostIndex;
 use super::region::{Access, Contents, Copy, Fencing, Purpose, Standing, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
@@ -42,9 +42,18 @@ impl Owner {
         if is_planted(Planted::CopiesDiverge) {
             return;
         }
-        for known in gone {
+        for gone in gone {
             for (index, region) in self.regions.iter_mut().enumerate() {
-                let known = known.get(index).copied().unwrap_or(0);
+                // Procedures write to the only copy of a region, where it is.
+                let writes = match (gone.role, &region.copies[..]) {
+                    (Role::Host(host), [copy]) => copy.host == host && self.settings.copies == 1,
+                    (Role::Host(_) | Role::Listener, _) => false,
+                    (Role::User, _) => true,
+                };
+                if !writes {
+                    continue;
+                }
+                let known = gone.known.get(index).copied().unwrap_or(0);
                 // It has no write under way from before what it knew, and begins none while frozen.
                 if region.opened_at > 0 && region.opened_at >= known && !region.copies.is_empty() {
                     region.contents = Contents::Doubtful;

@@ -10,6 +10,7 @@ use super::*;
 
 mod fences;
 mod orders;
+mod procedures;
 mod records;
 mod standstill;
 

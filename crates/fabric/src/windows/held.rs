@@ -21,6 +21,16 @@ pub struct HeldWindow {
     generation: Generation,
 }
 
+/// Why a write does not count.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Unwritten {
+    /// The generation is over, or the window is not one to write to. Nothing was changed.
+    Nothing,
+    /// The generation ended while the bytes were copied. A window that was renewed has them; one
+    /// that was revoked has no memory any more.
+    Perhaps,
+}
+
 impl Windows {
     /// Holds a window, if that generation of it stands.
     #[must_use]
@@ -69,19 +79,21 @@ impl HeldWindow {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// [`Dead`]: the generation is over, and nothing of a later one was changed; or the window is
-    /// not one to write to.
+    /// [`Unwritten`].
     ///
     /// # Panics
     /// If the range passes the end.
-    pub fn write(&self, offset: u64, source: &[u8]) -> Result<(), Dead> {
+    pub fn write(&self, offset: u64, source: &[u8]) -> Result<(), Unwritten> {
         let len = source.len() as u64;
         let entered = self
             .table
             .enter(self.id, self.generation, Rights::WRITE, offset, len);
-        let guard = entered.map_err(|_| Dead)?;
-        self.region.write(offset, source)?;
-        if guard.is_dead() { Err(Dead) } else { Ok(()) }
+        let guard = entered.map_err(|_| Unwritten::Nothing)?;
+        let written = self.region.write(offset, source);
+        match written {
+            Ok(()) if !guard.is_dead() => Ok(()),
+            Ok(()) | Err(Dead) => Err(Unwritten::Perhaps),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use cenote_fabric::{Address, Generation, Time, WindowId, Windows};
 use cenote_proc::service::{
     EVERYBODY, Named, Opened, SLABS_MAX, SlabPlace, SlabWord, Word, WordRefusal,
 };
-use cenote_proc::{CacheId, Local, Machine, Place, Slot};
+use cenote_proc::{CacheId, Local, Machine, Place, Slot, Table};
 
 use crate::cache_threads::Owners;
 
@@ -77,15 +77,30 @@ impl Cache {
         self.opened.cache
     }
 
-    /// Bytes of a slab, how many there are, and whether procedures may write.
-    pub(super) fn shape(&self) -> (u64, usize, bool) {
+    /// A table in which no slab is anywhere yet, and nothing may be written.
+    pub(super) fn table(&self) -> Table {
         let Opened {
             slab_bytes,
             slabs,
             writable,
+            leased,
             ..
         } = self.opened;
-        (slab_bytes, slabs as usize, writable)
+        let mut table = Table::new(slab_bytes, slabs as usize, writable);
+        table.allow_writes(Time(0));
+        if leased {
+            table.end_reads_with_writes();
+        }
+        table
+    }
+
+    /// Whether it is the same cache, and owned by the same client.
+    pub(super) fn is_as_before(&self, before: &Self) -> bool {
+        self.owner == before.owner && self.is_shaped_as(&before.opened)
+    }
+
+    fn is_shaped_as(&self, opened: &Opened) -> bool {
+        shape(&self.opened) == shape(opened)
     }
 
     /// Whether a client may run procedures on it.
@@ -164,6 +179,11 @@ impl Directory {
     ) -> Result<(), WordRefusal> {
         let volume = opened.cache.0;
         if !self.owners.lent(client, volume) {
+            // What an owner said that has nothing here any more is told anew by nobody.
+            let known = inner.caches.get(&opened.cache);
+            if known.is_some_and(|known| !self.owners.lent(known.owner, volume)) {
+                inner.close(opened.cache, &mut tell);
+            }
             return Err(WordRefusal::NotYours);
         }
         let whole = u64::from(opened.slabs).checked_mul(opened.slab_bytes);
@@ -179,19 +199,16 @@ impl Directory {
             if known.owner != client && self.owners.lent(known.owner, volume) {
                 return Err(WordRefusal::NotYours);
             }
-            let same = (
-                known.opened.slab_bytes,
-                known.opened.slabs,
-                known.opened.writable,
-            ) == (opened.slab_bytes, opened.slabs, opened.writable);
+            let same = known.is_shaped_as(&opened);
             let goes_on =
                 known.opened.me == opened.me && opened.machines.starts_with(&known.opened.machines);
-            if known.owner != client {
-                // Another owner's cache, which has the number by right: what the last one said, and
-                // its generations, count no more.
-                inner.close(opened.cache, &mut tell);
-            } else if !same || !goes_on {
+            if known.owner == client && !(same && goes_on) {
                 return Err(WordRefusal::Shape);
+            }
+            // Another owner has the number by right: what the last one said, and its generations,
+            // count no more. Requests for the same cache wait for what this one says.
+            if known.owner != client && !same {
+                inner.close(opened.cache, &mut tell);
             }
         }
         let is_new = !inner.caches.contains_key(&opened.cache);
@@ -366,6 +383,18 @@ impl Inner {
             }
         }
     }
+}
+
+/// What of a cache does not change as long as it is that cache.
+fn shape(opened: &Opened) -> (u64, u32, bool, bool) {
+    let Opened {
+        slab_bytes,
+        slabs,
+        writable,
+        leased,
+        ..
+    } = *opened;
+    (slab_bytes, slabs, writable, leased)
 }
 
 /// The addresses of a cache's machines but the one that is told.

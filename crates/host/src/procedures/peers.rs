@@ -174,7 +174,7 @@ impl Work {
                 if was_up && matches!(link.state, State::Shunned(_)) {
                     (self.gone)(*machine);
                 }
-                if let State::Up(line) = &link.state {
+                if let (State::Up(line), true) = (&link.state, lives) {
                     fds.extend(line.caller.fd());
                     fds.extend(line.session.fd());
                 }

@@ -6,7 +6,6 @@
 //! caller's.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use cenote_proc::service::{
     ERRAND, Errand, Heard, ORDER, Order, REQUESTS, Taking, Travel, WORD, Word, read_data,
 };
 use cenote_proc::spread::{ROUND, whom_to_help};
-use cenote_proc::{CacheId, ClientId, Machine, Procedures, Response, Status, Table, Trap};
+use cenote_proc::{CacheId, ClientId, Machine, Procedures, Response, Status, Trap};
 
 use super::desk::{Answer, Desk};
 use super::directory::{Cache, ME, Notice};
@@ -207,18 +206,19 @@ impl Worker {
         let mut late = 0;
         match notice {
             Notice::Open(cache) => {
-                let (slab_bytes, slabs, writable) = cache.shape();
-                match self.caches.entry(cache.id()) {
-                    Entry::Occupied(mut known) => known.get_mut().cache = cache,
-                    Entry::Vacant(place) => {
-                        let table = Table::new(slab_bytes, slabs, writable);
-                        self.executor.handle_cache(cache.id(), table);
-                        self.executor.handle_lease(cache.id(), Time(0));
+                let id = cache.id();
+                let known = self.caches.get_mut(&id);
+                match known.filter(|known| cache.is_as_before(&known.cache)) {
+                    Some(known) => known.cache = cache,
+                    // A follower's words replace all that its predecessor said.
+                    None => {
+                        self.executor.handle_cache(id, cache.table());
                         let writes_until = Time(0);
-                        place.insert(Known {
+                        let known = Known {
                             cache,
                             writes_until,
-                        });
+                        };
+                        self.caches.insert(id, known);
                     }
                 }
             }

@@ -31,6 +31,8 @@ pub struct Site {
 pub struct Cache {
     pub id: CacheId,
     pub writable: bool,
+    /// Whether loads end with the time that words give.
+    pub leased: bool,
     pub users: Vec<u128>,
     pub sites: Vec<Site>,
     /// Their addresses, as hosts are told.
@@ -74,6 +76,7 @@ impl Cache {
         let mut cache = Self {
             id: CACHE,
             writable: false,
+            leased: false,
             users: vec![2, 3],
             sites: addresses.iter().map(site).collect(),
             machines: machines.map(ToString::to_string).collect(),
@@ -111,6 +114,7 @@ impl Cache {
             slab_bytes: SLAB_BYTES,
             slabs: u32::try_from(self.slabs.len() + self.promised.len()).unwrap(),
             writable: self.writable,
+            leased: self.leased,
             me: u32::try_from(me).unwrap(),
             machines: self.machines.clone(),
             users: self.users.clone(),

@@ -26,8 +26,17 @@ enum Route {
 
 impl Executor {
     /// A request, or bytes, are on another machine, or on none that is known.
-    pub(super) fn go_after(&mut self, waiting: Waiting, at: u64, index: usize, wanted: u64) {
+    pub(super) fn go_after(
+        &mut self,
+        waiting: Waiting,
+        need: Need,
+        (at, index): (u64, usize),
+        wanted: u64,
+    ) {
         let cache = waiting.request.cache;
+        if let Some(&successor) = self.successors.get(&cache) {
+            return self.hand_over(waiting, successor);
+        }
         let slot = self.table(cache).and_then(|table| table.slot(index));
         let Some(slot) = slot else {
             return self.answer(waiting.request, Status::OutOfBounds);
@@ -37,7 +46,7 @@ impl Executor {
             Place::At(to) if *to != self.me => *to,
             _ => return self.parked.put(waiting, Wait::Map { index }),
         };
-        match waiting.need {
+        match need {
             Need::Place { .. } => self.send(waiting, to, Some(generation), false),
             Need::Data { .. } => {
                 let rest = self
@@ -63,14 +72,20 @@ impl Executor {
         }
     }
 
-    fn send(&mut self, waiting: Waiting, to: Machine, generation: Option<u64>, forwarded: bool) {
+    pub(super) fn send(
+        &mut self,
+        waiting: Waiting,
+        to: Machine,
+        generation: Option<u64>,
+        forwarded: bool,
+    ) {
         self.accounts.departed(waiting.request.client);
         if planted::is(Planted::AnswerTwice) {
             self.answer(waiting.request.clone(), Status::TimedOut);
         }
         let moved = Moved {
             from: self.me,
-            need: Some(waiting.need),
+            need: waiting.need,
             generation: generation.unwrap_or(0),
             forwarded,
             request: waiting.request,
@@ -136,6 +151,8 @@ impl Executor {
         }
         let mut bytes = vec![0; fetch.size as usize];
         match table.load(fetch.addr, &mut bytes) {
+            // It asks again: this machine may have more time by then, or have heard who has it.
+            Ok(()) if table.is_stale_now() => Err(Refusal::Early),
             Ok(()) => Ok(bytes),
             Err(_) => Err(Refusal::Stale),
         }
@@ -224,7 +241,7 @@ impl Executor {
         let known = self.known(request.cache, need);
         let waiting = Waiting {
             request,
-            need,
+            need: Some(need),
             buffer: Vec::new(),
             give_up: self.now.after(self.limits.wait),
         };
@@ -247,12 +264,13 @@ impl Executor {
         };
         let waiting = Waiting {
             request,
-            need,
+            need: Some(need),
             buffer: Vec::new(),
             give_up: self.now.after(self.limits.wait),
         };
+        let has_left = self.successors.contains_key(&waiting.request.cache);
         match self.known(waiting.request.cache, need) {
-            Some((index, known)) if known <= moved.generation => {
+            Some((index, known)) if known <= moved.generation && !has_left => {
                 self.parked.put(waiting, Wait::Map { index });
             }
             _ => self.pursue(waiting),
@@ -270,7 +288,7 @@ impl Executor {
         };
         self.retry(Waiting {
             request,
-            need,
+            need: Some(need),
             buffer: Vec::new(),
             give_up,
         });
@@ -293,9 +311,11 @@ impl Executor {
     }
 
     /// Gives all requests for a cache to another machine, because this one leaves it: those that
-    /// are queued, and those that are INACTIVE, with what they need.
+    /// are queued, those that are INACTIVE, and those that come back or come later and need what is
+    /// not here.
     ///
-    /// This machine goes on forwarding what is stale as long as it has the table.
+    /// This machine goes on forwarding what is stale as long as it has the table. It is back once a
+    /// region is here again.
     pub fn handle_leave(&mut self, cache: CacheId, successor: Machine) {
         let mut queued = Vec::new();
         self.shelf.take(usize::MAX, &mut queued);
@@ -321,11 +341,16 @@ impl Executor {
         if planted::is(Planted::LeaveInactive) {
             return;
         }
+        self.successors.insert(cache, successor);
         for waiting in self.parked.take_of(cache) {
-            let known = self.known(cache, waiting.need);
-            let known = known.map(|(_, generation)| generation);
-            // Bytes are fetched from there; a request that needs a place goes by its generation.
-            self.send(waiting, successor, known, false);
+            self.hand_over(waiting, successor);
         }
+    }
+
+    /// A request goes on from its state on the machine that follows this one. What it needs it finds
+    /// out there: as it is known here, it may be known to be elsewhere there, too, and be refused.
+    fn hand_over(&mut self, mut waiting: Waiting, successor: Machine) {
+        waiting.need = None;
+        self.send(waiting, successor, None, false);
     }
 }

@@ -12,7 +12,8 @@ use crate::{CacheId, Request};
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) request: Request,
-    pub(super) need: Need,
+    /// `None`: leave to step.
+    pub(super) need: Option<Need>,
     /// What came so far of the bytes that it needs.
     pub(super) buffer: Vec<u8>,
     pub(super) give_up: Time,
@@ -40,6 +41,8 @@ pub(super) enum Wait {
     },
     /// A newer word about a region comes.
     Map { index: usize },
+    /// The machine has more time with the cache.
+    Lease,
     /// It is time to ask again.
     Retry { at: Time },
 }
@@ -74,9 +77,9 @@ impl Parked {
         })
     }
 
-    pub(super) fn take_for_maps(&mut self, cache: CacheId) -> Vec<Waiting> {
+    pub(super) fn take_for_lease(&mut self, cache: CacheId) -> Vec<Waiting> {
         self.take_if(|waiting, wait| {
-            waiting.request.cache == cache && matches!(wait, Wait::Map { .. })
+            waiting.request.cache == cache && matches!(wait, Wait::Map { .. } | Wait::Lease)
         })
     }
 

@@ -1,5 +1,6 @@
 mod cluster;
 mod ends;
+mod leases;
 
 use std::collections::HashMap;
 

@@ -48,19 +48,20 @@ fn any_slab() -> impl Strategy<Value = SlabWord> {
 
 fn word() -> impl Strategy<Value = Word> {
     let opened = (
-        any::<(u128, u64, u32, bool, u32)>(),
+        any::<(u128, u64, u32, (bool, bool), u32)>(),
         vec(text(20), 0..5),
         vec(any::<u128>(), 0..5),
     );
     let map = (any::<(u128, u64)>(), vec(any_slab(), 0..20));
     prop_oneof![
         opened.prop_map(
-            |((cache, slab_bytes, slabs, writable, me), machines, users)| {
+            |((cache, slab_bytes, slabs, (writable, leased), me), machines, users)| {
                 Word::Open(Opened {
                     cache: CacheId(cache),
                     slab_bytes,
                     slabs,
                     writable,
+                    leased,
                     me,
                     machines,
                     users,

@@ -13,8 +13,8 @@ pub enum Word {
     Map {
         /// The cache.
         cache: CacheId,
-        /// Until when procedures may write, by the clock of the host that is told: its answers say
-        /// what that clock shows.
+        /// Until when procedures may write, and read if that ends too ([`Opened::leased`]), by the
+        /// clock of the host that is told: its answers say what that clock shows.
         writes_until: u64,
         /// Those of which there is news.
         slabs: Vec<SlabWord>,
@@ -44,6 +44,8 @@ pub struct Opened {
     pub slabs: u32,
     /// Whether procedures may write.
     pub writable: bool,
+    /// Whether procedures may read only as long as they may write, or might.
+    pub leased: bool,
     /// Which of the machines is told.
     pub me: u32,
     /// Addresses of its machines. More may come behind them later.
@@ -128,6 +130,7 @@ impl Word {
                 put_u64(out, opened.slab_bytes);
                 put_u32(out, opened.slabs);
                 out.push(u8::from(opened.writable));
+                out.push(u8::from(opened.leased));
                 put_u32(out, opened.me);
                 put_u32(out, count(opened.machines.len()));
                 for address in &opened.machines {
@@ -193,7 +196,8 @@ impl Word {
 
 fn opened(cache: CacheId, input: &mut Input<'_>) -> Result<Opened, NoMessage> {
     let (slab_bytes, slabs) = (input.u64()?, input.u32()?);
-    let (writable, me) = (input.bool()?, input.u32()?);
+    let (writable, leased) = (input.bool()?, input.bool()?);
+    let me = input.u32()?;
     let machines = input.u32()? as usize;
     if machines > MACHINES_MAX {
         return Err(NoMessage("too many machines"));
@@ -209,6 +213,7 @@ fn opened(cache: CacheId, input: &mut Input<'_>) -> Result<Opened, NoMessage> {
         slab_bytes,
         slabs,
         writable,
+        leased,
         me,
         machines,
         users,

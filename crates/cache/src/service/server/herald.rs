@@ -1,16 +1,19 @@
 //! Words to hosts about where the cache's slabs are, so that procedures there follow its moves.
 //!
-//! To the owner the herald is one more client: it is told every entry, and knows one once each
-//! host goes by it that can be reached. So a move does not count before procedures have turned to it, and
-//! memory is given back after that. Each host has a thread, which speaks over the manager's own
-//! session: hosts believe the owner of the slabs, and one with a higher epoch ends that session.
+//! A listener of the owner's hears every entry; each host has a thread that says them, over the
+//! manager's own session: hosts believe the owner of the slabs, and one with a higher epoch ends
+//! that session. To the owner each host that runs procedures is one more client: it knows an entry
+//! once all of its server threads go by it, and it has the cache for a lease, which words bring. So
+//! the owner's own rules hold for procedures: a move waits until they have turned to it, or for the
+//! lease of a host that does not answer, and what they may have been writing is fenced off then.
+//! Decisions 97 and 110.
 //!
-//! A host that does not answer within the failure timeout is waited for no longer; it is told
-//! everything when it can be reached again. Decision 97.
+//! A host's lease ends by its own clock: it is counted from what that clock showed before the owner
+//! counted it, so that it is never longer than the owner's.
 
 mod speaker;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,31 +22,35 @@ use cenote_fabric::{Address, Time, Waker};
 
 use super::{Life, Server};
 use crate::owner::{Access, ClientNumber, Entry, Renewal, Settings};
-use speaker::{Report, Said, Speaker};
+use speaker::{Asking, Report, Speaker};
 
 /// See the module's text.
 pub(super) struct Herald {
     /// As the owner numbers it; none before it joined.
-    number: Option<ClientNumber>,
-    renewed_at: Time,
+    listener: Option<ClientNumber>,
     table: Arc<Table>,
-    /// Where each host is.
-    machines: Vec<Address>,
-    /// By host; none: its session is down.
-    speakers: Vec<Option<Speaker>>,
-    /// Entries that hosts do not go by yet, oldest first.
-    unheard: VecDeque<Unheard>,
+    hosts: Vec<Host>,
     reports: Receiver<Report>,
     reporter: Sender<Report>,
     waker: Waker,
     /// Speakers so far.
     lives: u64,
+    /// There is something new to say.
+    has_news: bool,
 }
 
-struct Unheard {
-    word: u64,
-    region: usize,
-    generation: u64,
+/// One that may run procedures.
+struct Host {
+    address: Address,
+    /// None: its session is down.
+    speaker: Option<Speaker>,
+    /// As the owner numbers it; none before it asked for its lease.
+    number: Option<ClientNumber>,
+    renewed_at: Time,
+    /// The generation of each region that it goes by.
+    known: BTreeMap<u32, u64>,
+    /// It was told all there is, and what its clock showed then.
+    asking: Option<Asking>,
 }
 
 /// What all speakers say.
@@ -56,48 +63,60 @@ pub(super) struct Table {
 
 /// The newest entry of each region.
 #[derive(Default)]
-pub(super) struct Rows {
-    pub entries: BTreeMap<u32, Entry>,
-    /// Counts changes.
-    pub word: u64,
-}
+pub(super) struct Rows(pub BTreeMap<u32, Entry>);
 
 impl Rows {
     /// Regions that there are: what was cut off is at the end.
     pub fn region_count(&self) -> u32 {
-        let mut rows = self.entries.values().rev();
+        let mut rows = self.0.values().rev();
         let last = rows.find(|entry| entry.access != Access::Cut);
         last.map_or(0, |entry| entry.region + 1)
     }
 }
 
-/// How often it asks for its lease.
-const RENEW: Duration = Duration::from_millis(250);
+/// How often a host's lease is renewed at most.
+const RENEW: Duration = Duration::from_millis(200);
+
+impl Host {
+    fn new(address: &Address) -> Self {
+        Self {
+            address: address.clone(),
+            speaker: None,
+            number: None,
+            renewed_at: Time(0),
+            known: BTreeMap::new(),
+            asking: None,
+        }
+    }
+
+    fn wants_lease(&self, now: Time) -> bool {
+        let is_due = self.number.is_none() || now.since(self.renewed_at) >= RENEW;
+        self.asking.is_some() && is_due
+    }
+}
 
 impl Herald {
     pub(super) fn new(settings: Settings, waker: Waker) -> Self {
         let (reporter, reports) = channel();
         Self {
-            number: None,
-            renewed_at: Time(0),
-            machines: Vec::new(),
-            speakers: Vec::new(),
+            listener: None,
             table: Arc::new(Table {
                 settings,
                 machines: Vec::new(),
                 rows: Arc::default(),
             }),
-            unheard: VecDeque::new(),
+            hosts: Vec::new(),
             reports,
             reporter,
             waker,
             lives: 0,
+            has_news: false,
         }
     }
 
     /// Whether the owner means this one.
     pub(super) fn is(&self, client: ClientNumber) -> bool {
-        self.number == Some(client)
+        self.listener == Some(client)
     }
 
     /// What the owner tells it.
@@ -107,56 +126,50 @@ impl Herald {
             .rows
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        rows.word += 1;
-        self.unheard.push_back(Unheard {
-            word: rows.word,
-            region: entry.region as usize,
-            generation: entry.generation,
-        });
-        rows.entries.insert(entry.region, entry);
+        rows.0.insert(entry.region, entry);
+        self.has_news = true;
     }
 
     /// Takes the addresses of hosts. Where they are others, all hosts are told anew, as words name
     /// machines by their numbers.
     fn set_machines<'a>(&mut self, machines: impl Iterator<Item = &'a Address> + Clone) {
-        if machines.clone().eq(&self.machines) {
+        let known = self.hosts.iter().map(|host| &host.address);
+        if machines.clone().eq(known) {
             return;
         }
-        self.machines = machines.cloned().collect();
-        self.speakers = self.machines.iter().map(|_| None).collect();
+        let mut before = std::mem::take(&mut self.hosts).into_iter();
+        let host = |address: &'a Address| match before.next() {
+            // It keeps what lease it has.
+            Some(host) if host.address == *address => Host {
+                speaker: None,
+                asking: None,
+                ..host
+            },
+            _ => Host::new(address),
+        };
+        self.hosts = machines.map(host).collect();
+        let machines = self.hosts.iter().map(|host| host.address.to_string());
         self.table = Arc::new(Table {
             settings: self.table.settings,
-            machines: self.machines.iter().map(Address::to_string).collect(),
+            machines: machines.collect(),
             rows: Arc::clone(&self.table.rows),
         });
     }
 
-    fn wake(&self) {
-        self.speakers.iter().flatten().for_each(Speaker::wake);
-    }
-
-    fn take_reports(&mut self) {
+    /// What speakers have done since, by host.
+    fn take_reports(&mut self) -> Vec<(usize, Report)> {
+        let mut taken = Vec::new();
         while let Ok(report) = self.reports.try_recv() {
             // Not one of before: it spoke of other machines.
-            let mut speakers = self.speakers.iter_mut().flatten();
-            if let Some(speaker) = speakers.find(|speaker| speaker.life == report.life) {
-                speaker.said = report.said;
+            let is_of = |host: &Host| {
+                let speaker = host.speaker.as_ref();
+                speaker.is_some_and(|speaker| speaker.life == report.life)
+            };
+            if let Some(host) = self.hosts.iter().position(is_of) {
+                taken.push((host, report));
             }
         }
-    }
-
-    /// The entries that every host that can be reached goes by.
-    fn take_known(&mut self) -> Vec<(usize, u64)> {
-        let heard = |said: Said| match said {
-            Said::Nothing => None,
-            Said::UpTo(word) => Some(word),
-        };
-        let speakers = self.speakers.iter().flatten();
-        let least = speakers.filter_map(|speaker| heard(speaker.said)).min();
-        let is_known = |unheard: &Unheard| least.is_none_or(|least| unheard.word <= least);
-        let count = self.unheard.iter().take_while(|&one| is_known(one)).count();
-        let known = self.unheard.drain(..count);
-        known.map(|one| (one.region, one.generation)).collect()
+        taken
     }
 }
 
@@ -171,33 +184,105 @@ impl Server {
         }
         self.herald.set_machines(hosts);
         self.link_speakers();
-        self.herald.take_reports();
-        for (region, generation) in self.herald.take_known() {
-            if let Some(number) = self.herald.number {
-                let owner = &mut self.manager.owner;
-                owner.handle_known(now, number, region, generation);
-            }
+        if self.herald.listener.is_none() {
+            let number = self.next_client();
+            let joined = self.manager.owner.handle_listener_joined(now, number);
+            self.herald.listener = joined.then_some(number);
         }
-        if self.herald.number.is_some() && now.since(self.herald.renewed_at) < RENEW {
+        for (host, report) in self.herald.take_reports() {
+            self.note_known(now, host, report);
+        }
+        self.lease_hosts(now);
+    }
+
+    fn next_client(&mut self) -> ClientNumber {
+        self.clients_made += 1;
+        self.clients_made
+    }
+
+    fn note_known(&mut self, now: Time, host: usize, report: Report) {
+        let host = &mut self.herald.hosts[host];
+        host.asking = report.asking;
+        if report.known.is_empty() {
             return;
         }
-        self.herald.renewed_at = now;
-        let alive = |number| self.manager.owner.handle_client_alive(now, number);
-        if matches!(self.herald.number.map(alive), None | Some(Renewal::Unknown)) {
-            self.clients_made += 1;
-            self.herald.unheard.clear();
-            let number = self.clients_made;
-            let joined = self.manager.owner.handle_client_joined(now, number);
-            self.herald.number = joined.then_some(number);
+        if let Some(number) = host.number {
+            let known = report
+                .known
+                .iter()
+                .map(|&(region, at)| (region as usize, at));
+            let known: Vec<_> = known.collect();
+            self.manager.owner.handle_all_known(now, number, &known);
         }
+        host.known.extend(report.known);
+    }
+
+    /// Gives hosts their leases that were told everything, once what the owner decided before is
+    /// kept.
+    fn lease_hosts(&mut self, now: Time) {
+        let mut granted = Vec::new();
+        for host in 0..self.herald.hosts.len() {
+            let wanting = &mut self.herald.hosts[host];
+            if wanting.wants_lease(now)
+                && let Some(asking) = wanting.asking.take()
+                && self.renew(now, host)
+            {
+                granted.push((host, asking));
+            }
+        }
+        if granted.is_empty() {
+            return;
+        }
+        self.manager.flush(now);
+        self.pass_on(now);
+        if !self.is_kept() {
+            return;
+        }
+        for (host, asking) in granted {
+            if let Some(speaker) = &self.herald.hosts[host].speaker {
+                speaker.grant(asking);
+            }
+        }
+    }
+
+    /// Has the owner count a host's lease from now on; whether it does.
+    fn renew(&mut self, now: Time, host: usize) -> bool {
+        if let Some(number) = self.herald.hosts[host].number {
+            match self.manager.owner.handle_client_alive(now, number) {
+                Renewal::Granted => {
+                    self.herald.hosts[host].renewed_at = now;
+                    return true;
+                }
+                Renewal::Withheld | Renewal::Superseded => return false,
+                Renewal::Unknown => self.herald.hosts[host].number = None,
+            }
+        }
+        // Its lease was over, or it had none.
+        let number = self.next_client();
+        let owner = &mut self.manager.owner;
+        if !owner.handle_host_joined(now, number, host) {
+            return false;
+        }
+        let joined = &mut self.herald.hosts[host];
+        let known = joined
+            .known
+            .iter()
+            .map(|(&region, &at)| (region as usize, at));
+        owner.handle_all_known(now, number, &known.collect::<Vec<_>>());
+        let renewal = owner.handle_client_alive(now, number);
+        (joined.number, joined.renewed_at) = (Some(number), now);
+        renewal == Renewal::Granted
     }
 
     /// One for each host whose session is up.
     fn link_speakers(&mut self) {
         let herald = &mut self.herald;
         for (host, (_, is_up)) in self.manager.hosts().enumerate() {
-            match &herald.speakers[host] {
-                Some(_) if !is_up => herald.speakers[host] = None,
+            match &herald.hosts[host].speaker {
+                Some(_) if !is_up => {
+                    herald.hosts[host].speaker = None;
+                    herald.hosts[host].asking = None;
+                }
                 None if is_up => {
                     let Some(opener) = self.manager.caller_opener(host) else {
                         continue;
@@ -207,7 +292,7 @@ impl Server {
                     let table = Arc::clone(&herald.table);
                     let started = Speaker::start((host, herald.lives), opener, table, to);
                     match started {
-                        Ok(speaker) => herald.speakers[host] = Some(speaker),
+                        Ok(speaker) => herald.hosts[host].speaker = Some(speaker),
                         Err(error) => tracing::warn!(host, %error, "start a thread"),
                     }
                 }
@@ -217,9 +302,14 @@ impl Server {
     }
 
     /// What was told in this turn goes out.
-    pub(super) fn wake_speakers(&self) {
-        if !self.herald.unheard.is_empty() {
-            self.herald.wake();
+    pub(super) fn wake_speakers(&mut self) {
+        if std::mem::take(&mut self.herald.has_news) {
+            let speakers = self
+                .herald
+                .hosts
+                .iter()
+                .filter_map(|host| host.speaker.as_ref());
+            speakers.for_each(Speaker::wake);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! a folder for modules keep them as long as their process lives; so this says where one is, and a host
 //! that was started anew gets it again under the same version. A host that is down holds up no other.
 
+mod request;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,12 +29,13 @@ use crate::place::{Loaded, Which};
   cenote cache proc put sum sum.wasm --read cache0 --version 1 --dir ~/.cenote/well
   cenote cache proc list --cluster /etc/cenote/cluster.toml --json
   cenote cache proc rm sum --version 2 --dir ~/.cenote/well
+  cenote cache proc run sum cache0 4096 64 --dir ~/.cenote/well
 
 A procedure is a WebAssembly module made with the crate cenote-proc-sdk; docs/guides/cache.md shows
 one. A host with a folder for modules (host --modules) has it again after a restart; to one without,
 or a new one, put --version N gives it as version N; without --version put makes the next one. A host that is down is left out, and the
-command ends with 3. Only who holds the cluster's key can put one there. On a cache of cenote cache
-create procedures read; they do not write.")]
+command ends with 3. Only who holds the cluster's key can put one there. --write needs a cache with
+one copy.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -46,6 +49,8 @@ enum Action {
     List(Common),
     /// Take a version of a procedure away from all hosts
     Rm(Remove),
+    /// Run a procedure once, and print its answer
+    Run(request::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -118,6 +123,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Put(args) => put(args),
         Action::List(args) => list(args),
         Action::Rm(args) => remove(args),
+        Action::Run(args) => request::run(args),
     }
 }
 
@@ -217,12 +223,17 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
 }
 
 /// A cache by its number, or by its name in the cluster's folder.
-fn cache_id(loaded: &Loaded, text: &str) -> Result<CacheId> {
+fn cache_id(loaded: &Loaded, text: &str, access: Access) -> Result<CacheId> {
     if let Ok(number) = text.parse() {
         return Ok(CacheId(number));
     }
-    let id = CacheDir::open(&loaded.dir, text)?.spec()?.id()?;
-    Ok(CacheId(id))
+    let spec = CacheDir::open(&loaded.dir, text)?.spec()?;
+    ensure!(
+        access == Access::Read || spec.copies == 1,
+        "{text} has {} copies, and procedures would write to one: --read, or a cache with --copies 1",
+        spec.copies
+    );
+    Ok(CacheId(spec.id()?))
 }
 
 fn rows(caller: &mut dyn Caller) -> Result<Vec<Row>> {
@@ -272,7 +283,7 @@ fn put(args: &Put) -> Result<u8> {
     let write = args.write.iter().map(|cache| (cache, Access::ReadWrite));
     let named = write.chain(read);
     let caches: Vec<_> = named
-        .map(|(cache, access)| Ok((cache_id(&loaded, cache)?, access)))
+        .map(|(cache, access)| Ok((cache_id(&loaded, cache, access)?, access)))
         .collect::<Result<_>>()?;
     let mut sites = sites(&loaded)?;
     let known = known(&sites.up, &args.name);

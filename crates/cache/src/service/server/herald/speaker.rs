@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::calls::{Caller, CallerOpener};
-use cenote_fabric::{FAILURE_TIMEOUT, Status, Waker};
+use cenote_fabric::{FAILURE_TIMEOUT, Status, Time, Waker};
 use cenote_proc::CacheId;
 use cenote_proc::remote::exchange;
 use cenote_proc::service::{
@@ -18,28 +18,30 @@ use cenote_proc::service::{
 };
 
 use super::Table;
-use crate::owner::{Access, Entry};
+use crate::owner::{Access, Entry, LEASE};
 
-/// How far a host is.
+/// A host asks for its lease, over one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in super::super) enum Said {
-    /// It cannot be reached.
-    Nothing,
-    /// It goes by everything up to this word.
-    UpTo(u64),
+pub(in super::super) struct Asking {
+    connection: u64,
+    /// What its clock showed. No lease is counted from later.
+    clock: Time,
 }
 
 /// What a speaker has done.
 pub(in super::super) struct Report {
     pub life: u64,
-    pub said: Said,
+    /// Entries that the host goes by from now on: region and generation.
+    pub known: Vec<(u32, u64)>,
+    /// None: it has nothing of the cache to use.
+    pub asking: Option<Asking>,
 }
 
 /// The manager's end.
 pub(in super::super) struct Speaker {
     pub life: u64,
-    pub said: Said,
     wake: SyncSender<()>,
+    granted: Arc<Mutex<Option<Asking>>>,
 }
 
 impl Speaker {
@@ -51,6 +53,7 @@ impl Speaker {
     ) -> io::Result<Self> {
         // One wake waits at most: it says that there is something.
         let (wake, woken) = sync_channel(1);
+        let granted = Arc::default();
         let speech = Speech {
             host,
             life,
@@ -58,20 +61,29 @@ impl Speaker {
             reporter,
             waker,
             woken,
+            granted: Arc::clone(&granted),
         };
         std::thread::Builder::new()
             .name("cache-words".to_owned())
             .spawn(move || speech.run(&opener))?;
         Ok(Self {
             life,
-            said: Said::Nothing,
             wake,
+            granted,
         })
     }
 
     pub fn wake(&self) {
         // Full: it has not slept since. Gone: it cannot speak.
         let _full_or_gone = self.wake.try_send(());
+    }
+
+    /// The owner counts the lease that the host asked for. Entries from before are in the table.
+    pub fn grant(&self, asking: Asking) {
+        let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        *granted = Some(asking);
+        drop(granted);
+        self.wake();
     }
 }
 
@@ -82,6 +94,7 @@ struct Speech {
     reporter: Sender<Report>,
     waker: Waker,
     woken: Receiver<()>,
+    granted: Arc<Mutex<Option<Asking>>>,
 }
 
 /// What a host was told over one connection.
@@ -90,6 +103,18 @@ struct Told {
     /// Regions of the cache as it was opened.
     regions: u32,
     generations: BTreeMap<u32, u64>,
+    /// Until when it has the cache, by its clock.
+    until: Time,
+}
+
+/// What came of some words.
+#[derive(Default)]
+struct Spoken {
+    known: Vec<(u32, u64)>,
+    /// Slabs that the host does not have.
+    missing: u32,
+    /// What its clock showed before it answered last.
+    clock: Option<Time>,
 }
 
 /// Nobody listens to this speaker any more.
@@ -109,17 +134,20 @@ enum Failure {
 const PAUSE: Duration = Duration::from_millis(500);
 /// Most of it, where there are none.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// What a host does not have is said to it again.
+/// A host that runs nothing of the cache is told of it again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// A host that does is asked what its clock shows. An eighth of a lease: two answers in a row may
+/// be late, or lost.
+const ASK: Duration = Duration::from_millis(250);
 /// Words in one call: each has 25 bytes at most.
 const WORDS: usize = 2048;
 
 impl Speech {
     fn run(self, opener: &CallerOpener) {
         let mut pause = PAUSE;
-        loop {
+        for connection in 0.. {
             match opener(FAILURE_TIMEOUT) {
-                Ok(mut caller) => match self.speak(&mut *caller) {
+                Ok(mut caller) => match self.speak(&mut *caller, connection) {
                     Ok(()) => pause = PAUSE,
                     Err(Dropped) => return,
                 },
@@ -128,16 +156,19 @@ impl Speech {
                     pause = PAUSE_MAX.min(2 * pause);
                 }
             }
-            self.report(Said::Nothing);
             if self.sleep(pause).is_err() {
                 return;
             }
         }
     }
 
-    fn report(&self, said: Said) {
+    fn report(&self, known: Vec<(u32, u64)>, asking: Option<Asking>) {
         let life = self.life;
-        drop(self.reporter.send(Report { life, said }));
+        drop(self.reporter.send(Report {
+            life,
+            known,
+            asking,
+        }));
         self.waker.wake();
     }
 
@@ -149,62 +180,92 @@ impl Speech {
     }
 
     /// Says what is new, until the connection is lost.
-    fn speak(&self, caller: &mut dyn Caller) -> Result<(), Dropped> {
+    fn speak(&self, caller: &mut dyn Caller, connection: u64) -> Result<(), Dropped> {
         let mut told = Told::default();
+        // What a host that has nothing of the cache need not be told.
+        let mut idle = Told::default();
         let mut refused = None;
+        let mut asked_at = Time(0);
         loop {
-            let (word, regions, news) = self.news(&told);
-            match self.tell(caller, &mut told, regions, &news) {
-                Ok(()) => self.report(Said::UpTo(word)),
-                // It runs no procedure of the cache until it has a slab and is told again.
-                Err(Failure::NoSlab) => {
-                    told = Told::default();
-                    self.report(Said::UpTo(word));
+            // In this order: a lease goes behind all entries from before it was counted.
+            let until = self.granted(connection);
+            let (regions, news) = self.news(&told);
+            let now = Time::now();
+            let is_due = now.since(asked_at) >= ASK;
+            let is_short = until.since(told.until) >= LEASE / 2;
+            let has_told_all = news.is_empty() && told.regions == regions;
+            if has_told_all && !is_due && !is_short {
+                self.sleep(ASK.saturating_sub(now.since(asked_at)))?;
+                continue;
+            }
+            asked_at = now;
+            let nothing = match self.tell(caller, &mut told, regions, news, until) {
+                Ok(spoken) => {
+                    let asks = |clock| Asking { connection, clock };
+                    self.report(spoken.known, spoken.clock.map(asks));
+                    // It is opened again, or lacks slabs, whose next entry is on its way.
+                    self.sleep(if regions == 0 { Duration::MAX } else { ASK })?;
+                    continue;
                 }
-                // It may have forgotten what it was told: that is said from the beginning.
+                Err(Failure::Lost(why)) => Err(why),
+                // It runs no procedure of the cache until it has a slab and is told again.
+                Err(Failure::NoSlab) => Ok(()),
+                // What it was told before is not to be gone by any more.
                 Err(Failure::Refused(why)) => {
-                    told = Told::default();
                     if refused.replace(why) != Some(why) {
                         tracing::warn!(host = self.host, %why, "procedures cannot run there");
                     }
-                    self.report(Said::UpTo(word));
+                    self.close(caller)
                 }
-                Err(Failure::Lost(why)) => {
-                    tracing::debug!(host = self.host, ?why, "tell a host where slabs are");
-                    return Ok(());
-                }
+            };
+            if let Err(why) = nothing {
+                tracing::debug!(host = self.host, ?why, "tell a host where slabs are");
+                return Ok(());
             }
-            let is_all =
-                news.is_empty() || told.regions == regions && self.news(&told).2.is_empty();
-            let patience = if is_all { Duration::MAX } else { AGAIN };
-            self.sleep(patience)?;
+            told = Told::default();
+            let (_, news) = self.news(&idle);
+            let known = news.iter().map(|entry| (entry.region, entry.generation));
+            let known: Vec<_> = known.collect();
+            idle.generations.extend(known.iter().copied());
+            self.report(known, None);
+            self.sleep(AGAIN)?;
         }
     }
 
-    /// The newest word, how many regions there are, and what the host was not told of them.
-    fn news(&self, told: &Told) -> (u64, u32, Vec<Entry>) {
+    /// Until when the host has the cache, as far as it may be told over this connection. A clock of
+    /// an earlier one may have been another's: the machine was started anew.
+    fn granted(&self, connection: u64) -> Time {
+        let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = granted.filter(|asking| asking.connection == connection);
+        granted.map_or(Time(0), |asking| asking.clock.after(LEASE))
+    }
+
+    /// How many regions there are, and the entries of which the host was not told.
+    fn news(&self, told: &Told) -> (u32, Vec<Entry>) {
         let rows = self
             .table
             .rows
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let regions = rows.region_count();
         let is_new = |entry: &&Entry| {
             let known = told.generations.get(&entry.region);
-            entry.region < regions && known.is_none_or(|known| *known < entry.generation)
+            known.is_none_or(|known| *known < entry.generation)
         };
-        let news = rows.entries.values().filter(is_new).cloned().collect();
-        (rows.word, regions, news)
+        let news = rows.0.values().filter(is_new).cloned().collect();
+        (rows.region_count(), news)
     }
 
+    /// Says `news`, and then that the host has the cache until `until`, if it goes by all of it.
     fn tell(
         &self,
         caller: &mut dyn Caller,
         told: &mut Told,
         regions: u32,
-        news: &[Entry],
-    ) -> Result<(), Failure> {
+        mut news: Vec<Entry>,
+        until: Time,
+    ) -> Result<Spoken, Failure> {
         let cache = CacheId(self.table.settings.cache);
+        let mut spoken = Spoken::default();
         if told.regions != regions {
             if told.regions > 0 {
                 *told = Told::default();
@@ -213,12 +274,32 @@ impl Speech {
             if regions > 0 {
                 say(caller, &self.open(regions))?;
                 told.regions = regions;
-                // All of it is news.
-                let (_, _, news) = self.news(told);
-                return self.map(caller, told, &news);
             }
+            // All of it is news.
+            (_, news) = self.news(told);
         }
-        self.map(caller, told, news)
+        self.map(caller, told, &news, &mut spoken)?;
+        if told.regions > 0 && spoken.missing == 0 && (until > told.until || news.is_empty()) {
+            let lease = Word::Map {
+                cache,
+                writes_until: until.0,
+                slabs: Vec::new(),
+            };
+            let (_, clock) = say(caller, &lease)?;
+            told.until = until;
+            spoken.clock = Some(clock);
+        }
+        Ok(spoken)
+    }
+
+    /// Has a host forget the cache.
+    fn close(&self, caller: &mut dyn Caller) -> Result<(), Status> {
+        let cache = CacheId(self.table.settings.cache);
+        match say(caller, &Word::Close { cache }) {
+            Err(Failure::Lost(why)) => Err(why),
+            // Or it is not this manager's there.
+            Ok(_) | Err(Failure::NoSlab | Failure::Refused(_)) => Ok(()),
+        }
     }
 
     fn open(&self, regions: u32) -> Word {
@@ -229,28 +310,39 @@ impl Speech {
             slab_bytes: settings.slab_bytes,
             // Too many are refused there.
             slabs: slabs.min(SLABS_MAX + 1),
-            // Writes of procedures would reach one copy, and no client would end them.
-            writable: false,
+            // Of two copies a procedure would write one.
+            writable: settings.copies == 1,
+            leased: true,
             me: u32::try_from(self.host).unwrap_or(u32::MAX),
             machines: self.table.machines.clone(),
             users: vec![EVERYBODY],
         })
     }
 
-    fn map(&self, caller: &mut dyn Caller, told: &mut Told, news: &[Entry]) -> Result<(), Failure> {
+    fn map(
+        &self,
+        caller: &mut dyn Caller,
+        told: &mut Told,
+        news: &[Entry],
+        spoken: &mut Spoken,
+    ) -> Result<(), Failure> {
+        // Of regions that were cut off the host has nothing.
+        let there = news.partition_point(|entry| entry.region < told.regions);
+        let (news, cut) = news.split_at(there);
+        spoken.known.extend(cut.iter().map(named));
         let per_region = self.table.settings.slabs_per_region as usize;
         for some in news.chunks((WORDS / per_region).max(1)) {
             let slabs: Vec<_> = some.iter().flat_map(|entry| self.words(entry)).collect();
             let mut missing = 0;
             for slabs in slabs.chunks(WORDS) {
-                missing += say(
-                    caller,
-                    &Word::Map {
-                        cache: CacheId(self.table.settings.cache),
-                        writes_until: 0,
-                        slabs: slabs.to_vec(),
-                    },
-                )?;
+                let word = Word::Map {
+                    cache: CacheId(self.table.settings.cache),
+                    writes_until: 0,
+                    slabs: slabs.to_vec(),
+                };
+                let (lacking, clock) = say(caller, &word)?;
+                missing += lacking;
+                spoken.clock = Some(clock);
             }
             if missing > 0 {
                 tracing::debug!(
@@ -258,11 +350,16 @@ impl Speech {
                     missing,
                     "slabs that the host does not have"
                 );
+                spoken.missing += missing;
                 continue;
             }
-            let known = some.iter().map(|entry| (entry.region, entry.generation));
-            told.generations.extend(known);
+            spoken.known.extend(some.iter().map(named));
         }
+        if spoken.missing > 0 {
+            // It has no time with a cache of which it may know something old.
+            spoken.clock = None;
+        }
+        told.generations.extend(spoken.known.iter().copied());
         Ok(())
     }
 
@@ -277,10 +374,14 @@ impl Speech {
             None => SlabPlace::Nowhere,
             Some(copy) if copy.host == self.host => {
                 let window = copy.windows[slab as usize];
-                SlabPlace::Here(Named {
+                let named = Named {
                     window: window.id,
                     generation: window.generation,
-                })
+                };
+                match entry.access {
+                    Access::Open => SlabPlace::Here(named),
+                    _ => SlabPlace::Leaving(named),
+                }
             }
             Some(copy) => SlabPlace::At(u32::try_from(copy.host).unwrap_or(u32::MAX)),
         };
@@ -293,13 +394,18 @@ impl Speech {
     }
 }
 
-/// Says a word and waits until all threads of the host go by it; how many slabs it does not have.
-fn say(caller: &mut dyn Caller, word: &Word) -> Result<u32, Failure> {
+fn named(entry: &Entry) -> (u32, u64) {
+    (entry.region, entry.generation)
+}
+
+/// Says a word and waits until all threads of the host go by it; how many slabs it does not have,
+/// and what its clock showed meanwhile.
+fn say(caller: &mut dyn Caller, word: &Word) -> Result<(u32, Time), Failure> {
     let mut bytes = Vec::new();
     word.write(&mut bytes);
     let answer = exchange(caller, &bytes, FAILURE_TIMEOUT).map_err(Failure::Lost)?;
     match Heard::read(&answer) {
-        Ok(Heard::Taken { missing, .. }) => Ok(missing),
+        Ok(Heard::Taken { missing, now }) => Ok((missing, Time(now))),
         Ok(Heard::Refused(WordRefusal::NotYours)) => Err(Failure::NoSlab),
         Ok(Heard::Refused(why)) => Err(Failure::Refused(why)),
         Err(_) => Err(Failure::Lost(Status::Protocol)),

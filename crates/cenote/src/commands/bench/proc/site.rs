@@ -135,6 +135,7 @@ impl Site {
             slab_bytes,
             slabs: 1,
             writable: false,
+            leased: true,
             me: 0,
             machines: vec![address.to_string()],
             users: Vec::new(),
@@ -150,7 +151,7 @@ impl Site {
         };
         let map = Word::Map {
             cache: CACHE,
-            writes_until: 0,
+            writes_until: Time::now().after(Duration::from_secs(24 * 3600)).0,
             slabs: vec![slab],
         };
         for word in [Word::Open(opened), map] {

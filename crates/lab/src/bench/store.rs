@@ -1,4 +1,5 @@
-//! Object stores beside each other under YCSB's mixes: Redis with its append-only file, RocksDB.
+//! Object stores beside each other under YCSB's mixes: ours by its schemes, Redis with its append-only
+//! file, RocksDB.
 //!
 //! For each length of values all stores are started on one disk and filled with the same items;
 //! each case is measured on one after the other, several rounds in turn, and a figure is the
@@ -16,6 +17,7 @@ mod disk;
 mod figures;
 mod goals;
 mod load;
+mod ours;
 mod redis;
 mod rocksdb;
 #[cfg(test)]
@@ -30,6 +32,7 @@ use self::contender::{Store, Way};
 use self::figures::{Case, Measured, Round};
 pub use self::figures::{Figure, Report};
 use self::load::{Clients, Known};
+use self::ours::Ours;
 use self::redis::{Redis, Sync};
 use self::rocksdb::RocksDb;
 use super::kv::items::{Book, HEADER_BYTES, Items, VALUE_BYTES_MAX};
@@ -48,6 +51,8 @@ pub struct Options {
     pub clients: Vec<usize>,
     /// How a server on this machine is reached.
     pub transports: Vec<Transport>,
+    /// Schemes of our server that stand in the table; ours is `efactory`.
+    pub schemes: Vec<String>,
     /// Folder for the stores, on the disk that is to be measured; made, and removed.
     pub dir: PathBuf,
     /// Length of a measurement.
@@ -86,6 +91,7 @@ impl Default for Options {
             value_bytes: vec![64, 256, 1 << 10, 4 << 10, 64 << 10],
             clients: vec![1, 32],
             transports: vec![Transport::Shm, Transport::Tcp],
+            schemes: Vec::new(),
             dir: PathBuf::from("/var/tmp"),
             seconds: 0.5,
             rounds: 3,
@@ -206,6 +212,12 @@ impl Bench<'_> {
         let sockets = self.options.transports.iter();
         let sockets: Vec<_> = sockets.map(|one| one.of_sockets()).collect();
         let mut stores = Vec::new();
+        for scheme in &self.options.schemes {
+            let dir = self.subfolder(&format!("ours-{scheme}"))?;
+            let size = (self.items.count(), self.value_bytes);
+            let ours = Ours::start(scheme, size, &dir, &self.options.transports)?;
+            stores.push(self.fill(Box::new(ours))?);
+        }
         for sync in [Sync::EverySecond, Sync::Always] {
             if !is_installed("redis-server") {
                 eprintln!("left out: {}, redis-server is not installed", sync.scheme());

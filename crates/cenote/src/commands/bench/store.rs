@@ -17,10 +17,13 @@ use crate::size::Size;
 #[command(after_help = "Examples:
   cenote bench store --value 1K --clients 32
   cenote bench store --mix 0:100 --mix 100:0 --value 64 --value 4K --transport tcp
+  cenote bench store --scheme efactory --scheme saw --scheme imm --value 1K
   cenote bench store --dir /mnt/nvme --seconds 5 --rounds 5 --json --save store.jsonl
 
 Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that is read is checked.
-A client is a closed loop with one request under way. redis-server and RocksDB (librocksdb-dev) are
+A client is a closed loop with one request under way. Ours is cenote store serve in a process of its own,
+its clients served by one thread, tcp not encrypted: efactory puts as Redis everysec does,
+efactory-durable as always. redis-server and RocksDB (librocksdb-dev) are
 measured where they are installed: Redis with appendonly and appendfsync everysec or always, over a
 Unix socket (shm) and over loopback (tcp), its connections served by one thread; RocksDB within this
 process, with sync=false or sync=true, on a thread for each client. All have their files in --dir.
@@ -41,6 +44,9 @@ pub struct Args {
     /// How servers are reached; may be given again [default: shm and tcp]
     #[arg(long = "transport", value_enum)]
     transports: Vec<Transport>,
+    /// Schemes of our server, as of cenote store serve; may be given again [default: efactory]
+    #[arg(long = "scheme", value_name = "NAME")]
+    schemes: Vec<String>,
     /// Length of a measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
@@ -62,6 +68,10 @@ pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Res
     let mut options = Options {
         dir: args.dir.clone(),
         seconds: args.seconds.as_secs_f64(),
+        schemes: match args.schemes.is_empty() {
+            true => vec!["efactory".to_owned()],
+            false => args.schemes.clone(),
+        },
         ..Options::default()
     };
     options.rounds = rounds.unwrap_or(options.rounds);

@@ -25,10 +25,6 @@ pub enum Role {
     /// Compared with all others.
     Ours,
     /// Another scheme of our own server.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "our server is not measured yet")
-    )]
     Rival,
     /// Another store.
     Peer,

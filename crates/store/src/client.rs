@@ -178,11 +178,9 @@ impl Client {
         };
         let mut session = connector.connect(address, &hello, timeout)?;
         session.send(&[GREET])?;
-        let greeting = loop {
-            match receive(&mut *session, until)? {
-                Incoming::Message(bytes) => break Greeting::decode(&bytes),
-                _ => return Err(Error::Protocol("no greeting of a store")),
-            }
+        let greeting = match receive(&mut *session, until)? {
+            Incoming::Message(bytes) => Greeting::decode(&bytes),
+            _ => return Err(Error::Protocol("no greeting of a store")),
         };
         let greeting = greeting.map_err(|_| Error::Protocol("no greeting of a store"))?;
         let scheme = by_name(&greeting.scheme).ok_or(Error::Protocol("an unknown scheme"))?;

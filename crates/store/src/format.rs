@@ -30,7 +30,7 @@ pub(crate) const SEQUENCE_AT: u64 = 16;
 pub(crate) fn flag(sequence: u64, epoch: u64) -> u64 {
     match is_planted(Planted::AnyFlagCounts) {
         true => 1,
-        false => sequence << 16 | (epoch & 0x7fff) << 1 | 1,
+        false => (sequence << 16) | ((epoch & 0x7fff) << 1) | 1,
     }
 }
 
@@ -260,7 +260,7 @@ impl Word {
         debug_assert!(at.is_multiple_of(GRAIN_BYTES) && at < POOL_BYTES_MAX);
         let grains = object_bytes / GRAIN_BYTES;
         debug_assert!(grains < 1 << 17, "an object of {object_bytes} bytes");
-        Self(at / GRAIN_BYTES | grains << 31 | (epoch & 0xffff) << 48)
+        Self((at / GRAIN_BYTES) | (grains << 31) | ((epoch & 0xffff) << 48))
     }
 
     /// Where the newest object is.
@@ -271,7 +271,7 @@ impl Word {
 
     /// Its bytes.
     pub fn object_bytes(self) -> u64 {
-        (self.0 >> 31 & ((1 << 17) - 1)) * GRAIN_BYTES
+        ((self.0 >> 31) & ((1 << 17) - 1)) * GRAIN_BYTES
     }
 
     /// The epoch that it was written in, told by its low bits: one that is near `now`.

@@ -6,6 +6,7 @@
 //! writable: those trust their clients. A thread that panics, and a medium that fails, end the process.
 //! Paper: eFactory, design. Bytes: `docs/protocols/store.md`.
 
+mod job;
 mod outbox;
 mod persister;
 mod shard;
@@ -25,7 +26,7 @@ use cenote_fabric::{
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{Pool, StoreError};
-use crate::protocol::{Answer, GREET, Greeting, Notice, Refusal, Request, ShardView, WRITTEN};
+use crate::protocol::{Answer, GREET, Greeting, Notice, Request, ShardView, WRITTEN};
 use crate::schemes::{PutStep, Scheme};
 
 use outbox::{Outbox, Outboxes};
@@ -265,7 +266,7 @@ impl<M: Medium + 'static> Server<M> {
         self.wakers.iter().for_each(Waker::wake);
         for thread in self.threads.drain(..) {
             // A panic has ended the process.
-            let _ = thread.join().is_ok();
+            drop(thread.join());
         }
         // With it go landings, whose values the persisters still copy.
         let listener = self.desk.take().map(JoinHandle::join);
@@ -416,7 +417,7 @@ impl<M: Medium> Desk<M> {
         while !self.stop.load(Ordering::Acquire) {
             for (peer, message) in self.outboxes.peers.take() {
                 // One that is gone is none the wiser.
-                let _ = self.listener.send(peer, &message).is_ok();
+                drop(self.listener.send(peer, &message));
             }
             let second = Some(Duration::from_secs(1));
             if let Err(error) = self.listener.poll(second, &mut events) {
@@ -540,7 +541,7 @@ impl<M: Medium> Desk<M> {
             Reply::Now(answer) => {
                 let sequence = match answer {
                     Answer::Done { sequence } => *sequence,
-                    Answer::Refused(Refusal::Incomplete) | _ => sequence,
+                    _ => sequence,
                 };
                 self.outboxes.answer(Waiter::Peer(peer), answer, sequence);
             }

@@ -1,14 +1,21 @@
-//! Cleaning: the newest durable version of each key is copied to the other half of the log, and the half that it
+//! Cleaning: the newest durable version of each key is copied to the other half of the log, and
+//! the half that it
 //! came from is empty.
 //!
-//! Reads and writes go on meanwhile. New versions go to the new half from the beginning; the other half is of
-//! the epoch before, and both are read. Entries of the index are copied some at a time: a copy's header names
-//! the version that it is copied from, so that who gets to the copy before it is whole goes on to that one.
-//! Then `|` a fence, the copies' flags, and the entries' words. An entry of which a version waits for its value
+//! Reads and writes go on meanwhile. New versions go to the new half from the beginning; the
+//! other half is of
+//! the epoch before, and both are read. Entries of the index are copied some at a time: a copy's
+//! header names
+//! the version that it is copied from, so that who gets to the copy before it is whole goes on to
+//! that one.
+//! Then `|` a fence, the copies' flags, and the entries' words. An entry of which a version waits
+//! for its value
 //! is come back to. When none is left `|` a record says that the half of the epoch before is empty.
 //!
-//! A crash leaves both halves as they are, and cleaning goes on from the first entry. The half that was
-//! emptied is written to after the record of the next cleaning is durable, and after the index says that
+//! A crash leaves both halves as they are, and cleaning goes on from the first entry. The half
+//! that was
+//! emptied is written to after the record of the next cleaning is durable, and after the index
+//! says that
 //! objects of its epoch are gone.
 //! Paper: eFactory, log cleaning.
 

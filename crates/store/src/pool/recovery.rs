@@ -1,8 +1,11 @@
 //! What a pool comes back to after a crash.
 //!
-//! The log is walked from its beginning, the half that is being copied first. Of each key the newest version
-//! that is durable, or whole, is the one that there is; it is made durable, and younger ones are forgotten. So
-//! what was told is there, and what was not told is there whole or not at all. Recovery changes nothing but
+//! The log is walked from its beginning, the half that is being copied first. Of each key the
+//! newest version
+//! that is durable, or whole, is the one that there is; it is made durable, and younger ones are
+//! forgotten. So
+//! what was told is there, and what was not told is there whole or not at all. Recovery changes
+//! nothing but
 //! flags and a record, and may be cut short by a crash and done again.
 
 use std::collections::HashMap;

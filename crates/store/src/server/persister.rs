@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
+use super::job::{Job, JobKind};
 use super::outbox::Outboxes;
-use super::shard::{Job, JobKind, Shard, State, Waiter, place_answer};
+use super::shard::{Shard, State, Waiter, place_answer};
 use crate::medium::Medium;
 use crate::pool::{Cleaned, Condition, Located, StoreError};
 use crate::protocol::{Answer, Refusal};

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use cenote_fabric::calls::CallId;
 use cenote_fabric::{ClientId, PeerId, Time};
 
+use super::job::{Job, job_of};
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{Allocation, Condition, Located, Place, Pool, Source, StoreError, hash};
@@ -34,36 +35,6 @@ pub(super) struct Ticket {
     pub waiters: Vec<Waiter>,
     /// It was looked at since its time was over.
     pub is_tried: bool,
-}
-
-/// What the persister does for a request, since it waits for the medium.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub kind: JobKind,
-    pub client: ClientId,
-    pub area: Option<Arc<Area>>,
-    pub waiter: Waiter,
-    pub key: Vec<u8>,
-    /// Versions from here on turned out not to be whole.
-    pub below: u64,
-}
-
-#[derive(Debug)]
-pub(super) enum JobKind {
-    Locate,
-    Space {
-        condition: Condition,
-        value_bytes: u32,
-        checksum: u32,
-    },
-    Put {
-        condition: Condition,
-        is_durable: bool,
-        value: Vec<u8>,
-    },
-    Delete {
-        condition: Condition,
-    },
 }
 
 /// What is known of a client's versions.
@@ -235,48 +206,6 @@ impl<M: Medium> Shard<M> {
     pub fn stop(&self) {
         self.lock().is_stopping = true;
         self.work.notify_one();
-    }
-}
-
-fn job_of(request: Request<'_>, client: ClientId, area: Option<&Arc<Area>>, waiter: Waiter) -> Job {
-    let (kind, key) = match request {
-        Request::Space {
-            condition,
-            value_bytes,
-            checksum,
-            key,
-        } => (
-            JobKind::Space {
-                condition,
-                value_bytes,
-                checksum,
-            },
-            key,
-        ),
-        Request::Put {
-            condition,
-            is_durable,
-            key,
-            value,
-        } => (
-            JobKind::Put {
-                condition,
-                is_durable,
-                value: value.to_vec(),
-            },
-            key,
-        ),
-        Request::Delete { condition, key } => (JobKind::Delete { condition }, key),
-        Request::Locate { key } => (JobKind::Locate, key),
-        _ => unreachable!("requests that no job is made of"),
-    };
-    Job {
-        kind,
-        client,
-        area: area.cloned(),
-        waiter,
-        key: key.to_vec(),
-        below: u64::MAX,
     }
 }
 

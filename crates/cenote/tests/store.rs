@@ -275,6 +275,7 @@ fn a_served_store_keeps_what_it_said_when_it_is_killed() {
     }
     let keys = served.ok(&store, "list", &["--prefix", "key"], b"");
     assert_eq!(keys, b"key 0\nkey 1\nkey 2\nkey 3\nkey 4\n");
+    store.fails("put", &["key 0"], 1, "it is being served");
     let absent = served.run(&store, "put", &["key 0", "--if-absent"], b"no");
     assert_eq!(absent.status.code(), Some(1), "{absent:?}");
     assert!(String::from_utf8_lossy(&absent.stderr).contains("its version is"));

@@ -133,6 +133,6 @@ fn no_bytes_make_a_parser_panic() {
         }
         drop(Answer::decode(&bytes));
         drop(Greeting::decode(&bytes));
-        drop(Notice::decode(&bytes));
+        assert!(Notice::decode(&bytes).is_err() || bytes.len() == 12);
     }
 }

@@ -14,9 +14,12 @@ use cenote_store::{
 use crate::ask::random_u128;
 use crate::failure::Failure;
 use crate::folder::Folder;
+use crate::lock::{is_locked, try_lock};
 
 /// The first file in the folder.
 const POOL: &str = "pool";
+/// Locked by who serves the store.
+const SERVED: &str = "served";
 /// Sectors of any disk.
 const SECTOR_BYTES: u64 = 512;
 
@@ -98,6 +101,12 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         Err(error) if error.is_missing() => return Err(none().into()),
         folder => folder?,
     };
+    if folder.has(SERVED)? && is_locked(&folder, SERVED)? {
+        let what = format!("store {}: it is being served", dir.display());
+        let remedy =
+            "give its address in place of the folder, with --key; or end cenote store serve";
+        return Err(Failure::new(what, remedy).into());
+    }
     let lock = folder.lock()?;
     let mut files = Vec::new();
     for shard in 0..SHARD_COUNT_MAX {
@@ -122,6 +131,14 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         files.push(file);
     }
     Ok((lock, files))
+}
+
+/// Has other commands say that the store is being served, until this is dropped.
+///
+/// # Errors
+/// The folder cannot be written to.
+pub fn mark_served(dir: &Path) -> Result<Option<File>> {
+    try_lock(&Folder::open(dir)?, SERVED)
 }
 
 /// Pools of a store's media, opened side by side, and what that found.

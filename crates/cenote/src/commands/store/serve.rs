@@ -84,6 +84,7 @@ fn serve<M: Medium + 'static>(
     let stop = signals::on_stop(move || main_thread.unpark())?;
     let shown = format!("store {}", args.dir.display());
     let (_lock, files) = opened::find(&args.dir, true)?;
+    let _served = opened::mark_served(&args.dir)?;
     let (pools, found) = opened::recover(&shown, files, open)?;
     let config = ServerConfig {
         addresses: args.listen.clone(),

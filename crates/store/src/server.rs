@@ -13,7 +13,7 @@ mod shard;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -237,17 +237,16 @@ impl<M: Medium + 'static> Server<M> {
     /// Of each shard.
     #[must_use]
     pub fn figures(&self) -> Vec<Figures> {
-        let of = |shard: &Arc<Shard<M>>| {
-            let state = shard.lock();
-            Figures {
-                backlog: state.pool.backlog() as u64,
-                log_bytes: state.pool.log_bytes(),
-                put_bytes: state.put_bytes,
-                written_bytes: shard.medium.written_bytes(),
-                is_cleaning: state.pool.is_cleaning(),
-            }
-        };
-        self.shards.iter().map(of).collect()
+        self.shards.iter().map(|shard| figures_of(shard)).collect()
+    }
+
+    /// What tells the same for as long as the store is served, and keeps nothing alive.
+    pub fn watch(&self) -> impl Fn() -> Vec<Figures> + Send + Sync + use<M> {
+        let shards: Vec<Weak<Shard<M>>> = self.shards.iter().map(Arc::downgrade).collect();
+        move || {
+            let there = shards.iter().filter_map(Weak::upgrade);
+            there.map(|shard| figures_of(&shard)).collect()
+        }
     }
 
     /// Lets nobody in any more, makes durable what is whole, and gives the pools back.
@@ -285,6 +284,17 @@ impl<M: Medium + 'static> Drop for Server<M> {
         if let Err(error) = self.end() {
             tracing::error!(%error, "end a store");
         }
+    }
+}
+
+fn figures_of<M: Medium>(shard: &Shard<M>) -> Figures {
+    let state = shard.lock();
+    Figures {
+        backlog: state.pool.backlog() as u64,
+        log_bytes: state.pool.log_bytes(),
+        put_bytes: state.put_bytes,
+        written_bytes: shard.medium.written_bytes(),
+        is_cleaning: state.pool.is_cleaning(),
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Whoever works with a store has its folder locked: one process at a time.
 
+mod metrics;
 mod opened;
 mod remote;
 mod serve;

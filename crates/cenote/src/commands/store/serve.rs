@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use cenote_fabric::{Address, ClusterKey, WireProtection};
+use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_store::schemes::{all, by_name};
 use cenote_store::{FileMedium, Medium, PmMedium, Server, ServerConfig};
+use prometheus_client::registry::Registry;
 
+use super::metrics::StoreMetrics;
 use super::{opened, say};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
@@ -50,6 +52,12 @@ pub struct Args {
     #[arg(long, value_name = "S", default_value_t = 10,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
+    /// Serve Prometheus metrics over HTTP
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<HostPort>,
+    /// Let other machines read the metrics
+    #[arg(long, requires = "metrics")]
+    allow_remote: bool,
     /// What traffic over tcp has to be protected by: encrypted, authenticated or plain
     #[arg(long, value_name = "HOW", default_value_t = WireProtection::default())]
     page_traffic: WireProtection,
@@ -96,6 +104,12 @@ fn serve<M: Medium + 'static>(
         page_traffic: args.page_traffic,
     };
     let server = Server::start(pools, config).with_context(|| shown.clone())?;
+    if let Some(address) = &args.metrics {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(StoreMetrics(Box::new(server.watch()))));
+        let bound = crate::metrics::serve(address, args.allow_remote, registry)?;
+        eprintln!("metrics at http://{bound}/metrics");
+    }
     let addresses = server.addresses().iter().map(ToString::to_string);
     let addresses: Vec<String> = addresses.collect();
     say(&format!(

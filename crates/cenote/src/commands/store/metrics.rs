@@ -1,0 +1,72 @@
+//! What a process that serves a store tells Prometheus.
+
+use std::fmt;
+
+use cenote_store::Figures;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Unit;
+
+use crate::metrics::{counters, gauges};
+
+/// Asks the store at each scrape.
+pub struct StoreMetrics(pub Box<dyn Fn() -> Vec<Figures> + Send + Sync>);
+
+impl fmt::Debug for StoreMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreMetrics").finish_non_exhaustive()
+    }
+}
+
+impl Collector for StoreMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let shards = (self.0)();
+        let sum = |of: fn(&Figures) -> u64| shards.iter().map(of).sum();
+        gauges(
+            &mut encoder,
+            &[
+                (
+                    "cenote_store_backlog",
+                    "Versions that are not durable yet",
+                    None,
+                    sum(|one| one.backlog),
+                ),
+                (
+                    "cenote_store_log_used",
+                    "Bytes of the log in use",
+                    Some(Unit::Bytes),
+                    sum(|one| one.log_bytes.0),
+                ),
+                (
+                    "cenote_store_log",
+                    "Bytes that the log has; at three quarters of it shards are cleaned",
+                    Some(Unit::Bytes),
+                    sum(|one| one.log_bytes.1),
+                ),
+                (
+                    "cenote_store_shards_cleaning",
+                    "Shards whose log is being cleaned",
+                    None,
+                    sum(|one| u64::from(one.is_cleaning)),
+                ),
+            ],
+        )?;
+        counters(
+            &mut encoder,
+            &[
+                (
+                    "cenote_store_put",
+                    "Bytes of keys and values that clients put",
+                    Some(Unit::Bytes),
+                    sum(|one| one.put_bytes),
+                ),
+                (
+                    "cenote_store_written",
+                    "Bytes that were written to the medium",
+                    Some(Unit::Bytes),
+                    sum(|one| one.written_bytes),
+                ),
+            ],
+        )
+    }
+}

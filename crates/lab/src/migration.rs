@@ -10,8 +10,10 @@
 //! Paper: \[redy22\] section 5.2 and its figure of the migration.
 
 mod bare;
+mod cells;
 mod link;
 mod load;
+mod stop;
 
 use std::time::Duration;
 
@@ -27,6 +29,7 @@ use crate::cluster::LocalCluster;
 use crate::figure::{Csv, Legend, Line, Plot, Scale};
 use link::{OwnerLink, Start, ToOwner};
 use load::{BUCKET, Bucket, Load, Shape, p99_us};
+pub use stop::Stop;
 
 /// What is moved, and under which load.
 #[derive(Clone, Debug)]
@@ -98,6 +101,8 @@ pub struct Report {
     pub lost_regions: Vec<u32>,
     /// When the last of these was told, from the notice.
     pub lost_told_ms: Option<f64>,
+    /// What the stop of each region consisted of.
+    pub stops: Vec<Stop>,
     /// Requests that ended, over time.
     #[serde(skip)]
     pub series: Vec<Bucket>,
@@ -240,6 +245,7 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         lost_regions: load.lost.iter().map(|(region, _)| *region).collect(),
         lost_told_ms: load.lost.last().map(|(_, at)| ms(at.since(noticed))),
         noticed_at: load.since_begin(noticed),
+        stops: load.stops.take(),
         series: std::mem::take(&mut load.buckets),
     })
 }
@@ -298,9 +304,13 @@ pub fn plot(reports: &[Report], shown: Shown) -> Plot {
         add("writes", |bucket| &bucket.writes);
     }
     let first = &reports[0];
+    let copies = match first.copies {
+        1 => String::new(),
+        copies => format!(", {copies} copies of each"),
+    };
     Plot {
         title: format!(
-            "{} regions of {} MiB move over {}",
+            "{} regions of {} MiB move over {}{copies}",
             first.regions,
             first.region_bytes >> 20,
             first.transport

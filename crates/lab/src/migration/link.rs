@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use cenote_cache::links::{Caller, HostConfig, Threads};
 use cenote_cache::manager::{Manager, News};
-use cenote_cache::owner::{ClientNumber, Entry, HostIndex, Owner, Renewal, Settings};
+use cenote_cache::owner::{ClientNumber, Entry, HostIndex, Owner, Renewal, Settings, Stage};
 use cenote_fabric::{ClientId, Connector, Hello, Time, Waker};
 
 /// From the owner to its client.
@@ -19,6 +19,8 @@ pub enum ToClient {
     Lease(Time),
     /// Whether every region has its copies on hosts that stay. Sent when that changes.
     Settled(bool, Time),
+    /// A region's relocation is there, and was elsewhere before.
+    Stage(usize, Stage, Time),
 }
 
 /// From the client, or from who runs the experiment, to the owner.
@@ -135,6 +137,7 @@ fn run(start: Start, inbox: &Receiver<ToOwner>, words: &Sender<ToClient>, waker:
     let dial = Threads::new(caller(&start.connector, "cache owner", false));
     let mut manager = Manager::new(owner, start.settings, 1, start.hosts, Box::new(dial));
     let mut was_settled = false;
+    let mut stages = Vec::new();
     loop {
         waker.clear();
         loop {
@@ -147,6 +150,7 @@ fn run(start: Start, inbox: &Receiver<ToOwner>, words: &Sender<ToClient>, waker:
         let now = Time::now();
         manager.step(now);
         pass_on(&mut manager, now, words);
+        tell_stages(&manager.owner, now, &mut stages, words);
         let is_settled = manager.owner.is_settled();
         if is_settled != was_settled {
             was_settled = is_settled;
@@ -189,6 +193,17 @@ fn take(manager: &mut Manager, order: ToOwner, words: &Sender<ToClient>) {
         }
         ToOwner::Trouble(host) => manager.handle_trouble(host),
         ToOwner::Withdraw(host) => owner.handle_notice_withdrawn(now, host),
+    }
+}
+
+/// Tells of regions whose relocation is elsewhere than at the last look.
+fn tell_stages(owner: &Owner, now: Time, stages: &mut Vec<Stage>, words: &Sender<ToClient>) {
+    stages.resize(owner.region_count(), Stage::Open);
+    for (region, before) in stages.iter_mut().enumerate() {
+        let stage = owner.stage(region);
+        if std::mem::replace(before, stage) != stage {
+            say(words, ToClient::Stage(region, stage, now));
+        }
     }
 }
 

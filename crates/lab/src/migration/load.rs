@@ -19,10 +19,10 @@ use cenote_cache::random::Random;
 use cenote_fabric::Time;
 use hdrhistogram::Histogram;
 
+use super::cells::{CELL_BYTES, UNKNOWN, put_cell, wrong_bytes};
 use super::link::{OwnerLink, ToClient, ToOwner, caller};
+use super::stop::Stops;
 
-/// Bytes that are read and written as one.
-pub const CELL_BYTES: usize = 1024;
 /// Cells of a request that fills the cache, or reads all of it.
 const BULK_CELLS: u64 = 1024;
 /// Requests under way: a rate of which more wait has fallen behind.
@@ -39,9 +39,6 @@ const LOOK: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Width of a bucket of the series.
 pub const BUCKET: Duration = Duration::from_millis(20);
-
-/// A cell of which nothing is known: a write of it failed, or its region was lost.
-const UNKNOWN: u32 = u32::MAX;
 
 struct Request {
     due: Time,
@@ -120,6 +117,8 @@ pub struct Load {
     /// When the first region was stopped that moves, and when the last was open again.
     first_stop: Option<Time>,
     last_open: Option<Time>,
+    /// What the stop of each region consists of.
+    pub stops: Stops,
     /// Whether the thread blocks while nothing is due: the network's other end needs the processor.
     blocks: bool,
     ended: Vec<Ended>,
@@ -175,6 +174,7 @@ impl Load {
             the_move: None,
             first_stop: None,
             last_open: None,
+            stops: Stops::default(),
             blocks: shape.blocks,
             ended: Vec::new(),
             before: Seen::new(),
@@ -270,6 +270,7 @@ impl Load {
         self.buckets.clear();
         (self.before, self.during) = (Seen::new(), Seen::new());
         (self.the_move, self.requests) = (None, 0);
+        self.stops = Stops::default();
     }
 
     /// Reads and writes at the rate for some time.
@@ -374,6 +375,7 @@ impl Load {
                     self.attached.client.handle_entry(entry);
                 }
                 ToClient::Lease(asked_at) => self.attached.client.handle_lease(now, asked_at),
+                ToClient::Stage(region, stage, at) => self.stops.note(region, stage, at),
                 ToClient::Settled(is_settled, at) => {
                     self.settled = Some((is_settled, at));
                     if !is_settled {
@@ -535,39 +537,6 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("it is in memory")
 }
 
-/// The bytes of a cell's version.
-fn put_cell(cell: u64, version: u32, room: &mut [u8]) {
-    for (at, word) in room.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&word_of(cell, version, at).to_ne_bytes());
-    }
-}
-
-fn word_of(cell: u64, version: u32, at: usize) -> u64 {
-    if version == 0 {
-        return 0;
-    }
-    let name = cell << 32 | u64::from(version);
-    (name ^ (at as u64) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// Bytes that differ from what they have to be. Cells that were lost meanwhile are left aside.
-fn wrong_bytes(first: u64, expected: &[u32], buffer: &[u8], is_lost: impl Fn(u64) -> bool) -> u64 {
-    if buffer.len() != expected.len() * CELL_BYTES {
-        return (expected.len() * CELL_BYTES) as u64;
-    }
-    let mut wrong = 0;
-    for ((cell, &version), bytes) in (first..).zip(expected).zip(buffer.chunks_exact(CELL_BYTES)) {
-        if version == UNKNOWN || is_lost(cell) {
-            continue;
-        }
-        for (at, word) in bytes.chunks_exact(8).enumerate() {
-            let right = word_of(cell, version, at).to_ne_bytes();
-            wrong += word.iter().zip(right).filter(|(a, b)| **a != *b).count() as u64;
-        }
-    }
-    wrong
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,21 +547,5 @@ mod tests {
         assert!((p99_us(&ns) - 198.0).abs() < 1e-9);
         assert!((p99_us(&[7000]) - 7.0).abs() < 1e-9);
         assert!(p99_us(&[]) < 1e-9);
-    }
-
-    #[test]
-    fn each_byte_that_is_not_of_the_expected_version_is_counted() {
-        let mut bytes = vec![0; 2 * CELL_BYTES];
-        put_cell(7, 3, &mut bytes[..CELL_BYTES]);
-        put_cell(8, 1, &mut bytes[CELL_BYTES..]);
-        let none = |_| false;
-        assert_eq!(wrong_bytes(7, &[3, 1], &bytes, none), 0);
-        bytes[CELL_BYTES + 5] ^= 1;
-        assert_eq!(wrong_bytes(7, &[3, 1], &bytes, none), 1);
-        let of = |first, expected: &[u32]| wrong_bytes(first, expected, &bytes, none);
-        assert!(of(7, &[2, 1]) > 900, "a stale cell");
-        assert!(of(6, &[3, 1]) > 900, "another's cell");
-        assert_eq!(of(7, &[3]), 1024, "another length");
-        assert_eq!(wrong_bytes(7, &[2, 1], &bytes, |cell| cell == 7), 1);
     }
 }

@@ -131,6 +131,17 @@ fn describe(out: &mut dyn std::io::Write, report: &Report) -> std::io::Result<()
         report.longest_write_stop_ms,
         report.longest_write_stop_ms / region_ms
     )?;
+    let longest = report.stops.iter();
+    if let Some(stop) = longest.max_by(|a, b| a.whole_ms().total_cmp(&b.whole_ms())) {
+        writeln!(
+            out,
+            "  the longest stop of a region: {:.1} ms, of it {:.1} until writes ended, {:.1} for the copy, {:.1} until it was used",
+            stop.whole_ms(),
+            stop.drain_ms,
+            stop.copy_ms,
+            stop.switch_ms
+        )?;
+    }
     writeln!(
         out,
         "  reads: p50 {:.1} us before and {:.1} us meanwhile, p99 {:.1} and {:.1} us, {:.1} ms at most",

@@ -78,11 +78,12 @@ impl Homing {
         let left_bytes = device.used_bytes().unwrap_or(0);
         self.home_bytes += used_bytes.saturating_sub(left_bytes);
         match home {
-            Ok(true) => {
+            // Cut when the last page had come is whole.
+            Ok(is_whole) if is_whole || left_bytes == 0 => {
                 self.homecomings += 1;
                 tracing::info!(bytes = used_bytes, took = ?now.elapsed(), "every page came home");
             }
-            Ok(false) => {
+            Ok(_) => {
                 self.cut += 1;
                 // Not for want of memory: the rest may follow when others were heard.
                 if disk.spare_bytes() >= left_bytes && left_bytes < used_bytes {

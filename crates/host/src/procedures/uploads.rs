@@ -46,6 +46,11 @@ pub(super) fn start(
 
 /// Compiles a module and keeps it. What is not kept, though it was to be, is not put in.
 fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -> Told {
+    // Looked at when its upload began, and another with this number may have come through since: its file
+    // is not to be written over.
+    if let Some(refusal) = taken(label, library) {
+        return refusal;
+    }
     if let Some(depot) = depot
         && let Err(error) = depot.keep(label, module)
     {
@@ -64,6 +69,16 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
             refused(error.to_string())
         }
     }
+}
+
+/// A refusal, if a module has this number or this version of the name, or had the number.
+fn taken(label: &Label, library: &Library) -> Option<Told> {
+    let is_same = |row: &cenote_proc::service::Row| {
+        row.id == label.id || row.name == label.name && row.version == label.version
+    };
+    let registry = library.registry();
+    let is_taken = registry.list().iter().any(is_same) || registry.was_used(label.id);
+    is_taken.then(|| refused("the number, or the version of the name, is taken".into()))
 }
 
 fn forget(depot: Option<&Depot>, id: ProcedureId) {
@@ -147,11 +162,8 @@ impl Uploads {
         if label.len_bytes == 0 || label.len_bytes > MODULE_MAX {
             return refused(format!("a module has 1 to {MODULE_MAX} bytes"));
         }
-        let taken = |row: &cenote_proc::service::Row| {
-            row.id == label.id || row.name == label.name && row.version == label.version
-        };
-        if library.registry().list().iter().any(taken) || library.registry().was_used(label.id) {
-            return refused("the number, or the version of the name, is taken".into());
+        if let Some(refusal) = taken(&label, library) {
+            return refusal;
         }
         match self.by_connection.get(&connection) {
             // So the compiler's queue is as long as the uploads are many.

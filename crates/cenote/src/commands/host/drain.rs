@@ -190,10 +190,11 @@ fn watch(
     Err((left, error.into()))
 }
 
-/// Whether every slab that is left is one that nobody will move.
+/// Whether every slab that is left is one that nobody will move. With none left the host is at work on
+/// those that came back.
 fn is_stuck(status: &HostStatus) -> bool {
     let hopeless: u32 = status.clients.iter().map(unmovable).sum();
-    hopeless >= lent(status)
+    lent(status) > 0 && hopeless >= lent(status)
 }
 
 /// Slabs of a client that it cannot give back, or will not hear about.

@@ -26,7 +26,7 @@ use crate::failure::DONE;
 /// Records are drawn from as much memory: more than the caches of a core hold.
 const MEMORY_BYTES: u64 = 64 << 20;
 /// How long anything may take that takes no time unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the process is started with.
 #[derive(clap::Args, Clone, Debug)]

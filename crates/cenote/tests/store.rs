@@ -243,7 +243,7 @@ impl Store {
         let path = self.dir.path().join("cluster.key");
         if !path.exists() {
             let made = Command::new(env!("CARGO_BIN_EXE_cenote"))
-                .args(["key", "new"])
+                .args(["key", "new", "--out"])
                 .arg(&path)
                 .output();
             assert!(made.expect("it runs").status.success());

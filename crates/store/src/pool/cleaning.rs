@@ -29,6 +29,7 @@ use super::{Found, Object, Pending, Pool, Space, StoreError, Waiting};
 use crate::format::{Header, Kind, Word};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
+use crate::schemes::Named;
 
 /// How far it is.
 #[derive(Clone, Debug)]
@@ -243,12 +244,25 @@ impl<M: Medium> Pool<M> {
         Ok(Cleaned::Done)
     }
 
+    /// Has this pass not be the last one, if a place is in the half that is left.
+    pub(super) fn defer_cleaning(&mut self, at: u64) {
+        let active = self.head.half(self.space.active);
+        if let Some(cleaning) = &mut self.cleaning {
+            cleaning.is_deferred |= !active.contains(&at);
+        }
+    }
+
     /// Gives up what still waits in the half that is left: durable versions came after it. `false`: a group
-    /// has some of it.
+    /// has some of it, or it may become the newest, since nothing names it until it is durable.
     fn leave_behind(&mut self) -> bool {
         let old = self.head.half(1 - self.space.active);
         let is_left = |one: &Pending| old.contains(&one.at);
-        let in_group = |one: &Pending| matches!(one.state, Waiting::Group);
+        let may_be_named = self.named == Named::WhenDurable;
+        let in_group = |one: &Pending| match one.state {
+            Waiting::Group => true,
+            Waiting::Value(_) => may_be_named,
+            Waiting::Over => false,
+        };
         if self.pending.iter().any(|one| is_left(one) && in_group(one)) {
             return false;
         }

@@ -229,11 +229,9 @@ impl<M: Medium> Pool<M> {
 
     /// Has the index name a version, unless it names a later one.
     fn name_durable(&mut self, at: u64, header: Header, key: &[u8]) {
-        let epoch = self
-            .head
-            .half_of(at)
-            .and_then(|half| self.space.epoch_of(half));
-        let word = Word::to(at, header.object_bytes(), epoch.unwrap_or(self.space.epoch));
+        let word = Word::to(at, header.object_bytes(), self.epoch_at(at));
+        // Cleaning may have passed its entry: it comes back to what is named in the half that it leaves.
+        self.defer_cleaning(at);
         match self.find(key) {
             Found::Entry { slot, word: named } => {
                 let newer = self.object(named);

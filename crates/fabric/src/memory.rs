@@ -272,7 +272,9 @@ impl Region {
     /// If the offset is no multiple of 8 inside the region.
     pub fn store(&self, offset: u64, value: u64) -> std::result::Result<(), Dead> {
         let start = self.checked(offset, 8);
-        self.view.atomic(start).store(value.to_le(), Ordering::Release);
+        self.view
+            .atomic(start)
+            .store(value.to_le(), Ordering::Release);
         self.view.alive()
     }
 

@@ -455,9 +455,10 @@ impl<M: Medium> Desk<M> {
                 value,
                 ..
             } => {
-                if let Some(&shard) = self.shard_of_log.get(&window) {
+                let client = self.peers.get(&peer).map(|(client, _)| *client);
+                if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
                     let shard = &self.shards[shard];
-                    let reply = shard.written(value, Waiter::Peer(peer), Time::now());
+                    let reply = shard.written(value, client, Waiter::Peer(peer), Time::now());
                     self.reply(peer, &reply, value.into());
                 }
             }
@@ -520,8 +521,9 @@ impl<M: Medium> Desk<M> {
             Some(&GREET) if bytes.len() == 1 => self.greet(peer),
             Some(&WRITTEN) => Notice::decode(bytes).ok().and_then(|notice| {
                 let shard = self.shards.get(usize::from(notice.shard))?;
+                let (client, _) = self.peers.get(&peer)?;
                 let low = notice.sequence as u32;
-                let reply = shard.written(low, Waiter::Peer(peer), Time::now());
+                let reply = shard.written(low, *client, Waiter::Peer(peer), Time::now());
                 self.reply(peer, &reply, notice.sequence);
                 Some(())
             }),

@@ -78,6 +78,8 @@ pub(super) struct Shard<M> {
 
 /// Most requests that wait for the persister.
 const JOBS_MAX: usize = 4096;
+/// Who may wait for one version: its client, asking again and again.
+const WAITERS_MAX: usize = 16;
 /// Those that were given up and are remembered.
 const GIVEN_UP_MAX: usize = 4096;
 
@@ -153,7 +155,7 @@ impl<M: Medium> Shard<M> {
                 key,
             } => state.delete(self, key, client, waiter, now),
             Request::Locate { key } => state.locate(self, key, client, waiter),
-            Request::Settle { sequence, .. } => state.settle(self, sequence, waiter, now),
+            Request::Settle { sequence, .. } => state.settle(self, sequence, client, waiter, now),
             Request::Sync { .. } => state.sync(client, waiter),
             Request::List { slot, prefix, .. } => Some(state.list(slot, prefix)),
             Request::Clean { .. } => {
@@ -172,7 +174,7 @@ impl<M: Medium> Shard<M> {
     }
 
     /// A client said by the low half of its sequence that a version was written.
-    pub fn written(&self, low: u32, waiter: Waiter, now: Time) -> Reply {
+    pub fn written(&self, low: u32, client: ClientId, waiter: Waiter, now: Time) -> Reply {
         let sequence = {
             let state = self.lock();
             // The newest that ends so: less than 2^32 are under way.
@@ -183,7 +185,7 @@ impl<M: Medium> Shard<M> {
             shard: self.number,
             sequence,
         };
-        self.handle(request, ClientId(0), None, waiter, now)
+        self.handle(request, client, None, waiter, now)
     }
 
     /// What a client that is gone has not written it never will.
@@ -410,6 +412,7 @@ impl<M: Medium> State<M> {
         &mut self,
         shard: &Shard<M>,
         sequence: u64,
+        client: ClientId,
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
@@ -419,6 +422,14 @@ impl<M: Medium> State<M> {
                 false => Answer::Done { sequence },
             });
         };
+        // Who says that a value is there has it given up if it is not: its own client alone may, and not
+        // so often that the list of who waits grows.
+        if ticket.client != client {
+            return Some(Answer::Refused(Refusal::Incomplete));
+        }
+        if ticket.waiters.len() >= WAITERS_MAX {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         ticket.since = now;
         if shard.medium.is_quick() && !self.pool.is_busy() {
             return Some(match self.pool.settle(&[sequence]) {

@@ -122,3 +122,50 @@ fn a_value_that_is_too_large_is_refused_and_nothing_is_lost() {
     assert!(matches!(refused, Err(ClientError::Size { .. })));
     assert_eq!(user.get(b"key"), Some(b"value".to_vec()));
 }
+
+/// Whoever says that a value is there has it given up if it is not: that is its own client's to say.
+#[test]
+fn a_client_does_not_end_what_another_is_writing() {
+    let lab = Lab::new();
+    let options = Options {
+        shards: 1,
+        ..Options::new(TRANSPORTS[1])
+    };
+    let server = lab.serve(&options);
+    let connector = connector(lab.key.clone());
+    let address = &server.addresses()[0];
+    let mut callers = Vec::new();
+    for number in 0..2 {
+        let hello = Hello {
+            client: ClientId(3000 + number),
+            name: "by hand".to_owned(),
+        };
+        let session = connector.connect(address, &hello, LIMIT).unwrap();
+        let caller = session.caller_opener()(LIMIT).unwrap();
+        callers.push((session, caller));
+    }
+    let mut ask = |from: usize, request: &[u8]| -> Vec<u8> {
+        let caller = &mut callers[from].1;
+        caller.call(request, 1).unwrap();
+        let mut said = None;
+        while said.is_none() {
+            let take = &mut |_, answer: Result<&[u8], _>| said = Some(answer.unwrap().to_vec());
+            caller.poll(cenote_fabric::Time::now(), take);
+        }
+        said.unwrap()
+    };
+    // Space for a value that is on its way: kind, condition, bytes, checksum, key.
+    let mut space = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    space.extend(5_u32.to_le_bytes());
+    space.extend(7_u32.to_le_bytes());
+    space.extend(b"key");
+    let given = ask(0, &space);
+    assert_eq!(given[0], 1, "space was given");
+    let mut settle = vec![5, 0, 0];
+    settle.extend(&given[1..9]);
+    assert_eq!(ask(1, &settle)[..2], [7, 6], "the other is refused");
+    assert_eq!(server.figures()[0].backlog, 1, "and it still waits");
+    // Its own client's word counts: the value is not there, and it is given up.
+    assert_eq!(ask(0, &settle)[..2], [7, 6]);
+    assert_eq!(server.figures()[0].backlog, 0);
+}

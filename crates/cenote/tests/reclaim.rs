@@ -243,8 +243,12 @@ fn swapped_pages_come_home_when_the_machine_has_room_for_them_and_their_group_to
         || pressure(&folder, 0).to_string(),
     );
 
-    // And it is swap still.
-    program.group.set_limit(32 * MIB).expect("less");
+    // And it is swap still. The kernel refuses a limit that it could not come down to in time.
+    wait_until(
+        "the group holds less",
+        || program.group.set_limit(32 * MIB).is_ok(),
+        || swap_status(&folder).to_string(),
+    );
     assert_eq!(program.ask(), "wrong 0");
     wait_until_swapped(&folder);
     // Room for the end of it.

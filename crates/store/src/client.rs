@@ -250,7 +250,8 @@ impl Client {
         self.trace.take().unwrap_or_default()
     }
 
-    /// Begins a command; it ends with [`Client::poll`].
+    /// Begins a command; it ends with [`Client::poll`]. What it sends goes out with the next poll or wait,
+    /// together with what others send.
     pub fn submit(&mut self, command: Command, token: Token, now: Time) {
         let (key_bytes, value_bytes) = match &command {
             Command::Put { key, value, .. } => (key.len(), value.len()),
@@ -304,6 +305,7 @@ impl Client {
     /// # Errors
     /// `Os`: the system refuses to wait.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.flush();
         let rests = !self.resting.is_empty() || !self.stalled.is_empty();
         let timeout = match rests {
             true => timeout.min(Duration::from_millis(1)),
@@ -432,6 +434,10 @@ impl Client {
                 self.go_on(index, now);
             }
         }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
         self.verbs.flush();
         self.caller.flush();
     }

@@ -55,6 +55,18 @@ pub trait Medium: Send + Sync {
     /// Those of the medium, after which nothing is known of the range.
     fn write_back(&self, range: Range<u64>) -> io::Result<()>;
 
+    /// The same of what a crash may take without harm, such as that a version is durable: recovery finds
+    /// out. Durable once there is much of it, or after [`hurry`](Self::hurry) and a fence.
+    ///
+    /// # Errors
+    /// As [`write_back`](Self::write_back).
+    fn write_back_later(&self, range: Range<u64>) -> io::Result<()> {
+        self.write_back(range)
+    }
+
+    /// Has the next fence make that durable as well.
+    fn hurry(&self) {}
+
     /// Returns when what was written back is durable.
     ///
     /// # Errors
@@ -107,16 +119,54 @@ mod tests {
 
     #[test]
     fn a_file_has_what_was_fenced() {
+        // A length of whole blocks, and one for which the page cache is needed.
+        for len in [4 << 20, (4 << 20) - 512] {
+            let file = tempfile::tempfile_in("/var/tmp").unwrap();
+            file.set_len(len).unwrap();
+            let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
+            medium.write(1000, &[7; 100]);
+            medium.write(len - 5000, &[6; 5000]);
+            medium.write(2 << 20, &[8; 10]);
+            medium.write_back(1000..1100).unwrap();
+            medium.write_back(len - 5000..len).unwrap();
+            medium.fence().unwrap();
+            let again = FileMedium::open(file).unwrap();
+            assert_eq!(bytes(&again, 1000, 100), [7; 100]);
+            assert_eq!(bytes(&again, len - 5000, 5000), [6; 5000]);
+            assert_eq!(bytes(&again, 2 << 20, 10), [0; 10]);
+        }
+    }
+
+    #[test]
+    fn what_may_come_later_comes_with_what_is_near_or_when_there_is_much_of_it() {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(4096).unwrap();
+        file.set_len(16 << 20).unwrap();
         let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
-        medium.write(1000, &[7; 100]);
-        medium.write(3000, &[8; 10]);
-        medium.write_back(1000..1100).unwrap();
+        let look = || FileMedium::look(file.try_clone().unwrap()).unwrap();
+        let seen = |at| bytes(&look(), at, 1);
+        // All blocks were written once.
+        medium.write_back(0..16 << 20).unwrap();
         medium.fence().unwrap();
-        let again = FileMedium::open(file).unwrap();
-        assert_eq!(bytes(&again, 1000, 100), [7; 100]);
-        assert_eq!(bytes(&again, 3000, 10), [0; 10]);
+        for at in [4096, 8192] {
+            medium.write(at, &[1]);
+            medium.write_back_later(at..at + 1).unwrap();
+        }
+        medium.write_back(8200..8201).unwrap();
+        medium.fence().unwrap();
+        assert_eq!((seen(4096), seen(8192)), (vec![0], vec![1]));
+        medium.hurry();
+        medium.fence().unwrap();
+        assert_eq!(seen(4096), [1]);
+        // Far from each other, by several writers.
+        let far: Vec<u64> = (0..1100).map(|count| 16384 + count * 8192).collect();
+        for at in &far {
+            medium.write(*at, &[2]);
+            medium.write_back_later(*at..*at + 1).unwrap();
+        }
+        medium.fence().unwrap();
+        assert_eq!(medium.written_bytes(), (16 << 20) + 4096 * 1102);
+        let file = look();
+        assert!(far.iter().all(|at| bytes(&file, *at, 1) == [2]));
     }
 
     #[test]

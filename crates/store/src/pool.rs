@@ -195,6 +195,7 @@ impl<M: Medium> Pool<M> {
                 ceiling,
                 ..self.space.next()
             };
+            self.medium.hurry();
             self.set_space(space)?;
         }
         Ok(self.medium)

@@ -154,11 +154,12 @@ fn socket_address(address: &Address, target: &HostPort) -> Result<SocketAddr> {
 }
 
 /// Of each address that is served. A quarter for one source: more than the workers that one machine
-/// has connect at the same moment.
+/// has connect at the same moment. Places go to who comes later, so patience costs nobody a place; a
+/// client on a machine that swaps may need seconds.
 pub(super) const STRANGERS: Limits = Limits {
     places: 256,
     places_of_source: 64,
-    patience: Duration::from_secs(1),
+    patience: Duration::from_secs(5),
 };
 
 impl AsFd for Bound {

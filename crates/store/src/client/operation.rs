@@ -178,8 +178,8 @@ impl Client {
                 self.stalled.push_back(index);
                 return;
             }
-            // What completed at once goes on.
-            while let Some((other, status)) = self.verbs.poll(now) {
+            // What completed at once goes on. What did not is sent with what others begin: see `progress`.
+            while let Some((other, status)) = self.verbs.completed() {
                 self.take_completion(other, status, now);
             }
         }
@@ -196,7 +196,6 @@ impl Client {
         if called {
             operation.step = Step::Called;
             self.note(what);
-            self.caller.flush();
         }
         called
     }
@@ -312,7 +311,6 @@ impl Client {
             shard,
             is_acknowledged: false,
         };
-        self.verbs.flush();
         notes.into_iter().for_each(|note| self.note(note));
         true
     }
@@ -330,7 +328,6 @@ impl Client {
             .expect("there is room for a step");
         operation.verbs += 1;
         operation.step = Step::EntryRead;
-        self.verbs.flush();
         self.note("READ entry");
         true
     }
@@ -369,12 +366,15 @@ impl Client {
             if !buffer.is_empty() {
                 posted = posted.and_then(|()| self.verbs.read(log, from, buffer, index));
             }
+            if is_backwards {
+                // One READ of both may take so long where the network is slow.
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
         }
         let posted = posted.and_then(|()| self.verbs.read(&shard.index, 0, oldest, index));
         posted.expect("there is room for a step");
         operation.verbs += if operation.value.is_empty() { 2 } else { 3 };
         operation.step = Step::ObjectRead { word, is_told };
-        self.verbs.flush();
         self.note("READ object");
         true
     }

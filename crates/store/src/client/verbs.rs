@@ -87,6 +87,11 @@ impl Verbs {
             // A server says nothing here.
             self.queue.received.clear();
         }
+        self.completed()
+    }
+
+    /// The same of those that completed already, without a look.
+    pub fn completed(&mut self) -> Option<(usize, Status)> {
         let ended = self.queue.pop()?;
         Some((ended.token as usize, ended.status))
     }

@@ -1,36 +1,51 @@
 //! An ordinary file, held in memory as well.
 
+mod disk;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::{Region, RegionOptions};
 
 use super::Medium;
+use disk::{BLOCK_BYTES, Buffer, Disk};
 
 /// A disk: what is written back reaches the file at the fence, one write for each stretch, and one
-/// `fdatasync` for all. Nothing reaches it before. Fences of several threads follow each other.
+/// `fdatasync` for all. Fences of several threads follow each other.
+///
+/// Beside what was written back, a fence may write other bytes as they are in memory just then.
 #[derive(Debug)]
 pub struct FileMedium {
-    /// `None`: a copy in memory, of which nothing is ever written.
-    file: Option<File>,
     memory: Arc<Region>,
-    /// Sectors that were written back since the last fence.
-    pending: Mutex<BTreeSet<u64>>,
-    fencing: Mutex<Vec<u8>>,
+    pending: Mutex<Pending>,
+    /// `None`: a copy in memory, of which nothing is ever written.
+    writing: Option<Mutex<Writing>>,
     written_bytes: AtomicU64,
-    /// A disk that failed once: what it has is not known any more.
-    is_broken: AtomicBool,
 }
 
-/// Sectors are written whole.
+/// Blocks that a fence writes.
+#[derive(Debug, Default)]
+struct Pending {
+    now: BTreeSet<u64>,
+    /// With others, or once there are many.
+    later: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Writing {
+    disk: Disk,
+    buffer: Buffer,
+    /// A disk that failed once: what it has is not known any more.
+    is_broken: bool,
+}
+
 const SECTOR_BYTES: u64 = 512;
-/// A stretch is read into memory of its own in pieces of this, and written.
-const PIECE_BYTES: usize = 1 << 20;
+/// So many blocks may wait for others: 4 MiB of the log.
+const LATER_MAX: usize = 1024;
 
 impl FileMedium {
     /// Opens a pool's file, all of it.
@@ -38,8 +53,12 @@ impl FileMedium {
     /// # Errors
     /// Those of reading it, or that its length is no multiple of a sector.
     pub fn open(file: File) -> io::Result<Self> {
-        let mut medium = Self::look(&file)?;
-        medium.file = Some(file);
+        let (mut medium, disk) = Self::read(file, true)?;
+        medium.writing = Some(Mutex::new(Writing {
+            disk,
+            buffer: Buffer::default(),
+            is_broken: false,
+        }));
         Ok(medium)
     }
 
@@ -47,7 +66,11 @@ impl FileMedium {
     ///
     /// # Errors
     /// As [`FileMedium::open`].
-    pub fn look(file: &File) -> io::Result<Self> {
+    pub fn look(file: File) -> io::Result<Self> {
+        Self::read(file, false).map(|(medium, _)| medium)
+    }
+
+    fn read(file: File, is_written: bool) -> io::Result<(Self, Disk)> {
         let len = file.metadata()?.len();
         if len == 0 || !len.is_multiple_of(SECTOR_BYTES) {
             let text = format!("a pool of {len} bytes is not some whole sectors");
@@ -55,44 +78,34 @@ impl FileMedium {
         }
         let memory = Region::create("cenote-store", len, RegionOptions::default())
             .map_err(io::Error::other)?;
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut at = 0;
-        while at < len {
-            let count = (len - at).min(PIECE_BYTES as u64) as usize;
-            file.read_exact_at(&mut piece[..count], at)?;
-            // What is zero takes no memory until it is written.
-            if piece[..count].iter().any(|byte| *byte != 0) {
-                memory.write(at, &piece[..count]).expect(OURS);
-            }
-            at += count as u64;
-        }
-        Ok(Self {
-            file: None,
+        let mut disk = Disk::new(file, len, is_written);
+        disk.read_into(&memory)?;
+        let medium = Self {
             memory: Arc::new(memory.kept()),
             pending: Mutex::default(),
-            fencing: Mutex::default(),
+            writing: None,
             written_bytes: AtomicU64::new(0),
-            is_broken: AtomicBool::new(false),
-        })
+        };
+        Ok((medium, disk))
     }
 
-    fn flush(&self, file: &File, piece: &mut Vec<u8>) -> io::Result<()> {
-        let taken = std::mem::take(&mut *lock(&self.pending));
-        let sectors: Vec<u64> = taken.into_iter().collect();
-        piece.resize(PIECE_BYTES, 0);
-        for run in sectors.chunk_by(|one, next| one + 1 == *next) {
-            let mut at = run[0] * SECTOR_BYTES;
-            let end = (run[run.len() - 1] + 1) * SECTOR_BYTES;
-            while at < end {
-                let count = (end - at).min(PIECE_BYTES as u64) as usize;
-                self.memory.read(at, &mut piece[..count]).expect(OURS);
-                file.write_all_at(&piece[..count], at)?;
-                at += count as u64;
+    fn flush(&self, writing: &mut Writing) -> io::Result<()> {
+        let blocks: Vec<u64> = {
+            let mut pending = lock(&self.pending);
+            let now = std::mem::take(&mut pending.now);
+            if pending.later.len() > LATER_MAX {
+                let later = std::mem::take(&mut pending.later);
+                now.union(&later).copied().collect()
+            } else {
+                for block in &now {
+                    pending.later.remove(block);
+                }
+                now.into_iter().collect()
             }
-        }
-        file.sync_data()?;
-        let bytes = sectors.len() as u64 * SECTOR_BYTES;
-        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        };
+        let (disk, buffer) = (&mut writing.disk, &mut writing.buffer);
+        let written = disk.make_durable(&blocks, &self.memory, buffer)?;
+        self.written_bytes.fetch_add(written, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -115,26 +128,35 @@ impl Medium for FileMedium {
     }
 
     fn write_back(&self, range: Range<u64>) -> io::Result<()> {
-        if !range.is_empty() && self.file.is_some() {
-            let sectors = range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES);
-            lock(&self.pending).extend(sectors);
-        }
+        lock(&self.pending).now.extend(blocks(range));
         Ok(())
     }
 
+    fn write_back_later(&self, range: Range<u64>) -> io::Result<()> {
+        lock(&self.pending).later.extend(blocks(range));
+        Ok(())
+    }
+
+    fn hurry(&self) {
+        let mut pending = lock(&self.pending);
+        let mut later = std::mem::take(&mut pending.later);
+        pending.now.append(&mut later);
+    }
+
     fn fence(&self) -> io::Result<()> {
-        let Some(file) = &self.file else {
+        let Some(writing) = &self.writing else {
+            *lock(&self.pending) = Pending::default();
             return Ok(());
         };
         // What this thread wrote back may be in the flush of another: it waits for that one, and then
         // for its own.
-        let mut piece = lock(&self.fencing);
-        if self.is_broken.load(Ordering::Acquire) {
+        let mut writing = lock(writing);
+        if writing.is_broken {
             return Err(io::Error::other("the pool's disk failed before"));
         }
-        let flushed = self.flush(file, &mut piece);
+        let flushed = self.flush(&mut writing);
         // After a failed fdatasync the kernel may have dropped what it had not written.
-        self.is_broken.store(flushed.is_err(), Ordering::Release);
+        writing.is_broken = flushed.is_err();
         flushed
     }
 
@@ -148,6 +170,13 @@ impl Medium for FileMedium {
 
     fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
+    }
+}
+
+fn blocks(range: Range<u64>) -> Range<u64> {
+    match range.is_empty() {
+        true => 0..0,
+        false => range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES),
     }
 }
 

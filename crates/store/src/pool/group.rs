@@ -276,8 +276,8 @@ impl<M: Medium> Pool<M> {
     }
 }
 
-/// Durable with the next fence.
+/// A crash may take it: recovery looks at the value then.
 pub(super) fn set_flag(medium: &impl Medium, at: u64, flag: u64) -> io::Result<()> {
     medium.store(at + FLAG_AT, flag);
-    medium.write_back(at + FLAG_AT..at + FLAG_AT + 8)
+    medium.write_back_later(at + FLAG_AT..at + FLAG_AT + 8)
 }

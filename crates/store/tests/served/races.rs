@@ -57,6 +57,6 @@ fn a_value_is_read_whole_while_it_becomes_durable() {
 /// The trap of one READ for both: the value is fetched, becomes durable, and then the flag is fetched.
 #[test]
 fn a_client_that_reads_the_value_before_the_flag_is_found() {
-    let found = race(Transport::Shm, 50_000, Some(Planted::ValueBeforeFlag));
+    let found = race(Transport::Shm, 500_000, Some(Planted::ValueBeforeFlag));
     assert!(found.is_err());
 }

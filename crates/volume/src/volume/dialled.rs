@@ -1,7 +1,7 @@
 //! Reaching the hosts of a volume that is opened.
 //!
-//! All at once; those that do not answer in time are dialled again while the volume cannot do without
-//! them. Whoever refuses has answered.
+//! All at once; those that do not answer in time, or hang up before they proved the key, are dialled
+//! again while the volume cannot do without them. Whoever refuses with a word has answered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const DIALS_MAX: usize = 5;
 /// The hosts of a volume that is opened.
 pub(super) struct Dialled {
     pub links: Vec<(usize, Link)>,
-    /// Those that are yet to answer. Who refused is not among them.
+    /// Those that are yet to answer. Who refused with a word is not among them.
     silent: Vec<usize>,
     /// What the first said that cannot be reached.
     complaint: Option<String>,
@@ -108,7 +108,8 @@ impl Dialled {
                 };
                 let complain = || format!("{}: {error}", hosts[host].name);
                 self.complaint.get_or_insert_with(complain);
-                if matches!(error, Error::Timeout(_)) {
+                // A host hangs up on another key, and on who was slow to prove it as well.
+                if matches!(error, Error::Timeout(_) | Error::Unauthenticated { .. }) {
                     self.silent.push(host);
                 }
             }

@@ -20,8 +20,8 @@ use crate::lock::{is_locked, try_lock};
 const POOL: &str = "pool";
 /// Locked by who serves the store.
 const SERVED: &str = "served";
-/// Sectors of any disk.
-const SECTOR_BYTES: u64 = 512;
+/// Blocks of any disk and file system.
+const BLOCK_BYTES: u64 = 4096;
 
 /// An open store. Nobody else opens it while this lives.
 pub struct Opened {
@@ -53,8 +53,8 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         return Err(Failure::new(what, "cenote store check says what is in it").into());
     }
     let shard_count = shards as u64;
-    // A store of sectors, of which half of the places for keys stay free: they are found at once.
-    let len = len / shard_count / SECTOR_BYTES * SECTOR_BYTES;
+    // A store of blocks, of which half of the places for keys stay free: they are found at once.
+    let len = len / shard_count / BLOCK_BYTES * BLOCK_BYTES;
     let entries = (keys / shard_count)
         .max(1)
         .checked_mul(2)
@@ -65,7 +65,7 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     };
     ensure!(
         len > 0,
-        "--size: at least {SECTOR_BYTES} bytes for each shard"
+        "--size: at least {BLOCK_BYTES} bytes for each shard"
     );
     // The first one last: with it there is a store.
     for shard in (0..shards).rev() {
@@ -194,7 +194,7 @@ impl Opened {
     /// # Errors
     /// As [`Opened::open`].
     pub fn look(dir: &Path) -> Result<Self> {
-        Self::with(dir, false, |file| FileMedium::look(&file))
+        Self::with(dir, false, |file| FileMedium::look)
     }
 
     fn with(

@@ -1,0 +1,185 @@
+//! A pool's file, past the page cache where the file system allows that.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+
+use cenote_fabric::Region;
+use rustix::fs::SeekFrom;
+
+/// A file is written in whole blocks of this: what no disk or file system of Linux has to read first.
+pub(super) const BLOCK_BYTES: u64 = 4096;
+/// Read and written at most so much at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Blocks that were never written are written for the first time together with so many others: until
+/// then the file system has to note of each that it is in use, and to make that durable as well.
+const CHUNK_BLOCKS: u64 = 256;
+/// Stretches that are written one after the other; more than that by some threads.
+const RUNS_MAX: usize = 8;
+/// Writes that a disk is given at a time.
+const WRITERS: usize = 8;
+
+/// An open file of whole blocks, or of a length that keeps it in the page cache.
+#[derive(Debug)]
+pub(super) struct Disk {
+    file: File,
+    /// Of each chunk, whether all of it was written before.
+    has_room: Vec<bool>,
+}
+
+/// Memory at an address that direct I/O accepts.
+#[derive(Debug, Default)]
+pub(super) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn of(&mut self, len: u64) -> &mut [u8] {
+        let (len, block) = (len as usize, BLOCK_BYTES as usize);
+        if self.0.len() < len + block {
+            self.0.resize(len + block, 0);
+        }
+        let skip = self.0.as_ptr().align_offset(block);
+        &mut self.0[skip..skip + len]
+    }
+}
+
+impl Disk {
+    /// Opens it once more, past the page cache: its bytes are in memory already.
+    pub fn new(file: File, len: u64, is_written: bool) -> Self {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let reopened = OpenOptions::new()
+            .read(true)
+            .write(is_written)
+            .custom_flags(libc::O_DIRECT)
+            .open(path);
+        let takes = |direct: &File| {
+            let first = direct.read_exact_at(Buffer::default().of(BLOCK_BYTES), 0);
+            len.is_multiple_of(BLOCK_BYTES) && first.is_ok()
+        };
+        let file = match reopened {
+            Ok(direct) if takes(&direct) => direct,
+            // The file system, or its length, does not allow it.
+            _ => file,
+        };
+        let chunks = len.div_ceil(BLOCK_BYTES).div_ceil(CHUNK_BLOCKS);
+        Self {
+            file,
+            has_room: vec![false; chunks as usize],
+        }
+    }
+
+    /// Puts what was ever written into memory that is all zeros.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn read_into(&mut self, memory: &Region) -> io::Result<()> {
+        let len = memory.len_bytes();
+        let mut buffer = Buffer::default();
+        let mut at = 0;
+        while let Some(data) = self.next_data(at, len) {
+            for start in data.clone().step_by(PIECE_BYTES as usize) {
+                let count = (data.end - start).min(PIECE_BYTES);
+                let piece = buffer.of(count);
+                self.file.read_exact_at(piece, start)?;
+                // What is zero takes no memory until it is written.
+                if piece.iter().any(|byte| *byte != 0) {
+                    memory.write(start, piece).expect(super::OURS);
+                }
+            }
+            let chunk_bytes = CHUNK_BLOCKS * BLOCK_BYTES;
+            let whole = data.start.div_ceil(chunk_bytes)..data.end / chunk_bytes;
+            for chunk in whole {
+                self.has_room[chunk as usize] = true;
+            }
+            at = data.end;
+        }
+        Ok(())
+    }
+
+    /// The next stretch that is no hole, in whole blocks.
+    fn next_data(&self, at: u64, len: u64) -> Option<Range<u64>> {
+        let seek = |from| rustix::fs::seek(&self.file, from);
+        if at >= len {
+            return None;
+        }
+        let (start, end) = match seek(SeekFrom::Data(at)) {
+            Err(rustix::io::Errno::NXIO) => return None,
+            // A file system that knows nothing of holes.
+            Err(_) => (at, len),
+            Ok(start) => (start, seek(SeekFrom::Hole(start)).unwrap_or(len)),
+        };
+        let start = start / BLOCK_BYTES * BLOCK_BYTES;
+        let end = end.next_multiple_of(BLOCK_BYTES).min(len);
+        (start < end).then_some(start..end)
+    }
+
+    /// Makes some blocks durable as memory has them; how many bytes that took. Ascending.
+    ///
+    /// # Errors
+    /// The disk's, after which nothing is known of them.
+    pub fn make_durable(
+        &mut self,
+        blocks: &[u64],
+        memory: &Region,
+        buffer: &mut Buffer,
+    ) -> io::Result<u64> {
+        let (runs, fresh) = self.runs(blocks, memory.len_bytes());
+        let write = |buffer: &mut Buffer, run: &Range<u64>| -> io::Result<u64> {
+            for start in run.clone().step_by(PIECE_BYTES as usize) {
+                let piece = buffer.of((run.end - start).min(PIECE_BYTES));
+                memory.read(start, piece).expect(super::OURS);
+                self.file.write_all_at(piece, start)?;
+            }
+            Ok(run.end - run.start)
+        };
+        let written = match runs.len() <= RUNS_MAX {
+            true => runs
+                .iter()
+                .map(|run| write(buffer, run))
+                .sum::<io::Result<u64>>(),
+            false => std::thread::scope(|scope| {
+                let shares = runs.chunks(runs.len().div_ceil(WRITERS));
+                let writers: Vec<_> = shares
+                    .map(|share| {
+                        scope.spawn(|| {
+                            let mut buffer = Buffer::default();
+                            let ends = share.iter().map(|run| write(&mut buffer, run));
+                            ends.sum::<io::Result<u64>>()
+                        })
+                    })
+                    .collect();
+                let ends = writers.into_iter();
+                ends.map(|one| one.join().expect("a panic has ended the process"))
+                    .sum::<io::Result<u64>>()
+            }),
+        }?;
+        self.file.sync_data()?;
+        for chunk in fresh {
+            self.has_room[chunk as usize] = true;
+        }
+        Ok(written)
+    }
+
+    /// Stretches of bytes that are to be written, and the chunks that are so for the first time.
+    fn runs(&self, blocks: &[u64], len: u64) -> (Vec<Range<u64>>, Vec<u64>) {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut fresh: Vec<u64> = Vec::new();
+        for block in blocks {
+            let chunk = block / CHUNK_BLOCKS;
+            let wanted = match self.has_room[chunk as usize] {
+                true => *block..block + 1,
+                false => chunk * CHUNK_BLOCKS..(chunk + 1) * CHUNK_BLOCKS,
+            };
+            if !self.has_room[chunk as usize] && fresh.last() != Some(&chunk) {
+                fresh.push(chunk);
+            }
+            let wanted = wanted.start * BLOCK_BYTES..(wanted.end * BLOCK_BYTES).min(len);
+            match runs.last_mut() {
+                Some(last) if last.end >= wanted.start => last.end = last.end.max(wanted.end),
+                _ => runs.push(wanted),
+            }
+        }
+        (runs, fresh)
+    }
+}

@@ -194,7 +194,7 @@ impl Opened {
     /// # Errors
     /// As [`Opened::open`].
     pub fn look(dir: &Path) -> Result<Self> {
-        Self::with(dir, false, |file| FileMedium::look)
+        Self::with(dir, false, FileMedium::look)
     }
 
     fn with(

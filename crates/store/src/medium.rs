@@ -56,16 +56,11 @@ pub trait Medium: Send + Sync {
     fn write_back(&self, range: Range<u64>) -> io::Result<()>;
 
     /// The same of what a crash may take without harm, such as that a version is durable: recovery finds
-    /// out. Durable once there is much of it, or after [`hurry`](Self::hurry) and a fence.
+    /// that out. Of a medium on which this costs as much as a value it is durable by chance.
     ///
     /// # Errors
     /// As [`write_back`](Self::write_back).
-    fn write_back_later(&self, range: Range<u64>) -> io::Result<()> {
-        self.write_back(range)
-    }
-
-    /// Has the next fence make that durable as well.
-    fn hurry(&self) {}
+    fn write_back_hint(&self, range: Range<u64>) -> io::Result<()>;
 
     /// Returns when what was written back is durable.
     ///
@@ -138,34 +133,24 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_later_comes_with_what_is_near_or_when_there_is_much_of_it() {
-        let file = tempfile::tempfile().unwrap();
+    fn blocks_that_are_far_from_each_other_are_written_by_several() {
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
         file.set_len(16 << 20).unwrap();
         let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
-        let look = || FileMedium::look(file.try_clone().unwrap()).unwrap();
-        let seen = |at| bytes(&look(), at, 1);
         // All blocks were written once.
         medium.write_back(0..16 << 20).unwrap();
         medium.fence().unwrap();
-        for at in [4096, 8192] {
-            medium.write(at, &[1]);
-            medium.write_back_later(at..at + 1).unwrap();
-        }
-        medium.write_back(8200..8201).unwrap();
-        medium.fence().unwrap();
-        assert_eq!((seen(4096), seen(8192)), (vec![0], vec![1]));
-        medium.hurry();
-        medium.fence().unwrap();
-        assert_eq!(seen(4096), [1]);
-        // Far from each other, by several writers.
         let far: Vec<u64> = (0..1100).map(|count| 16384 + count * 8192).collect();
         for at in &far {
             medium.write(*at, &[2]);
-            medium.write_back_later(*at..*at + 1).unwrap();
+            medium.write_back(*at..*at + 1).unwrap();
+            // With it or not.
+            medium.write(*at + 4096, &[3]);
+            medium.write_back_hint(*at + 4096..*at + 4097).unwrap();
         }
         medium.fence().unwrap();
-        assert_eq!(medium.written_bytes(), (16 << 20) + 4096 * 1102);
-        let file = look();
+        assert_eq!(medium.written_bytes(), (16 << 20) + 4096 * 1100);
+        let file = FileMedium::look(file).unwrap();
         assert!(far.iter().all(|at| bytes(&file, *at, 1) == [2]));
     }
 

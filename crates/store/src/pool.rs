@@ -21,6 +21,7 @@ mod version;
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_fabric::Region;
@@ -67,6 +68,9 @@ pub struct Pool<M> {
     pending: VecDeque<Pending>,
     /// How many are not.
     backlog: usize,
+    /// Headers that are not written back yet, as they come in the log, with their sequences. Copies are
+    /// older than what is around them.
+    headers: VecDeque<(u64, Range<u64>)>,
     /// Where the next group begins to look: versions whose values do not come are not in its way.
     next_try: u64,
     /// Groups that are under way.
@@ -148,6 +152,7 @@ impl<M: Medium> Pool<M> {
             next_sequence: 1,
             pending: VecDeque::new(),
             backlog: 0,
+            headers: VecDeque::new(),
             next_try: 0,
             groups: 0,
             is_broken: false,
@@ -195,7 +200,6 @@ impl<M: Medium> Pool<M> {
                 ceiling,
                 ..self.space.next()
             };
-            self.medium.hurry();
             self.set_space(space)?;
         }
         Ok(self.medium)
@@ -506,15 +510,28 @@ impl<M: Medium> Pool<M> {
             medium.write(at, &header.encode(at, epoch, key));
             medium.store(at + FLAG_AT, 0);
             medium.write(at + HEADER_BYTES, key);
-            if !is_planted(Planted::HeaderNotWrittenBack) {
-                medium.write_back(at..at + HEADER_BYTES + key.len() as u64)?;
+            let range = at..at + HEADER_BYTES + key.len() as u64;
+            if is_planted(Planted::HeaderNotWrittenBack) {
+                return Ok(());
+            }
+            if !medium.is_quick() {
+                pool.headers.push_back((header.sequence, range));
+                return Ok(());
             }
             // A quick fence counts for its own thread alone, and the persister is another one.
-            match medium.is_quick() {
-                true => medium.fence(),
-                false => Ok(()),
-            }
+            medium.write_back(range)?;
+            medium.fence()
         })
+    }
+
+    /// Begins to make headers durable that are in the log before a version, and its own: a walk of the log
+    /// goes from one to the next. Headers behind it are written when their values are there as well.
+    fn write_back_headers(&mut self, until: u64) -> io::Result<()> {
+        let is_before = |(sequence, _): &mut (u64, Range<u64>)| *sequence <= until;
+        while let Some((_, range)) = self.headers.pop_front_if(is_before) {
+            self.medium.write_back(range)?;
+        }
+        Ok(())
     }
 
     fn wait_for(&mut self, allocation: Allocation, source: Source) {

@@ -21,18 +21,11 @@ use disk::{BLOCK_BYTES, Buffer, Disk};
 #[derive(Debug)]
 pub struct FileMedium {
     memory: Arc<Region>,
-    pending: Mutex<Pending>,
+    /// Blocks that were written back since the last fence.
+    pending: Mutex<BTreeSet<u64>>,
     /// `None`: a copy in memory, of which nothing is ever written.
     writing: Option<Mutex<Writing>>,
     written_bytes: AtomicU64,
-}
-
-/// Blocks that a fence writes.
-#[derive(Debug, Default)]
-struct Pending {
-    now: BTreeSet<u64>,
-    /// With others, or once there are many.
-    later: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -44,8 +37,6 @@ struct Writing {
 }
 
 const SECTOR_BYTES: u64 = 512;
-/// So many blocks may wait for others: 4 MiB of the log.
-const LATER_MAX: usize = 1024;
 
 impl FileMedium {
     /// Opens a pool's file, all of it.
@@ -53,6 +44,8 @@ impl FileMedium {
     /// # Errors
     /// Those of reading it, or that its length is no multiple of a sector.
     pub fn open(file: File) -> io::Result<Self> {
+        // A process that was killed may have left bytes that are read, and not durable.
+        file.sync_data()?;
         let (mut medium, disk) = Self::read(file, true)?;
         medium.writing = Some(Mutex::new(Writing {
             disk,
@@ -90,19 +83,8 @@ impl FileMedium {
     }
 
     fn flush(&self, writing: &mut Writing) -> io::Result<()> {
-        let blocks: Vec<u64> = {
-            let mut pending = lock(&self.pending);
-            let now = std::mem::take(&mut pending.now);
-            if pending.later.len() > LATER_MAX {
-                let later = std::mem::take(&mut pending.later);
-                now.union(&later).copied().collect()
-            } else {
-                for block in &now {
-                    pending.later.remove(block);
-                }
-                now.into_iter().collect()
-            }
-        };
+        let blocks = std::mem::take(&mut *lock(&self.pending));
+        let blocks: Vec<u64> = blocks.into_iter().collect();
         let (disk, buffer) = (&mut writing.disk, &mut writing.buffer);
         let written = disk.make_durable(&blocks, &self.memory, buffer)?;
         self.written_bytes.fetch_add(written, Ordering::Relaxed);
@@ -128,24 +110,20 @@ impl Medium for FileMedium {
     }
 
     fn write_back(&self, range: Range<u64>) -> io::Result<()> {
-        lock(&self.pending).now.extend(blocks(range));
+        if self.writing.is_some() && !range.is_empty() {
+            let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+            lock(&self.pending).extend(blocks);
+        }
         Ok(())
     }
 
-    fn write_back_later(&self, range: Range<u64>) -> io::Result<()> {
-        lock(&self.pending).later.extend(blocks(range));
+    /// A block is all that a disk writes: of a version of 4 KiB that is as much as its value.
+    fn write_back_hint(&self, _range: Range<u64>) -> io::Result<()> {
         Ok(())
-    }
-
-    fn hurry(&self) {
-        let mut pending = lock(&self.pending);
-        let mut later = std::mem::take(&mut pending.later);
-        pending.now.append(&mut later);
     }
 
     fn fence(&self) -> io::Result<()> {
         let Some(writing) = &self.writing else {
-            *lock(&self.pending) = Pending::default();
             return Ok(());
         };
         // What this thread wrote back may be in the flush of another: it waits for that one, and then
@@ -170,13 +148,6 @@ impl Medium for FileMedium {
 
     fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
-    }
-}
-
-fn blocks(range: Range<u64>) -> Range<u64> {
-    match range.is_empty() {
-        true => 0..0,
-        false => range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES),
     }
 }
 

@@ -144,9 +144,11 @@ impl Medium for ModelMedium {
         Ok(())
     }
 
-    /// Never: whatever a crash may take without harm is taken, or not, by the seed.
-    fn write_back_later(&self, _range: Range<u64>) -> io::Result<()> {
-        self.lock().cross()
+    fn write_back_hint(&self, range: Range<u64>) -> io::Result<()> {
+        match self.is_quick() {
+            true => self.write_back(range),
+            false => self.lock().cross(),
+        }
     }
 
     fn fence(&self) -> io::Result<()> {

@@ -66,6 +66,10 @@ impl Medium for PmMedium {
         Ok(())
     }
 
+    fn write_back_hint(&self, range: Range<u64>) -> io::Result<()> {
+        self.write_back(range)
+    }
+
     fn fence(&self) -> io::Result<()> {
         order_stores();
         if !self.delay.is_zero() {

@@ -199,6 +199,9 @@ impl<M: Medium> Pool<M> {
             }
             self.cleaning_mut().next_slot += 1;
         }
+        if !copies.is_empty() {
+            self.guarded(|pool| pool.write_back_headers(u64::MAX))?;
+        }
         let medium = Arc::clone(&self.medium);
         Ok((Batch { medium, copies }, looked_at))
     }
@@ -344,7 +347,7 @@ impl<M: Medium> Pool<M> {
             ..object.header
         };
         let key = object.key().to_vec();
-        // With the next fence of anybody: recovery gets to what follows in the log by this header.
+        // Recovery gets to what follows in the log by this header.
         self.write_header(to, header, &key)?;
         self.tail += bytes;
         let cleaning = self.cleaning_mut();

@@ -17,6 +17,8 @@ pub struct Group<M> {
     members: Vec<Member>,
     /// Whether a record goes with it that lets more sequences be given.
     is_leasing: bool,
+    /// What the medium said to the headers.
+    headers: io::Result<()>,
 }
 
 struct Member {
@@ -51,6 +53,7 @@ impl<M: Medium> Group<M> {
     /// # Errors
     /// Those of the medium.
     pub fn write_back(&mut self) -> io::Result<()> {
+        std::mem::replace(&mut self.headers, Ok(()))?;
         let mut scratch = Vec::new();
         for member in &mut self.members {
             member.is_whole = member.take_value(&*self.medium, &mut scratch);
@@ -166,7 +169,9 @@ impl<M: Medium> Pool<M> {
             }
         }
         self.groups += 1;
+        let last = members.iter().map(|member| member.sequence).max();
         Group {
+            headers: self.write_back_headers(last.unwrap_or(0)),
             medium: Arc::clone(&self.medium),
             members,
             is_leasing: self.is_lease_short() && self.groups == 1 && !self.is_broken,
@@ -279,5 +284,5 @@ impl<M: Medium> Pool<M> {
 /// A crash may take it: recovery looks at the value then.
 pub(super) fn set_flag(medium: &impl Medium, at: u64, flag: u64) -> io::Result<()> {
     medium.store(at + FLAG_AT, flag);
-    medium.write_back_later(at + FLAG_AT..at + FLAG_AT + 8)
+    medium.write_back_hint(at + FLAG_AT..at + FLAG_AT + 8)
 }

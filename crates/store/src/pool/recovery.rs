@@ -82,9 +82,12 @@ impl<M: Medium> Pool<M> {
             ..self.space.next()
         };
         self.guarded(|pool| {
-            for (at, header) in completed {
-                // Read is not durable: a file is read from the system's memory.
-                pool.medium.write_back(*at..at + header.object_bytes())?;
+            // Read is durable of a disk, which is told to be so before it is read. What is read of memory may
+            // be in a cache.
+            if pool.medium.is_quick() {
+                for (at, header) in completed {
+                    pool.medium.write_back(*at..at + header.object_bytes())?;
+                }
             }
             write_space(&*pool.medium, space)?;
             pool.medium.fence()?;

@@ -20,6 +20,13 @@ fn a_crash_at_any_boundary_breaks_no_promise_of_any_scheme() {
     }
 }
 
+/// A version that nothing named became durable after the deletion behind it was dropped by the cleaner.
+#[test]
+fn seeds_that_found_something_find_nothing_more() {
+    let found = crashes(&Saw, 94, 1, |_| {});
+    assert_eq!(found.violations, Vec::<String>::new());
+}
+
 #[test]
 fn each_planted_mistake_of_the_store_is_found() {
     // Those of clients, and of logs with holes, are found by tests of their own in `cenote-store`.

@@ -277,6 +277,14 @@ impl<M: Medium> Pool<M> {
         true
     }
 
+    /// Whether an older version may still become durable that nothing names: without the deletion that came
+    /// after it, it would be the newest.
+    fn may_be_followed(&self, deletion: &Object) -> bool {
+        let oldest = self.pending.front();
+        self.named == Named::WhenDurable
+            && oldest.is_some_and(|oldest| oldest.sequence < deletion.header.sequence)
+    }
+
     /// Whether all versions in front of a copy were given up, so that the copy is the newest.
     fn leads_past(&self, word: Word, copy: &Copy) -> bool {
         let mut next = self.object(word);
@@ -378,6 +386,7 @@ impl<M: Medium> Pool<M> {
                     _ if active.contains(&object.at) => Plan::Keep,
                     _ if waits && !is_planted(Planted::OldVersionCopied) => Plan::Wait,
                     Kind::Value => Plan::Copy(Box::new(object)),
+                    Kind::Deletion if self.may_be_followed(&object) => Plan::Wait,
                     Kind::Deletion => Plan::Drop,
                 };
             }

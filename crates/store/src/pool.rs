@@ -3,11 +3,11 @@
 //!
 //! What is written in which order (each `|` is a fence):
 //! - a new version: header and key, then the index's word, in memory;
-//! - made durable: value `|` told; the flag.
+//! - made durable: value, and all headers up to its own `|` told; the flag.
 //!
-//! Fences are of the whole log: a version that is told has durable headers before it, so recovery gets
-//! there by walking. The index is made anew by that walk. A flag may follow with the next fence: until
-//! then recovery verifies the value as the persister did, and finds it whole.
+//! So recovery gets to a version that is told by walking from header to header. The index is made anew
+//! by that walk. A flag may follow with a later fence, or never: without it recovery verifies the value
+//! as the persister did, and finds it whole.
 //!
 //! A pool is one thread's at a time. What takes long, verifying values and the fence, is a [`Group`]'s
 //! work and needs no pool: a server's persister does it while other threads use the pool.

@@ -183,7 +183,11 @@ struct Served {
 
 impl Served {
     fn start(store: &Store, arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_cenote"))
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_cenote")), store, arguments)
+    }
+
+    fn start_by(mut program: Command, store: &Store, arguments: &[&str]) -> Self {
+        let mut process = program
             .args(["store", "serve"])
             .arg(store.dir.path().join("objects"))
             .args(["--listen", "tcp:127.0.0.1:0", "--key"])
@@ -222,6 +226,14 @@ impl Served {
         drop(stdin.write_all(input));
         drop(stdin);
         child.wait_with_output().expect("it ends")
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.process)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("it is there");
     }
 
     fn ok(&self, store: &Store, action: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
@@ -281,10 +293,132 @@ fn a_served_store_keeps_what_it_said_when_it_is_killed() {
     assert!(String::from_utf8_lossy(&absent.stderr).contains("its version is"));
 
     // A stop in order, and the folder is anybody's again.
-    let pid = rustix::process::Pid::from_child(&served.process);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    served.signal(rustix::process::Signal::TERM);
     assert_eq!(served.process.wait().expect("it ends").code(), Some(0));
     assert_eq!(store.ok("get", &["key 1"], b""), [41; 3_000]);
+}
+
+/// The kernel refuses writes to files from some moment on, as a disk that fails does.
+#[test]
+fn a_server_whose_disk_fails_ends_and_has_what_it_said() {
+    let store = Store::new("1M");
+    // Refused with an error in place of a signal.
+    let mut shell = Command::new("sh");
+    let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_cenote")]);
+    shell.stderr(Stdio::piped());
+    let mut served = Served::start_by(shell, &store, &[]);
+    for key in ["one", "two"] {
+        served.ok(&store, "put", &[key], key.as_bytes());
+    }
+    let nothing = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
+    let limited = rustix::process::Resource::Fsize;
+    rustix::process::prlimit(Some(served.pid()), limited, nothing).expect("a limit");
+    let refused = served.run(&store, "put", &["one"], b"another");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let ended = served.process.wait().expect("it ends");
+    let mut said = String::new();
+    let stderr = served.process.stderr.take().expect("piped");
+    std::io::Read::read_to_string(&mut { stderr }, &mut said).expect("text");
+    assert_eq!(ended.code(), Some(1), "{said}");
+    assert!(said.contains("medium failed"), "{said}");
+
+    let served = Served::start(&store, &[]);
+    let one = served.ok(&store, "get", &["one"], b"");
+    assert!(one == b"one" || one == b"another", "{one:?}");
+    assert_eq!(served.ok(&store, "get", &["two"], b""), b"two");
+}
+
+#[test]
+fn a_server_that_is_stopped_for_a_while_loses_nothing_and_clients_are_told() {
+    let store = Store::new("1M");
+    let served = Served::start(&store, &[]);
+    served.ok(&store, "put", &["one"], b"before");
+    served.signal(rustix::process::Signal::STOP);
+    let waited = served.run(&store, "put", &["two"], b"while it was stopped");
+    assert_eq!(waited.status.code(), Some(1), "{waited:?}");
+    let said = String::from_utf8_lossy(&waited.stderr).into_owned();
+    assert!(said.contains(&served.address), "{said}");
+    served.signal(rustix::process::Signal::CONT);
+    assert_eq!(served.ok(&store, "get", &["one"], b""), b"before");
+    served.ok(&store, "put", &["two"], b"after");
+    assert_eq!(served.ok(&store, "get", &["two"], b""), b"after");
+}
+
+/// `cenote store ACTION` with these served stores, all in one cluster.
+fn in_all(key: &std::path::Path, stores: &[&Served], action: &str, rest: &[&str]) -> Output {
+    let addresses: Vec<&str> = stores.iter().map(|one| one.address.as_str()).collect();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    command.args(["store", action]);
+    match action {
+        "copy" => command.args(addresses),
+        _ => command.arg(addresses.join(",")),
+    };
+    let command = command.args(rest).arg("--key").arg(key);
+    command.stdin(Stdio::null()).output().expect("it runs")
+}
+
+#[test]
+fn copies_are_in_all_stores_and_any_of_them_may_be_lost() {
+    let stores: Vec<Store> = (0..4).map(|_| Store::new("1M")).collect();
+    let key = stores[0].key();
+    for store in &stores[1..] {
+        std::fs::copy(&key, store.dir.path().join("cluster.key")).expect("copied");
+    }
+    let mut served: Vec<Served> = stores.iter().map(|one| Served::start(one, &[])).collect();
+    let file = stores[0].dir.path().join("value");
+    let put = |served: &[&Served], name: &str, rest: &[&str]| {
+        std::fs::write(&file, name).expect("written");
+        let file = file.to_str().expect("UTF-8");
+        in_all(&key, served, "put", &[&[name, file], rest].concat())
+    };
+    let ok = |ended: Output| {
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        String::from_utf8(ended.stdout).expect("UTF-8")
+    };
+    let [a, b, c, _] = &served[..] else {
+        panic!("four stores");
+    };
+    ok(put(&[a, b, c], "one", &["--copies", "3"]));
+    ok(put(&[a, b, c], "two", &["--if-absent"]));
+    ok(in_all(&key, &[a, b, c], "delete", &["two"]));
+    let wrong = put(&[a, b], "one", &["--copies", "3"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    for one in [a, b, c] {
+        assert_eq!(ok(in_all(&key, &[one, one], "list", &[])), "one\n");
+    }
+
+    // The last is killed: nothing can be acknowledged by it any more, and that is said of it.
+    let lost = served[2].address.clone();
+    served[2].process.kill().expect("it was there");
+    served[2].process.wait().expect("it ended");
+    let [a, b, c, d] = &served[..] else {
+        panic!("four stores");
+    };
+    let refused = put(&[a, b, c], "three", &[]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains(&lost), "{said}");
+    // Another in its place.
+    ok(put(&[a, d, b], "three", &[]));
+    let told = ok(in_all(&key, &[a, d], "copy", &[]));
+    assert!(told.contains("all 3 objects"), "{told}");
+    assert_eq!(ok(in_all(&key, &[a, b, d], "list", &[])), "one\nthree\n");
+    assert_eq!(ok(in_all(&key, &[b, d], "get", &["one"])), "one");
+}
+
+#[test]
+fn a_store_is_served_by_one_process() {
+    let store = Store::new("1M");
+    let served = Served::start(&store, &[]);
+    let key = store.key();
+    let key = key.to_str().expect("UTF-8");
+    let listen = ["--listen", "tcp:127.0.0.1:0", "--key", key];
+    store.fails("serve", &listen, 1, "it is being served");
+    served.ok(&store, "put", &["one"], b"value");
 }
 
 #[test]

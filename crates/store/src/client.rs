@@ -367,6 +367,26 @@ impl Client {
         }
     }
 
+    /// All keys that begin with `prefix`, in order. `limit` is for each part of them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn keys(&mut self, prefix: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, ClientError> {
+        let mut keys = Vec::new();
+        for shard in 0..self.shard_count() {
+            let mut slot = Some(0);
+            while let Some(from) = slot {
+                let (some, next) = self.list(shard, from, prefix, limit)?;
+                keys.extend(some);
+                slot = next;
+            }
+        }
+        keys.sort();
+        // One that moved meanwhile is seen twice.
+        keys.dedup();
+        Ok(keys)
+    }
+
     /// Has all shards cleaned, in the background.
     ///
     /// # Errors

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod copies;
 mod format;
 mod index;
 mod landing;

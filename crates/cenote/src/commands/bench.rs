@@ -8,7 +8,7 @@ mod page;
 mod pager;
 mod proc;
 mod reclaim;
-mod store;
+pub mod store;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};

@@ -30,6 +30,7 @@ use opened::Opened;
   cenote store check /var/lib/objects --json
   cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
   cenote store get tcp:10.0.0.7:7100 greeting --key cluster.key
+  cenote store put tcp:10.0.0.7:7100,tcp:10.0.0.8:7100 greeting hello.txt --copies 2 --key cluster.key
 
 What put, delete and get said is there after a crash, of the process or of the machine. A store has the
 size that it was made with: objects may take less than half of it, so that versions that were
@@ -69,10 +70,39 @@ enum Action {
     #[command(after_help = "Example:
   cenote store delete /var/lib/objects greeting")]
     Delete(Delete),
+    /// Bring objects with copies from one served store to another that lacks them
+    #[command(
+        after_help = "Copies are in all stores that are named, in the same order by everybody. When one of
+them is lost, name the others. To have another in its place, name it in front of the last, so that it
+gets what is changed, and bring it what was there before:
+
+Example:
+  cenote store copy tcp:10.0.0.7:7100 tcp:10.0.0.9:7100 --key cluster.key
+
+After that it may be named last, and be read."
+    )]
+    Copy(CopyTo),
     /// Say what is in a store and whether it is whole; nothing is changed
     #[command(after_help = "Example:
   cenote store check /var/lib/objects --json")]
     Check(Check),
+    /// Measure stores beside Redis and RocksDB; the same as cenote bench store
+    Bench(Bench),
+}
+
+#[derive(clap::Args, Debug)]
+struct Bench {
+    #[command(flatten)]
+    chosen: super::bench::store::Args,
+    /// JSON lines on standard output in place of a table
+    #[arg(long)]
+    json: bool,
+    /// JSON lines to this file as well
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Rounds of which the median is taken
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -135,12 +165,30 @@ struct Only {
 /// Where a store is.
 #[derive(clap::Args, Debug)]
 struct At {
-    /// Folder of the store, or the address of one that is served
+    /// Folder of the store, or the address of one that is served; more addresses, with commas between,
+    /// for stores that have a copy each
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// The cluster's key, for one that is served
     #[arg(long = "key", value_name = "FILE")]
     cluster_key: Option<PathBuf>,
+    /// Copies of the object, acknowledged by all: so many addresses have to be given
+    #[arg(long, value_name = "N")]
+    copies: Option<usize>,
+}
+
+#[derive(clap::Args, Debug)]
+struct CopyTo {
+    /// Address of the store that has them
+    from: String,
+    /// Address of the store that lacks some
+    to: String,
+    /// The cluster's key
+    #[arg(long = "key", value_name = "FILE")]
+    cluster_key: PathBuf,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -179,7 +227,14 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Get(args) => get(args),
         Action::List(args) => list(args),
         Action::Delete(args) => delete(args),
+        Action::Copy(args) => copy(args),
         Action::Check(args) => check(args),
+        Action::Bench(args) => {
+            let rounds = args.rounds.map(usize::from);
+            let to = (args.json, args.save.as_deref());
+            super::bench::store::run(&args.chosen, rounds, to)?;
+            Ok(DONE)
+        }
     }
 }
 
@@ -188,8 +243,18 @@ impl At {
     fn served(&self) -> Result<Option<remote::Remote>> {
         let text = self.store.to_string_lossy();
         let is_address = text.starts_with("tcp:") || text.starts_with("shm:");
+        let addresses: Vec<&str> = match is_address {
+            true => text.split(',').collect(),
+            false => vec![&text],
+        };
+        let given = addresses.len();
+        if let Some(copies) = self.copies.filter(|copies| *copies != given) {
+            let what = format!("--copies {copies}: {given} stores are given");
+            let remedy = "the addresses of all stores that have a copy, with commas between";
+            return Err(Failure::usage(what, remedy).into());
+        }
         match (is_address, &self.cluster_key) {
-            (true, Some(key)) => remote::Remote::connect(&text, key).map(Some),
+            (true, Some(key)) => remote::Remote::connect(&addresses, key).map(Some),
             (true, None) => {
                 let what = format!("store {text}: it is served, and asks for the cluster's key");
                 Err(Failure::usage(what, "--key FILE, as cenote key new made it").into())
@@ -314,6 +379,18 @@ fn list(args: &List) -> Result<u8> {
         writeln!(out, "{key}").context("write to standard output")?;
     }
     Ok(DONE)
+}
+
+fn copy(args: &CopyTo) -> Result<u8> {
+    let mut row = remote::Remote::connect(&[&args.from, &args.to], &args.cluster_key)?;
+    let objects = row.bring()?;
+    if args.json {
+        return say(&serde_json::json!({ "objects": objects }).to_string());
+    }
+    say(&format!(
+        "{}: has all {objects} objects of {}",
+        args.to, args.from
+    ))
 }
 
 fn check(args: &Check) -> Result<u8> {

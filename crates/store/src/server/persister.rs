@@ -107,6 +107,13 @@ impl<M: Medium> Persister<M> {
             if sequences.is_empty() && !state.pool.is_lease_short() {
                 return Ok((state, total));
             }
+            // Who waits for it by now has written it, or says so. Who asks from here on may have written it
+            // after this group looked.
+            let is_asked = |sequence: &u64| {
+                let ticket = state.tickets.get(sequence);
+                ticket.is_some_and(|ticket| !ticket.waiters.is_empty())
+            };
+            let asked: BTreeSet<u64> = sequences.iter().copied().filter(is_asked).collect();
             let sequences: Vec<u64> = sequences.into_iter().collect();
             let mut group = state.pool.group_of(&sequences);
             drop(state);
@@ -135,9 +142,7 @@ impl<M: Medium> Persister<M> {
                         job.below = *sequence;
                     }
                 }
-                let ticket = state.tickets.get(sequence);
-                // Who waits for it has written it, or says so.
-                if ticket.is_some_and(|ticket| !ticket.waiters.is_empty()) {
+                if asked.contains(sequence) {
                     self.refuse(&mut state, *sequence);
                 }
             }

@@ -1,5 +1,6 @@
 //! Real servers and clients over shm and tcp.
 
+mod copies;
 mod lab;
 
 mod hostile;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use cenote_fabric::Time;
 use cenote_store::client::{ClientError, Command, Outcome};
 use cenote_store::{Condition, Refusal};
 
-use crate::lab::{Lab, Options, TRANSPORTS};
+use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 #[test]
 fn what_was_put_is_got_by_others_whatever_its_size() {
@@ -219,5 +220,39 @@ fn mapped_files_do_as_ordinary_ones() {
             user.get(key.as_bytes()),
             Some(index.to_le_bytes().repeat(9))
         );
+    }
+}
+
+/// A value may come, and be asked for, while a group is under way that looked for it before.
+#[test]
+fn durable_puts_beside_each_other_are_all_taken() {
+    const UNDER_WAY: u64 = 16;
+    const PUTS: u64 = 600;
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            pool_bytes: 64 << 20,
+            ..Options::new(transport)
+        };
+        let server = lab.serve(&options);
+        let mut client = lab.client(&server).0;
+        let put = |number: u64| Command::Put {
+            key: format!("key {}", number % 40).into_bytes(),
+            value: vec![number as u8; 100_000],
+            condition: Condition::Always,
+            is_durable: true,
+        };
+        for number in 0..UNDER_WAY {
+            client.submit(put(number), number, Time::now());
+        }
+        let mut ended = 0;
+        while ended < PUTS {
+            while let Some((token, end)) = client.poll(Time::now()) {
+                assert!(matches!(end, Ok(Outcome::Done { .. })), "{token}: {end:?}");
+                ended += 1;
+                client.submit(put(token + UNDER_WAY), token + UNDER_WAY, Time::now());
+            }
+            client.wait(LIMIT).unwrap();
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A store that another process serves.
+//! A store that another process serves, or several that have copies of the same objects.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_fabric::{Address, ClientId, ClusterKey, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
+use cenote_store::copies::{Copies, CopiesError, CopyError};
 use cenote_store::{Condition, Refusal, Version};
 
 use crate::ask::random_u128;
@@ -14,108 +15,161 @@ use crate::failure::Failure;
 /// How long it may take to connect, and to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection to it.
+/// Connections to it, or to them.
 pub struct Remote {
-    shown: String,
-    client: Client,
+    /// Addresses, in the order in which changes go.
+    shown: Vec<String>,
+    link: Link,
+}
+
+enum Link {
+    One(Box<Client>),
+    Row(Copies),
 }
 
 impl Remote {
     /// # Errors
-    /// It cannot be reached, or has another key.
-    pub fn connect(address: &str, key: &Path) -> Result<Self> {
-        let shown = format!("store {address}");
+    /// One cannot be reached, or has another key.
+    pub fn connect(addresses: &[&str], key: &Path) -> Result<Self> {
         let key = ClusterKey::load(key).context("--key")?;
-        let address: Address = address.parse().with_context(|| shown.clone())?;
-        let id = ClientId(random_u128()?);
-        let client = Client::connect(&connector(key), &address, id, LIMIT);
-        let client = client.with_context(|| shown.clone())?;
-        Ok(Self { shown, client })
+        let shown: Vec<String> = addresses.iter().map(|one| format!("store {one}")).collect();
+        let mut clients = Vec::new();
+        for (address, shown) in addresses.iter().zip(&shown) {
+            let address: Address = address.parse().with_context(|| shown.clone())?;
+            let id = ClientId(random_u128()?);
+            let client = Client::connect(&connector(key.clone()), &address, id, LIMIT);
+            clients.push(client.with_context(|| shown.clone())?);
+        }
+        let link = match clients.len() {
+            1 => Link::One(Box::new(clients.remove(0))),
+            _ => Link::Row(Copies::new(clients, LIMIT)),
+        };
+        Ok(Self { shown, link })
     }
 
-    fn call(&mut self, key: &str, command: Command) -> Result<Outcome> {
-        let shown = &self.shown;
-        self.client.call(command, LIMIT).map_err(|error| {
-            let what = |why: &str| format!("{shown}: {key}: {why}");
-            match error {
-                ClientError::Refused(Refusal::Full) => {
-                    let remedy = "delete some, or serve a larger one: cenote store create";
-                    Failure::new(what("there is no room left"), remedy).into()
-                }
-                ClientError::Refused(Refusal::Condition(found)) => {
-                    let found = match found {
-                        Some(version) => format!("its version is {version}"),
-                        None => "there is no such object".to_owned(),
-                    };
-                    let remedy = "get --json says its version; nothing was changed";
-                    Failure::new(what(&found), remedy).into()
-                }
-                ClientError::Size { .. } | ClientError::Refused(Refusal::Key | Refusal::Value) => {
-                    Failure::usage(what(&error.to_string()), "cenote store put --help").into()
-                }
-                error => anyhow::Error::new(error).context(shown.clone()),
+    /// What a client's error means to a user.
+    fn explain(&self, store: usize, key: &str, error: ClientError) -> anyhow::Error {
+        let shown = &self.shown[store];
+        let what = |why: &str| format!("{shown}: {key}: {why}");
+        match error {
+            ClientError::Refused(Refusal::Full) => {
+                let remedy = "delete some, or serve a larger one: cenote store create";
+                Failure::new(what("there is no room left"), remedy).into()
             }
-        })
+            ClientError::Refused(Refusal::Condition(found)) => {
+                let found = match found {
+                    Some(version) => format!("its version is {version}"),
+                    None => "there is no such object".to_owned(),
+                };
+                let remedy = "get --json says its version; nothing was changed";
+                Failure::new(what(&found), remedy).into()
+            }
+            ClientError::Size { .. } | ClientError::Refused(Refusal::Key | Refusal::Value) => {
+                Failure::usage(what(&error.to_string()), "cenote store put --help").into()
+            }
+            error => anyhow::Error::new(error).context(shown.clone()),
+        }
+    }
+
+    fn explain_copy(&self, key: &str, error: CopiesError) -> anyhow::Error {
+        let shown = &self.shown[error.store];
+        match error.error {
+            CopyError::Client(client) => self.explain(error.store, key, client),
+            CopyError::Foreign => Failure::new(
+                format!("{shown}: {key}: it was put into this store alone"),
+                "give this address alone, or serve another store for copies",
+            )
+            .into(),
+            other => Failure::new(
+                format!("{shown}: {key}: {other}"),
+                "cenote store copy --help",
+            )
+            .into(),
+        }
     }
 
     /// Stores an object, durably; its version.
     pub fn put(&mut self, key: &str, value: Vec<u8>, condition: Condition) -> Result<u64> {
-        let command = Command::Put {
-            key: key.as_bytes().to_vec(),
-            value,
-            condition,
-            is_durable: true,
+        let said = match &mut self.link {
+            Link::One(client) => {
+                let command = Command::Put {
+                    key: key.as_bytes().to_vec(),
+                    value,
+                    condition,
+                    is_durable: true,
+                };
+                return done(client.call(command, LIMIT))
+                    .map_err(|error| self.explain(0, key, error));
+            }
+            Link::Row(copies) => copies.put(key.as_bytes(), &value, condition),
         };
-        self.change(key, command)
+        said.map_err(|error| self.explain_copy(key, error))
     }
 
     /// Deletes one; the version that says so.
     pub fn delete(&mut self, key: &str, condition: Condition) -> Result<u64> {
-        let key_bytes = key.as_bytes().to_vec();
-        let command = Command::Delete {
-            key: key_bytes,
-            condition,
+        let said = match &mut self.link {
+            Link::One(client) => {
+                let command = Command::Delete {
+                    key: key.as_bytes().to_vec(),
+                    condition,
+                };
+                return done(client.call(command, LIMIT))
+                    .map_err(|error| self.explain(0, key, error));
+            }
+            Link::Row(copies) => copies.delete(key.as_bytes(), condition),
         };
-        self.change(key, command)
-    }
-
-    fn change(&mut self, key: &str, command: Command) -> Result<u64> {
-        match self.call(key, command)? {
-            Outcome::Done { sequence } => Ok(sequence),
-            other => anyhow::bail!("{}: an answer to something else: {other:?}", self.shown),
-        }
+        said.map_err(|error| self.explain_copy(key, error))
     }
 
     /// The newest version of an object.
     pub fn get(&mut self, key: &str) -> Result<Option<Version>> {
-        let command = Command::Get {
-            key: key.as_bytes().to_vec(),
+        let said = match &mut self.link {
+            Link::One(client) => {
+                let command = Command::Get {
+                    key: key.as_bytes().to_vec(),
+                };
+                return match client.call(command, LIMIT) {
+                    Ok(Outcome::Value { sequence, value }) => Ok(Some(Version { sequence, value })),
+                    Ok(_) => Ok(None),
+                    Err(error) => Err(self.explain(0, key, error)),
+                };
+            }
+            Link::Row(copies) => copies.get(key.as_bytes()),
         };
-        match self.call(key, command)? {
-            Outcome::Value { sequence, value } => Ok(Some(Version { sequence, value })),
-            _ => Ok(None),
-        }
+        said.map_err(|error| self.explain_copy(key, error))
     }
 
     /// All keys that begin with `prefix`, in order.
     pub fn keys(&mut self, prefix: &str) -> Result<Vec<String>> {
-        let mut keys = Vec::new();
-        for shard in 0..self.client.shard_count() {
-            let mut slot = Some(0);
-            while let Some(from) = slot {
-                let (some, next) = self
-                    .client
-                    .list(shard, from, prefix.as_bytes(), LIMIT)
-                    .with_context(|| self.shown.clone())?;
-                keys.extend(
-                    some.iter()
-                        .map(|key| String::from_utf8_lossy(key).into_owned()),
-                );
-                slot = next;
-            }
-        }
-        keys.sort();
-        keys.dedup();
-        Ok(keys)
+        let said = match &mut self.link {
+            Link::One(client) => client
+                .keys(prefix.as_bytes(), LIMIT)
+                .map_err(|error| self.explain(0, prefix, error)),
+            Link::Row(copies) => copies
+                .keys(prefix.as_bytes())
+                .map_err(|error| self.explain_copy(prefix, error)),
+        };
+        let keys = said?.into_iter();
+        Ok(keys
+            .map(|key| String::from_utf8_lossy(&key).into_owned())
+            .collect())
+    }
+
+    /// Brings what the first of several stores has to the others; how many objects it has.
+    pub fn bring(&mut self) -> Result<u64> {
+        let said = match &mut self.link {
+            Link::One(_) => Ok(0),
+            Link::Row(copies) => copies.bring(),
+        };
+        said.map_err(|error| self.explain_copy("an object", error))
+    }
+}
+
+/// The version that a change made.
+fn done(said: Result<Outcome, ClientError>) -> Result<u64, ClientError> {
+    match said? {
+        Outcome::Done { sequence } => Ok(sequence),
+        _ => Err(ClientError::Protocol),
     }
 }

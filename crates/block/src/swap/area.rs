@@ -72,7 +72,7 @@ pub fn off(path: &Path, mut watch: impl FnMut(u64)) -> io::Result<()> {
 /// stays on, with the pages that have not come back.
 ///
 /// # Errors
-/// As [`off`]; `Interrupted` when it did not go on.
+/// As [`off`]; `Interrupted` when it did not go on. `Ok` where it was through before it heard of that.
 pub fn off_while(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: the child only makes system calls (close_range, swapoff, _exit), as it must beside
@@ -113,6 +113,10 @@ pub fn off_while(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Resul
         std::thread::sleep(WATCH_PERIOD);
     };
     if !libc::WIFEXITED(status) {
+        // The signal came behind the last page: the kernel did not look any more, and swap is off.
+        if is_off(path) {
+            return Ok(());
+        }
         if is_stopped {
             return Err(io::ErrorKind::Interrupted.into());
         }
@@ -122,6 +126,12 @@ pub fn off_while(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Resul
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
+}
+
+/// Whether the kernel says that `path` is no swap area that is on.
+fn is_off(path: &Path) -> bool {
+    let swaps = fs::read_to_string("/proc/swaps");
+    swaps.is_ok_and(|swaps| used_in(&swaps, path).is_none())
 }
 
 /// Bytes swapped out to `path`; `None` when it is not a swap area that is on, or the kernel has

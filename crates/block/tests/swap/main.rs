@@ -62,6 +62,35 @@ fn a_program_over_its_limit_gets_every_byte_back() {
     }
 }
 
+/// The kernel does not look for signals behind the last page: swap is off then, whoever was told to stop.
+#[test]
+fn swap_is_as_it_is_told_when_a_homecoming_is_stopped_at_its_last_page() {
+    let Some(_turn) = turn("a homecoming that is stopped") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
+    let mut options = Options::new(dir.path());
+    options.priority = Some(32000);
+    let mut device = Device::serve(&disk, options).unwrap();
+    device.swap_on().unwrap();
+    let program = Program::start(32 * MIB, 64 * MIB);
+    assert_eq!(program.wait_for_fill(), b'f');
+    for round in 0..8 {
+        program.group.set_limit(256 * MIB).unwrap();
+        let home = device.bring_home(|left_bytes| left_bytes > 0);
+        let is_on = device.used_bytes().is_some();
+        assert!(is_on && device.is_on(), "round {round}: {home:?}, {is_on}");
+        wait_until("the group holds less", || {
+            program.group.set_limit(32 * MIB).is_ok()
+        });
+    }
+    program.group.set_limit(256 * MIB).unwrap();
+    program.go_on();
+    assert_eq!(program.wait(), 0, "pages that came back wrong");
+    device.swap_off(|_| ()).unwrap();
+}
+
 #[test]
 fn unreadable_pages_are_reported_though_swapoff_succeeds() {
     let Some(_turn) = turn("unreadable pages at swapoff") else {

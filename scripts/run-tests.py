@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "target" / "test"
-# How long a program may run before it counts as hung. The longest takes a fifth of it.
+# How long a program may run before it counts as hung. The longest takes a third of it.
 PROGRAM_LIMIT_S = 1500
 RESULT = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 FAILED = re.compile(r"^test (\S+) (?:- .* )?\.\.\. FAILED$", re.M)

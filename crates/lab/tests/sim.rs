@@ -103,7 +103,7 @@ fn assert_kept_in_calm(simulated_seconds: u64) {
 
 #[test]
 fn mirrors_and_wide_stripes_keep_every_promise() {
-    assert_wide_kept(20);
+    assert_wide_kept(10);
 }
 
 fn assert_wide_kept(simulated_seconds: u64) {
@@ -127,7 +127,7 @@ fn assert_wide_kept(simulated_seconds: u64) {
 /// Reads that take what comes first, and writes that are acknowledged before all has landed.
 #[test]
 fn every_mode_keeps_every_promise() {
-    assert_every_mode_kept(31, 25);
+    assert_every_mode_kept(31, 15);
 }
 
 fn assert_every_mode_kept(seed: u64, simulated_seconds: u64) {

@@ -10,17 +10,17 @@ use super::{assert_kept_in_work, options};
 /// Every host may go at any time, be drained, or be out of reach, and the disk refuses things, or is full, or late.
 #[test]
 fn volumes_with_a_disk_behind_them_keep_every_promise() {
-    assert_kept_on_disk(1);
+    assert_kept_on_disk(1, 45);
 }
 
 /// What may be in front of a disk, and hosts for it.
 const BACKED: [(&str, usize); 4] = [("rs:4+2", 9), ("plain", 6), ("mirror:2", 6), ("rs:2+1", 6)];
 
-fn assert_kept_on_disk(seed: u64) {
+fn assert_kept_on_disk(seed: u64, simulated_seconds: u64) {
     let (scheme, hosts) = BACKED[(seed % 4) as usize];
     println!("{scheme}, seed {seed}");
     let scheme = scheme.parse().expect("a valid scheme");
-    let mut options = options(seed, 75).backed_as(scheme);
+    let mut options = options(seed, simulated_seconds).backed_as(scheme);
     options.hosts = hosts;
     options.epoch = Duration::from_secs(15);
     assert_kept_in_work(&options);
@@ -84,11 +84,11 @@ fn slabs_that_leave_while_their_hosts_are_replaced_are_not_lost() {
 /// others, and with a disk behind them no request does.
 #[test]
 fn volumes_whose_hosts_are_replaced_keep_every_promise() {
-    assert_kept_while_replaced(1, true);
+    assert_kept_while_replaced(1, true, 45);
 }
 
-fn assert_kept_while_replaced(seed: u64, is_backed: bool) {
-    let mut options = options(seed, 75);
+fn assert_kept_while_replaced(seed: u64, is_backed: bool, simulated_seconds: u64) {
+    let mut options = options(seed, simulated_seconds);
     if is_backed {
         options = options.backed();
     }
@@ -120,18 +120,18 @@ mod long {
 
     #[test]
     fn volumes_whose_hosts_are_replaced_keep_every_promise() {
-        assert_kept_while_replaced(1, false);
+        assert_kept_while_replaced(1, false, 75);
         for is_backed in [true, false] {
-            assert_kept_while_replaced(2, is_backed);
-            assert_kept_while_replaced(fresh_seed(), is_backed);
+            assert_kept_while_replaced(2, is_backed, 75);
+            assert_kept_while_replaced(fresh_seed(), is_backed, 75);
         }
     }
 
     #[test]
     fn volumes_with_a_disk_behind_them_keep_every_promise() {
         for scheme in 0..4 {
-            assert_kept_on_disk(scheme + 1);
-            assert_kept_on_disk(fresh_seed() / 4 * 4 + scheme);
+            assert_kept_on_disk(scheme + 1, 75);
+            assert_kept_on_disk(fresh_seed() / 4 * 4 + scheme, 75);
         }
     }
 

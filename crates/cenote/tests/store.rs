@@ -391,8 +391,13 @@ fn copies_are_in_all_stores_and_any_of_them_may_be_lost() {
     ok(in_all(&key, &[a, b, c], "delete", &["two"]));
     let wrong = put(&[a, b], "one", &["--copies", "3"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let twice = in_all(&key, &[a, a], "list", &[]);
+    assert_eq!(twice.status.code(), Some(2), "{twice:?}");
     for one in [a, b, c] {
-        assert_eq!(ok(in_all(&key, &[one, one], "list", &[])), "one\n");
+        let left = ["--copies", "1"];
+        assert_eq!(ok(in_all(&key, &[one], "list", &left)), "one\n");
+        let get = ["one", "--copies", "1"];
+        assert_eq!(ok(in_all(&key, &[one], "get", &get)), "one");
     }
 
     // The last is killed: nothing can be acknowledged by it any more, and that is said of it.

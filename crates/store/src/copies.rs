@@ -19,6 +19,7 @@ use crate::client::{Client, ClientError, Command, Outcome};
 use crate::format::VALUE_BYTES_MAX;
 use crate::pool::{Condition, Version};
 use crate::protocol::Refusal;
+use crate::schemes::Durable;
 
 /// In front of the bytes: this, whether it is a deletion, and its number.
 const MAGIC: [u8; 4] = *b"copy";
@@ -53,6 +54,9 @@ pub enum CopyError {
     /// The object was put into this store alone.
     #[error("the object is not one of a store with copies")]
     Foreign,
+    /// The store's scheme makes nothing durable.
+    #[error("a crash may take what is read from a store of this scheme: no copies")]
+    Scheme,
     /// Another row of stores had changes that this one has not seen.
     #[error(
         "the object differs from the copy before it: empty this store, and copy the others into it"
@@ -99,12 +103,22 @@ impl Copy {
 impl Copies {
     /// A row of stores. `limit` is for each of their answers.
     ///
+    /// # Errors
+    /// [`CopyError::Scheme`].
+    ///
     /// # Panics
     /// There is none.
-    #[must_use]
-    pub fn new(stores: Vec<Client>, limit: Duration) -> Self {
+    pub fn new(stores: Vec<Client>, limit: Duration) -> Result<Self, CopiesError> {
         assert!(!stores.is_empty(), "a row of no stores");
-        Self { stores, limit }
+        // What is read there, and built upon, a crash may take.
+        let is_unsafe = |one: &Client| one.scheme().durable() == Durable::Never;
+        match stores.iter().position(is_unsafe) {
+            Some(store) => {
+                let error = CopyError::Scheme;
+                Err(CopiesError { store, error })
+            }
+            None => Ok(Self { stores, limit }),
+        }
     }
 
     /// Puts a value into all stores, durably; the object's number. Conditions are about numbers.

@@ -172,7 +172,8 @@ struct At {
     /// The cluster's key, for one that is served
     #[arg(long = "key", value_name = "FILE")]
     cluster_key: Option<PathBuf>,
-    /// Copies of the object, acknowledged by all: so many addresses have to be given
+    /// Copies of the object, acknowledged by all: so many addresses have to be given. With 1, the one
+    /// store that is left of several
     #[arg(long, value_name = "N")]
     copies: Option<usize>,
 }
@@ -254,7 +255,10 @@ impl At {
             return Err(Failure::usage(what, remedy).into());
         }
         match (is_address, &self.cluster_key) {
-            (true, Some(key)) => remote::Remote::connect(&addresses, key).map(Some),
+            (true, Some(key)) => {
+                let has_copies = given > 1 || self.copies.is_some();
+                remote::Remote::connect(&addresses, key, has_copies).map(Some)
+            }
             (true, None) => {
                 let what = format!("store {text}: it is served, and asks for the cluster's key");
                 Err(Failure::usage(what, "--key FILE, as cenote key new made it").into())
@@ -382,7 +386,7 @@ fn list(args: &List) -> Result<u8> {
 }
 
 fn copy(args: &CopyTo) -> Result<u8> {
-    let mut row = remote::Remote::connect(&[&args.from, &args.to], &args.cluster_key)?;
+    let mut row = remote::Remote::connect(&[&args.from, &args.to], &args.cluster_key, true)?;
     let objects = row.bring()?;
     if args.json {
         return say(&serde_json::json!({ "objects": objects }).to_string());
@@ -408,12 +412,6 @@ fn check(args: &Check) -> Result<u8> {
     }
     let (objects, versions) = (found.objects, found.versions);
     say(&format!("{objects} objects in {versions} versions"))?;
-    if found.completed > 0 {
-        say(&format!(
-            "{} of them are whole and not marked as durable yet",
-            found.completed
-        ))?;
-    }
     if found.invalid > 0 {
         say(&format!(
             "{} versions whose values never came: left out",

@@ -63,7 +63,7 @@ impl FileMedium {
         Self::read(file, false).map(|(medium, _)| medium)
     }
 
-    fn read(file: File, is_written: bool) -> io::Result<(Self, Disk)> {
+    fn read(file: File, is_to_write: bool) -> io::Result<(Self, Disk)> {
         let len = file.metadata()?.len();
         if len == 0 || !len.is_multiple_of(SECTOR_BYTES) {
             let text = format!("a pool of {len} bytes is not some whole sectors");
@@ -71,7 +71,7 @@ impl FileMedium {
         }
         let memory = Region::create("cenote-store", len, RegionOptions::default())
             .map_err(io::Error::other)?;
-        let mut disk = Disk::new(file, len, is_written);
+        let mut disk = Disk::new(file, len, is_to_write);
         disk.read_into(&memory)?;
         let medium = Self {
             memory: Arc::new(memory.kept()),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_store::client::ClientError;
 use cenote_store::copies::{Copies, CopiesError, CopyError};
+use cenote_store::schemes::Erda;
 use cenote_store::{Condition, FileMedium, Refusal, Server};
 
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS, Transport};
@@ -27,7 +28,7 @@ impl Row {
             let (lab, server) = &self.0[*place];
             lab.client(server).0
         };
-        Copies::new(places.iter().map(client).collect(), LIMIT)
+        Copies::new(places.iter().map(client).collect(), LIMIT).unwrap()
     }
 }
 
@@ -157,6 +158,13 @@ fn stores_that_went_different_ways_and_objects_of_one_store_are_told() {
     let said = row.client(&[0, 1]).put(b"alone", b"", Condition::Always);
     let said = said.unwrap_err();
     assert_eq!((said.store, said.error), (0, CopyError::Foreign));
+    let lab = Lab::new();
+    let server = lab.serve(&Options {
+        scheme: std::sync::Arc::new(Erda),
+        ..Options::new(Transport::Shm)
+    });
+    let said = Copies::new(vec![lab.client(&server).0], LIMIT).err();
+    assert_eq!(said.map(|said| said.error), Some(CopyError::Scheme));
     let long = vec![0; 1 << 20];
     let said = row.client(&[0, 1]).put(b"long", &long, Condition::Always);
     assert!(said.unwrap_err().to_string().starts_with("copy 1: a key"));

@@ -28,9 +28,17 @@ enum Link {
 }
 
 impl Remote {
+    /// Connects to stores with copies, or to one that may be without.
+    ///
     /// # Errors
-    /// One cannot be reached, or has another key.
-    pub fn connect(addresses: &[&str], key: &Path) -> Result<Self> {
+    /// One cannot be reached, or has another key; one is named twice.
+    pub fn connect(addresses: &[&str], key: &Path, has_copies: bool) -> Result<Self> {
+        for (at, address) in addresses.iter().enumerate() {
+            if addresses[..at].contains(address) {
+                let what = format!("store {address}: it is named twice");
+                return Err(Failure::usage(what, "each store has one copy").into());
+            }
+        }
         let key = ClusterKey::load(key).context("--key")?;
         let shown: Vec<String> = addresses.iter().map(|one| format!("store {one}")).collect();
         let mut clients = Vec::new();
@@ -40,9 +48,15 @@ impl Remote {
             let client = Client::connect(&connector(key.clone()), &address, id, LIMIT);
             clients.push(client.with_context(|| shown.clone())?);
         }
-        let link = match clients.len() {
-            1 => Link::One(Box::new(clients.remove(0))),
-            _ => Link::Row(Copies::new(clients, LIMIT)),
+        let link = match has_copies {
+            true => match Copies::new(clients, LIMIT) {
+                Ok(copies) => Link::Row(copies),
+                Err(error) => {
+                    let shown = shown[error.store].clone();
+                    return Err(anyhow::Error::new(error.error).context(shown));
+                }
+            },
+            false => Link::One(Box::new(clients.remove(0))),
         };
         Ok(Self { shown, link })
     }

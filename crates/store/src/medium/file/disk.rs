@@ -26,7 +26,7 @@ const WRITERS: usize = 8;
 pub(super) struct Disk {
     file: File,
     /// Of each chunk, whether all of it was written before.
-    has_room: Vec<bool>,
+    is_in_use: Vec<bool>,
 }
 
 /// Memory at an address that direct I/O accepts.
@@ -45,12 +45,12 @@ impl Buffer {
 }
 
 impl Disk {
-    /// Opens it once more, past the page cache: its bytes are in memory already.
-    pub fn new(file: File, len: u64, is_written: bool) -> Self {
+    /// Opens it once more, past the page cache: its bytes are kept in memory anyway.
+    pub fn new(file: File, len: u64, is_to_write: bool) -> Self {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let reopened = OpenOptions::new()
             .read(true)
-            .write(is_written)
+            .write(is_to_write)
             .custom_flags(libc::O_DIRECT)
             .open(path);
         let takes = |direct: &File| {
@@ -65,7 +65,7 @@ impl Disk {
         let chunks = len.div_ceil(BLOCK_BYTES).div_ceil(CHUNK_BLOCKS);
         Self {
             file,
-            has_room: vec![false; chunks as usize],
+            is_in_use: vec![false; chunks as usize],
         }
     }
 
@@ -90,7 +90,7 @@ impl Disk {
             let chunk_bytes = CHUNK_BLOCKS * BLOCK_BYTES;
             let whole = data.start.div_ceil(chunk_bytes)..data.end / chunk_bytes;
             for chunk in whole {
-                self.has_room[chunk as usize] = true;
+                self.is_in_use[chunk as usize] = true;
             }
             at = data.end;
         }
@@ -156,7 +156,7 @@ impl Disk {
         }?;
         self.file.sync_data()?;
         for chunk in fresh {
-            self.has_room[chunk as usize] = true;
+            self.is_in_use[chunk as usize] = true;
         }
         Ok(written)
     }
@@ -167,11 +167,11 @@ impl Disk {
         let mut fresh: Vec<u64> = Vec::new();
         for block in blocks {
             let chunk = block / CHUNK_BLOCKS;
-            let wanted = match self.has_room[chunk as usize] {
+            let wanted = match self.is_in_use[chunk as usize] {
                 true => *block..block + 1,
                 false => chunk * CHUNK_BLOCKS..(chunk + 1) * CHUNK_BLOCKS,
             };
-            if !self.has_room[chunk as usize] && fresh.last() != Some(&chunk) {
+            if !self.is_in_use[chunk as usize] && fresh.last() != Some(&chunk) {
                 fresh.push(chunk);
             }
             let wanted = wanted.start * BLOCK_BYTES..(wanted.end * BLOCK_BYTES).min(len);

@@ -4,7 +4,8 @@
 //! lasts the longer the more it had. Who wants the lock meanwhile waits for that end: nobody has to
 //! sleep between `kill -9` and the command that starts the next owner.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,13 +58,13 @@ pub fn is_locked(folder: &Folder, name: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Whether the holder of a lock that was just refused goes on. `unseen` counts the looks that found
-/// no holder: it may have let go in between, so only the second of them says that the holder is one
-/// that cannot be seen from here, as of another container.
+/// Whether the holder of a lock that was just refused goes on. `unseen` counts the looks in a row
+/// that found no holder: it may have let go in between, or the list may have skipped it, so only
+/// [`UNSEEN_LIMIT`] of them say that the holder cannot be seen from here, as of another container.
 fn goes_on(file: &File, unseen: &mut u32) -> Result<bool> {
     let inode = file.metadata().context("look at a lock")?.ino();
     // Where it cannot be read nobody knows more than the lock itself says.
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let locks = all_locks().unwrap_or_default();
     Ok(match holder(&locks, inode) {
         Some(pid) => {
             *unseen = 0;
@@ -71,9 +72,23 @@ fn goes_on(file: &File, unseen: &mut u32) -> Result<bool> {
         }
         None => {
             *unseen += 1;
-            *unseen > 1
+            *unseen >= UNSEEN_LIMIT
         }
     })
+}
+
+/// /proc/locks in as few reads as the kernel allows, which is one for what fits in a page. It goes on
+/// at a position, not at a lock: one that was freed between two reads lets the second skip another.
+fn all_locks() -> io::Result<String> {
+    let mut file = File::open("/proc/locks")?;
+    let mut text = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            read => text.extend_from_slice(&part[..read]),
+        }
+    }
 }
 
 /// The process that holds the exclusive flock(2) lock on an inode, as proc(5) shows it. The device
@@ -101,6 +116,8 @@ fn taken(tried: Result<(), TryLockError>, path: &Path) -> Result<bool> {
 
 /// Between two tries.
 const STEP: Duration = Duration::from_millis(1);
+/// So many looks in a row do not find a holder that is there to be seen.
+const UNSEEN_LIMIT: u32 = 20;
 /// How long a process may take to end once it was killed: the kernel frees its memory first.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
@@ -121,9 +138,9 @@ print('held', flush=True)
 time.sleep(600)
 ";
 
-    fn hold(path: &Path) -> Child {
+    fn python(program: &str, path: &Path) -> Child {
         let mut child = Command::new("python3")
-            .args(["-c", HOLDER])
+            .args(["-c", program])
             .arg(path)
             .stdout(Stdio::piped())
             .spawn()
@@ -135,12 +152,25 @@ time.sleep(600)
         child
     }
 
+    /// Takes and frees locks of its own without a pause, so that the kernel's list changes all the
+    /// while it is read.
+    const CHURN: &str = "
+import fcntl, sys
+files = [open(sys.argv[1] + str(i), 'w') for i in range(6)]
+print('held', flush=True)
+while True:
+    for how in fcntl.LOCK_EX, fcntl.LOCK_UN:
+        for file in files:
+            fcntl.flock(file, how)
+";
+
     #[test]
     fn a_lock_is_refused_while_its_holder_goes_on_and_had_at_once_after_a_kill() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::open(directory.path()).unwrap();
         let path = directory.path().join("lock");
-        let mut holder = hold(&path);
+        let mut churn = python(CHURN, &directory.path().join("other"));
+        let mut holder = python(HOLDER, &path);
         assert!(is_locked(&folder, "lock").unwrap());
         assert!(try_lock(&folder, "lock").unwrap().is_none());
 
@@ -149,7 +179,10 @@ time.sleep(600)
         // It is not waited for, as by somebody in a shell.
         assert!(!is_locked(&folder, "lock").unwrap());
         assert!(try_lock(&folder, "lock").unwrap().is_some());
-        holder.wait().unwrap();
+        for child in [&mut holder, &mut churn] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

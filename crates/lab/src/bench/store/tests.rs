@@ -112,7 +112,7 @@ fn a_store_that_lies_ends_the_run() {
     for (mood, word) in [(Mood::Flips, "values wrong"), (Mood::Forgets, "stale")] {
         let error = load(mood).err().expect("it lies").to_string();
         assert!(error.contains(word), "{mood:?}: {error}");
-        assert!(!error.contains(&format!("0 {word}")), "{mood:?}: {error}");
+        assert!(!error.contains(&format!(" 0 {word}")), "{mood:?}: {error}");
     }
 }
 

@@ -386,7 +386,10 @@ impl Daemon {
 
     /// When the next turn is due if nothing happens before.
     pub(crate) fn next_turn(&self) -> Time {
-        let due = self.stocking.due(self.fills).into_iter();
+        let due = self
+            .stocking
+            .due(self.fills, self.ledger.awaited())
+            .into_iter();
         let due = due.chain(self.farewell_until()).chain(self.goes_at());
         due.fold(self.next_tick(), Time::min)
     }

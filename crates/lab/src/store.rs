@@ -10,6 +10,7 @@
 //! readers do not ask the server promise no more than that a value is whole.
 
 mod life;
+pub mod network;
 mod oracle;
 
 use cenote_store::schemes::{Durable, Scheme};
@@ -50,7 +51,7 @@ pub fn crashes(
     scheme: &dyn Scheme,
     seed: u64,
     rounds: u64,
-    mut on_round: impl FnMut(u64),
+    on_round: &mut dyn FnMut(u64),
 ) -> Crashes {
     let mut crashes = Crashes {
         scheme: scheme.name().to_owned(),

@@ -7,6 +7,7 @@
 //! there was there before the value was read. One READ of both may fetch the value first.
 //! Paper: eFactory, hybrid GET.
 
+mod connecting;
 mod operation;
 mod verbs;
 
@@ -15,15 +16,16 @@ use std::time::Duration;
 
 use cenote_fabric::calls::Caller;
 use cenote_fabric::{
-    Address, ClientId, Connector, Error, Hello, Incoming, RemoteWindow, Session, Status, Time, wait,
+    Address, ClientId, Connector, Error, Incoming, RemoteWindow, Session, Status, Time, wait,
 };
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::{Condition, hash};
-use crate::protocol::{ACK, Answer, GREET, Greeting, Notice, Refusal, Request};
-use crate::schemes::{Scheme, by_name};
+use crate::protocol::{ACK, Answer, Notice, Refusal, Request};
+use crate::schemes::Scheme;
 use crate::server::shard_of;
 
+pub use connecting::Connecting;
 use operation::{Operation, Step};
 use verbs::Verbs;
 
@@ -172,54 +174,16 @@ impl Client {
         timeout: Duration,
     ) -> Result<Self, Error> {
         let until = Time::now().after(timeout);
-        let hello = Hello {
-            client,
-            name: "store".to_owned(),
-        };
-        let mut session = connector.connect(address, &hello, timeout)?;
-        session.send(&[GREET])?;
-        let greeting = match receive(&mut *session, until)? {
-            Incoming::Message(bytes) => Greeting::decode(&bytes),
-            _ => return Err(Error::Protocol("no greeting of a store")),
-        };
-        let greeting = greeting.map_err(|_| Error::Protocol("no greeting of a store"))?;
-        let scheme = by_name(&greeting.scheme).ok_or(Error::Protocol("an unknown scheme"))?;
-        let mut attach = |window| {
-            session.attach(window)?;
-            loop {
-                match receive(&mut *session, until)? {
-                    Incoming::Attached(_, attached) => return attached,
-                    Incoming::Message(_) => {}
-                    _ => return Err(Error::Protocol("no window was attached")),
-                }
+        let mut connecting = Connecting::begin(connector, address, client, timeout)?;
+        while !connecting.advance()? {
+            let now = Time::now();
+            if now >= until {
+                return Err(Error::Timeout(timeout));
             }
-        };
-        let landing = attach(greeting.landing)?;
-        let mut shards = Vec::new();
-        for shard in &greeting.shards {
-            shards.push(RemoteShard {
-                entry_count: shard.entry_count,
-                index: attach(shard.index)?,
-                log: attach(shard.log)?,
-            });
+            let fds: Vec<_> = connecting.session.fd().into_iter().collect();
+            wait(&fds, Some(until.since(now)))?;
         }
-        Ok(Self {
-            verbs: Verbs::new(session.endpoint(timeout)?),
-            caller: session.caller_opener()(timeout)?,
-            session,
-            scheme,
-            seed: greeting.seed,
-            shards,
-            landing,
-            operations: Vec::new(),
-            free: Vec::new(),
-            resting: VecDeque::new(),
-            stalled: VecDeque::new(),
-            ended: VecDeque::new(),
-            request: Vec::new(),
-            counts: Counts::default(),
-            trace: None,
-        })
+        connecting.finish(timeout)
     }
 
     /// The store's scheme.
@@ -528,20 +492,5 @@ impl Client {
         if let Some(trace) = &mut self.trace {
             trace.push(what);
         }
-    }
-}
-
-/// The next thing that a session brings.
-fn receive(session: &mut dyn Session, until: Time) -> Result<Incoming, Error> {
-    loop {
-        if let Some(incoming) = session.receive()? {
-            return Ok(incoming);
-        }
-        let now = Time::now();
-        if now >= until {
-            return Err(Error::Timeout(Duration::ZERO));
-        }
-        let fds: Vec<_> = session.fd().into_iter().collect();
-        wait(&fds, Some(until.since(now)))?;
     }
 }

@@ -37,4 +37,4 @@ pub use pool::{
     Recovered, Settled, Source, StoreError, Version,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
-pub use server::{Figures, ServeError, Server, ServerConfig, shard_of};
+pub use server::{Figures, ServeError, Server, ServerConfig, ServerParts, shard_of};

@@ -35,6 +35,8 @@ cenote_pool::mistakes! {
         NamedTooEarly = "named-too-early",
         /// A client reads the value before the flag.
         ValueBeforeFlag = "value-before-flag",
+        /// A client reads flag and value in one READ.
+        FlagInOneRead = "flag-in-one-read",
         /// A client does not look whether what it read was overwritten meanwhile.
         EpochUnread = "epoch-unread",
         /// A sequence number is used again after a crash.

@@ -6,33 +6,29 @@
 //! writable: those trust their clients. A thread that panics, and a medium that fails, end the process.
 //! Paper: eFactory, design. Bytes: `docs/protocols/store.md`.
 
+mod calls;
+mod desk;
 mod job;
 mod outbox;
+mod parts;
 mod persister;
 mod shard;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cenote_fabric::calls::{Answered, Answerer, Answering as _, Call, Spin, Spinner};
-use cenote_fabric::{
-    Address, ClientId, ClusterKey, Event, Listen as _, Listener, PeerId, Rights, Time, Waker,
-    WindowDescriptor, WindowId, WireProtection,
-};
+use cenote_fabric::calls::Answerer;
+use cenote_fabric::{Address, ClusterKey, Listener, Waker, WireProtection};
 
-use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{Pool, StoreError};
-use crate::protocol::{Answer, GREET, Greeting, Notice, Request, ShardView, WRITTEN};
-use crate::schemes::{PutStep, Scheme};
+use crate::schemes::Scheme;
 
-use outbox::{Outbox, Outboxes};
-use persister::Persister;
-use shard::{Reply, Shard, Waiter};
+use shard::Shard;
 
+pub use parts::ServerParts;
 pub use shard::shard_of;
 
 /// How a store is served.
@@ -108,11 +104,6 @@ impl<M: Medium + 'static> Server<M> {
     /// # Errors
     /// [`ServeError`].
     pub fn start(pools: Vec<Pool<M>>, config: ServerConfig) -> Result<Self, ServeError> {
-        let seed = pools.first().map(|pool| pool.hashing().0);
-        let is_one = pools.iter().all(|pool| Some(pool.hashing().0) == seed);
-        if !is_one || pools.is_empty() || pools.len() > crate::protocol::SHARD_COUNT_MAX {
-            return Err(ServeError::Shards);
-        }
         let mut listener = Listener::bind_with(
             &config.addresses,
             &config.key,
@@ -121,36 +112,15 @@ impl<M: Medium + 'static> Server<M> {
         )?;
         let mut answerers = Vec::new();
         for _ in 0..config.threads.max(1) {
-            answerers.push(listener.answerer()?);
+            let answerer = listener.answerer()?;
+            let waker = answerer.waker();
+            answerers.push((answerer, waker));
         }
-        let writes_log = !config.scheme.lands_beside_log()
-            && config.scheme.put_steps().contains(&PutStep::CallForSpace);
-        let log_rights = match writes_log {
-            true => Rights::READ.with(Rights::WRITE),
-            false => Rights::READ,
-        };
-        let mut views = Vec::new();
-        for pool in &pools {
-            let log = pool.medium().memory().ok_or(ServeError::Medium)?;
-            views.push(ShardView {
-                entry_count: pool.hashing().1,
-                index: listener.register(Arc::clone(pool.index_memory()), Rights::READ)?,
-                log: listener.register(Arc::clone(log), log_rights)?,
-            });
-        }
-        let threads = answerers.iter().map(|one| Outbox::new(one.waker()));
-        let outboxes = Arc::new(Outboxes {
-            threads: threads.collect(),
-            peers: Outbox::new(listener.waker()),
-        });
-        let shards = pools
-            .into_iter()
-            .enumerate()
-            .map(|(number, pool)| Arc::new(Shard::new(pool, &config.scheme, number as u16)))
-            .collect();
+        let parts = ServerParts::new(pools, listener, answerers, &config)?;
+        let listener = &parts.desk.listener;
         let mut server = Self {
             addresses: listener.addresses(),
-            shards,
+            shards: parts.shards.clone(),
             stop: Arc::default(),
             wakers: vec![listener.waker()],
             threads: Vec::new(),
@@ -158,26 +128,21 @@ impl<M: Medium + 'static> Server<M> {
             persisters: Vec::new(),
             has_failed: Arc::default(),
         };
-        server.start_threads(listener, answerers, views, &outboxes, &config)?;
+        server.start_threads(parts)?;
         Ok(server)
     }
 
     fn start_threads(
         &mut self,
-        listener: Listener,
-        answerers: Vec<Answerer>,
-        views: Vec<ShardView>,
-        outboxes: &Arc<Outboxes>,
-        config: &ServerConfig,
+        parts: ServerParts<M, Listener, Answerer>,
     ) -> Result<(), ServeError> {
-        let seed = self.shards[0].lock().pool.hashing().0;
-        let clients: Clients = Arc::default();
-        for shard in &self.shards {
-            let persister = Persister {
-                shard: Arc::clone(shard),
-                outboxes: Arc::clone(outboxes),
-                patience: config.patience,
-            };
+        let ServerParts {
+            desk,
+            calls,
+            persisters,
+            ..
+        } = parts;
+        for persister in persisters {
             let named = std::thread::Builder::new().name("persister".into());
             let has_failed = Arc::clone(&self.has_failed);
             let run = move || {
@@ -187,38 +152,16 @@ impl<M: Medium + 'static> Server<M> {
             };
             self.persisters.push(named.spawn(run)?);
         }
-        for (index, answerer) in answerers.into_iter().enumerate() {
-            self.wakers.push(answerer.waker());
-            let thread = CallThread {
-                index,
-                answerer,
-                seed,
-                shards: self.shards.clone(),
-                clients: Arc::clone(&clients),
-                outboxes: Arc::clone(outboxes),
-                stop: Arc::clone(&self.stop),
-            };
+        for calls in calls {
+            self.wakers.push(calls.answerer.waker());
+            let stop = Arc::clone(&self.stop);
             let named = std::thread::Builder::new().name("store-server".into());
             self.threads
-                .push(named.spawn(move || ended_as_one(|| thread.serve()))?);
+                .push(named.spawn(move || ended_as_one(|| calls.serve(&stop)))?);
         }
-        let windows = views.iter().enumerate();
-        let desk = Desk {
-            listener,
-            shards: self.shards.clone(),
-            shard_of_log: windows.map(|(shard, view)| (view.log.id, shard)).collect(),
-            clients,
-            peers: HashMap::new(),
-            parting: Vec::new(),
-            outboxes: Arc::clone(outboxes),
-            landing_bytes: config.landing_bytes,
-            scheme: config.scheme.name(),
-            seed,
-            views,
-            stop: Arc::clone(&self.stop),
-        };
+        let stop = Arc::clone(&self.stop);
         let named = std::thread::Builder::new().name("store-clients".into());
-        self.desk = Some(named.spawn(move || ended_as_one(|| desk.serve()))?);
+        self.desk = Some(named.spawn(move || ended_as_one(|| desk.serve(&stop)))?);
         Ok(())
     }
 
@@ -310,253 +253,4 @@ fn ended_as_one<T>(act: impl FnOnce() -> T) -> T {
     }
     let _bomb = Bomb;
     act()
-}
-
-/// The landings of those that are there.
-type Clients = Arc<RwLock<HashMap<ClientId, Arc<Area>>>>;
-
-/// A thread that answers calls.
-struct CallThread<M> {
-    index: usize,
-    answerer: Answerer,
-    seed: u64,
-    shards: Vec<Arc<Shard<M>>>,
-    clients: Clients,
-    outboxes: Arc<Outboxes>,
-    stop: Arc<AtomicBool>,
-}
-
-impl<M: Medium> CallThread<M> {
-    fn serve(mut self) {
-        let mut spinner = Spinner::new(Spin::default());
-        let mut patience = Some(Duration::ZERO);
-        while !self.stop.load(Ordering::Acquire) {
-            let late = self.outboxes.threads[self.index].take();
-            let mut found = !late.is_empty();
-            for (call, answer) in late {
-                self.answerer.answer(call, &answer);
-            }
-            let (seed, shards, clients) = (self.seed, &self.shards, &self.clients);
-            let (index, now) = (self.index, Time::now());
-            let turned = self.answerer.turn(patience, &mut |call, answer| {
-                answer_call(seed, shards, clients, index, now, &call, answer)
-            });
-            drop(self.answerer.take_ended());
-            match turned {
-                Ok(any) => found |= any,
-                Err(error) => return tracing::error!(%error, "serve calls of a store"),
-            }
-            patience = match found {
-                true => {
-                    spinner.found();
-                    Some(Duration::ZERO)
-                }
-                false => spinner.looks_on(Time::now()).then_some(Duration::ZERO),
-            };
-        }
-    }
-}
-
-fn answer_call<M: Medium>(
-    seed: u64,
-    shards: &[Arc<Shard<M>>],
-    clients: &Clients,
-    thread: usize,
-    now: Time,
-    call: &Call<'_>,
-    answer: &mut Vec<u8>,
-) -> Answered {
-    let request = match Request::decode(call.request) {
-        Ok(request) => request,
-        Err(error) => return Answered::Never(error.0),
-    };
-    let shard = match request {
-        Request::Space { key, .. }
-        | Request::Put { key, .. }
-        | Request::Locate { key }
-        | Request::Delete { key, .. } => shard_of(seed, key, shards.len()),
-        Request::Settle { shard, .. }
-        | Request::Sync { shard }
-        | Request::List { shard, .. }
-        | Request::Clean { shard } => usize::from(shard),
-    };
-    let Some(shard) = shards.get(shard) else {
-        return Answered::Never("a shard that is not there");
-    };
-    let area = match request {
-        Request::Space { .. } => {
-            let clients = clients.read().unwrap_or_else(PoisonError::into_inner);
-            clients.get(&call.client).cloned()
-        }
-        _ => None,
-    };
-    let waiter = Waiter::Call {
-        thread,
-        call: call.id,
-    };
-    match shard.handle(request, call.client, area.as_ref(), waiter, now) {
-        Reply::Now(now) => {
-            now.encode(answer);
-            Answered::Now
-        }
-        Reply::Later => Answered::Later,
-    }
-}
-
-/// The thread that knows who is there.
-struct Desk<M> {
-    listener: Listener,
-    shards: Vec<Arc<Shard<M>>>,
-    shard_of_log: HashMap<WindowId, usize>,
-    clients: Clients,
-    peers: HashMap<PeerId, (ClientId, WindowDescriptor)>,
-    /// Landings whose clients are gone.
-    parting: Vec<(ClientId, WindowId)>,
-    outboxes: Arc<Outboxes>,
-    landing_bytes: u64,
-    scheme: &'static str,
-    seed: u64,
-    views: Vec<ShardView>,
-    stop: Arc<AtomicBool>,
-}
-
-impl<M: Medium> Desk<M> {
-    /// Until the store stops; the windows stand for as long as the listener lives.
-    fn serve(mut self) -> Listener {
-        let mut events = Vec::new();
-        while !self.stop.load(Ordering::Acquire) {
-            for (peer, message) in self.outboxes.peers.take() {
-                // One that is gone is none the wiser.
-                drop(self.listener.send(peer, &message));
-            }
-            let second = Some(Duration::from_secs(1));
-            if let Err(error) = self.listener.poll(second, &mut events) {
-                tracing::error!(%error, "serve clients of a store");
-                break;
-            }
-            for event in events.drain(..) {
-                self.take(event);
-            }
-            if !self.parting.is_empty() {
-                self.take_landings_back();
-            }
-        }
-        self.listener
-    }
-
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Connected { peer, hello } => self.welcome(peer, hello.client),
-            Event::Disconnected { peer } => self.part(peer),
-            Event::Message { peer, bytes } => self.hear(peer, &bytes),
-            Event::Immediate {
-                peer,
-                window,
-                value,
-                ..
-            } => {
-                let client = self.peers.get(&peer).map(|(client, _)| *client);
-                if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
-                    let shard = &self.shards[shard];
-                    let reply = shard.written(value, client, Waiter::Peer(peer), Time::now());
-                    self.reply(peer, &reply, value.into());
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn welcome(&mut self, peer: PeerId, client: ClientId) {
-        let made = Area::new(self.landing_bytes).and_then(|area| {
-            let rights = Rights::READ.with(Rights::WRITE);
-            let window = self.listener.register(Arc::clone(area.region()), rights)?;
-            Ok((area, window))
-        });
-        match made {
-            Ok((area, window)) => {
-                self.peers.insert(peer, (client, window));
-                let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
-                clients.insert(client, area);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "make a landing for a client");
-                self.listener.close(peer);
-            }
-        }
-    }
-
-    fn part(&mut self, peer: PeerId) {
-        let Some((client, window)) = self.peers.remove(&peer) else {
-            return;
-        };
-        // It may have come back already, with another landing.
-        if !self.peers.values().any(|(other, _)| *other == client) {
-            let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
-            clients.remove(&client);
-            for shard in &self.shards {
-                shard.client_gone(client);
-            }
-        }
-        self.parting.push((client, window.id));
-    }
-
-    /// Takes landings back of which every value was copied or given up.
-    fn take_landings_back(&mut self) {
-        let shards = &self.shards;
-        let is_done = |client: ClientId| shards.iter().all(|shard| shard.is_done_with(client));
-        let (done, kept) = std::mem::take(&mut self.parting)
-            .into_iter()
-            .partition(|(client, _)| is_done(*client));
-        self.parting = kept;
-        let done: Vec<(ClientId, WindowId)> = done;
-        for (_, window) in done {
-            if let Err(error) = self.listener.revoke(window) {
-                tracing::warn!(%error, "take a landing back");
-            }
-        }
-    }
-
-    fn hear(&mut self, peer: PeerId, bytes: &[u8]) {
-        let said = match bytes.first() {
-            Some(&GREET) if bytes.len() == 1 => self.greet(peer),
-            Some(&WRITTEN) => Notice::decode(bytes).ok().and_then(|notice| {
-                let shard = self.shards.get(usize::from(notice.shard))?;
-                let (client, _) = self.peers.get(&peer)?;
-                let low = notice.sequence as u32;
-                let reply = shard.written(low, *client, Waiter::Peer(peer), Time::now());
-                self.reply(peer, &reply, notice.sequence);
-                Some(())
-            }),
-            _ => None,
-        };
-        if said.is_none() {
-            self.listener.close(peer);
-            self.part(peer);
-        }
-    }
-
-    fn greet(&mut self, peer: PeerId) -> Option<()> {
-        let (_, landing) = self.peers.get(&peer)?;
-        let greeting = Greeting {
-            scheme: self.scheme.to_owned(),
-            seed: self.seed,
-            landing: *landing,
-            shards: self.views.clone(),
-        };
-        self.listener.send(peer, &greeting.encode()).ok()
-    }
-
-    /// Answers a notice at once, if it was.
-    fn reply(&self, peer: PeerId, reply: &Reply, sequence: u64) {
-        match reply {
-            Reply::Later => {}
-            Reply::Now(answer) => {
-                let sequence = match answer {
-                    Answer::Done { sequence } => *sequence,
-                    _ => sequence,
-                };
-                self.outboxes.answer(Waiter::Peer(peer), answer, sequence);
-            }
-        }
-    }
 }

@@ -14,6 +14,7 @@ use super::listener::Inbound;
 use super::message::{Body, Leg, MessageId};
 use super::net::NodeId;
 use super::state::State;
+use super::tearing::Tearing;
 use super::trace::Kind;
 use crate::{
     ClientId, Completion, CompletionQueue, FAILURE_TIMEOUT, Incoming, PeerId, Status, Time, Token,
@@ -98,6 +99,8 @@ pub(super) struct Data {
     patience: Patience,
     /// What verbs end with once the client's end is closed.
     end: Status,
+    /// A READ that is being served, and what waits for it.
+    pub(super) tearing: Option<Tearing>,
 }
 
 /// An outstanding verb.
@@ -126,6 +129,7 @@ impl Data {
             sent: 0,
             patience: Patience::default(),
             end: Status::Ok,
+            tearing: None,
         }
     }
 
@@ -382,6 +386,12 @@ impl State {
         connection.host_open = false;
         let (host, incarnation) = (connection.host, connection.incarnation);
         self.trace(Kind::HostEnd, host, id.0, u64::from(is_told));
+        let data = self.connection(id).data();
+        if let Some(tearing) = data.and_then(|data| data.tearing.take()) {
+            for behind in tearing.into_behind() {
+                self.lose(behind);
+            }
+        }
         match &mut self.connection(id).kind {
             Purpose::Data(Data { control, .. }) | Purpose::Calls(Calls { control, .. }) => {
                 let control = *control;

@@ -1,14 +1,16 @@
 //! Messages that have arrived: verbs take effect at the host, answers land at the client.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::Event;
 use super::connection::{ConnectionId, Purpose};
 use super::listener::Inbound;
 use super::message::{Body, Leg, Message, MessageId};
-use super::net::Serving;
+use super::net::{NodeId, Serving};
 use super::planted::Planted;
 use super::state::State;
+use super::tearing::Turn;
 use super::trace::Kind;
 use crate::windows::WindowTable;
 use crate::{Error, Incoming, RemoteWindow, Rights, Status, Time, WindowDescriptor};
@@ -23,27 +25,58 @@ impl State {
     }
 
     fn deliver_to_host(&mut self, id: MessageId) {
+        match self.turn_of(id) {
+            Turn::Later => {}
+            Turn::First => self.take_in(id),
+            Turn::Rest(rest, behind) => {
+                self.end_torn(id, rest);
+                for next in behind {
+                    self.deliver_to_host(next);
+                }
+            }
+        }
+    }
+
+    /// Whether a message is of a connection that its host still has; it is lost otherwise.
+    fn is_for_host(&mut self, id: MessageId) -> bool {
+        let connection_id = self.messages.at(id).connection;
+        let connection = self.connections.at(connection_id);
+        let (host, incarnation) = (connection.host, connection.incarnation);
+        let is_open = connection.host_open;
+        let node = self.node(host);
+        if is_open && node.is_up && node.incarnation == incarnation {
+            return true;
+        }
+        self.lose(id);
+        self.close_host_end(connection_id, true);
+        // The machine answers that it knows no such connection.
+        self.tell_client(connection_id);
+        false
+    }
+
+    /// The second part of a READ.
+    fn end_torn(&mut self, id: MessageId, rest: Range<usize>) {
+        if self.is_for_host(id) {
+            self.act_on(id, rest);
+        }
+    }
+
+    fn take_in(&mut self, id: MessageId) {
+        if !self.is_for_host(id) {
+            return;
+        }
         let message = self.messages.at(id);
         let (body, connection_id, is_verb) = (message.body, message.connection, message.is_verb());
         let connection = self.connections.at(connection_id);
-        let host = connection.host;
-        let (incarnation, is_open) = (connection.incarnation, connection.host_open);
-        let is_data = matches!(connection.kind, Purpose::Data(_));
-        let node = &mut self.nodes[host.0 as usize];
-        if !is_open || !node.is_up || node.incarnation != incarnation {
-            self.lose(id);
-            self.close_host_end(connection_id, true);
-            // The machine answers that it knows no such connection.
-            return self.tell_client(connection_id);
-        }
-        if is_data && node.is_paused && node.serving == Serving::Agent {
-            node.held.push(Event::Served(id));
-            return;
-        }
+        let (host, incarnation) = (connection.host, connection.incarnation);
         self.check_order(id);
         self.trace_message(Kind::ToHost, host, id);
         if is_verb {
-            return self.serve_verb(id);
+            let (part, is_all) = self.part_of(host, id);
+            return match is_all {
+                true => self.act_on(id, part),
+                false => self.begin_torn(host, id, part),
+            };
         }
         if body == Body::Call {
             return self.take_call(id);
@@ -73,8 +106,15 @@ impl State {
         self.make_ready(host);
     }
 
-    /// Carries out a verb and sends its answer.
-    fn serve_verb(&mut self, id: MessageId) {
+    /// The first part of a READ. Whether it may is asked at the second.
+    fn begin_torn(&mut self, host: NodeId, id: MessageId, part: Range<usize>) {
+        let process = self.nodes[host.0 as usize].process.as_ref();
+        let table = &process.expect("the node is up").table;
+        let _ = act(table, self.messages.at_mut(id), self.planted, part, |_| {});
+    }
+
+    /// Carries out a verb, or its last part, and sends its answer.
+    fn act_on(&mut self, id: MessageId, part: Range<usize>) {
         let connection_id = self.messages.at(id).connection;
         let connection = self.connections.at(connection_id);
         let (client, host) = (connection.client, connection.host);
@@ -85,7 +125,7 @@ impl State {
         let node = &mut self.nodes[host.0 as usize];
         let process = node.process.as_mut().expect("the node is up");
         let message = self.messages.at_mut(id);
-        let mut status = act(&process.table, message, self.planted, |message| {
+        let mut status = act(&process.table, message, self.planted, part, |message| {
             self.witness.see(host, message);
         });
         let told = match (message.body, status, message.immediate) {
@@ -248,7 +288,9 @@ impl State {
             let planted = self.planted;
             let process = self.nodes[host.0 as usize].process.as_ref();
             let table = &process.expect("the node is up").table;
-            act(table, self.messages.at_mut(id), planted, |message| {
+            let message = self.messages.at_mut(id);
+            let all = 0..message.len_bytes;
+            act(table, message, planted, all, |message| {
                 self.witness.see(host, message);
             });
         }
@@ -272,11 +314,13 @@ impl State {
     }
 }
 
-/// Carries out a verb on window memory, and shows `witness` what took effect; SEND touches none.
+/// Carries out a verb, or a part of a READ, on window memory, and shows `witness` what took effect;
+/// SEND touches none.
 fn act(
     table: &WindowTable,
     message: &mut Message,
     planted: Planted,
+    part: Range<usize>,
     mut witness: impl FnMut(&Message),
 ) -> Status {
     let need = match message.body {
@@ -301,9 +345,13 @@ fn act(
     let lies = generation != message.generation && !planted.accepts_old_generations;
     match message.body {
         Body::Read => {
-            let room = message.room();
-            // SAFETY: the guard covers the verb's range; the room is the message's own and as long.
-            unsafe { std::ptr::copy_nonoverlapping(guard.ptr(), room.as_mut_ptr(), room.len()) };
+            let room = &mut message.room()[part.clone()];
+            // SAFETY: the guard covers the verb's range, and with it the part; the room is the
+            // message's own and as long as the part.
+            unsafe {
+                let from = guard.ptr().add(part.start);
+                std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len());
+            }
         }
         Body::Write => {
             let room = message.room();

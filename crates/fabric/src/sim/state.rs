@@ -11,6 +11,7 @@ use super::model::{Card, LinkModel};
 use super::net::{Config, NodeId, Serving};
 use super::planted::Planted;
 use super::random::{Random, mix};
+use super::tearing::Torn;
 use super::trace::{Kind, Trace, checksum};
 use super::witness::Witness;
 use crate::{Address, FAILURE_TIMEOUT, Status, Time};
@@ -31,6 +32,7 @@ pub(super) struct State {
     pub(super) connections: Connections,
     pub(super) ready: Vec<NodeId>,
     pub(super) late: Option<Late>,
+    pub(super) torn_reads: Option<Torn>,
     /// How long it takes at most until a client hears that its host has closed a connection.
     pub(super) notice_ns_max: u64,
     pub(super) witness: Witness,
@@ -98,6 +100,7 @@ impl State {
             connections: Connections::default(),
             ready: Vec::new(),
             late: None,
+            torn_reads: None,
             notice_ns_max: 0,
             witness: Witness::default(),
             planted: Planted::default(),

@@ -5,6 +5,7 @@ mod determinism;
 mod faults;
 mod late;
 mod planted;
+mod tearing;
 mod time;
 
 use std::sync::Arc;

@@ -37,6 +37,9 @@ impl Daemon {
     }
 
     pub(super) fn handle_outcome(&mut self, now: Duration, outcome: Outcome) {
+        if matches!(outcome, Outcome::Prepared(..) | Outcome::PrepareFailed(_)) {
+            self.stocking.note_made((self.clock)());
+        }
         match outcome {
             Outcome::Prepared(slab, region) => self.register(now, slab, region),
             Outcome::PrepareFailed(slab) => self.prepare_failed(now, slab),
@@ -110,9 +113,9 @@ impl Daemon {
 
     /// Has the keeper make what is to be made now.
     pub(super) fn make_stock(&mut self) {
-        let is_awaited = self.ledger.awaited() > 0;
+        let awaited = self.ledger.awaited();
         let now = (self.clock)();
-        for slab in self.stocking.take(now, self.fills, is_awaited) {
+        for slab in self.stocking.take(now, self.fills, awaited) {
             self.keeper.ask(KeeperJob::Prepare(slab));
         }
     }

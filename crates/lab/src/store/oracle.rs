@@ -29,7 +29,9 @@ impl Oracle {
 
     /// A version was given to somebody who means to write this.
     pub fn allocated(&mut self, key: u64, sequence: u64, value: Option<Vec<u8>>) -> Checked {
-        if !self.sequences.insert(sequence) {
+        // Somebody may have read it before its writer was told.
+        let is_known = self.meant.get(&key).and_then(|one| one.get(&sequence)) == Some(&value);
+        if !self.sequences.insert(sequence) && !is_known {
             return Err(format!("sequence {sequence} comes twice"));
         }
         self.meant.entry(key).or_default().insert(sequence, value);
@@ -42,9 +44,32 @@ impl Oracle {
         *told = sequence.max(*told);
     }
 
+    /// The newest version that was told.
+    pub fn told(&self, key: u64) -> u64 {
+        self.told.get(&key).copied().unwrap_or(0)
+    }
+
+    /// What was asked for and not known has become known: a version, or nothing.
+    pub fn known(&mut self, key: u64, value: Option<&Vec<u8>>) {
+        let is_it = |one: &(u64, Option<Vec<u8>>)| one.0 == key && one.1.as_ref() == value;
+        if let Some(at) = self.unknown.iter().position(is_it) {
+            self.unknown.swap_remove(at);
+        }
+    }
+
     /// A read said this. What is said is durable if `is_durable`.
     pub fn check(&mut self, key: u64, said: Option<(u64, Vec<u8>)>, is_durable: bool) -> Checked {
-        let told = self.told.get(&key).copied().unwrap_or(0);
+        self.check_since(key, self.told(key), said, is_durable)
+    }
+
+    /// The same of a read that was begun when version `told` was the newest that was told.
+    pub fn check_since(
+        &mut self,
+        key: u64,
+        told: u64,
+        said: Option<(u64, Vec<u8>)>,
+        is_durable: bool,
+    ) -> Checked {
         let meant = self.meant.entry(key).or_default();
         let Some((sequence, value)) = said else {
             let mut later = meant.range(told.max(1)..);

@@ -9,7 +9,7 @@ const ROUNDS: u64 = 12;
 #[test]
 fn a_crash_at_any_boundary_breaks_no_promise_of_any_scheme() {
     for scheme in all() {
-        let crashes = crashes(&*scheme, 0, ROUNDS, |_| {});
+        let crashes = crashes(&*scheme, 0, ROUNDS, &mut |_| {});
         assert_eq!(
             crashes.violations,
             Vec::<String>::new(),
@@ -23,7 +23,7 @@ fn a_crash_at_any_boundary_breaks_no_promise_of_any_scheme() {
 /// A version that nothing named became durable after the deletion behind it was dropped by the cleaner.
 #[test]
 fn seeds_that_found_something_find_nothing_more() {
-    let found = crashes(&Saw, 94, 1, |_| {});
+    let found = crashes(&Saw, 94, 1, &mut |_| {});
     assert_eq!(found.violations, Vec::<String>::new());
 }
 
@@ -32,6 +32,7 @@ fn each_planted_mistake_of_the_store_is_found() {
     // Those of clients, and of logs with holes, are found by tests of their own in `cenote-store`.
     let elsewhere = [
         Planted::ValueBeforeFlag,
+        Planted::FlagInOneRead,
         Planted::EpochUnread,
         Planted::IncarnationIgnored,
     ];
@@ -43,10 +44,10 @@ fn each_planted_mistake_of_the_store_is_found() {
             Planted::NamedTooEarly => &Saw,
             _ => &EFactory,
         };
-        let sound = crashes(scheme, 0, 3, |_| {});
+        let sound = crashes(scheme, 0, 3, &mut |_| {});
         assert_eq!(sound.violations, Vec::<String>::new());
         plant(Some(mistake));
-        let found = crashes(scheme, 0, 400, |_| {});
+        let found = crashes(scheme, 0, 400, &mut |_| {});
         plant(None);
         assert!(!found.violations.is_empty(), "{name} is not found");
         println!("{name}: {}", found.violations[0]);

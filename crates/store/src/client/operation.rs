@@ -355,6 +355,15 @@ impl Client {
             oldest,
             ..
         } = &mut **operation;
+        if is_planted(Planted::FlagInOneRead) {
+            value.resize(bytes as usize, 0);
+            let posted = self.verbs.read(log, at, value, index);
+            let posted = posted.and_then(|()| self.verbs.read(&shard.index, 0, oldest, index));
+            posted.expect("there is room for a step");
+            operation.verbs += 2;
+            operation.step = Step::ObjectRead { word, is_told };
+            return true;
+        }
         // In this order: the flag before the value, and what tells whether they were overwritten after both.
         let is_backwards = is_planted(Planted::ValueBeforeFlag);
         let mut reads = [(at, &mut keyed[..]), (at + value_at, &mut value[..])];
@@ -524,6 +533,12 @@ fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'st
 
 /// What was read, judged by what was read after it.
 fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) -> Seen {
+    if is_planted(Planted::FlagInOneRead) && operation.value.len() >= operation.keyed.len() {
+        let value_at = operation.keyed.len().next_multiple_of(8);
+        let value = operation.value.split_off(value_at);
+        let keyed = std::mem::replace(&mut operation.value, value);
+        operation.keyed.copy_from_slice(&keyed[..operation.keyed.len()]);
+    }
     let oldest = u64::from_le_bytes(operation.oldest);
     let epoch = word.epoch(oldest.saturating_add(1));
     if epoch < oldest && !is_planted(Planted::EpochUnread) {

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cenote_fabric::Region;
+use cenote_fabric::{Region, RegionOptions};
 
 use super::Medium;
 
@@ -15,6 +15,8 @@ pub struct ModelMedium {
     state: Mutex<State>,
     /// Bytes of a unit: 8 for persistent memory, 512 for a disk.
     unit: usize,
+    /// What clients read and may write; the bytes are in the state otherwise.
+    memory: Option<Arc<Region>>,
 }
 
 #[derive(Clone, Debug)]
@@ -50,7 +52,28 @@ impl ModelMedium {
         Self {
             state: Mutex::new(state),
             unit,
+            memory: None,
         }
+    }
+
+    /// The same as memory that clients may read, and write behind its back.
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub fn shared(self) -> cenote_fabric::Result<Self> {
+        let live = self.live(0..self.len() as usize);
+        let memory = Region::create("model", live.len() as u64, RegionOptions::default())?;
+        memory.write(0, &live).expect(OURS);
+        Ok(Self {
+            memory: Some(Arc::new(memory)),
+            ..self
+        })
+    }
+
+    fn live(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; range.len()];
+        self.read(range.start as u64, &mut bytes);
+        bytes
     }
 
     /// Crashes instead of the write-back or fence of this number, counted from now.
@@ -68,12 +91,22 @@ impl ModelMedium {
     /// What is there after a crash now: of what was not durable, `survives` says which units are.
     #[must_use]
     pub fn crashed(&self, mut survives: impl FnMut() -> bool) -> Self {
+        let live = self.live(0..self.len() as usize);
         let state = self.lock();
         let mut image = state.durable.clone();
-        for unit in &state.dirty {
+        let mut dirty = state.dirty.clone();
+        if self.memory.is_some() {
+            // Clients may have written anywhere.
+            dirty.extend(0..image.len() / self.unit);
+            dirty.retain(|unit| {
+                let range = unit * self.unit..(unit + 1) * self.unit;
+                live[range.clone()] != state.durable[range] || state.pending.contains_key(unit)
+            });
+        }
+        for unit in &dirty {
             let range = unit * self.unit..(unit + 1) * self.unit;
             if survives() {
-                image[range.clone()].copy_from_slice(&state.live[range]);
+                image[range.clone()].copy_from_slice(&live[range]);
             } else if let Some(written) = state.pending.get(unit)
                 && survives()
             {
@@ -94,9 +127,14 @@ impl ModelMedium {
 
 impl Clone for ModelMedium {
     fn clone(&self) -> Self {
+        let mut state = self.lock().clone();
+        if self.memory.is_some() {
+            state.live = self.live(0..state.durable.len());
+        }
         Self {
-            state: Mutex::new(self.lock().clone()),
+            state: Mutex::new(state),
             unit: self.unit,
+            memory: None,
         }
     }
 }
@@ -113,17 +151,23 @@ impl State {
 
 impl Medium for ModelMedium {
     fn len(&self) -> u64 {
-        self.lock().live.len() as u64
+        self.lock().durable.len() as u64
     }
 
     fn read(&self, at: u64, out: &mut [u8]) {
-        out.copy_from_slice(&self.lock().live[at as usize..][..out.len()]);
+        match &self.memory {
+            Some(memory) => memory.read(at, out).expect(OURS),
+            None => out.copy_from_slice(&self.lock().live[at as usize..][..out.len()]),
+        }
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
         let units = self.units(at..at + bytes.len() as u64);
         let mut state = self.lock();
-        state.live[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        match &self.memory {
+            Some(memory) => memory.write(at, bytes).expect(OURS),
+            None => state.live[at as usize..][..bytes.len()].copy_from_slice(bytes),
+        }
         state.dirty.extend(units);
     }
 
@@ -136,10 +180,15 @@ impl Medium for ModelMedium {
         let mut state = self.lock();
         state.cross()?;
         for unit in self.units(range) {
-            if state.dirty.contains(&unit) {
-                let bytes = state.live[unit * self.unit..][..self.unit].to_vec();
-                state.pending.insert(unit, bytes);
-            }
+            let at = unit * self.unit..(unit + 1) * self.unit;
+            match &self.memory {
+                Some(_) => state.pending.insert(unit, self.live(at)),
+                None if state.dirty.contains(&unit) => {
+                    let bytes = state.live[at].to_vec();
+                    state.pending.insert(unit, bytes)
+                }
+                None => None,
+            };
         }
         Ok(())
     }
@@ -156,7 +205,11 @@ impl Medium for ModelMedium {
         state.cross()?;
         for (unit, bytes) in std::mem::take(&mut state.pending) {
             let range = unit * self.unit..(unit + 1) * self.unit;
-            if state.live[range.clone()] == bytes[..] {
+            let is_same = match &self.memory {
+                Some(_) => self.live(range.clone()) == bytes,
+                None => state.live[range.clone()] == bytes[..],
+            };
+            if is_same {
                 state.dirty.remove(&unit);
             }
             state.durable[range].copy_from_slice(&bytes);
@@ -169,6 +222,9 @@ impl Medium for ModelMedium {
     }
 
     fn memory(&self) -> Option<&Arc<Region>> {
-        None
+        self.memory.as_ref()
     }
 }
+
+/// Why memory is not gone.
+const OURS: &str = "nobody truncates a model's memory";

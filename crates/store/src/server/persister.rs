@@ -49,12 +49,8 @@ impl<M: Medium> Persister<M> {
         let mut state = shard.lock();
         loop {
             let is_stopping = state.is_stopping;
-            let jobs: Vec<Job> = state.jobs.drain(..).collect();
-            let settled;
-            (state, settled) = self.settle(state, jobs, is_stopping)?;
-            let cleaned;
-            (state, cleaned) = self.clean(state)?;
-            self.give_up_late(&mut state);
+            let (settled, cleaned);
+            (state, settled, cleaned) = self.turn(state, Time::now())?;
             if is_stopping && settled == 0 {
                 return Ok(());
             }
@@ -81,14 +77,33 @@ impl<M: Medium> Persister<M> {
         }
     }
 
+    /// One group, and one batch of cleaning: how many versions are durable, and whether there is more to
+    /// clean.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn turn<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<M>>,
+        now: Time,
+    ) -> Result<(MutexGuard<'a, State<M>>, usize, bool), StoreError> {
+        let is_stopping = state.is_stopping;
+        let jobs: Vec<Job> = state.jobs.drain(..).collect();
+        let (settled, cleaned);
+        (state, settled) = self.settle(state, jobs, is_stopping, now)?;
+        (state, cleaned) = self.clean(state)?;
+        self.give_up_late(&mut state, now);
+        Ok((state, settled, cleaned))
+    }
+
     /// Makes one group durable, and does what jobs wait for it. How many are.
     fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<M>>,
         mut jobs: Vec<Job>,
         is_last: bool,
+        now: Time,
     ) -> Result<(MutexGuard<'a, State<M>>, usize), StoreError> {
-        let now = Time::now();
         let is_background = self.shard.scheme.durable() == Durable::InBackground;
         let mut total = 0;
         loop {
@@ -252,8 +267,7 @@ impl<M: Medium> Persister<M> {
     }
 
     /// Gives up what did not come in time, or whose client is gone, once it was looked at after that.
-    fn give_up_late(&self, state: &mut State<M>) {
-        let now = Time::now();
+    fn give_up_late(&self, state: &mut State<M>, now: Time) {
         let tickets = state.tickets.iter();
         // By sequence, which is by age but for those that were asked for since.
         let late = tickets.take_while(|(_, ticket)| now.since(ticket.since) > self.patience);

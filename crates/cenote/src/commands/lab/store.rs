@@ -1,8 +1,10 @@
-//! `cenote lab store crash`: crashes of the object store at every boundary, by seed.
+//! `cenote lab store`: crashes of the object store at every boundary, and its clients on a network of faults.
 
 use anyhow::{Context, Result};
+use cenote_lab::store::network::{self, Ran};
 use cenote_lab::store;
-use cenote_store::schemes::{all, by_name};
+use cenote_store::schemes::{Scheme, all, by_name};
+use serde::Serialize;
 
 use crate::failure::{DONE, FAILED};
 use crate::progress;
@@ -19,12 +21,17 @@ enum Experiment {
     #[command(after_help = "Examples:
   cenote lab store crash --rounds 1000
   cenote lab store crash --scheme efactory --seed 7 --rounds 1 --json")]
-    Crash(Crash),
+    Crash(Rounds),
+    /// Serve clients on a simulated network with torn reads, cut links, deaths and power failures
+    #[command(after_help = "Examples:
+  cenote lab store network --rounds 100
+  cenote lab store network --scheme efactory --seed 7 --rounds 1 --json")]
+    Network(Rounds),
 }
 
 #[derive(clap::Args, Debug)]
-struct Crash {
-    /// Workloads for each scheme; each crashes some hundred times
+struct Rounds {
+    /// Workloads for each scheme; `crash` has some hundred crashes in each
     #[arg(long, value_name = "N", default_value_t = 20)]
     rounds: u64,
     /// Seed of the first workload
@@ -39,7 +46,38 @@ struct Crash {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let Experiment::Crash(args) = &args.experiment;
+    match &args.experiment {
+        Experiment::Crash(args) => {
+            let found = each(args, store::crashes)?;
+            tell(args, &found, |one| {
+                let counts = format!("{} crashes in {} workloads", one.boundaries, one.rounds);
+                (&one.scheme, counts, &one.violations)
+            })
+        }
+        Experiment::Network(args) => {
+            let found = each(args, network::storms)?;
+            tell(args, &found, |one| {
+                let Ran {
+                    done,
+                    lost,
+                    crashes,
+                    ..
+                } = one.ran;
+                let counts = format!(
+                    "{done} commands done, {lost} cut off, {crashes} powers cut in {} workloads",
+                    one.rounds
+                );
+                (&one.scheme, counts, &one.violations)
+            })
+        }
+    }
+}
+
+/// What came of each scheme, and a bar meanwhile.
+fn each<T>(
+    args: &Rounds,
+    run: impl Fn(&dyn Scheme, u64, u64, &mut dyn FnMut(u64)) -> T,
+) -> Result<Vec<T>> {
     let schemes = match args.scheme.is_empty() {
         true => all(),
         false => {
@@ -55,23 +93,31 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut found = Vec::new();
     for scheme in schemes {
         let bar = progress::steps(args.rounds, scheme.name());
-        found.push(store::crashes(&*scheme, args.seed, args.rounds, |round| {
+        found.push(run(&*scheme, args.seed, args.rounds, &mut |round| {
             bar.set_position(round);
         }));
         bar.finish_and_clear();
     }
+    Ok(found)
+}
+
+/// Prints what was found; how the command ends.
+fn tell<T: Serialize>(
+    args: &Rounds,
+    found: &[T],
+    of: impl Fn(&T) -> (&String, String, &Vec<String>),
+) -> Result<u8> {
     if args.json {
-        println!("{}", serde_json::to_string(&found)?);
-    } else {
-        for crashes in &found {
-            let (scheme, rounds, boundaries) =
-                (&crashes.scheme, crashes.rounds, crashes.boundaries);
-            println!("{scheme}: {boundaries} crashes in {rounds} workloads");
-            for wrong in &crashes.violations {
-                println!("  broken: {wrong}");
-            }
+        println!("{}", serde_json::to_string(found)?);
+    }
+    let mut is_sound = true;
+    for one in found {
+        let (scheme, counts, violations) = of(one);
+        is_sound &= violations.is_empty();
+        if !args.json {
+            println!("{scheme}: {counts}");
+            violations.iter().for_each(|wrong| println!("  broken: {wrong}"));
         }
     }
-    let is_sound = found.iter().all(|crashes| crashes.violations.is_empty());
     Ok(if is_sound { DONE } else { FAILED })
 }

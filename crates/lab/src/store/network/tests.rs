@@ -1,0 +1,47 @@
+use std::sync::Mutex;
+
+use cenote_store::schemes::{EFactory, Forca, Imm, Rpc, Saw};
+use cenote_store::{Planted, plant};
+
+use super::*;
+
+/// Seeds in CI; more by `cenote lab store network`.
+const SEEDS: u64 = 8;
+
+/// A planted mistake is all of the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+fn nothing_is_lost_or_torn_whatever_network_and_power_do() {
+    let _turn = TURN.lock();
+    let schemes: [&dyn Scheme; 5] = [&EFactory, &Rpc, &Forca { memo: true }, &Saw, &Imm];
+    for scheme in schemes {
+        let storms = storms(scheme, 0, SEEDS, &mut |_| {});
+        assert_eq!(storms.violations, Vec::<String>::new(), "{}", scheme.name());
+        let all = storms.ran;
+        println!("{}: {all:?}", scheme.name());
+        assert!(all.done > 1_000 && all.lost > 10 && all.crashes > 3, "{all:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_runs_the_same() {
+    let _turn = TURN.lock();
+    let hash = || {
+        let mut world = World::new(&EFactory, 3).unwrap();
+        (0..STEPS).for_each(|_| world.step(true).unwrap());
+        world.net.trace_hash()
+    };
+    assert_eq!(hash(), hash());
+}
+
+#[test]
+fn a_flag_that_is_read_with_its_value_is_believed_too_early() {
+    let _turn = TURN.lock();
+    for mistake in [Planted::FlagInOneRead, Planted::EpochUnread] {
+        plant(Some(mistake));
+        let found = (0..60).find_map(|seed| run(&EFactory, seed, STEPS).err());
+        plant(None);
+        println!("{mistake:?}: {}", found.expect("it is not found"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Calls of clients: each is answered at once, or later by the persister.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use cenote_fabric::calls::{Answered, Answerer, Answering, Call, Spin, Spinner};
+use cenote_fabric::{ClientId, Error, Time};
+
+use super::outbox::Outboxes;
+use super::shard::{Reply, Shard, Waiter, shard_of};
+use crate::landing::Area;
+use crate::medium::Medium;
+use crate::protocol::Request;
+
+/// The landings of those that are there.
+pub(super) type Clients = Arc<RwLock<HashMap<ClientId, Arc<Area>>>>;
+
+/// Answers the calls of one server thread.
+pub(super) struct Calls<M, A> {
+    pub index: usize,
+    pub answerer: A,
+    pub seed: u64,
+    pub shards: Vec<Arc<Shard<M>>>,
+    pub clients: Clients,
+    pub outboxes: Arc<Outboxes>,
+}
+
+impl<M: Medium, A: Answering> Calls<M, A> {
+    /// Takes the calls that are there, or waits for some; whether there was anything.
+    ///
+    /// # Errors
+    /// Those of [`Answering::turn`].
+    pub fn turn(&mut self, patience: Option<Duration>, now: Time) -> Result<bool, Error> {
+        let late = self.outboxes.threads[self.index].take();
+        let found = !late.is_empty();
+        for (call, answer) in late {
+            self.answerer.answer(call, &answer);
+        }
+        let (seed, shards, clients) = (self.seed, &self.shards, &self.clients);
+        let index = self.index;
+        let any = self.answerer.turn(patience, &mut |call, answer| {
+            answer_call(seed, shards, clients, index, now, &call, answer)
+        })?;
+        Ok(found || any)
+    }
+}
+
+impl<M: Medium> Calls<M, Answerer> {
+    /// Until the store stops.
+    pub fn serve(mut self, stop: &AtomicBool) {
+        let mut spinner = Spinner::new(Spin::default());
+        let mut patience = Some(Duration::ZERO);
+        while !stop.load(Ordering::Acquire) {
+            let found = match self.turn(patience, Time::now()) {
+                Ok(found) => found,
+                Err(error) => return tracing::error!(%error, "serve calls of a store"),
+            };
+            drop(self.answerer.take_ended());
+            patience = match found {
+                true => {
+                    spinner.found();
+                    Some(Duration::ZERO)
+                }
+                false => spinner.looks_on(Time::now()).then_some(Duration::ZERO),
+            };
+        }
+    }
+}
+
+fn answer_call<M: Medium>(
+    seed: u64,
+    shards: &[Arc<Shard<M>>],
+    clients: &Clients,
+    thread: usize,
+    now: Time,
+    call: &Call<'_>,
+    answer: &mut Vec<u8>,
+) -> Answered {
+    let request = match Request::decode(call.request) {
+        Ok(request) => request,
+        Err(error) => return Answered::Never(error.0),
+    };
+    let shard = match request {
+        Request::Space { key, .. }
+        | Request::Put { key, .. }
+        | Request::Locate { key }
+        | Request::Delete { key, .. } => shard_of(seed, key, shards.len()),
+        Request::Settle { shard, .. }
+        | Request::Sync { shard }
+        | Request::List { shard, .. }
+        | Request::Clean { shard } => usize::from(shard),
+    };
+    let Some(shard) = shards.get(shard) else {
+        return Answered::Never("a shard that is not there");
+    };
+    let area = match request {
+        Request::Space { .. } => {
+            let clients = clients.read().unwrap_or_else(PoisonError::into_inner);
+            clients.get(&call.client).cloned()
+        }
+        _ => None,
+    };
+    let waiter = Waiter::Call {
+        thread,
+        call: call.id,
+    };
+    match shard.handle(request, call.client, area.as_ref(), waiter, now) {
+        Reply::Now(now) => {
+            now.encode(answer);
+            Answered::Now
+        }
+        Reply::Later => Answered::Later,
+    }
+}

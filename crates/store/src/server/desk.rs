@@ -1,0 +1,184 @@
+//! Clients' coming and going: each has a landing while it is there.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use cenote_fabric::{
+    ClientId, Error, Event, Listen, PeerId, Rights, Time, WindowDescriptor, WindowId,
+};
+
+use super::calls::Clients;
+use super::outbox::Outboxes;
+use super::shard::{Reply, Shard, Waiter};
+use crate::landing::Area;
+use crate::medium::Medium;
+use crate::protocol::{Answer, GREET, Greeting, Notice, ShardView, WRITTEN};
+
+/// Who knows who is there.
+pub(super) struct Desk<M, L> {
+    pub listener: L,
+    pub shards: Vec<Arc<Shard<M>>>,
+    pub shard_of_log: HashMap<WindowId, usize>,
+    pub clients: Clients,
+    pub peers: HashMap<PeerId, (ClientId, WindowDescriptor)>,
+    /// Landings whose clients are gone.
+    pub parting: Vec<(ClientId, WindowId)>,
+    pub outboxes: Arc<Outboxes>,
+    pub landing_bytes: u64,
+    pub scheme: &'static str,
+    pub seed: u64,
+    pub views: Vec<ShardView>,
+}
+
+impl<M: Medium, L: Listen> Desk<M, L> {
+    /// Until the store stops; the windows stand for as long as the listener lives.
+    pub fn serve(mut self, stop: &AtomicBool) -> L {
+        let second = Some(Duration::from_secs(1));
+        while !stop.load(Ordering::Acquire) {
+            if let Err(error) = self.turn(second, Time::now) {
+                tracing::error!(%error, "serve clients of a store");
+                break;
+            }
+        }
+        self.listener
+    }
+
+    /// Takes what has come, or waits for something.
+    ///
+    /// # Errors
+    /// Those of [`Listen::poll`].
+    pub fn turn(&mut self, patience: Option<Duration>, clock: fn() -> Time) -> Result<(), Error> {
+        for (peer, message) in self.outboxes.peers.take() {
+            // One that is gone is none the wiser.
+            drop(self.listener.send(peer, &message));
+        }
+        let mut events = Vec::new();
+        self.listener.poll(patience, &mut events)?;
+        let now = clock();
+        for event in events {
+            self.take(event, now);
+        }
+        if !self.parting.is_empty() {
+            self.take_landings_back();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event, now: Time) {
+        match event {
+            Event::Connected { peer, hello } => self.welcome(peer, hello.client),
+            Event::Disconnected { peer } => self.part(peer),
+            Event::Message { peer, bytes } => self.hear(peer, &bytes, now),
+            Event::Immediate {
+                peer,
+                window,
+                value,
+                ..
+            } => {
+                let client = self.peers.get(&peer).map(|(client, _)| *client);
+                if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
+                    let shard = &self.shards[shard];
+                    let reply = shard.written(value, client, Waiter::Peer(peer), now);
+                    self.reply(peer, &reply, value.into());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn welcome(&mut self, peer: PeerId, client: ClientId) {
+        let made = Area::new(self.landing_bytes).and_then(|area| {
+            let rights = Rights::READ.with(Rights::WRITE);
+            let window = self.listener.register(Arc::clone(area.region()), rights)?;
+            Ok((area, window))
+        });
+        match made {
+            Ok((area, window)) => {
+                self.peers.insert(peer, (client, window));
+                let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+                clients.insert(client, area);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "make a landing for a client");
+                self.listener.close(peer);
+            }
+        }
+    }
+
+    fn part(&mut self, peer: PeerId) {
+        let Some((client, window)) = self.peers.remove(&peer) else {
+            return;
+        };
+        // It may have come back already, with another landing.
+        if !self.peers.values().any(|(other, _)| *other == client) {
+            let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+            clients.remove(&client);
+            for shard in &self.shards {
+                shard.client_gone(client);
+            }
+        }
+        self.parting.push((client, window.id));
+    }
+
+    /// Takes landings back of which every value was copied or given up.
+    fn take_landings_back(&mut self) {
+        let shards = &self.shards;
+        let is_done = |client: ClientId| shards.iter().all(|shard| shard.is_done_with(client));
+        let (done, kept) = std::mem::take(&mut self.parting)
+            .into_iter()
+            .partition(|(client, _)| is_done(*client));
+        self.parting = kept;
+        let done: Vec<(ClientId, WindowId)> = done;
+        for (_, window) in done {
+            if let Err(error) = self.listener.revoke(window) {
+                tracing::warn!(%error, "take a landing back");
+            }
+        }
+    }
+
+    fn hear(&mut self, peer: PeerId, bytes: &[u8], now: Time) {
+        let said = match bytes.first() {
+            Some(&GREET) if bytes.len() == 1 => self.greet(peer),
+            Some(&WRITTEN) => Notice::decode(bytes).ok().and_then(|notice| {
+                let shard = self.shards.get(usize::from(notice.shard))?;
+                let (client, _) = self.peers.get(&peer)?;
+                let low = notice.sequence as u32;
+                let reply = shard.written(low, *client, Waiter::Peer(peer), now);
+                self.reply(peer, &reply, notice.sequence);
+                Some(())
+            }),
+            _ => None,
+        };
+        if said.is_none() {
+            self.listener.close(peer);
+            self.part(peer);
+        }
+    }
+
+    fn greet(&mut self, peer: PeerId) -> Option<()> {
+        let (_, landing) = self.peers.get(&peer)?;
+        let greeting = Greeting {
+            scheme: self.scheme.to_owned(),
+            seed: self.seed,
+            landing: *landing,
+            shards: self.views.clone(),
+        };
+        self.listener.send(peer, &greeting.encode()).ok()
+    }
+
+    /// Answers a notice at once, if it was.
+    fn reply(&self, peer: PeerId, reply: &Reply, sequence: u64) {
+        match reply {
+            Reply::Later => {}
+            Reply::Now(answer) => {
+                let sequence = match answer {
+                    Answer::Done { sequence } => *sequence,
+                    _ => sequence,
+                };
+                self.outboxes.answer(Waiter::Peer(peer), answer, sequence);
+            }
+        }
+    }
+}

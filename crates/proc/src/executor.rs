@@ -17,12 +17,13 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_proc_sdk::Memory as _;
+use foldhash::HashMap;
 
 use crate::message::{Data, Fetch, Moved, Need, Refused};
 use crate::planted::{self, Planted};
@@ -166,8 +167,8 @@ impl Executor {
             limits,
             now: Time::default(),
             shelf: Arc::default(),
-            caches: HashMap::new(),
-            successors: HashMap::new(),
+            caches: HashMap::default(),
+            successors: HashMap::default(),
             accounts: Accounts::new(limits),
             parked: Parked::default(),
             actions: VecDeque::new(),
@@ -211,10 +212,9 @@ impl Executor {
             .extend(requests.into_iter().filter_map(|request| {
                 let status = if !caches.contains_key(&request.cache) {
                     Status::OutOfBounds
-                } else if !accounts.admit(request.client) {
+                } else if !accounts.admit_queued(request.client) {
                     Status::Busy
                 } else {
-                    accounts.queued(request.client);
                     return Some(Ready::from(request));
                 };
                 let client = request.client;

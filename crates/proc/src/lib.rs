@@ -29,5 +29,7 @@ pub mod wasm;
 pub use library::{ECHO, FILTER, LOOKUP, Library, LoadError, MODULE_MAX, WALK, checksum};
 pub use native::Native;
 pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
-pub use request::{CacheId, ClientId, Outcome, ProcedureId, Request, Response, Status, Trap};
+pub use request::{
+    CacheId, ClientId, Outcome, ProcedureId, Request, Response, State, Status, Trap,
+};
 pub use table::{Local, Machine, Place, Slot, Stores, Table};

@@ -6,7 +6,7 @@
 
 use cenote_proc_sdk::{DATA_MAX, STATE_MAX};
 
-use crate::{CacheId, ClientId, Machine, ProcedureId, Request, Response, Status, Trap};
+use crate::{CacheId, ClientId, Machine, ProcedureId, Request, Response, State, Status, Trap};
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
@@ -283,11 +283,19 @@ impl<'a> Input<'a> {
     }
 
     pub(crate) fn bytes(&mut self, most: usize) -> Result<Vec<u8>, NoMessage> {
+        self.field(most).map(<[u8]>::to_vec)
+    }
+
+    fn state(&mut self) -> Result<State, NoMessage> {
+        self.field(STATE_MAX).map(State::from_slice)
+    }
+
+    fn field(&mut self, most: usize) -> Result<&'a [u8], NoMessage> {
         let len = self.u32()? as usize;
         if len > most {
             return Err(NoMessage("a field is too long"));
         }
-        self.take(len).map(<[u8]>::to_vec)
+        self.take(len)
     }
 
     /// `least` bytes are an item's at least, so that a count cannot claim more than the message
@@ -311,7 +319,7 @@ impl<'a> Input<'a> {
             cache: CacheId(self.u128()?),
             procedure: ProcedureId(self.u32()?),
             steps: 0,
-            state: self.bytes(STATE_MAX)?,
+            state: self.state()?,
         })
     }
 
@@ -321,7 +329,7 @@ impl<'a> Input<'a> {
         Ok(Response {
             number,
             status: status(kind, detail)?,
-            state: self.bytes(STATE_MAX)?,
+            state: self.state()?,
         })
     }
 

@@ -159,7 +159,7 @@ impl Remote {
                             free.push(index);
                             own.push(Ended {
                                 token: slot.token,
-                                result: Ok((response.status, response.state)),
+                                result: Ok((response.status, response.state.into_vec())),
                             });
                         }
                     }

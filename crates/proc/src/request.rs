@@ -1,6 +1,11 @@
 //! What is asked, and what comes of it.
 
 use cenote_proc_sdk::STATE_MAX;
+use smallvec::SmallVec;
+
+/// An argument, a state between steps, or an answer; [`STATE_MAX`] bytes at most. Most are a few
+/// words, and so many are under way that memory of its own would cost each as much as a step.
+pub type State = SmallVec<[u8; 16]>;
 
 /// A cache, by its number on this cluster: that of the volume that its slabs are lent for.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -28,7 +33,7 @@ pub struct Request {
     /// Steps that were taken.
     pub steps: u32,
     /// The argument, or the state after some steps; [`STATE_MAX`] bytes at most.
-    pub state: Vec<u8>,
+    pub state: State,
 }
 
 /// How a step ended, with what the executor has to do.
@@ -126,7 +131,7 @@ pub struct Response {
     /// How it ended.
     pub status: Status,
     /// The answer, or the state to go on from.
-    pub state: Vec<u8>,
+    pub state: State,
 }
 
 impl Request {
@@ -149,7 +154,7 @@ impl Request {
             cache,
             procedure,
             steps: 0,
-            state: argument.to_vec(),
+            state: State::from_slice(argument),
         }
     }
 
@@ -160,7 +165,7 @@ impl Request {
         Response {
             number: self.number,
             status,
-            state: if keeps { self.state } else { Vec::new() },
+            state: if keeps { self.state } else { State::new() },
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cenote_fabric::calls::CallId;
 use cenote_fabric::{FAILURE_TIMEOUT, Time};
 use cenote_proc::message::{Data, Message, Moved, Refusal};
-use cenote_proc::{ClientId, Machine, Request, Response, Status};
+use cenote_proc::{ClientId, Machine, Request, Response, State, Status};
 
 /// A client of this thread whose request is elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -238,7 +238,7 @@ pub(super) fn lost(number: u64) -> Response {
     Response {
         number,
         status: Status::Lost,
-        state: Vec::new(),
+        state: State::new(),
     }
 }
 

@@ -5,7 +5,6 @@
 //! what has become possible since. Answers gather in [`Worker::answers`]: the connections are the
 //! caller's.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -19,6 +18,7 @@ use cenote_proc::service::{
 };
 use cenote_proc::spread::{ROUND, whom_to_help};
 use cenote_proc::{CacheId, ClientId, Machine, Procedures, Response, Status, Trap};
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::desk::{Answer, Desk};
 use super::directory::{Cache, ME, Notice};

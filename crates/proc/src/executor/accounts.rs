@@ -1,6 +1,9 @@
 //! What each client has under way, and the answers that wait to travel together.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+
+use foldhash::HashMap;
 
 use super::{Action, Limits};
 use crate::{ClientId, Response};
@@ -30,20 +33,34 @@ impl Accounts {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            by_client: HashMap::new(),
+            by_client: HashMap::default(),
             open: VecDeque::new(),
         }
     }
 
     /// Whether one more may come; counts it then.
     pub(super) fn admit(&mut self, client: ClientId) -> bool {
-        if !self.by_client.contains_key(&client) && self.by_client.len() >= self.limits.clients {
-            return false;
+        self.take_in(client).is_some()
+    }
+
+    /// The same for one that is queued at once.
+    pub(super) fn admit_queued(&mut self, client: ClientId) -> bool {
+        self.take_in(client)
+            .map(|account| account.queued += 1)
+            .is_some()
+    }
+
+    fn take_in(&mut self, client: ClientId) -> Option<&mut Account> {
+        let is_full = self.by_client.len() >= self.limits.clients;
+        let account = match self.by_client.entry(client) {
+            Entry::Vacant(_) if is_full => return None,
+            entry => entry.or_default(),
+        };
+        if account.under_way >= self.limits.client_requests {
+            return None;
         }
-        let account = self.by_client.entry(client).or_default();
-        let fits = account.under_way < self.limits.client_requests;
-        account.under_way += usize::from(fits);
-        fits
+        account.under_way += 1;
+        Some(account)
     }
 
     pub(super) fn queued(&mut self, client: ClientId) {

@@ -1,8 +1,10 @@
 //! Requests that wait to be run, fair between clients, and open to threads that help.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use foldhash::HashMap;
 
 use crate::{ClientId, Request};
 

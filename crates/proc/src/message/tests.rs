@@ -15,7 +15,7 @@ fn request() -> impl Strategy<Value = Request> {
             cache: CacheId(cache),
             procedure: ProcedureId(code),
             steps: 0,
-            state,
+            state: state.into(),
         }
     })
 }
@@ -53,7 +53,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
         (any::<u64>(), any_status(), state()).prop_map(|(number, status, state)| Response {
             number,
             status,
-            state,
+            state: state.into(),
         });
     let fetch = (any::<(u32, u64, u128, u64, u64, bool)>(), 1..=4096u32).prop_map(
         |((from, token, cache, addr, generation, forwarded), size)| Fetch {

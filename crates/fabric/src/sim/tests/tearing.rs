@@ -48,13 +48,19 @@ fn a_torn_read_has_words_of_two_moments_and_the_next_verb_waits_for_both() {
         }
         assert_eq!(ended, [1, 2, 3]);
         let words = words(&first);
-        assert!(!words.contains(&u64::MAX), "the WRITE came first: {words:?}");
+        assert!(
+            !words.contains(&u64::MAX),
+            "the WRITE came first: {words:?}"
+        );
         let changes = words.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!(changes, 1, "{words:?}");
         seen[usize::from(words[0] > words[31])] += 1;
         assert_eq!(second, [0xff; 8], "the second READ came before the WRITE");
     }
-    assert!(seen[0] > 5 && seen[1] > 5, "either part is the first: {seen:?}");
+    assert!(
+        seen[0] > 5 && seen[1] > 5,
+        "either part is the first: {seen:?}"
+    );
 }
 
 #[test]

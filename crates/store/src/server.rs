@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cenote_fabric::calls::Answerer;
-use cenote_fabric::{Address, ClusterKey, Listener, Waker, WireProtection};
+use cenote_fabric::{Address, ClusterKey, Listen as _, Listener, Waker, WireProtection};
 
 use crate::medium::Medium;
 use crate::pool::{Pool, StoreError};

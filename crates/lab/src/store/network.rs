@@ -133,7 +133,9 @@ enum Trouble {
 fn run(scheme: &dyn Scheme, seed: u64, steps: u32) -> Result<Ran, String> {
     let mut world = World::new(scheme, seed)?;
     for step in 0..steps {
-        world.step(true).map_err(|wrong| format!("step {step}: {wrong}"))?;
+        world
+            .step(true)
+            .map_err(|wrong| format!("step {step}: {wrong}"))?;
     }
     world.settle()?;
     Ok(world.ran)
@@ -175,7 +177,9 @@ impl World {
             torn_ppm: 300_000,
             delay_ns_max: 50_000_000,
         }));
-        let members = (0..CLIENTS).map(|number| Member::new(&net, number)).collect();
+        let members = (0..CLIENTS)
+            .map(|number| Member::new(&net, number))
+            .collect();
         let mut world = Self {
             net,
             random,
@@ -272,14 +276,14 @@ impl World {
     }
 
     fn serve(&mut self) -> Checked {
-        let Some(server) = self.server.as_mut() else {
-            return Ok(());
-        };
         if self.is_paused() {
             return Ok(());
         }
-        let server = server.turn(sim::now);
-        server.map_err(|error| format!("the server: {error}"))
+        let Some(server) = self.server.as_mut() else {
+            return Ok(());
+        };
+        let turned = server.turn(sim::now);
+        turned.map_err(|error| format!("the server: {error}"))
     }
 
     fn is_paused(&self) -> bool {
@@ -321,7 +325,10 @@ impl World {
         };
         self.net.crash(self.host, Memory::Lost, notice);
         drop(server);
-        self.back_at = self.net.now().after(Duration::from_micros(random.below(5_000)));
+        self.back_at = self
+            .net
+            .now()
+            .after(Duration::from_micros(random.below(5_000)));
         self.ran.crashes += 1;
     }
 

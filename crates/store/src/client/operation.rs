@@ -537,7 +537,8 @@ fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) ->
         let value_at = operation.keyed.len().next_multiple_of(8);
         let value = operation.value.split_off(value_at);
         let keyed = std::mem::replace(&mut operation.value, value);
-        operation.keyed.copy_from_slice(&keyed[..operation.keyed.len()]);
+        let len = operation.keyed.len();
+        operation.keyed.copy_from_slice(&keyed[..len]);
     }
     let oldest = u64::from_le_bytes(operation.oldest);
     let epoch = word.epoch(oldest.saturating_add(1));

@@ -124,7 +124,7 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
     /// The medium's: the store ends.
     pub fn persist(&mut self, now: Time) -> Result<(), StoreError> {
         for persister in &self.persisters {
-            persister.turn(persister.shard.lock(), now)?;
+            drop(persister.turn(persister.shard.lock(), now)?);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! `cenote lab store`: crashes of the object store at every boundary, and its clients on a network of faults.
 
 use anyhow::{Context, Result};
-use cenote_lab::store::network::{self, Ran};
 use cenote_lab::store;
+use cenote_lab::store::network::{self, Ran};
 use cenote_store::schemes::{Scheme, all, by_name};
 use serde::Serialize;
 
@@ -116,7 +116,9 @@ fn tell<T: Serialize>(
         is_sound &= violations.is_empty();
         if !args.json {
             println!("{scheme}: {counts}");
-            violations.iter().for_each(|wrong| println!("  broken: {wrong}"));
+            violations
+                .iter()
+                .for_each(|wrong| println!("  broken: {wrong}"));
         }
     }
     Ok(if is_sound { DONE } else { FAILED })

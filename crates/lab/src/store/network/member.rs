@@ -7,9 +7,9 @@ use cenote_fabric::sim::{Memory, Net, NodeId, Notice, SimConnector};
 use cenote_fabric::{ClientId, Time};
 use cenote_store::client::{Client, ClientError, Command, Connecting, Counts, Outcome};
 use cenote_store::schemes::{Durable, Scheme};
-use cenote_store::{Condition, Refusal};
+use cenote_store::{Condition, Refusal, shard_of};
 
-use super::{KEYS, Ran, address};
+use super::{KEYS, POOL, Ran, SHARDS, address};
 use crate::sim::random::Random;
 use crate::store::life::name;
 use crate::store::oracle::{Checked, Oracle};
@@ -115,7 +115,11 @@ impl Member {
             State::Coming(..) => "coming",
             State::Here(_) => "here",
         };
-        format!("client {}: {state}, {} under way", self.number, self.asked.len())
+        format!(
+            "client {}: {state}, {} under way",
+            self.number,
+            self.asked.len()
+        )
     }
 
     pub fn step(
@@ -219,6 +223,7 @@ impl Member {
                 },
                 Outcome::Done { sequence },
             ) => {
+                let sequence = version(key, sequence);
                 oracle.known(key, Some(&value));
                 oracle.allocated(key, sequence, Some(value))?;
                 match is_durable || at_once {
@@ -227,12 +232,13 @@ impl Member {
                 }
             }
             (Asked::Delete { key }, Outcome::Done { sequence }) => {
+                let sequence = version(key, sequence);
                 oracle.known(key, None);
                 oracle.allocated(key, sequence, None)?;
                 oracle.tell(key, sequence);
             }
             (Asked::Get { key, floor }, Outcome::Value { sequence, value }) => {
-                let said = Some((sequence, value));
+                let said = Some((version(key, sequence), value));
                 oracle.check_since(key, floor, said, promises.is_durable)?;
             }
             (Asked::Get { key, floor }, Outcome::Absent) => {
@@ -298,7 +304,7 @@ impl Member {
         let is_durable = random.below(3) == 0;
         let condition = match random.below(6) {
             0 => Condition::Absent,
-            1 => Condition::Sequence(oracle.told(key)),
+            1 => Condition::Sequence(oracle.told(key) / SHARDS as u64),
             _ => Condition::Always,
         };
         oracle.unknown.push((key, Some(value.clone())));
@@ -315,6 +321,12 @@ impl Member {
         };
         (command, asked)
     }
+}
+
+/// Sequences are of a shard: these are of the store, in the same order.
+fn version(key: u64, sequence: u64) -> u64 {
+    let shard = shard_of(POOL.seed, &name(key), SHARDS) as u64;
+    sequence * SHARDS as u64 + shard
 }
 
 fn get(key: u64, oracle: &Oracle) -> (Command, Asked) {

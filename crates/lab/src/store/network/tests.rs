@@ -20,7 +20,10 @@ fn nothing_is_lost_or_torn_whatever_network_and_power_do() {
         assert_eq!(storms.violations, Vec::<String>::new(), "{}", scheme.name());
         let all = storms.ran;
         println!("{}: {all:?}", scheme.name());
-        assert!(all.done > 1_000 && all.lost > 10 && all.crashes > 3, "{all:?}");
+        assert!(
+            all.done > 1_000 && all.lost > 10 && all.crashes > 3,
+            "{all:?}"
+        );
     }
 }
 

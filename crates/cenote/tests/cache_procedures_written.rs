@@ -345,6 +345,12 @@ fn a_cache_with_two_copies_is_refused_to_procedures_that_write() {
     let module = folder.path().join("add.wasm");
     std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
     let module = module.to_str().expect("UTF-8");
-    let put = folder.run(&["cache", "proc", "put", "add", module, "--write", "c0"]);
-    assert!(put.expect(1).stderr.contains("has 2 copies"));
+    let spec = std::fs::read_to_string(folder.path().join("caches/c0/cache.toml"));
+    let spec: toml::Table = spec.expect("it was made").parse().expect("TOML");
+    let id = spec["id"].as_str().expect("a text");
+    let number = u128::from_str_radix(id, 16).expect("a number").to_string();
+    for name in ["c0", &number] {
+        let put = folder.run(&["cache", "proc", "put", "add", module, "--write", name]);
+        assert!(put.expect(1).stderr.contains("has 2 copies"), "{name}");
+    }
 }

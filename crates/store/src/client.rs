@@ -442,7 +442,7 @@ impl Client {
                     let Some(notice) = notice.filter(|notice| notice.kind == ACK) else {
                         continue;
                     };
-                    let waits = |one: &Operation| one.waits_for_ack(notice.sequence);
+                    let waits = |one: &Operation| one.waits_for_ack(notice.shard, notice.sequence);
                     let mut operations = self.operations.iter();
                     let found = operations.position(|one| one.as_deref().is_some_and(waits));
                     if let Some(index) = found {

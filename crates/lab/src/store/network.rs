@@ -132,14 +132,25 @@ enum Trouble {
 /// The promise that was broken.
 fn run(scheme: &dyn Scheme, seed: u64, steps: u32) -> Result<Ran, String> {
     let mut world = World::new(scheme, seed)?;
-    for step in 0..steps {
-        world
-            .step(true)
-            .map_err(|wrong| format!("step {step}: {wrong}"))?;
+    if std::env::var_os(HISTORY).is_some() {
+        world.oracle.history = Some(Vec::new());
     }
-    world.settle()?;
-    Ok(world.ran)
+    let storm = |world: &mut World| {
+        for step in 0..steps {
+            let stepped = world.step(true);
+            stepped.map_err(|wrong| format!("step {step}: {wrong}"))?;
+        }
+        world.settle()
+    };
+    let ended = storm(&mut world);
+    for event in world.oracle.history.iter().flatten() {
+        eprintln!("{event}");
+    }
+    ended.map(|()| world.ran)
 }
+
+/// With this in the environment all that clients asked and were told goes to standard error.
+const HISTORY: &str = "CENOTE_LAB_HISTORY";
 
 fn address() -> Address {
     Address::Shm("/sim/store".into())
@@ -223,6 +234,7 @@ impl World {
         let parts = ServerParts::new(pools, listener, answerers, &config);
         self.server = Some(parts.map_err(|error| error.to_string())?);
         self.oracle.begin_life();
+        self.oracle.note(|| "the store is up".to_owned());
         Ok(())
     }
 

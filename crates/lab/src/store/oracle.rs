@@ -5,6 +5,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Whether what was said is allowed, and if not why.
 pub type Checked = Result<(), String>;
 
+/// What was known when a read began.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    /// The newest version that had been told.
+    told: u64,
+    /// Sequences of earlier lives are below this.
+    life: u64,
+}
+
 /// What clients meant, and were told.
 #[derive(Default)]
 pub struct Oracle {
@@ -19,9 +28,18 @@ pub struct Oracle {
     gone: HashSet<u64>,
     /// Sequences of earlier lives are below this.
     life_floor: u64,
+    /// What clients asked and were told, for who looks for the cause; `None`: nobody does.
+    pub history: Option<Vec<String>>,
 }
 
 impl Oracle {
+    /// Notes an event, if anybody wants to know.
+    pub fn note(&mut self, event: impl FnOnce() -> String) {
+        if let Some(history) = &mut self.history {
+            history.push(event());
+        }
+    }
+
     /// Another life of the store begins.
     pub fn begin_life(&mut self) {
         self.life_floor = self.sequences.iter().max().map_or(0, |max| max + 1);
@@ -57,19 +75,28 @@ impl Oracle {
         }
     }
 
-    /// A read said this. What is said is durable if `is_durable`.
-    pub fn check(&mut self, key: u64, said: Option<(u64, Vec<u8>)>, is_durable: bool) -> Checked {
-        self.check_since(key, self.told(key), said, is_durable)
+    /// What a read that begins now may not fall behind.
+    pub fn floor(&self, key: u64) -> Floor {
+        Floor {
+            told: self.told(key),
+            life: self.life_floor,
+        }
     }
 
-    /// The same of a read that was begun when version `told` was the newest that was told.
+    /// A read said this. What is said is durable if `is_durable`.
+    pub fn check(&mut self, key: u64, said: Option<(u64, Vec<u8>)>, is_durable: bool) -> Checked {
+        self.check_since(key, self.floor(key), said, is_durable)
+    }
+
+    /// The same of a read that was begun a while ago.
     pub fn check_since(
         &mut self,
         key: u64,
-        told: u64,
+        floor: Floor,
         said: Option<(u64, Vec<u8>)>,
         is_durable: bool,
     ) -> Checked {
+        let Floor { told, life } = floor;
         let meant = self.meant.entry(key).or_default();
         let Some((sequence, value)) = said else {
             let mut later = meant.range(told.max(1)..);
@@ -95,7 +122,7 @@ impl Oracle {
         if sequence < told {
             return Err(format!("key {key}: {sequence} after {told} was told"));
         }
-        let earlier = meant.range(sequence + 1..self.life_floor.max(sequence + 1));
+        let earlier = meant.range(sequence + 1..life.max(sequence + 1));
         self.gone.extend(earlier.map(|(later, _)| *later));
         meant.insert(sequence, Some(value));
         self.sequences.insert(sequence);

@@ -123,11 +123,17 @@ impl Operation {
         }
     }
 
-    pub fn waits_for_ack(&self, sequence: u64) -> bool {
+    /// Whether an acknowledgement is of this one. Sequences are of a shard: another one may have the same.
+    pub fn waits_for_ack(&self, of_shard: u16, of: u64) -> bool {
         match self.step {
-            Step::Written { sequence: one, .. } | Step::Acknowledged { sequence: one, .. } => {
+            Step::Written {
+                sequence, shard, ..
+            }
+            | Step::Acknowledged {
+                sequence, shard, ..
+            } => {
                 // An immediate has the low half alone.
-                one == sequence || one as u32 == sequence as u32
+                shard == of_shard && sequence as u32 == of as u32
             }
             _ => false,
         }

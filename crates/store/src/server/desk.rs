@@ -79,9 +79,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
             } => {
                 let client = self.peers.get(&peer).map(|(client, _)| *client);
                 if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
-                    let shard = &self.shards[shard];
-                    let reply = shard.written(value, client, Waiter::Peer(peer), now);
-                    self.reply(peer, &reply, value.into());
+                    let reply = self.shards[shard].written(value, client, peer, now);
+                    self.reply(peer, shard as u16, &reply, value.into());
                 }
             }
             _ => {}
@@ -145,8 +144,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                 let shard = self.shards.get(usize::from(notice.shard))?;
                 let (client, _) = self.peers.get(&peer)?;
                 let low = notice.sequence as u32;
-                let reply = shard.written(low, *client, Waiter::Peer(peer), now);
-                self.reply(peer, &reply, notice.sequence);
+                let reply = shard.written(low, *client, peer, now);
+                self.reply(peer, notice.shard, &reply, notice.sequence);
                 Some(())
             }),
             _ => None,
@@ -169,7 +168,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
     }
 
     /// Answers a notice at once, if it was.
-    fn reply(&self, peer: PeerId, reply: &Reply, sequence: u64) {
+    fn reply(&self, peer: PeerId, shard: u16, reply: &Reply, sequence: u64) {
         match reply {
             Reply::Later => {}
             Reply::Now(answer) => {
@@ -177,7 +176,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                     Answer::Done { sequence } => *sequence,
                     _ => sequence,
                 };
-                self.outboxes.answer(Waiter::Peer(peer), answer, sequence);
+                let waiter = Waiter::Peer { peer, shard };
+                self.outboxes.answer(waiter, answer, sequence);
             }
         }
     }

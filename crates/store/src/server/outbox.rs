@@ -51,10 +51,10 @@ impl Outboxes {
                 answer.encode(&mut bytes);
                 self.threads[thread].push(call, bytes);
             }
-            Waiter::Peer(peer) => {
+            Waiter::Peer { peer, shard } => {
                 let notice = Notice {
                     kind: ACK,
-                    shard: 0,
+                    shard,
                     sequence,
                     is_durable: matches!(answer, Answer::Done { .. }),
                 };

@@ -22,8 +22,8 @@ use crate::schemes::{Durable, PutStep, Scheme};
 pub(super) enum Waiter {
     /// A call that a server thread took.
     Call { thread: usize, call: CallId },
-    /// A client that sent a notice.
-    Peer(PeerId),
+    /// A client that sent a notice about a version of this shard.
+    Peer { peer: PeerId, shard: u16 },
 }
 
 /// A version that is not durable yet.
@@ -174,7 +174,11 @@ impl<M: Medium> Shard<M> {
     }
 
     /// A client said by the low half of its sequence that a version was written.
-    pub fn written(&self, low: u32, client: ClientId, waiter: Waiter, now: Time) -> Reply {
+    pub fn written(&self, low: u32, client: ClientId, peer: PeerId, now: Time) -> Reply {
+        let waiter = Waiter::Peer {
+            peer,
+            shard: self.number,
+        };
         let sequence = {
             let state = self.lock();
             // The newest that ends so: less than 2^32 are under way.

@@ -18,7 +18,7 @@ use cenote_proc::service::{Label, Order, PIECE_MAX, Row, Told};
 use cenote_proc::{Access, CacheId, Grants, MODULE_MAX, ProcedureId, checksum};
 use serde::Serialize;
 
-use crate::caches::CacheDir;
+use crate::caches::{CacheDir, Spec};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 
@@ -222,12 +222,23 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
     Ok(Sites { up, down })
 }
 
-/// A cache by its number, or by its name in the cluster's folder.
+/// A cache by its number, or by its name in the cluster's folder. One whose number is not in the folder is
+/// somebody else's: what it allows is not known here.
 fn cache_id(loaded: &Loaded, text: &str, access: Access) -> Result<CacheId> {
-    if let Ok(number) = text.parse() {
-        return Ok(CacheId(number));
-    }
-    let spec = CacheDir::open(&loaded.dir, text)?.spec()?;
+    let spec = match text.parse::<u128>() {
+        Err(_) => CacheDir::open(&loaded.dir, text)?.spec()?,
+        Ok(number) => {
+            let mut specs = Vec::new();
+            for cache in CacheDir::all(&loaded.dir)? {
+                specs.push(cache.spec()?);
+            }
+            let is_it = |spec: &Spec| spec.id().is_ok_and(|id| id == number);
+            match specs.into_iter().find(is_it) {
+                Some(spec) => spec,
+                None => return Ok(CacheId(number)),
+            }
+        }
+    };
     ensure!(
         access == Access::Read || spec.copies == 1,
         "{text} has {} copies, and procedures would write to one: --read, or a cache with --copies 1",

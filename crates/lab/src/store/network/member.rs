@@ -12,7 +12,7 @@ use cenote_store::{Condition, Refusal, shard_of};
 use super::{KEYS, POOL, Ran, SHARDS, address};
 use crate::sim::random::Random;
 use crate::store::life::name;
-use crate::store::oracle::{Checked, Oracle};
+use crate::store::oracle::{Checked, Floor, Oracle};
 
 /// What a scheme's acknowledgements say.
 pub struct Promises<'a> {
@@ -41,6 +41,7 @@ enum State {
 }
 
 /// A command under way.
+#[derive(Debug)]
 enum Asked {
     Put {
         key: u64,
@@ -53,7 +54,7 @@ enum Asked {
     /// What was told before it was asked.
     Get {
         key: u64,
-        floor: u64,
+        floor: Floor,
     },
     Sync {
         covers: Vec<(u64, u64)>,
@@ -198,6 +199,9 @@ impl Member {
                 }
                 // The medium has failed: nobody knows, but the next life.
                 Err(ClientError::Refused(Refusal::Broken)) => {}
+                // What is late lands in the log all the same, and a recovery finds it whole.
+                Err(ClientError::Refused(Refusal::Incomplete))
+                    if !promises.scheme.lands_beside_log() => {}
                 Err(ClientError::Refused(_)) => refused(&asked, oracle),
                 Err(error) => return Err(format!("client {}: {error}", self.number)),
             }
@@ -214,6 +218,7 @@ impl Member {
         promises: &Promises<'_>,
     ) -> Checked {
         let at_once = promises.scheme.durable() == Durable::BeforeAck;
+        oracle.note(|| format!("client {} of {asked:?}: {outcome:?}", self.number));
         match (asked, outcome) {
             (
                 Asked::Put {
@@ -288,6 +293,7 @@ impl Member {
             return;
         };
         self.next_token += 1;
+        oracle.note(|| format!("client {} asks {asked:?}", self.number));
         client.submit(command, self.next_token, now);
         self.asked.insert(self.next_token, asked);
     }
@@ -330,7 +336,7 @@ fn version(key: u64, sequence: u64) -> u64 {
 }
 
 fn get(key: u64, oracle: &Oracle) -> (Command, Asked) {
-    let floor = oracle.told(key);
+    let floor = oracle.floor(key);
     (Command::Get { key: name(key) }, Asked::Get { key, floor })
 }
 

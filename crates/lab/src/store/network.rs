@@ -16,7 +16,7 @@ use std::time::Duration;
 use cenote_fabric::sim::{self, Late, LinkModel, Memory, Net, Notice, Serving, SimAnswerer};
 use cenote_fabric::sim::{Config, SimListener, Torn};
 use cenote_fabric::{Address, ClusterKey, Listen as _, Time, WireProtection};
-use cenote_store::schemes::{Durable, Scheme, by_name};
+use cenote_store::schemes::{Durable, GetStep, Named, Scheme, by_name};
 use cenote_store::{ModelMedium, Pool, PoolConfig, ServerConfig, ServerParts};
 use serde::Serialize;
 
@@ -63,6 +63,14 @@ pub struct Storms {
     pub ran: Ran,
     /// Each with its seed.
     pub violations: Vec<String>,
+}
+
+/// Whether reads of a scheme promise anything: those that see neither a flag nor a checksum, of versions
+/// that are named before their values are there, do not.
+#[must_use]
+pub fn promises_anything(scheme: &dyn Scheme) -> bool {
+    let looks = |step: &GetStep| !matches!(step, GetStep::ReadEntry | GetStep::ReadObject);
+    scheme.named() == Named::WhenDurable || scheme.get_steps().iter().any(looks)
 }
 
 /// Runs so many workloads from `seed` on, up to the first that breaks a promise; `on_round` hears of each.

@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use cenote_store::schemes::{EFactory, Forca, Imm, Rpc, Saw};
+use cenote_store::schemes::{EFactory, all};
 use cenote_store::{Planted, plant};
 
 use super::*;
@@ -14,9 +14,11 @@ static TURN: Mutex<()> = Mutex::new(());
 #[test]
 fn nothing_is_lost_or_torn_whatever_network_and_power_do() {
     let _turn = TURN.lock();
-    let schemes: [&dyn Scheme; 5] = [&EFactory, &Rpc, &Forca { memo: true }, &Saw, &Imm];
-    for scheme in schemes {
-        let storms = storms(scheme, 0, SEEDS, &mut |_| {});
+    let mut schemes = all();
+    schemes.retain(|scheme| promises_anything(&**scheme));
+    assert_eq!(schemes.len(), all().len() - 1, "all but ca");
+    for scheme in &schemes {
+        let storms = storms(&**scheme, 0, SEEDS, &mut |_| {});
         assert_eq!(storms.violations, Vec::<String>::new(), "{}", scheme.name());
         let all = storms.ran;
         println!("{}: {all:?}", scheme.name());

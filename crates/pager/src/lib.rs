@@ -19,6 +19,7 @@ mod pages;
 mod planted;
 mod queues;
 mod region;
+mod served;
 mod stream;
 
 pub use memory::{MemoryError, works};
@@ -28,4 +29,5 @@ pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
 pub use queues::{Place, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
+pub use served::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use stream::{RUN_MAX, Run, Streams};

@@ -557,9 +557,8 @@ impl Pages {
     }
 
     /// The pages of a copy of the memory, as `fork` makes one, when no action is left to be done;
-    /// and those of it that are writable from now on. `is_late`: the page is to be installed, and
-    /// was not when the memory was copied.
-    pub(crate) fn copied(&self, is_late: impl Fn(u32) -> bool) -> (Self, Vec<u32>) {
+    /// and those of it that are writable from now on.
+    pub(crate) fn copied(&self) -> (Self, Vec<u32>) {
         assert!(self.actions.is_empty(), "a fork comes between actions");
         let mut copy = Self {
             pages: self.pages.clone(),
@@ -575,23 +574,14 @@ impl Pages {
         };
         let mut writable = Vec::new();
         for page in 0..self.pages.len() as u32 {
-            let Page { state, is_stored } = self.pages[page as usize];
-            let absent = match is_stored {
-                true => State::Stored,
-                false => State::Empty,
-            };
-            let next = match state {
+            let next = match self.pages[page as usize].state {
                 State::Empty | State::Stored | State::Lost => continue,
                 State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
                 State::Void | State::Erasing => {
                     copy.pages[page as usize].is_stored = false;
                     State::Empty
                 }
-                State::Clean | State::Dirty if is_late(page) => {
-                    copy.queues.forget(page);
-                    absent
-                }
-                State::Clean | State::Dirty => state,
+                state @ (State::Clean | State::Dirty) => state,
                 State::Cleaning | State::Redirtied => {
                     writable.push(page);
                     copy.queues.stay(page);

@@ -265,7 +265,8 @@ impl Work {
         let stored_bytes = u64::from(self.store.slots.used()) * PAGE_BYTES as u64;
         self.served.stored_bytes = self.served.stored_bytes.max(stored_bytes);
         for id in over {
-            if let Some(space) = self.spaces.remove(&id) {
+            if let Some(mut space) = self.spaces.remove(&id) {
+                space.leave(&mut self.store);
                 add(&mut self.served.counters, space.counters());
             }
         }
@@ -301,6 +302,9 @@ impl Work {
         }
         for space in self.spaces.values_mut() {
             space.flush();
+            if space.is_told() {
+                return;
+            }
             fds.push(wait(space.uffd()));
             if space.is_bounded() {
                 fds.extend(space.agent().map(wait));

@@ -66,13 +66,6 @@ impl Layout {
     }
 }
 
-/// What waits for a page to have left.
-enum Late {
-    Zero,
-    Install { bytes: Vec<u8>, protected: bool },
-    Poison,
-}
-
 /// Pages on their way out.
 #[derive(Default)]
 struct Leaving {
@@ -104,7 +97,11 @@ pub struct Space {
     /// Which page is in which slot.
     slots: Vec<u32>,
     leaving: Leaving,
-    late: Vec<(u32, Late)>,
+    /// Faults at pages on their way out, to be looked at when they are gone.
+    held_faults: Vec<Fault>,
+    /// Reads of such pages that have ended. Until then they count as under way: a page whose books
+    /// were ahead of it could be chosen to go before it came.
+    held_reads: Vec<(u32, Done)>,
     /// Pages that the program has forgotten, and the request's number.
     request: Option<(Range<u32>, u64)>,
     answered: u64,
@@ -139,7 +136,8 @@ impl Space {
             pages,
             slots,
             leaving: Leaving::default(),
-            late: Vec::new(),
+            held_faults: Vec::new(),
+            held_reads: Vec::new(),
             request: None,
             answered: 0,
             forgetting: None,
@@ -207,10 +205,23 @@ impl Space {
     pub fn probe(&mut self, store: &mut Store) {
         if !self.is_dead && self.kernel.is_dead(self.layout.doorbell) {
             self.is_dead = true;
-            for slot in self.slots.drain(..) {
-                store.slots.release(slot);
+            self.leaving = Leaving::default();
+            for (page, end) in std::mem::take(&mut self.held_reads) {
+                self.end(page, Purpose::Read, end, store);
             }
         }
+    }
+
+    /// Leaves all slots, when it is over: what was under way went to some of them.
+    pub fn leave(&mut self, store: &mut Store) {
+        for slot in self.slots.drain(..) {
+            store.slots.release(slot);
+        }
+    }
+
+    /// Whether something was read that is not looked at.
+    pub fn is_told(&self) -> bool {
+        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
     }
 
     /// Goes on. Whether anything happened.
@@ -279,20 +290,33 @@ impl Space {
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
+                self.leaving = Leaving::default();
                 self.pages.set_room(UNBOUNDED, store.now());
-                self.probe(store);
             }
-            Packet::Words(..) => {
-                self.leaving.sent.clear();
-                for (page, late) in std::mem::take(&mut self.late) {
-                    self.install(page, late);
-                }
-                if !self.late.is_empty() || self.request.is_some() {
-                    self.flush();
-                }
-            }
+            Packet::Words(..) => self.leaving.sent.clear(),
+        }
+        self.kernel.faults.append(&mut self.held_faults);
+        for (page, end) in std::mem::take(&mut self.held_reads) {
+            self.end(page, Purpose::Read, end, store);
+        }
+        if !self.held_reads.is_empty() || self.request.is_some() {
+            self.flush();
         }
         true
+    }
+
+    /// Waits until no page is on its way out.
+    fn drain(&mut self) {
+        while !self.leaving.is_empty() && !self.is_ending {
+            self.flush();
+            let Some(agent) = &self.agent else { return };
+            let mut word = [0; 1];
+            match socket::receive(agent, &mut word) {
+                Packet::Nothing => std::thread::yield_now(),
+                Packet::End => self.is_ending = true,
+                Packet::Words(..) => self.leaving.sent.clear(),
+            }
+        }
     }
 
     fn fault(&mut self, fault: Fault, store: &mut Store) {
@@ -302,13 +326,13 @@ impl Space {
         if page == 0 {
             return self.doorbell();
         }
+        if self.leaving.has(page) {
+            self.held_faults.push(fault);
+            return self.flush();
+        }
         let address = self.layout.address(page);
-        let is_here = self.pages.is_resident(page);
-        let is_late = self.late.iter().any(|(late, _)| *late == page);
         match fault.cause {
-            // It will be, and then who waits is woken.
-            Cause::Missing { .. } if is_here && is_late => {}
-            Cause::Missing { .. } if is_here => {
+            Cause::Missing { .. } if self.pages.is_resident(page) => {
                 let zeroed = self.kernel.zero(address);
                 if self.done("a page of zeros", zeroed).unwrap_or(false) {
                     self.pages.vanished(page);
@@ -335,7 +359,14 @@ impl Space {
     fn act(&mut self, store: &mut Store) {
         while let Some(action) = self.pages.next_action() {
             match action {
-                Action::Zero(page) => self.install(page, Late::Zero),
+                Action::Zero(page) => {
+                    // Seldom: who waited for room waits at a page that went again meanwhile.
+                    if self.leaving.has(page) {
+                        self.drain();
+                    }
+                    let result = self.kernel.zero(self.layout.address(page));
+                    self.done("a page of zeros", result);
+                }
                 Action::Protect(page) | Action::Unprotect(page) => {
                     let protected = matches!(action, Action::Protect(_));
                     let result = self.kernel.protect(self.layout.address(page), protected);
@@ -364,20 +395,6 @@ impl Space {
             }
         }
         self.settle_forks(store);
-    }
-
-    fn install(&mut self, page: u32, late: Late) {
-        if self.leaving.has(page) {
-            self.late.push((page, late));
-            return self.flush();
-        }
-        let address = self.layout.address(page);
-        let result = match &late {
-            Late::Zero => self.kernel.zero(address).map(drop),
-            Late::Install { bytes, protected } => self.kernel.install(address, bytes, *protected),
-            Late::Poison => self.kernel.poison(address),
-        };
-        self.done("install", result);
     }
 
     fn leave_slot(&mut self, page: u32, store: &mut Store) {
@@ -416,6 +433,10 @@ impl Space {
 
     /// A read or a write has ended.
     pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
+        if purpose == Purpose::Read && self.leaving.has(page) && !self.is_dead {
+            self.held_reads.push((page, end));
+            return self.flush();
+        }
         self.in_flight -= 1;
         let (now, is_ok) = (store.now(), end.result.is_ok());
         if let Err(error) = &end.result {
@@ -424,14 +445,19 @@ impl Space {
         if self.is_dead {
             return;
         }
+        let address = self.layout.address(page);
         match (purpose, end.op) {
-            (Purpose::Read, Op::Read(bytes)) => match self.pages.read_done(page, is_ok, now) {
-                Arrival::Install { protected } => {
-                    self.install(page, Late::Install { bytes, protected });
-                }
-                Arrival::Ignore => store.keep(bytes),
-                Arrival::Poison => self.install(page, Late::Poison),
-            },
+            (Purpose::Read, Op::Read(bytes)) => {
+                let result = match self.pages.read_done(page, is_ok, now) {
+                    Arrival::Install { protected } => {
+                        self.kernel.install(address, &bytes, protected)
+                    }
+                    Arrival::Ignore => Ok(()),
+                    Arrival::Poison => self.kernel.poison(address),
+                };
+                self.done("install", result);
+                store.keep(bytes);
+            }
             (_, op) => {
                 self.pages
                     .write_done(page, is_ok.then_some(WrittenAs::Bytes), now);
@@ -494,11 +520,6 @@ impl Space {
                 self.request = Some((range, sequence));
                 return;
             }
-            if let Some(at) = self.late.iter().position(|(late, _)| *late == page) {
-                self.late.swap_remove(at);
-                let result = self.kernel.wake(self.layout.address(page));
-                self.done("wake", result);
-            }
         }
         if !self.leaving.is_empty() {
             self.request = Some((range, sequence));
@@ -511,8 +532,7 @@ impl Space {
     /// Makes the books of children that were forked.
     fn settle_forks(&mut self, store: &mut Store) {
         for uffd in std::mem::take(&mut self.kernel.forked) {
-            let late: HashSet<u32> = self.late.iter().map(|(page, _)| *page).collect();
-            let (pages, writable) = self.pages.copied(|page| late.contains(&page));
+            let (pages, writable) = self.pages.copied();
             let slots = (0..self.layout.count())
                 .map(|page| match pages.is_stored(page) {
                     true => self.slots[page as usize],

@@ -13,6 +13,7 @@
 //! Paper: \[hydra22\] section 6 (a VMM front end), and Al Maruf, Chowdhury: Effectively
 //! Prefetching Remote Memory with Leap, USENIX ATC 2020.
 
+mod allocator;
 mod handler;
 mod memory;
 mod pages;
@@ -22,6 +23,7 @@ mod region;
 mod served;
 mod stream;
 
+pub use allocator::RegionAllocator;
 pub use memory::{MemoryError, works};
 pub use pages::{Action, Counters, Pages, WRITES_MAX};
 #[cfg(feature = "planted")]

@@ -38,6 +38,8 @@ const STRANGERS_MAX: usize = 128;
 const PERIOD: Duration = Duration::from_millis(50);
 /// Pages of each address space that may be on their way out, beyond its room.
 const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
+/// Slots that are free again before pages go out again, after there was none.
+const SLACK: u32 = 1024;
 /// Least that may be resident: room for pages on their way, and for some that are not.
 pub const SERVED_RESIDENT_MIN_BYTES: u64 = 4 << 20;
 
@@ -222,7 +224,9 @@ impl Work {
             heap_pages: pages(hello[5])?,
         };
         let total = u64::from(layout.arena_pages) + u64::from(layout.heap_pages);
-        if self.spaces.len() >= SPACES_MAX || total >= u64::from(u32::MAX - 8) {
+        // The tables are made at once: a page of the volume may be one of mappings and one of a heap.
+        let most = (2 * u64::from(self.store.slots.count())).min(u64::from(u32::MAX - 8));
+        if self.spaces.len() >= SPACES_MAX || total > most {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = self.store.next_id();
@@ -270,6 +274,7 @@ impl Work {
                 add(&mut self.served.counters, space.counters());
             }
         }
+        self.store.is_full &= self.store.slots.used() + SLACK > self.store.slots.count();
         let bounded: Vec<u32> = (self.spaces.values())
             .filter(|space| space.is_bounded())
             .map(Space::resident)

@@ -58,6 +58,11 @@ impl Slots {
         }
     }
 
+    /// Slots that there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Slots in use.
     pub fn used(&self) -> u32 {
         (self.counts.len() - self.free.len()) as u32

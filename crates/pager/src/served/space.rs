@@ -484,8 +484,12 @@ impl Space {
             *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
         }
         let sequence = words[wire::AT_SEQUENCE];
-        if sequence == self.answered || self.request.is_some() {
-            return self.answer(self.answered);
+        if self.request.is_some() {
+            // A signal made it ask again.
+            return;
+        }
+        if sequence == self.answered {
+            return self.answer(sequence);
         }
         let clip = |word: u64| word.min(u64::from(self.layout.count())) as u32;
         let first = clip(words[wire::AT_FIRST]).max(1);

@@ -447,7 +447,6 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    ARENA.follow_fork();
     if let State::On(arena) = &mut *ARENA.lock() {
         arena.space = arena.ring().0;
         arena.introduce_child();

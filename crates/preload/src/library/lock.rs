@@ -4,7 +4,7 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::sys;
 
@@ -15,8 +15,8 @@ const AWAITED: u32 = 2;
 /// A value that one thread at a time has.
 pub struct Lock<T> {
     state: AtomicU32,
-    /// The thread that forks, or 0.
-    forking: AtomicU32,
+    /// The thread that forks, or 0; the child's only one is the same.
+    forking: AtomicUsize,
     mask: UnsafeCell<u64>,
     value: UnsafeCell<T>,
 }
@@ -35,7 +35,7 @@ impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             state: AtomicU32::new(FREE),
-            forking: AtomicU32::new(0),
+            forking: AtomicUsize::new(0),
             mask: UnsafeCell::new(0),
             value: UnsafeCell::new(value),
         }
@@ -43,7 +43,7 @@ impl<T> Lock<T> {
 
     pub fn lock(&self) -> Guard<'_, T> {
         let forking = self.forking.load(Ordering::Relaxed);
-        if forking != 0 && forking == sys::gettid() {
+        if forking != 0 && forking == sys::this_thread() {
             return Guard {
                 lock: self,
                 mask: None,
@@ -78,12 +78,7 @@ impl<T> Lock<T> {
         self.take();
         // SAFETY: this thread has the lock.
         unsafe { *self.mask.get() = mask };
-        self.forking.store(sys::gettid(), Ordering::Relaxed);
-    }
-
-    /// In the child: its one thread has the lock, under another number.
-    pub fn follow_fork(&self) {
-        self.forking.store(sys::gettid(), Ordering::Relaxed);
+        self.forking.store(sys::this_thread(), Ordering::Relaxed);
     }
 
     /// Gives it back, in the parent, or in the child, where nobody else is.

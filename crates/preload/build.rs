@@ -17,8 +17,22 @@ fn main() {
     let mut rustc = Command::new(variable("RUSTC"));
     rustc
         .args(["--edition", "2024", "--crate-type", "cdylib"])
-        .args(["--crate-name", "cenote_preload_library", "--cap-lints", "allow"])
-        .args(["-C", "panic=abort", "-C", "opt-level=2", "-C", "lto=fat", "-C", "codegen-units=1"])
+        .args([
+            "--crate-name",
+            "cenote_preload_library",
+            "--cap-lints",
+            "allow",
+        ])
+        .args([
+            "-C",
+            "panic=abort",
+            "-C",
+            "opt-level=2",
+            "-C",
+            "lto=fat",
+            "-C",
+            "codegen-units=1",
+        ])
         .args(["--target", &target, "src/library.rs", "-o"])
         .arg(&output);
     if let Ok(linker) = std::env::var("RUSTC_LINKER") {

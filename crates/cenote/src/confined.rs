@@ -4,7 +4,10 @@
 //!
 //! Such calls fail as they do on a kernel or a file system that lacks them, for which programs have
 //! another way.
-#![allow(unsafe_code, reason = "filters of system calls have no safe wrapper in std")]
+#![allow(
+    unsafe_code,
+    reason = "filters of system calls have no safe wrapper in std"
+)]
 
 use std::io;
 

@@ -81,8 +81,7 @@ unsafe impl Allocator for RegionAllocator {
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
         let count = layout.size().div_ceil(PAGE_BYTES).max(1);
         let page = (at.as_ptr() as usize - self.region.base().as_ptr() as usize) / PAGE_BYTES;
-        self.region
-            .forget(page as u32..page as u32 + count as u32);
+        self.region.forget(page as u32..page as u32 + count as u32);
         if let Ok(mut used) = self.used.lock() {
             used.remove(page..page + count);
         }

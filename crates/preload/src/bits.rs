@@ -50,7 +50,10 @@ impl<'a> Bits<'a> {
     /// Whether no page of a range is used; `false` beyond the end.
     #[must_use]
     pub fn is_free(&self, pages: Range<usize>) -> bool {
-        pages.end <= self.count && self.next(pages.start, true).is_none_or(|at| at >= pages.end)
+        pages.end <= self.count
+            && self
+                .next(pages.start, true)
+                .is_none_or(|at| at >= pages.end)
     }
 
     /// Marks pages as used.
@@ -113,7 +116,9 @@ mod tests {
         let mut flags = [false; COUNT];
         let mut state = 1_u64;
         let mut below = |limit: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (state >> 33) as usize % limit
         };
         for _ in 0..20_000 {

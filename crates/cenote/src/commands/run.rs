@@ -50,7 +50,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// The program and its arguments, after --
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     program: Vec<OsString>,
 }
 
@@ -98,11 +103,17 @@ fn check(args: &Args) -> Result<()> {
     }
     if args.local.bytes() < SERVED_RESIDENT_MIN_BYTES {
         let least = Size(SERVED_RESIDENT_MIN_BYTES);
-        let what = format!("--local {}: at least {least} are on this machine", args.local);
+        let what = format!(
+            "--local {}: at least {least} are on this machine",
+            args.local
+        );
         return Err(Failure::usage(what, format!("--local {least}")).into());
     }
     cenote_pager::works().map_err(|error| {
-        Failure::new(error.to_string(), "cenote swap does it by the kernel's own means")
+        Failure::new(
+            error.to_string(),
+            "cenote swap does it by the kernel's own means",
+        )
     })?;
     Ok(())
 }
@@ -136,7 +147,10 @@ fn variable() -> &'static OsStr {
     OsStr::new(str::from_utf8(name).expect("a name in ASCII"))
 }
 
-#[allow(unsafe_code, reason = "what runs between fork and exec has to be promised by hand")]
+#[allow(
+    unsafe_code,
+    reason = "what runs between fork and exec has to be promised by hand"
+)]
 fn confine(command: &mut Command) {
     let prepare = || {
         signals::unblock()?;

@@ -89,8 +89,13 @@ pub fn receive(socket: &OwnedFd, words: &mut [u64]) -> Packet {
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !header.is_null() {
         // SAFETY: the header is inside the control buffer.
-        let (level, kind, len) =
-            unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
+        let (level, kind, len) = unsafe {
+            (
+                (*header).cmsg_level,
+                (*header).cmsg_type,
+                (*header).cmsg_len,
+            )
+        };
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
             // SAFETY: as above.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();

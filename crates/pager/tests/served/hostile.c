@@ -232,7 +232,7 @@ static void forks(int by_clone) {
         }
     for (size_t i = 0; i < 2; i++)
         CHECK(pthread_create(&writers[i], NULL, write_on, (void *)i) == 0);
-    for (uint64_t round = 0; round < 6; round++) {
+    for (uint64_t round = 0; round < 4; round++) {
         pid_t child = by_clone ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
         CHECK(child >= 0);
         if (child == 0) {

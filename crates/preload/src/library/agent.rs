@@ -55,7 +55,11 @@ extern "C" fn run(both: usize) -> ! {
             sys::die();
         }
         for range in list[1..1 + 2 * count].chunks_exact(2) {
-            sys::madvise(range[0] as usize, range[1] as usize, sys::MADV_DONTNEED_LOCKED);
+            sys::madvise(
+                range[0] as usize,
+                range[1] as usize,
+                sys::MADV_DONTNEED_LOCKED,
+            );
         }
         if sys::write(socket, &[0; 8]) != 8 {
             sys::die();

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 use crate::bits::Bits;
 use crate::lock::{Guard, Lock};
-use crate::{agent, heap, sys, wire};
 use crate::wire::PAGE;
+use crate::{agent, heap, sys, wire};
 
 /// What is at least so large comes from the arena: as of libc's `malloc`, a mapping of its own.
 pub const BIG: usize = 128 << 10;
@@ -288,7 +288,10 @@ impl Arena {
 
     /// In a child: has its pages served and dropped on its own account.
     fn introduce_child(&mut self) {
-        let (socket, memory) = (settings().map_or(-1, |s| sys::connect(s.socket)), sys::open_memory());
+        let (socket, memory) = (
+            settings().map_or(-1, |s| sys::connect(s.socket)),
+            sys::open_memory(),
+        );
         let mut hello = [0; wire::HELLO_WORDS];
         (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, self.space);
         if socket >= 0 && memory >= 0 && sys::send(socket, &hello, &[memory]) > 0 {
@@ -302,7 +305,10 @@ impl Arena {
             }
         }
         // Its pages could neither be forgotten nor bounded.
-        sys::write(2, b"cenote run: a child cannot reach the memory of its parent\n");
+        sys::write(
+            2,
+            b"cenote run: a child cannot reach the memory of its parent\n",
+        );
         sys::die();
     }
 }
@@ -326,7 +332,12 @@ fn settings() -> Option<Settings> {
     // SAFETY: a variable's value is a string that ends with 0.
     let text = unsafe { core::ffi::CStr::from_ptr(text.cast()) }.to_bytes();
     let mut parts = text.splitn(3, |byte| *byte == b':');
-    let mut number = || core::str::from_utf8(parts.next()?).ok()?.parse::<usize>().ok();
+    let mut number = || {
+        core::str::from_utf8(parts.next()?)
+            .ok()?
+            .parse::<usize>()
+            .ok()
+    };
     let (arena_bytes, heap_bytes) = (number()?, number()?);
     Some(Settings {
         arena_bytes: arena_bytes.next_multiple_of(PAGE),
@@ -343,7 +354,10 @@ fn begin() -> State {
     match set_up(&settings) {
         Some(arena) => State::On(arena),
         None => {
-            sys::write(2, b"cenote run: memory of a program stays here: it cannot be served\n");
+            sys::write(
+                2,
+                b"cenote run: memory of a program stays here: it cannot be served\n",
+            );
             State::Off
         }
     }

@@ -103,7 +103,7 @@ pub fn extend(bytes: usize) -> Range<usize> {
             range = before.next_multiple_of(PAGE)..after & !(PAGE - 1);
             break;
         }
-        pad = pad / 2 & !(PAGE - 1);
+        pad = (pad / 2) & !(PAGE - 1);
     }
     set(M_TOP_PAD, 128 << 10);
     set(M_MMAP_MAX, 1 << 16);
@@ -219,13 +219,19 @@ extern "C" fn reallocarray(at: *mut u8, count: usize, each: usize) -> *mut u8 {
 
 #[unsafe(no_mangle)]
 extern "C" fn memalign(align: usize, len: usize) -> *mut u8 {
-    let big = align.is_power_of_two().then(|| take(len, align.max(PAGE))).flatten();
+    let big = align
+        .is_power_of_two()
+        .then(|| take(len, align.max(PAGE)))
+        .flatten();
     big.unwrap_or_else(|| next!(c"memalign", fn(usize, usize) -> *mut u8, (align, len)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, len: usize) -> *mut u8 {
-    let big = align.is_power_of_two().then(|| take(len, align.max(PAGE))).flatten();
+    let big = align
+        .is_power_of_two()
+        .then(|| take(len, align.max(PAGE)))
+        .flatten();
     big.unwrap_or_else(|| next!(c"aligned_alloc", fn(usize, usize) -> *mut u8, (align, len)))
 }
 
@@ -237,7 +243,11 @@ extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, len: usize) -> i32
         unsafe { *out = at };
         return 0;
     }
-    next!(c"posix_memalign", fn(*mut *mut u8, usize, usize) -> i32, (out, align, len))
+    next!(
+        c"posix_memalign",
+        fn(*mut *mut u8, usize, usize) -> i32,
+        (out, align, len)
+    )
 }
 
 #[unsafe(no_mangle)]

@@ -88,7 +88,11 @@ fn replace(
     if is_plain && ours == range && arena.is_ours(ours.clone()) {
         arena.clear(ours.clone());
         let result = sys::mprotect(ours.start, ours.len(), prot);
-        return if result < 0 { told(result) } else { range.start };
+        return if result < 0 {
+            told(result)
+        } else {
+            range.start
+        };
     }
     if range.start.is_multiple_of(PAGE) {
         arena.cede(ours);
@@ -141,7 +145,11 @@ extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> i32 {
     if HINTS.contains(&advice) {
         return 0;
     }
-    let forgets = [sys::MADV_DONTNEED, sys::MADV_FREE, sys::MADV_DONTNEED_LOCKED];
+    let forgets = [
+        sys::MADV_DONTNEED,
+        sys::MADV_FREE,
+        sys::MADV_DONTNEED_LOCKED,
+    ];
     if !forgets.contains(&(advice as usize)) {
         // What it would do to pages that are elsewhere is not known.
         return failed(sys::EINVAL) as i32;
@@ -160,7 +168,10 @@ extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> i32 {
         }
     };
     drop(state);
-    let (before, after) = (kernel(addr..part.start.max(addr)), kernel(part.end..end.max(part.end)));
+    let (before, after) = (
+        kernel(addr..part.start.max(addr)),
+        kernel(part.end..end.max(part.end)),
+    );
     if before != 0 { before } else { after }
 }
 
@@ -217,7 +228,9 @@ extern "C" fn mremap(addr: usize, old: usize, new: usize, flags: i32, to: usize)
     let new_len = new_end - addr;
     let place = match fixed {
         Some(to) => place_at(arena, to, new_len, target, &ours),
-        None => arena.take(new_len, PAGE).or_else(|| kernel_memory(0, new_len, 0)),
+        None => arena
+            .take(new_len, PAGE)
+            .or_else(|| kernel_memory(0, new_len, 0)),
     };
     let Some(place) = place else {
         return failed(sys::ENOMEM);

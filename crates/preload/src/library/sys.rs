@@ -90,11 +90,17 @@ pub fn madvise(addr: usize, len: usize, advice: usize) -> isize {
 }
 
 pub fn read(fd: i32, out: &mut [u64]) -> isize {
-    call(SYS_READ, &[fd as usize, out.as_mut_ptr() as usize, size_of_val(out)])
+    call(
+        SYS_READ,
+        &[fd as usize, out.as_mut_ptr() as usize, size_of_val(out)],
+    )
 }
 
 pub fn write(fd: i32, bytes: &[u8]) -> isize {
-    call(SYS_WRITE, &[fd as usize, bytes.as_ptr() as usize, bytes.len()])
+    call(
+        SYS_WRITE,
+        &[fd as usize, bytes.as_ptr() as usize, bytes.len()],
+    )
 }
 
 pub fn close(fd: i32) {
@@ -135,7 +141,10 @@ pub fn userfaultfd() -> i32 {
     if device < 0 {
         return fd as i32;
     }
-    let fd = call(SYS_IOCTL, &[device as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK]);
+    let fd = call(
+        SYS_IOCTL,
+        &[device as usize, USERFAULTFD_IOC_NEW, O_CLOEXEC_NONBLOCK],
+    );
     close(device as i32);
     fd as i32
 }
@@ -159,12 +168,18 @@ pub fn block_signals() -> u64 {
 
 pub fn restore_signals(mask: u64) {
     const SIG_SETMASK: usize = 2;
-    call(SYS_SIGPROCMASK, &[SIG_SETMASK, &raw const mask as usize, 0, 8]);
+    call(
+        SYS_SIGPROCMASK,
+        &[SIG_SETMASK, &raw const mask as usize, 0, 8],
+    );
 }
 
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32) {
     const WAIT_PRIVATE: usize = 128;
-    call(SYS_FUTEX, &[word.as_ptr() as usize, WAIT_PRIVATE, seen as usize, 0]);
+    call(
+        SYS_FUTEX,
+        &[word.as_ptr() as usize, WAIT_PRIVATE, seen as usize, 0],
+    );
 }
 
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
@@ -186,7 +201,10 @@ pub fn connect(path: &[u8]) -> i32 {
     if fd < 0 {
         return fd as i32;
     }
-    let result = call(SYS_CONNECT, &[fd as usize, address.as_ptr() as usize, address.len()]);
+    let result = call(
+        SYS_CONNECT,
+        &[fd as usize, address.as_ptr() as usize, address.len()],
+    );
     if result < 0 {
         close(fd as i32);
         return result as i32;
@@ -234,7 +252,10 @@ pub fn send(fd: i32, words: &[u64], fds: &[i32]) -> isize {
         flags: 0,
     };
     const MSG_NOSIGNAL: usize = 0x4000;
-    call(SYS_SENDMSG, &[fd as usize, &raw const message as usize, MSG_NOSIGNAL])
+    call(
+        SYS_SENDMSG,
+        &[fd as usize, &raw const message as usize, MSG_NOSIGNAL],
+    )
 }
 
 /// Receives words, and a descriptor if one comes with them.

@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut program = match started {
         Ok(program) => program,
         Err(error) => {
-            drop(keeper.finish());
+            let Served { .. } = keeper.finish();
             return Err(error);
         }
     };

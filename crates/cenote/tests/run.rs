@@ -94,10 +94,12 @@ impl Program {
     fn end(self) -> (i32, serde_json::Value) {
         let output = self.child.wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let figures = said
-            .lines()
-            .last()
-            .and_then(|line| serde_json::from_str(line).ok());
+        // Warnings of lost hosts may follow.
+        let figures = said.lines().rev().find_map(|line| {
+            line.starts_with('{')
+                .then(|| serde_json::from_str(line).ok())
+                .flatten()
+        });
         let code = output.status.code().expect("no signal ended it");
         (code, figures.unwrap_or_else(|| panic!("{code}: {said}")))
     }

@@ -9,6 +9,7 @@ mod ask;
 mod at_etcd;
 mod caches;
 mod commands;
+mod confined;
 mod expected;
 mod failure;
 mod folder;
@@ -92,6 +93,8 @@ enum Command {
     Ublk(ublk::Args),
     /// Turn a volume into swap space of this machine
     Swap(swap::Args),
+    /// Run a program whose big memory is in the cluster, without swap
+    Run(commands::run::Args),
     /// Make the key that the members of a cluster share
     Key(key::Args),
     /// A store for clients of memcached that survives its nodes
@@ -128,7 +131,7 @@ impl Command {
             Self::Cache(args) => serves(args.serves()),
             Self::Swap(args) => serves(args.serves()),
             Self::Store(args) => serves(args.serves()),
-            Self::Nbd(_) | Self::Ublk(_) => Role::Serves,
+            Self::Nbd(_) | Self::Ublk(_) | Self::Run(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
             Self::Up(_)
@@ -170,6 +173,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Nbd(args) => nbd::run(args),
         Command::Ublk(args) => ublk::run(args),
         Command::Swap(args) => swap::run(args),
+        Command::Run(args) => commands::run::run(args),
         Command::Key(args) => key::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Cache(args) => cache::run(args),

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -99,12 +99,16 @@ fn watch(
 }
 
 fn stop_signals() -> libc::sigset_t {
+    set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
     let mut set = std::mem::MaybeUninit::uninit();
     // SAFETY: `set` is writable; sigemptyset initialises all of it.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+    for signal in signals {
         // SAFETY: `set` is initialised above and `signal` is a valid number.
-        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+        unsafe { libc::sigaddset(set.as_mut_ptr(), *signal) };
     }
     // SAFETY: initialised above.
     unsafe { set.assume_init() }
@@ -117,6 +121,93 @@ fn wait(set: &libc::sigset_t) -> i32 {
         let result = unsafe { libc::sigwait(std::ptr::from_ref(set), &raw mut signal) };
         if result == 0 {
             return signal;
+        }
+    }
+}
+
+/// Signals that a program that this process runs gets instead of it.
+const FORWARDED: [i32; 8] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+/// Passes signals on to a program. What the terminal sends goes to the program anyway.
+pub struct Forwarding {
+    program: Arc<AtomicI32>,
+}
+
+impl Forwarding {
+    /// Blocks them, and waits for them in a thread. Before there is a program they end this process.
+    ///
+    /// # Errors
+    /// The mask cannot be set, or the thread not started.
+    pub fn begin() -> Result<Self> {
+        let set = set_of(&FORWARDED);
+        // SAFETY: `set` is initialised; the old mask is not asked for.
+        let result =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        if result != 0 {
+            return Err(io::Error::from_raw_os_error(result)).context("block signals");
+        }
+        let program = Arc::new(AtomicI32::new(0));
+        let known = Arc::clone(&program);
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || {
+                loop {
+                    let (signal, is_terminals) = wait_for(&set);
+                    match known.load(Ordering::SeqCst) {
+                        0 if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
+                        0 => std::process::exit(128 + signal),
+                        _ if is_terminals => {}
+                        // SAFETY: the number is that of a child that nobody has waited for, or its
+                        // wait is just over: it is not given away before `end`.
+                        pid => drop(unsafe { libc::kill(pid, signal) }),
+                    }
+                }
+            })
+            .context("start the signal thread")?;
+        Ok(Self { program })
+    }
+
+    /// From now on they go to this child.
+    pub fn to(&self, pid: u32) {
+        self.program.store(pid as i32, Ordering::SeqCst);
+    }
+
+    /// The child has ended: they end this process.
+    pub fn end(&self) {
+        self.program.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Lets every signal through. It makes a system call alone: it may be called between `fork` and
+/// `exec`.
+pub fn unblock() -> io::Result<()> {
+    let set = set_of(&[]);
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    match unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A signal, and whether the terminal sent it.
+fn wait_for(set: &libc::sigset_t) -> (i32, bool) {
+    loop {
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both pointers are valid for the length of the call.
+        let signal = unsafe { libc::sigwaitinfo(std::ptr::from_ref(set), info.as_mut_ptr()) };
+        if signal > 0 {
+            // SAFETY: the kernel filled it; zeros are right for all of its fields besides.
+            let code = unsafe { info.assume_init() }.si_code;
+            return (signal, code > 0);
         }
     }
 }

@@ -30,7 +30,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("cenote-block", &["cenote-volume"]),
     ("cenote-store", &["cenote-fabric", "cenote-pool"]),
-    ("cenote-pager", &["cenote-volume", "cenote-pool"]),
+    ("cenote-preload", &[]),
+    (
+        "cenote-pager",
+        &["cenote-volume", "cenote-pool", "cenote-preload"],
+    ),
     (
         "cenote-cache",
         &[

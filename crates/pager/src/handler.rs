@@ -20,7 +20,7 @@ use crate::region::RegionStatus;
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
 /// takes to come back from a program that walks, short beside a time slice.
-const SPIN: Duration = Duration::from_micros(50);
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// Buffers that are kept for the next reads and writes.
 const BUFFERS_MAX: usize = 256;
@@ -49,13 +49,17 @@ impl Bell {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
     pub fn ring(&self) {
         let one = 1_u64;
         // SAFETY: `one` is valid for 8 bytes; the descriptor lives as long as self.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    fn clear(&self) {
+    pub fn clear(&self) {
         let mut count = 0_u64;
         // SAFETY: `count` is valid for 8 bytes; the descriptor lives as long as self.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
@@ -91,7 +95,7 @@ enum Purpose {
 }
 
 /// Ends the process when the handler does not end as it should.
-struct AbortOnPanic;
+pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {

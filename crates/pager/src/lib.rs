@@ -13,14 +13,17 @@
 //! Paper: \[hydra22\] section 6 (a VMM front end), and Al Maruf, Chowdhury: Effectively
 //! Prefetching Remote Memory with Leap, USENIX ATC 2020.
 
+mod allocator;
 mod handler;
 mod memory;
 mod pages;
 mod planted;
 mod queues;
 mod region;
+mod served;
 mod stream;
 
+pub use allocator::RegionAllocator;
 pub use memory::{MemoryError, works};
 pub use pages::{Action, Counters, Pages, WRITES_MAX};
 #[cfg(feature = "planted")]
@@ -28,4 +31,5 @@ pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
 pub use queues::{Place, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
+pub use served::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use stream::{RUN_MAX, Run, Streams};

@@ -16,9 +16,9 @@ use linux_raw_sys::ioctl::{
 };
 
 /// `_IOWR(0xAA, 8, struct uffdio_poison)`, which the list above lacks.
-const UFFDIO_POISON: u32 = 0xc020_aa08;
+pub(crate) const UFFDIO_POISON: u32 = 0xc020_aa08;
 /// The list above lacks it as well.
-const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
+pub(crate) const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
 /// `_IO(0xAA, 0)` of `/dev/userfaultfd`.
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
 /// Messages that are read at once.
@@ -307,7 +307,7 @@ impl Drop for Memory {
 
 /// # Safety
 /// `argument` is the structure of `request`, and what it names may be read and changed.
-unsafe fn ioctl<T>(fd: RawFd, request: u32, argument: &mut T) -> io::Result<()> {
+pub(crate) unsafe fn ioctl<T>(fd: RawFd, request: u32, argument: &mut T) -> io::Result<()> {
     // SAFETY: by this function's own contract.
     let result = unsafe { libc::ioctl(fd, request as _, std::ptr::from_mut(argument)) };
     match result {

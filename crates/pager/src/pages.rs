@@ -533,6 +533,72 @@ impl Pages {
         self.resident -= 1;
     }
 
+    /// A page that is resident is not in the memory: its program took it out by itself, and reads
+    /// zeros.
+    pub(crate) fn vanished(&mut self, page: u32) {
+        match self.pages[page as usize].state {
+            State::Clean => self.set(page, State::Dirty),
+            State::Cleaning => self.set(page, State::Redirtied),
+            _ => {}
+        }
+    }
+
+    /// Whether a page is resident.
+    pub(crate) fn is_resident(&self, page: u32) -> bool {
+        use State::{Clean, Cleaning, Dirty, Redirtied};
+        let state = self.pages[page as usize].state;
+        matches!(state, Clean | Dirty | Cleaning | Redirtied)
+    }
+
+    /// Whether a page is resident, and writes to it are let through.
+    pub(crate) fn is_writable(&self, page: u32) -> bool {
+        let state = self.pages[page as usize].state;
+        matches!(state, State::Dirty | State::Redirtied)
+    }
+
+    /// The pages of a copy of the memory, as `fork` makes one, when no action is left to be done;
+    /// and those of it that are writable from now on.
+    pub(crate) fn copied(&self) -> (Self, Vec<u32>) {
+        assert!(self.actions.is_empty(), "a fork comes between actions");
+        let mut copy = Self {
+            pages: self.pages.clone(),
+            queues: self.queues.clone(),
+            streams: Streams::new(self.pages.len() as u32),
+            actions: VecDeque::new(),
+            waiting: VecDeque::new(),
+            resident: 0,
+            room: self.room,
+            writing: 0,
+            retry_at: self.retry_at,
+            counters: Counters::default(),
+        };
+        let mut writable = Vec::new();
+        for page in 0..self.pages.len() as u32 {
+            let next = match self.pages[page as usize].state {
+                State::Empty | State::Stored | State::Lost => continue,
+                State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
+                State::Void | State::Erasing => {
+                    copy.pages[page as usize].is_stored = false;
+                    State::Empty
+                }
+                state @ (State::Clean | State::Dirty) => state,
+                State::Cleaning | State::Redirtied => {
+                    writable.push(page);
+                    copy.queues.stay(page);
+                    State::Dirty
+                }
+            };
+            copy.resident += u32::from(matches!(next, State::Clean | State::Dirty));
+            copy.set(page, next);
+        }
+        (copy, writable)
+    }
+
+    /// Whether the store has bytes of a page.
+    pub(crate) fn is_stored(&self, page: u32) -> bool {
+        self.pages[page as usize].is_stored
+    }
+
     fn set(&mut self, page: u32, state: State) {
         self.pages[page as usize].state = state;
     }

@@ -20,6 +20,7 @@ const USES_MAX: u8 = 3;
 const NONE: u32 = u32::MAX;
 
 /// The order in which pages go. At most `u32::MAX - 1` pages; 14 bytes for each.
+#[derive(Clone)]
 pub struct Queues {
     links: Vec<Link>,
     small: Queue,
@@ -49,6 +50,7 @@ struct Link {
     has_gone: bool,
 }
 
+#[derive(Clone, Copy)]
 struct Queue {
     newest: u32,
     oldest: u32,

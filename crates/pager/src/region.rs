@@ -179,6 +179,11 @@ impl Region {
     /// # Panics
     /// If the range passes the end.
     pub fn discard(&mut self, pages: Range<u32>) {
+        self.forget(pages);
+    }
+
+    /// As [`Region::discard`], for who has the pages by other means than the borrow.
+    pub(crate) fn forget(&self, pages: Range<u32>) {
         assert!(pages.start <= pages.end && pages.end as usize * PAGE_BYTES <= self.memory.len());
         let (answer, answered) = sync_channel(1);
         self.ask(Command::Discard(pages, answer));

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_pager::{MemoryError, Region, RegionConfig, RegionError};
+use cenote_pager::{MemoryError, Region, RegionAllocator, RegionConfig, RegionError};
 use cenote_volume::{PAGE_BYTES, Volume};
 use support::{Cluster, Random, Transport, page, wait_until};
 
@@ -191,6 +191,28 @@ fn what_is_discarded_is_zeros_and_gives_memory_back() {
     }
     region.bytes_mut()[150 * PAGE_BYTES] = 1;
     assert_eq!(region.bytes()[150 * PAGE_BYTES], 1);
+}
+
+#[test]
+fn collections_may_live_in_a_region() {
+    use allocator_api2::{boxed::Box, vec::Vec};
+    if is_skipped() {
+        return;
+    }
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 24 * MIB);
+    let memory = RegionAllocator::new(region(&volume, 24 * MIB, MIB));
+    let mut numbers: Vec<u64, &RegionAllocator> = Vec::new_in(&memory);
+    numbers.extend((0..500_000).map(|n| n * n));
+    let page = Box::new_in([7_u8; PAGE_BYTES], &memory);
+    assert!(numbers.iter().zip(0..).all(|(number, n)| *number == n * n));
+    assert!(page.iter().all(|byte| *byte == 7));
+    // What is freed is there again, and zeros.
+    drop(numbers);
+    let mut bytes: Vec<u8, &RegionAllocator> = Vec::new_in(&memory);
+    assert!(bytes.try_reserve_exact(25 << 20).is_err());
+    bytes.try_reserve_exact(16 << 20).expect("room");
+    assert!(resident(memory.region()) <= MIB);
 }
 
 #[test]

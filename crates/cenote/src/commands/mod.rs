@@ -14,6 +14,7 @@ pub mod kv;
 pub mod lab;
 pub mod nbd;
 pub mod plan;
+pub mod run;
 pub mod scrub;
 mod set;
 pub mod status;

@@ -82,15 +82,29 @@ impl World {
         }
     }
 
+    /// A copy of the memory, as `fork` makes one: what is under way is the parent's alone.
+    fn forked(&self, seed: u64) -> Self {
+        let (pages, writable) = self.pages.copied();
+        let mut child = Self {
+            pages,
+            mapped: self.mapped.clone(),
+            poisoned: self.poisoned.clone(),
+            truth: self.truth.clone(),
+            store: self.store.clone(),
+            now: self.now,
+            walker: self.walker,
+            next_value: self.next_value,
+            ..Self::new(seed)
+        };
+        for page in writable {
+            child.mapped.get_mut(&page).expect("resident").is_protected = false;
+        }
+        child
+    }
+
     fn run(&mut self, steps: usize) -> Fault {
         for _ in 0..steps {
-            self.now += Duration::from_millis(1);
-            match self.random.below(8) {
-                0..3 => self.touch_something()?,
-                3 | 4 => self.deliver()?,
-                5 | 6 => self.finish(self.is_failing)?,
-                _ => self.discard_something()?,
-            }
+            self.step()?;
         }
         // Everything ends once nothing new comes.
         for _ in 0..20_000 {
@@ -136,6 +150,16 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn step(&mut self) -> Fault {
+        self.now += Duration::from_millis(1);
+        match self.random.below(8) {
+            0..3 => self.touch_something(),
+            3 | 4 => self.deliver(),
+            5 | 6 => self.finish(self.is_failing),
+            _ => self.discard_something(),
+        }
     }
 
     fn touch_something(&mut self) -> Fault {
@@ -366,6 +390,23 @@ fn no_page_is_ever_other_than_written_and_no_thread_waits_for_ever() {
         seen.lost,
     ];
     assert!(rare.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn parents_and_children_see_their_own() {
+    for seed in SEEDS {
+        let mut world = World::new(seed);
+        for round in 0..3_u64 {
+            for _ in 0..500 + 311 * round {
+                world.step().unwrap_or_else(|what| panic!("{seed}: {what}"));
+            }
+            let mut child = world.forked(seed ^ round << 32);
+            let ended = child.run(1_000);
+            ended.unwrap_or_else(|what| panic!("child {round} of {seed}: {what}"));
+        }
+        let ended = world.run(1_000);
+        ended.unwrap_or_else(|what| panic!("parent of {seed}: {what}"));
+    }
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! `cenote run`: a program whose big memory is in the cluster, without swap.
+//!
+//! This process owns the volume and answers the program's page faults; the program loads a library
+//! that has its memory served. See decision 122.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result};
+use cenote_pager::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
+use cenote_preload::LIBRARY;
+
+use crate::failure::Failure;
+use crate::place::Which;
+use crate::serving::{End, Serving, WhichVolume};
+use crate::size::Size;
+use crate::{confined, signals};
+
+/// `run` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote run --dir ~/.cenote/well --local 256M --size 4G --scheme rs:8+2 -- python3 big.py
+  cenote run --dir ~/.cenote/well --local 1G --size 16G --verbose -- redis-server --save 60 1
+  cenote run --dir ~/.cenote/well --local 64M --size 2G -- sort -S 1G big.txt -o sorted.txt
+
+The program's mappings of 128K and more and its heap are kept in the cluster's memory, of which at most
+--local is on this machine; page faults bring the rest. Code, stacks, files, shared memory and what does
+not fit into --size stay ordinary memory. Children are served, too, as copies after fork. It needs root,
+or CAP_SYS_PTRACE and access to /dev/userfaultfd, and Linux 6.6.
+
+Signals are passed on to the program, and its exit code is this command's; 128 and the signal's number if
+one ended it. It ends when every program that has memory in the cluster has ended. When more hosts are lost
+than the scheme survives, a program that needs what they had gets SIGBUS, and never other bytes.
+
+With O_DIRECT files do not open, and io_uring is not there. See docs/guides/heap.md.")]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    volume: WhichVolume,
+    /// Most of the programs' memory that is on this machine, beside what stays ordinary
+    #[arg(long, value_name = "SIZE")]
+    local: Size,
+    /// Say at the end what happened, on standard error
+    #[arg(long)]
+    verbose: bool,
+    /// The same as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments, after --
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    program: Vec<OsString>,
+}
+
+/// Of the size that the program may have, what its heap may be; the rest is for mappings. The heap
+/// needs addresses alone.
+const HEAP_PART: u64 = 2;
+
+pub fn run(args: &Args) -> Result<u8> {
+    check(args)?;
+    // Before the first thread: threads inherit the mask.
+    let forwarding = signals::Forwarding::begin()?;
+    let loaded = args.which.load()?;
+    let serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
+    let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
+    let folder = folder.context("make a folder for the program's library")?;
+    let library = folder.path().join("libcenote_preload.so");
+    std::fs::write(&library, LIBRARY).context("write the program's library")?;
+    let socket = folder.path().join("socket");
+    let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes())?;
+    let started = start(args, &library, &socket, serving.volume.size_bytes());
+    let mut program = match started {
+        Ok(program) => program,
+        Err(error) => {
+            let Served { .. } = keeper.finish();
+            return Err(error);
+        }
+    };
+    forwarding.to(program.id());
+    let status = program.wait().context("wait for the program")?;
+    forwarding.end();
+    let served = keeper.finish();
+    if args.json {
+        eprintln!("{}", as_json(&served));
+    } else if args.verbose {
+        eprintln!("{}", as_line(&served));
+    }
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn check(args: &Args) -> Result<()> {
+    if LIBRARY.is_empty() {
+        let what = "programs can be run with memory of the cluster on x86-64 with glibc alone";
+        return Err(Failure::new(what, "cenote swap").into());
+    }
+    if args.local.bytes() < SERVED_RESIDENT_MIN_BYTES {
+        let least = Size(SERVED_RESIDENT_MIN_BYTES);
+        let what = format!(
+            "--local {}: at least {least} are on this machine",
+            args.local
+        );
+        return Err(Failure::usage(what, format!("--local {least}")).into());
+    }
+    cenote_pager::works().map_err(|error| {
+        Failure::new(
+            error.to_string(),
+            "cenote swap does it by the kernel's own means",
+        )
+    })?;
+    Ok(())
+}
+
+fn start(args: &Args, library: &Path, socket: &Path, size_bytes: u64) -> Result<Child> {
+    let [name, arguments @ ..] = args.program.as_slice() else {
+        return Err(Failure::usage("no program", "-- PROGRAM ARGS").into());
+    };
+    let mut preload = OsString::from(library);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut settings = OsString::from(format!("{size_bytes}:{}:", size_bytes / HEAP_PART));
+    settings.push(socket);
+    let mut command = Command::new(name);
+    command
+        .args(arguments)
+        .env("LD_PRELOAD", preload)
+        .env(variable(), settings);
+    confine(&mut command);
+    command.spawn().map_err(|error| {
+        let what = format!("start {}: {error}", name.display());
+        Failure::new(what, "-- and a program that is there").into()
+    })
+}
+
+fn variable() -> &'static OsStr {
+    let name = cenote_preload::wire::VARIABLE.trim_ascii_end();
+    let name = name.strip_suffix(b"\0").unwrap_or(name);
+    OsStr::new(str::from_utf8(name).expect("a name in ASCII"))
+}
+
+#[allow(
+    unsafe_code,
+    reason = "what runs between fork and exec has to be promised by hand"
+)]
+fn confine(command: &mut Command) {
+    let prepare = || {
+        signals::unblock()?;
+        confined::confine()
+    };
+    // SAFETY: both make system calls alone.
+    unsafe { command.pre_exec(prepare) };
+}
+
+fn as_line(served: &Served) -> String {
+    let counters = served.counters;
+    format!(
+        "{} address spaces; {} faults, {} waited for room; {} pages read, {} prefetched, {} of them hits; \
+         {} evicted, {} written; {} lost; at most {} resident, {} in the cluster",
+        served.spaces,
+        counters.faults,
+        counters.waits,
+        counters.reads,
+        counters.reads_ahead,
+        counters.reads_ahead_useful,
+        counters.drops,
+        counters.writes,
+        counters.lost,
+        Size(served.resident_max_bytes).rounded(),
+        Size(served.stored_bytes).rounded(),
+    )
+}
+
+fn as_json(served: &Served) -> serde_json::Value {
+    let counters = served.counters;
+    serde_json::json!({
+        "spaces": served.spaces,
+        "faults": counters.faults,
+        "waits": counters.waits,
+        "write_faults": counters.write_faults,
+        "zeroed": counters.zeroed,
+        "reads": counters.reads,
+        "prefetched": counters.reads_ahead,
+        "hits": counters.reads_ahead_useful,
+        "evicted": counters.drops,
+        "written": counters.writes,
+        "write_failures": counters.write_failures,
+        "lost": counters.lost,
+        "resident_max_bytes": served.resident_max_bytes,
+        "stored_bytes": served.stored_bytes,
+    })
+}

@@ -1,0 +1,111 @@
+//! What a program under `cenote run` may not ask of the kernel: transfers that go to its pages by
+//! their place in this machine's memory, and not by their address. A page that went away meanwhile
+//! would miss the bytes.
+//!
+//! Such calls fail as they do on a kernel or a file system that lacks them, for which programs have
+//! another way.
+#![allow(
+    unsafe_code,
+    reason = "filters of system calls have no safe wrapper in std"
+)]
+
+use std::io;
+
+use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
+
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+/// The low half of an argument.
+const fn argument(at: u32) -> u32 {
+    16 + 8 * at
+}
+const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+#[cfg(target_arch = "x86_64")]
+const OPEN: u32 = libc::SYS_open as u32;
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN: u32 = libc::SYS_openat as u32;
+const DIRECT: u32 = libc::O_DIRECT as u32;
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const fn error(errno: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno as u32
+}
+
+const fn load(at: u32) -> sock_filter {
+    code(BPF_LD | BPF_W | BPF_ABS, at, 0, 0)
+}
+
+const fn end(how: u32) -> sock_filter {
+    code(BPF_RET | BPF_K, how, 0, 0)
+}
+
+/// Skips so many when it is not `value`.
+const fn equals(value: u32, skip: u8) -> sock_filter {
+    code(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip)
+}
+
+/// Skips so many when the bit is not set.
+const fn has(bit: u32, skip: u8) -> sock_filter {
+    code(BPF_JMP | BPF_JSET | BPF_K, bit, 0, skip)
+}
+
+const fn code(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    let code = code as u16;
+    sock_filter { code, jt, jf, k }
+}
+
+const FILTER: [sock_filter; 24] = [
+    load(ARCHITECTURE),
+    code(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
+    end(ALLOW),
+    load(NUMBER),
+    // Buffers that are registered with io_uring are pinned for good.
+    equals(libc::SYS_io_uring_setup as u32, 1),
+    end(error(libc::ENOSYS)),
+    // Its flags cannot be looked at.
+    equals(libc::SYS_openat2 as u32, 1),
+    end(error(libc::ENOSYS)),
+    // Direct reads are written to memory by the device.
+    equals(OPEN, 4),
+    load(argument(1)),
+    has(DIRECT, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
+    equals(libc::SYS_openat as u32, 4),
+    load(argument(2)),
+    has(DIRECT, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
+    equals(libc::SYS_fcntl as u32, 5),
+    load(argument(1)),
+    equals(libc::F_SETFL as u32, 3),
+    load(argument(2)),
+    has(DIRECT, 1),
+    end(error(libc::EINVAL)),
+];
+
+/// Confines this process and what it starts. Makes system calls alone: it may be called between
+/// `fork` and `exec`.
+pub fn confine() -> io::Result<()> {
+    // Jumps go forward over what is there, at most to the last.
+    let mut filter = [end(ALLOW); FILTER.len() + 1];
+    filter[..FILTER.len()].copy_from_slice(&FILTER);
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    let set = || {
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        // SAFETY: the program is valid for the call.
+        unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program) }
+    };
+    if set() == 0 {
+        return Ok(());
+    }
+    // Without the capability a filter needs this promise.
+    // SAFETY: it takes numbers alone.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    match set() {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,493 @@
+//! `cenote run` as a user runs it: real programs with a part of their memory here and the rest with
+//! real hosts, of which two are killed in the middle.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Folder, cenote, signal};
+
+/// What this machine lacks for it.
+fn lacks(tools: &[&str]) -> Option<String> {
+    if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return Some("x86-64 with glibc".to_owned());
+    }
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("root".to_owned());
+    }
+    if let Err(error) = cenote_pager::works() {
+        return Some(error.to_string());
+    }
+    let is_there = |tool: &&&str| Command::new("which").arg(tool).output();
+    let missing = (tools.iter()).find(|tool| !is_there(tool).is_ok_and(|o| o.status.success()));
+    missing.map(|tool| (*tool).to_owned())
+}
+
+fn is_skipped(what: &str, tools: &[&str]) -> bool {
+    let lacks = lacks(tools);
+    if let Some(lacks) = &lacks {
+        println!("skipped: {what} under cenote run: needs {lacks}");
+    }
+    lacks.is_some()
+}
+
+/// Twelve hosts of so much memory each.
+fn cluster(memory: &str) -> Folder {
+    let folder = Folder::new();
+    folder
+        .run(&["up", "--hosts", "12", "--memory", memory])
+        .expect(0);
+    folder
+}
+
+/// A program under `cenote run`.
+struct Program {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(folder: &Folder, local: &str, size: &str, program: &[&str]) -> Self {
+        let mut child = cenote()
+            .args([
+                "run",
+                "--dir",
+                folder.str(),
+                "--local",
+                local,
+                "--size",
+                size,
+            ])
+            .args(["--scheme", "rs:8+2", "--json", "--"])
+            .args(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, lines }
+    }
+
+    fn expect_line(&mut self, wanted: &str) {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("a line");
+        if line.trim_end() != wanted {
+            self.child.kill().ok();
+            let mut said = String::new();
+            let stderr = self.child.stderr.as_mut().expect("piped");
+            stderr.read_to_string(&mut said).ok();
+            panic!("{line:?} and not {wanted:?}: {said}");
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().expect("piped");
+        writeln!(input, "{line}").expect("it listens");
+    }
+
+    /// Waits for its end: the exit code, and the figures.
+    fn end(self) -> (i32, serde_json::Value) {
+        let output = self.child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Warnings of lost hosts may follow.
+        let figures = said.lines().rev().find_map(|line| {
+            line.starts_with('{')
+                .then(|| serde_json::from_str(line).ok())
+                .flatten()
+        });
+        let code = output.status.code().expect("no signal ended it");
+        (code, figures.unwrap_or_else(|| panic!("{code}: {said}")))
+    }
+
+    /// It ends well, and most of its memory was elsewhere.
+    fn ends_well(self, local_bytes: u64) -> serde_json::Value {
+        let (code, figures) = self.end();
+        assert_eq!(code, 0, "{figures}");
+        assert_eq!(figures["lost"], 0, "{figures}");
+        let count = |name: &str| figures[name].as_u64().expect("a number");
+        assert!(count("evicted") > 1_000, "{figures}");
+        assert!(count("reads") + count("prefetched") > 1_000, "{figures}");
+        assert!(count("resident_max_bytes") <= local_bytes, "{figures}");
+        figures
+    }
+}
+
+fn kill_two(folder: &Folder) {
+    for host in ["h03", "h07"] {
+        signal(folder.pid(host), "KILL");
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+const BYTEARRAYS: &str = r#"
+import sys
+def page(i, r): return ((i * 2654435761 + r * 40503) % (1 << 32)).to_bytes(4, "little") * 1024
+def fill(a, r):
+    for i in range(len(a) // 4096): a[i * 4096:(i + 1) * 4096] = page(i, r)
+def check(a, r):
+    for i in range(len(a) // 4096): assert a[i * 4096:(i + 1) * 4096] == page(i, r), (i, r)
+big = bytearray(48 << 20)
+assert not any(big[::4096])
+fill(big, 1)
+small = [i * i for i in range(500000)]
+names = {str(i): i for i in range(200000)}
+print("filled", flush=True)
+assert sys.stdin.readline() == "go on\n"
+check(big, 1)
+assert all(v == i * i for i, v in enumerate(small))
+assert all(names[str(i)] == i for i in range(200000))
+fill(big, 2)
+big += b"x" * (16 << 20)
+check(memoryview(big)[:48 << 20], 2)
+assert big[48 << 20:] == b"x" * (16 << 20)
+"#;
+
+#[test]
+fn python_at_a_quarter_of_its_memory_loses_nothing_when_two_hosts_die() {
+    if is_skipped("Python", &["python3"]) {
+        return;
+    }
+    let folder = cluster("64M");
+    let program = ["python3", "-c", BYTEARRAYS];
+    let mut program = Program::start(&folder, "24M", "320M", &program);
+    program.expect_line("filled");
+    kill_two(&folder);
+    program.say("go on");
+    program.ends_well(24 * MIB);
+}
+
+#[test]
+fn sort_is_right() {
+    if is_skipped("sort", &["sort", "python3"]) {
+        return;
+    }
+    let folder = cluster("64M");
+    let files = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let (input, ours, theirs) = (path("input"), path("ours"), path("theirs"));
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&input).expect("made"));
+    let mut state = 1_u64;
+    for _ in 0..600_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        writeln!(
+            file,
+            "{:016x} and some words behind it",
+            state ^ state >> 29
+        )
+        .expect("written");
+    }
+    drop(file);
+    let sort = |output| ["sort", "--parallel=2", "-S", "96M", "-o", output];
+    let mut program = sort(ours.as_str()).to_vec();
+    program.push(&input);
+    Program::start(&folder, "16M", "256M", &program).ends_well(16 * MIB);
+    let status = Command::new("sort")
+        .args(&sort(&theirs)[1..])
+        .arg(&input)
+        .status()
+        .expect("it runs");
+    assert!(status.success());
+    let read = |path: &str| std::fs::read(path).expect("there");
+    assert!(read(&ours) == read(&theirs));
+}
+
+#[test]
+fn its_end_is_the_programs_and_signals_are_too() {
+    if is_skipped("a shell", &["sh"]) {
+        return;
+    }
+    let folder = cluster("16M");
+    let (code, figures) = Program::start(&folder, "8M", "64M", &["sh", "-c", "exit 7"]).end();
+    assert_eq!((code, &figures["lost"]), (7, &0.into()));
+    let script = "trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut program = Program::start(&folder, "8M", "64M", &["sh", "-c", script]);
+    program.expect_line("ready");
+    signal(program.child.id(), "TERM");
+    program.expect_line("told");
+    assert_eq!(program.end().0, 9);
+    let killed = Program::start(&folder, "8M", "64M", &["sh", "-c", "kill -KILL $$"]);
+    assert_eq!(killed.end().0, 128 + 9);
+    let direct = format!("{}/hostile", folder.str());
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../pager/tests/served/hostile.c"
+    );
+    let compiled = Command::new("cc")
+        .args(["-O1", "-pthread", "-o", &direct, source])
+        .status();
+    if compiled.is_ok_and(|status| status.success()) {
+        assert_eq!(
+            Program::start(&folder, "8M", "64M", &[&direct, "direct"])
+                .end()
+                .0,
+            0
+        );
+    } else {
+        println!("skipped: direct transfers under cenote run: needs a C compiler");
+    }
+    for wrong in [
+        &["run", "--local", "1M", "--size", "64M", "--", "true"][..],
+        &["run", "--local", "8M", "--size", "64M"],
+    ] {
+        assert_eq!(folder.run(wrong).code, 2);
+    }
+    let missing = [
+        "run",
+        "--local",
+        "8M",
+        "--size",
+        "64M",
+        "--dir",
+        folder.str(),
+    ];
+    let missing = [&missing[..], &["--", "/nowhere/at/all"]].concat();
+    assert_eq!(support::run(&missing).code, 1);
+}
+
+/// A port that nobody has.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn patiently<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(done) = what() {
+            return done;
+        }
+        assert!(Instant::now() < deadline, "it takes too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A client of Redis: requests, and simple or bulk answers.
+struct Redis(BufReader<std::net::TcpStream>);
+
+impl Redis {
+    fn connect(port: u16) -> Self {
+        let stream = patiently(|| std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+        stream.set_nodelay(true).expect("a socket");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .expect("a socket");
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, words: &[&[u8]]) {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend(format!("${}\r\n", word.len()).bytes());
+            request.extend(*word);
+            request.extend(b"\r\n");
+        }
+        self.0.get_mut().write_all(&request).expect("it listens");
+    }
+
+    fn answer(&mut self) -> Vec<u8> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        let line = line.trim_end();
+        let Some(len) = line.strip_prefix('$') else {
+            return line.as_bytes().to_vec();
+        };
+        let len: usize = len.parse().expect("a value");
+        let mut value = vec![0; len + 2];
+        self.0.read_exact(&mut value).expect("a value");
+        value.truncate(len);
+        value
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> String {
+        self.send(words);
+        String::from_utf8_lossy(&self.answer()).into_owned()
+    }
+
+    /// All values, in batches.
+    fn set_all(&mut self, round: u64) {
+        for batch in 0..KEYS / BATCH {
+            for key in batch * BATCH..(batch + 1) * BATCH {
+                self.send(&[b"SET", name(key).as_bytes(), &value(key, round)]);
+            }
+            for _ in 0..BATCH {
+                assert_eq!(self.answer(), b"+OK");
+            }
+        }
+    }
+
+    fn check_all(&mut self, round: u64) {
+        for batch in 0..KEYS / BATCH {
+            for key in batch * BATCH..(batch + 1) * BATCH {
+                self.send(&[b"GET", name(key).as_bytes()]);
+            }
+            for key in batch * BATCH..(batch + 1) * BATCH {
+                assert!(
+                    self.answer() == value(key, round),
+                    "key {key}, round {round}"
+                );
+            }
+        }
+    }
+}
+
+const KEYS: u64 = 40_000;
+const BATCH: u64 = 100;
+
+fn name(key: u64) -> String {
+    format!("key{key}")
+}
+
+fn value(key: u64, round: u64) -> Vec<u8> {
+    let word = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round;
+    word.to_le_bytes().repeat(140)
+}
+
+#[test]
+fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
+    if is_skipped("Redis", &["redis-server"]) {
+        return;
+    }
+    let folder = cluster("64M");
+    let files = tempfile::tempdir().expect("a folder");
+    let dir = files.path().to_str().expect("UTF-8").to_owned();
+    let redis = |port: &str| -> Vec<String> {
+        let words = [
+            "redis-server",
+            "--port",
+            port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+        ];
+        let more = [
+            "--dir",
+            dir.as_str(),
+            "--rdbcompression",
+            "no",
+            "--loglevel",
+            "warning",
+        ];
+        words
+            .iter()
+            .chain(&more)
+            .map(|word| (*word).to_owned())
+            .collect()
+    };
+    let at = port();
+    let words = redis(&at.to_string());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let program = Program::start(&folder, "20M", "320M", &words);
+    let mut client = Redis::connect(at);
+    client.set_all(1);
+    assert_eq!(client.ask(&[b"BGSAVE"]), "+Background saving started");
+    // The child has forked: what comes now is not in its snapshot.
+    client.set_all(2);
+    kill_two(&folder);
+    client.check_all(2);
+    patiently(|| {
+        let info = client.ask(&[b"INFO", b"persistence"]);
+        info.contains("rdb_bgsave_in_progress:0").then(|| {
+            assert!(info.contains("rdb_last_bgsave_status:ok"), "{info}");
+        })
+    });
+    client.check_all(2);
+    client.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    // What a child shares with its parent is counted twice.
+    let figures = program.ends_well(40 * MIB);
+    assert!(figures["spaces"].as_u64() >= Some(2), "{figures}");
+    // Another server, without us, reads the snapshot.
+    let at = port();
+    let words = redis(&at.to_string());
+    let mut plain = Command::new(&words[0])
+        .args(&words[1..])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut client = Redis::connect(at);
+    patiently(|| client.ask(&[b"PING"]).starts_with("+PONG").then_some(()));
+    client.check_all(1);
+    client.send(&[b"SHUTDOWN", b"NOSAVE"]);
+    plain.wait().expect("it ends");
+}
+
+#[test]
+fn memcached_keeps_every_value() {
+    if is_skipped("memcached", &["memcached"]) {
+        return;
+    }
+    let folder = cluster("64M");
+    let at = port();
+    let port = at.to_string();
+    let words = [
+        "memcached",
+        "-u",
+        "root",
+        "-m",
+        "96",
+        "-t",
+        "2",
+        "-p",
+        &port,
+        "-l",
+        "127.0.0.1",
+    ];
+    let program = Program::start(&folder, "20M", "320M", &words);
+    let address = ([127, 0, 0, 1], at).into();
+    let mut client = patiently(|| support::memcached::Client::connect(address).ok());
+    for round in 0..2 {
+        for key in 0..KEYS {
+            let value = value(key, round);
+            let mut request = format!("set {} 0 0 {}\r\n", name(key), value.len()).into_bytes();
+            request.extend(value);
+            request.extend(b"\r\n");
+            assert_eq!(client.ask(&request).expect("an answer"), "STORED");
+        }
+        if round == 0 {
+            kill_two(&folder);
+        }
+        for key in 0..KEYS {
+            client
+                .send(format!("get {}\r\n", name(key)).as_bytes())
+                .expect("it listens");
+            let (_, seen) = (client.value().expect("an answer"))
+                .unwrap_or_else(|said| panic!("{said}"))
+                .unwrap_or_else(|| panic!("key {key} is gone"));
+            assert!(seen == value(key, round), "key {key}, round {round}");
+        }
+    }
+    signal(program.child.id(), "TERM");
+    program.ends_well(20 * MIB);
+}
+
+/// More hosts are lost than the scheme bears: the program gets SIGBUS, and no other bytes.
+#[test]
+fn what_is_lost_is_sigbus() {
+    if is_skipped("Python", &["python3"]) {
+        return;
+    }
+    let folder = cluster("32M");
+    let script = r#"
+import sys
+a = bytearray(b"\x07") * (40 << 20)
+print("filled", flush=True)
+sys.stdin.readline()
+assert all(a[i] == 7 for i in range(0, len(a), 4096))
+"#;
+    let mut program = Program::start(&folder, "8M", "128M", &["python3", "-c", script]);
+    program.expect_line("filled");
+    for host in 0..12 {
+        signal(folder.pid(&format!("h{host:02}")), "KILL");
+    }
+    program.say("go on");
+    let (code, figures) = program.end();
+    assert_eq!(code, 128 + libc::SIGBUS, "{figures}");
+}

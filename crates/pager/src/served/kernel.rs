@@ -1,0 +1,272 @@
+//! The faults of another process, by its userfaultfd: reading them, and installing, protecting and
+//! poisoning its pages.
+//!
+//! While the process forks the kernel refuses changes until the fork's event is read. What is done
+//! between that and the making of the child's books is done in both address spaces, so that they
+//! stay equal.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use cenote_volume::PAGE_BYTES;
+use linux_raw_sys::general as sys;
+use linux_raw_sys::ioctl::{
+    UFFDIO_API, UFFDIO_COPY, UFFDIO_REGISTER, UFFDIO_WAKE, UFFDIO_WRITEPROTECT, UFFDIO_ZEROPAGE,
+};
+
+use crate::memory::{UFFDIO_POISON, UFFDIO_WRITEPROTECT_MODE_WP, ioctl};
+
+/// Messages that are read at once.
+const EVENTS: usize = 32;
+
+/// Why a thread waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// The page is not there; whether it is to be written.
+    Missing { to_write: bool },
+    /// It is there, and protected.
+    Protected,
+}
+
+/// A fault at an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub address: u64,
+    pub cause: Cause,
+}
+
+/// The descriptor, and what was read from it.
+pub struct Kernel {
+    uffd: OwnedFd,
+    /// Faults that nobody took so far.
+    pub faults: Vec<Fault>,
+    /// Children whose books are not made so far.
+    pub forked: Vec<OwnedFd>,
+}
+
+impl Kernel {
+    /// Of a descriptor that is new: ranges are registered for it, each an address and a length.
+    pub fn begin(uffd: OwnedFd, ranges: &[(u64, u64)]) -> io::Result<Self> {
+        let features = sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+            | sys::UFFD_FEATURE_EVENT_FORK
+            | sys::UFFD_FEATURE_POISON;
+        let mut api = sys::uffdio_api {
+            api: u64::from(sys::UFFD_API),
+            features: u64::from(features),
+            ioctls: 0,
+        };
+        // SAFETY: `api` is the structure of this ioctl.
+        unsafe { ioctl(uffd.as_raw_fd(), UFFDIO_API, &mut api) }?;
+        for (start, len) in ranges {
+            let mut register = sys::uffdio_register {
+                range: sys::uffdio_range {
+                    start: *start,
+                    len: *len,
+                },
+                mode: u64::from(sys::UFFDIO_REGISTER_MODE_MISSING | sys::UFFDIO_REGISTER_MODE_WP),
+                ioctls: 0,
+            };
+            // SAFETY: `register` is the structure of this ioctl; the range is the other's.
+            unsafe { ioctl(uffd.as_raw_fd(), UFFDIO_REGISTER, &mut register) }?;
+        }
+        Ok(Self::of_child(uffd))
+    }
+
+    /// Of a child, whose ranges are its parent's.
+    pub fn of_child(uffd: OwnedFd) -> Self {
+        Self {
+            uffd,
+            faults: Vec::new(),
+            forked: Vec::new(),
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.uffd.as_raw_fd()
+    }
+
+    /// Reads what has happened. Never blocks.
+    pub fn read(&mut self) -> io::Result<()> {
+        const MESSAGE: usize = size_of::<sys::uffd_msg>();
+        loop {
+            let mut messages = [const { [0_u8; MESSAGE] }; EVENTS];
+            let (at, len) = (messages.as_mut_ptr().cast(), size_of_val(&messages));
+            // SAFETY: the buffer is valid for its length.
+            let read = unsafe { libc::read(self.fd(), at, len) };
+            if read < 0 {
+                let error = io::Error::last_os_error();
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                    _ => Err(error),
+                };
+            }
+            let count = read as usize / MESSAGE;
+            for message in &messages[..count] {
+                self.take(message);
+            }
+            if count < EVENTS {
+                return Ok(());
+            }
+        }
+    }
+
+    /// struct uffd_msg: the event at 0; of a page fault flags at 8, address at 16; of a fork the
+    /// child's descriptor at 8.
+    fn take(&mut self, message: &[u8]) {
+        let word =
+            |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes of 32"));
+        match u32::from(message[0]) {
+            sys::UFFD_EVENT_PAGEFAULT => {
+                let has = |flag: u32| word(8) & u64::from(flag) != 0;
+                self.faults.push(Fault {
+                    address: word(16),
+                    cause: match has(sys::UFFD_PAGEFAULT_FLAG_WP) {
+                        true => Cause::Protected,
+                        false => Cause::Missing {
+                            to_write: has(sys::UFFD_PAGEFAULT_FLAG_WRITE),
+                        },
+                    },
+                });
+            }
+            sys::UFFD_EVENT_FORK => {
+                // SAFETY: the kernel made the descriptor for whoever reads the message.
+                let child = unsafe { OwnedFd::from_raw_fd(word(8) as u32 as RawFd) };
+                self.forked.push(child);
+            }
+            _ => {}
+        }
+    }
+
+    /// Installs a page of zeros, writable, and wakes who waits. Whether it was missing.
+    pub fn zero(&mut self, address: u64) -> io::Result<bool> {
+        self.each(|fd| match zero(fd, address) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                Self::let_be(fd, address, false).map(|()| false)
+            }
+            result => result.map(|()| true),
+        })
+    }
+
+    /// Installs `bytes`, a page, and wakes who waits. One that is there has the same bytes: it was
+    /// protected when it was to be dropped, and a fork came before.
+    pub fn install(&mut self, address: u64, bytes: &[u8], protected: bool) -> io::Result<()> {
+        assert_eq!(bytes.len(), PAGE_BYTES);
+        self.each(|fd| match copy(fd, address, bytes, protected) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                Self::let_be(fd, address, protected)
+            }
+            result => result,
+        })
+    }
+
+    fn let_be(fd: RawFd, address: u64, protected: bool) -> io::Result<()> {
+        protect(fd, address, PAGE_BYTES as u64, protected)?;
+        wake(fd, address)
+    }
+
+    /// Makes writes to a page faults, or lets them through and wakes who waits.
+    pub fn protect(&mut self, address: u64, protected: bool) -> io::Result<()> {
+        self.each(|fd| protect(fd, address, PAGE_BYTES as u64, protected))
+    }
+
+    /// Whether a range of protected pages is still what was registered.
+    pub fn is_there(&mut self, address: u64, len: u64) -> bool {
+        self.each(|fd| protect(fd, address, len, true)).is_ok()
+    }
+
+    /// Whoever touches the page gets SIGBUS.
+    pub fn poison(&mut self, address: u64) -> io::Result<()> {
+        self.each(|fd| poison(fd, address))?;
+        self.wake(address)
+    }
+
+    /// Wakes who waits for a page.
+    pub fn wake(&mut self, address: u64) -> io::Result<()> {
+        self.each(|fd| wake(fd, address))
+    }
+
+    /// Whether nobody has the address space any more.
+    pub fn is_dead(&mut self, address: u64) -> bool {
+        let probed = self.each(|fd| protect(fd, address, PAGE_BYTES as u64, false));
+        probed.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
+    }
+
+    /// Does the same in the address space and in those of children whose books are not made.
+    fn each<T>(&mut self, call: impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
+        let result = loop {
+            match call(self.fd()) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    self.read()?;
+                    std::thread::yield_now();
+                }
+                result => break result,
+            }
+        };
+        for child in &self.forked {
+            // A child that is gone by then needs nothing.
+            call(child.as_raw_fd()).ok();
+        }
+        result
+    }
+}
+
+fn range(address: u64, len: u64) -> sys::uffdio_range {
+    sys::uffdio_range {
+        start: address,
+        len,
+    }
+}
+
+fn zero(fd: RawFd, address: u64) -> io::Result<()> {
+    let mut zero = sys::uffdio_zeropage {
+        range: range(address, PAGE_BYTES as u64),
+        mode: 0,
+        zeropage: 0,
+    };
+    // SAFETY: `zero` is the structure of this ioctl; the range is another process's.
+    unsafe { ioctl(fd, UFFDIO_ZEROPAGE, &mut zero) }
+}
+
+fn copy(fd: RawFd, address: u64, bytes: &[u8], protected: bool) -> io::Result<()> {
+    let mut copy = sys::uffdio_copy {
+        dst: address,
+        src: bytes.as_ptr() as u64,
+        len: PAGE_BYTES as u64,
+        mode: match protected {
+            true => u64::from(sys::UFFDIO_COPY_MODE_WP),
+            false => 0,
+        },
+        copy: 0,
+    };
+    // SAFETY: `copy` is the structure of this ioctl; its source is borrowed for the call, its
+    // target another process's.
+    unsafe { ioctl(fd, UFFDIO_COPY, &mut copy) }
+}
+
+fn protect(fd: RawFd, address: u64, len: u64, protected: bool) -> io::Result<()> {
+    let mut protect = sys::uffdio_writeprotect {
+        range: range(address, len),
+        mode: match protected {
+            true => UFFDIO_WRITEPROTECT_MODE_WP,
+            false => 0,
+        },
+    };
+    // SAFETY: `protect` is the structure of this ioctl; the range is another process's.
+    unsafe { ioctl(fd, UFFDIO_WRITEPROTECT, &mut protect) }
+}
+
+fn poison(fd: RawFd, address: u64) -> io::Result<()> {
+    let mut poison = sys::uffdio_poison {
+        range: range(address, PAGE_BYTES as u64),
+        mode: 0,
+        updated: 0,
+    };
+    // SAFETY: `poison` is the structure of this ioctl; the range is another process's.
+    unsafe { ioctl(fd, UFFDIO_POISON, &mut poison) }
+}
+
+fn wake(fd: RawFd, address: u64) -> io::Result<()> {
+    let mut range = range(address, PAGE_BYTES as u64);
+    // SAFETY: `range` is the structure of this ioctl.
+    unsafe { ioctl(fd, UFFDIO_WAKE, &mut range) }
+}

@@ -1,0 +1,89 @@
+//! Pages of the volume, each with a count of the address spaces whose page it holds.
+
+/// No slot.
+pub const NONE: u32 = u32::MAX;
+
+/// The slots of a volume.
+pub struct Slots {
+    counts: Vec<u32>,
+    free: Vec<u32>,
+    count: u32,
+}
+
+impl Slots {
+    /// So many slots, all free.
+    pub fn new(count: u32) -> Self {
+        Self {
+            counts: Vec::new(),
+            free: Vec::new(),
+            count,
+        }
+    }
+
+    /// A slot for the next bytes of a page that is in `slot` so far: another, if others share that.
+    pub fn renew(&mut self, slot: u32) -> Option<u32> {
+        if slot != NONE && self.counts[slot as usize] == 1 {
+            return Some(slot);
+        }
+        let new = match self.free.pop() {
+            Some(new) => {
+                self.counts[new as usize] = 1;
+                new
+            }
+            None if (self.counts.len() as u32) < self.count => {
+                self.counts.push(1);
+                self.counts.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.release(slot);
+        Some(new)
+    }
+
+    /// One more address space has what is in a slot.
+    pub fn share(&mut self, slot: u32) {
+        if slot != NONE {
+            self.counts[slot as usize] += 1;
+        }
+    }
+
+    /// One less.
+    pub fn release(&mut self, slot: u32) {
+        if slot != NONE {
+            let count = &mut self.counts[slot as usize];
+            *count -= 1;
+            if *count == 0 {
+                self.free.push(slot);
+            }
+        }
+    }
+
+    /// Slots that there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> u32 {
+        (self.counts.len() - self.free.len()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_slot_is_left_alone_and_free_ones_come_back() {
+        let mut slots = Slots::new(2);
+        let first = slots.renew(NONE).unwrap();
+        assert_eq!(slots.renew(first), Some(first));
+        slots.share(first);
+        let second = slots.renew(first).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(slots.renew(NONE), None);
+        assert_eq!(slots.used(), 2);
+        slots.release(first);
+        assert_eq!(slots.renew(NONE), Some(first));
+    }
+}

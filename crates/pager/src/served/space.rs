@@ -1,0 +1,557 @@
+//! One address space of a program, whose pages are served: its books, and what is done to it.
+//!
+//! Pages leave by the program's agent, in batches; a page that leaves is not installed again before
+//! the agent has said that it is gone. A fork makes another address space with the same pages, in
+//! the same slots, which whoever writes first leaves.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use cenote_preload::wire;
+use cenote_volume::{Done, Op, PAGE_BYTES};
+
+use super::kernel::{Cause, Fault, Kernel};
+use super::slots::NONE;
+use super::socket::{self, Packet};
+use super::store::{Purpose, Store};
+use crate::pages::{Action, Arrival, Counters, Pages, WrittenAs};
+
+/// Room of an address space whose pages nobody can drop.
+const UNBOUNDED: u32 = u32::MAX;
+
+/// Where pages are: page 0 is the doorbell, then the arena's, then the heap's.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub doorbell: u64,
+    pub arena_pages: u32,
+    pub heap: u64,
+    pub heap_pages: u32,
+}
+
+impl Layout {
+    pub fn count(&self) -> u32 {
+        1 + self.arena_pages + self.heap_pages
+    }
+
+    fn address(&self, page: u32) -> u64 {
+        let bytes = PAGE_BYTES as u64;
+        match page.checked_sub(1 + self.arena_pages) {
+            Some(page) => self.heap + u64::from(page) * bytes,
+            None => self.doorbell + u64::from(page) * bytes,
+        }
+    }
+
+    fn page(&self, address: u64) -> Option<u32> {
+        let within = |start: u64, pages: u32| {
+            let page = address.checked_sub(start)? / PAGE_BYTES as u64;
+            (page < u64::from(pages)).then_some(page as u32)
+        };
+        let first = 1 + self.arena_pages;
+        within(self.doorbell, first).or_else(|| Some(first + within(self.heap, self.heap_pages)?))
+    }
+
+    /// The ranges to be registered.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        let bytes = PAGE_BYTES as u64;
+        let mut ranges = vec![(self.doorbell, u64::from(1 + self.arena_pages) * bytes)];
+        if self.heap_pages > 0 {
+            ranges.push((self.heap, u64::from(self.heap_pages) * bytes));
+        }
+        ranges
+    }
+}
+
+/// Pages on their way out.
+#[derive(Default)]
+struct Leaving {
+    /// The agent is not told.
+    pending: Vec<u32>,
+    /// It is.
+    sent: HashSet<u32>,
+}
+
+impl Leaving {
+    fn has(&self, page: u32) -> bool {
+        self.sent.contains(&page) || self.pending.contains(&page)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.sent.is_empty()
+    }
+}
+
+/// An address space.
+pub struct Space {
+    pub id: u32,
+    kernel: Kernel,
+    /// The program's `/proc/self/mem`; a child has none before it introduces itself.
+    memory: Option<File>,
+    agent: Option<OwnedFd>,
+    layout: Layout,
+    pages: Pages,
+    /// Which page is in which slot.
+    slots: Vec<u32>,
+    leaving: Leaving,
+    /// Faults at pages on their way out, to be looked at when they are gone.
+    held_faults: Vec<Fault>,
+    /// Reads of such pages that have ended. Until then they count as under way: a page whose books
+    /// were ahead of it could be chosen to go before it came.
+    held_reads: Vec<(u32, Done)>,
+    /// Pages that the program has forgotten, and the request's number.
+    request: Option<(Range<u32>, u64)>,
+    answered: u64,
+    /// The page that is being forgotten: the program drops it.
+    forgetting: Option<u32>,
+    in_flight: u32,
+    /// The agent is gone: the program, too, or soon.
+    is_ending: bool,
+    is_dead: bool,
+    /// Address spaces that forks made.
+    pub children: Vec<Space>,
+}
+
+impl Space {
+    /// Begins to serve a program that has introduced itself.
+    pub fn begin(id: u32, uffd: OwnedFd, memory: File, layout: Layout) -> io::Result<Self> {
+        let kernel = Kernel::begin(uffd, &layout.ranges())?;
+        let pages = Pages::new(layout.count(), UNBOUNDED);
+        let slots = vec![NONE; layout.count() as usize];
+        let mut space = Self::of(id, kernel, layout, pages, slots);
+        space.memory = Some(memory);
+        Ok(space)
+    }
+
+    fn of(id: u32, kernel: Kernel, layout: Layout, pages: Pages, slots: Vec<u32>) -> Self {
+        Self {
+            id,
+            kernel,
+            memory: None,
+            agent: None,
+            layout,
+            pages,
+            slots,
+            leaving: Leaving::default(),
+            held_faults: Vec::new(),
+            held_reads: Vec::new(),
+            request: None,
+            answered: 0,
+            forgetting: None,
+            in_flight: 0,
+            is_ending: false,
+            is_dead: false,
+            children: Vec::new(),
+        }
+    }
+
+    /// A child introduces itself.
+    pub fn introduce(&mut self, memory: File) {
+        self.memory = Some(memory);
+    }
+
+    /// From now on the agent at this socket drops pages.
+    pub fn bound_by(&mut self, agent: OwnedFd) {
+        self.agent = Some(agent);
+    }
+
+    pub fn uffd(&self) -> RawFd {
+        self.kernel.fd()
+    }
+
+    pub fn agent(&self) -> Option<RawFd> {
+        self.agent.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Whether its pages can be dropped.
+    pub fn is_bounded(&self) -> bool {
+        self.agent.is_some() && !self.is_ending
+    }
+
+    /// Whether nobody has it any more, and nothing is under way for it.
+    pub fn is_over(&self) -> bool {
+        self.is_dead && self.in_flight == 0
+    }
+
+    /// Whether it is to be looked at now and then, since nothing will say that it is over.
+    pub fn is_watched(&self) -> bool {
+        !self.is_bounded()
+    }
+
+    pub fn resident(&self) -> u32 {
+        self.pages.resident()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.pages.counters()
+    }
+
+    pub fn deadline(&self, now: Duration) -> Option<Duration> {
+        self.pages.deadline(now)
+    }
+
+    /// How many pages may be resident.
+    pub fn set_room(&mut self, room: u32, store: &mut Store) {
+        if self.pages.room() != room {
+            self.pages.set_room(room, store.now());
+            self.act(store);
+        }
+    }
+
+    /// Looks whether anybody has it.
+    pub fn probe(&mut self, store: &mut Store) {
+        if !self.is_dead && self.kernel.is_dead(self.layout.doorbell) {
+            self.is_dead = true;
+            self.leaving = Leaving::default();
+            for (page, end) in std::mem::take(&mut self.held_reads) {
+                self.end(page, Purpose::Read, end, store);
+            }
+        }
+    }
+
+    /// Leaves all slots, when it is over: what was under way went to some of them.
+    pub fn leave(&mut self, store: &mut Store) {
+        for slot in self.slots.drain(..) {
+            store.slots.release(slot);
+        }
+    }
+
+    /// Whether something was read that is not looked at.
+    pub fn is_told(&self) -> bool {
+        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
+    }
+
+    /// Goes on. Whether anything happened.
+    pub fn turn(&mut self, store: &mut Store) -> bool {
+        if self.is_dead {
+            return false;
+        }
+        let mut is_busy = self.hear(store);
+        if let Err(error) = self.kernel.read() {
+            tracing::warn!(space = self.id, %error, "faults of a program cannot be read");
+        }
+        self.settle_forks(store);
+        while !self.kernel.faults.is_empty() {
+            is_busy = true;
+            for fault in std::mem::take(&mut self.kernel.faults) {
+                self.fault(fault, store);
+                self.act(store);
+            }
+        }
+        if self.pages.deadline(store.now()).is_none() {
+            self.pages.tick(store.now());
+        }
+        self.act(store);
+        self.go_on_forgetting(store);
+        is_busy
+    }
+
+    /// Sends what is left to be dropped.
+    pub fn flush(&mut self) {
+        if self.leaving.pending.is_empty() || !self.leaving.sent.is_empty() {
+            return;
+        }
+        let Some(agent) = &self.agent else { return };
+        let mut pages = std::mem::take(&mut self.leaving.pending);
+        let rest = pages.split_off(pages.len().min(wire::RANGES_MAX));
+        self.leaving.pending = rest;
+        pages.sort_unstable();
+        let mut list = vec![0];
+        for page in &pages {
+            let (address, bytes) = (self.layout.address(*page), PAGE_BYTES as u64);
+            // Of what the program took away, nothing is dropped: it may have something else there.
+            if !self.kernel.is_there(address, bytes) {
+                continue;
+            }
+            match list.len().checked_sub(2) {
+                Some(last) if last > 0 && list[last] + list[last + 1] == address => {
+                    list[last + 1] += bytes;
+                }
+                _ => list.extend([address, bytes]),
+            }
+        }
+        list[0] = (list.len() as u64 - 1) / 2;
+        self.leaving.sent.extend(pages);
+        if !socket::send(agent, &list, None) {
+            self.is_ending = true;
+        }
+    }
+
+    /// Hears the agent: pages that left are gone.
+    fn hear(&mut self, store: &mut Store) -> bool {
+        let Some(agent) = self.agent.as_ref().filter(|_| !self.is_ending) else {
+            return false;
+        };
+        let mut word = [0; 1];
+        match socket::receive(agent, &mut word) {
+            Packet::Nothing => return false,
+            Packet::End => {
+                self.is_ending = true;
+                self.leaving = Leaving::default();
+                self.pages.set_room(UNBOUNDED, store.now());
+            }
+            Packet::Words(..) => self.leaving.sent.clear(),
+        }
+        self.kernel.faults.append(&mut self.held_faults);
+        for (page, end) in std::mem::take(&mut self.held_reads) {
+            self.end(page, Purpose::Read, end, store);
+        }
+        if !self.held_reads.is_empty() || self.request.is_some() {
+            self.flush();
+        }
+        true
+    }
+
+    /// Waits until no page is on its way out.
+    fn drain(&mut self) {
+        while !self.leaving.is_empty() && !self.is_ending {
+            self.flush();
+            let Some(agent) = &self.agent else { return };
+            let mut word = [0; 1];
+            match socket::receive(agent, &mut word) {
+                Packet::Nothing => std::thread::yield_now(),
+                Packet::End => self.is_ending = true,
+                Packet::Words(..) => self.leaving.sent.clear(),
+            }
+        }
+    }
+
+    fn fault(&mut self, fault: Fault, store: &mut Store) {
+        let Some(page) = self.layout.page(fault.address) else {
+            return;
+        };
+        if page == 0 {
+            return self.doorbell();
+        }
+        if self.leaving.has(page) {
+            self.held_faults.push(fault);
+            return self.flush();
+        }
+        let address = self.layout.address(page);
+        match fault.cause {
+            Cause::Missing { .. } if self.pages.is_resident(page) => {
+                let zeroed = self.kernel.zero(address);
+                if self.done("a page of zeros", zeroed).unwrap_or(false) {
+                    self.pages.vanished(page);
+                }
+            }
+            Cause::Missing { to_write } => self.pages.fault(page, to_write, store.now()),
+            Cause::Protected if self.pages.is_writable(page) => {
+                let protected = self.kernel.protect(address, false);
+                self.done("unprotect", protected);
+            }
+            Cause::Protected => self.pages.fault(page, true, store.now()),
+        }
+    }
+
+    /// What the kernel refuses is about a mapping that is not there any more: nothing of ours is.
+    fn done<T>(&self, what: &str, result: io::Result<T>) -> Option<T> {
+        result
+            .inspect_err(|error| {
+                tracing::debug!(space = self.id, %error, what, "a mapping is gone");
+            })
+            .ok()
+    }
+
+    fn act(&mut self, store: &mut Store) {
+        while let Some(action) = self.pages.next_action() {
+            match action {
+                Action::Zero(page) => {
+                    // Seldom: who waited for room waits at a page that went again meanwhile.
+                    if self.leaving.has(page) {
+                        self.drain();
+                    }
+                    let result = self.kernel.zero(self.layout.address(page));
+                    self.done("a page of zeros", result);
+                }
+                Action::Protect(page) | Action::Unprotect(page) => {
+                    let protected = matches!(action, Action::Protect(_));
+                    let result = self.kernel.protect(self.layout.address(page), protected);
+                    self.done("protect", result);
+                }
+                Action::Drop(page) if self.forgetting == Some(page) => {}
+                Action::Drop(page) => {
+                    self.leaving.pending.push(page);
+                    if self.leaving.pending.len() >= wire::RANGES_MAX {
+                        self.flush();
+                    }
+                }
+                Action::Wake(page) => {
+                    let result = self.kernel.wake(self.layout.address(page));
+                    self.done("wake", result);
+                }
+                Action::Read(page) => {
+                    self.in_flight += 1;
+                    store.read(self.id, page, self.slots[page as usize]);
+                }
+                Action::Write(page) => self.write(page, store),
+                Action::Erase(page) => {
+                    self.leave_slot(page, store);
+                    self.pages.erase_done(page, store.now());
+                }
+            }
+        }
+        self.settle_forks(store);
+    }
+
+    fn leave_slot(&mut self, page: u32, store: &mut Store) {
+        let slot = std::mem::replace(&mut self.slots[page as usize], NONE);
+        store.slots.release(slot);
+    }
+
+    fn write(&mut self, page: u32, store: &mut Store) {
+        let mut buffer = store.buffer();
+        let address = self.layout.address(page);
+        // What the program took out of its memory by itself reads zeros.
+        let memory = self.memory.as_ref();
+        if memory.is_none_or(|memory| memory.read_exact_at(&mut buffer, address).is_err()) {
+            buffer.fill(0);
+        }
+        let is_zeros = buffer.iter().all(|byte| *byte == 0);
+        let how = self.pages.written_as(page, is_zeros);
+        match how {
+            WrittenAs::Bytes => {
+                if let Some(slot) = store.slots.renew(self.slots[page as usize]) {
+                    self.slots[page as usize] = slot;
+                    self.in_flight += 1;
+                    return store.write(self.id, page, slot, buffer);
+                }
+                store.is_full = true;
+                self.pages.write_done(page, None, store.now());
+            }
+            WrittenAs::Erased => {
+                self.leave_slot(page, store);
+                self.pages.write_done(page, Some(how), store.now());
+            }
+            WrittenAs::Nothing => self.pages.write_done(page, Some(how), store.now()),
+        }
+        store.keep(buffer);
+    }
+
+    /// A read or a write has ended.
+    pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
+        if purpose == Purpose::Read && self.leaving.has(page) && !self.is_dead {
+            self.held_reads.push((page, end));
+            return self.flush();
+        }
+        self.in_flight -= 1;
+        let (now, is_ok) = (store.now(), end.result.is_ok());
+        if let Err(error) = &end.result {
+            tracing::warn!(space = self.id, page, %error, "a page of a program cannot be moved");
+        }
+        if self.is_dead {
+            return;
+        }
+        let address = self.layout.address(page);
+        match (purpose, end.op) {
+            (Purpose::Read, Op::Read(bytes)) => {
+                let result = match self.pages.read_done(page, is_ok, now) {
+                    Arrival::Install { protected } => {
+                        self.kernel.install(address, &bytes, protected)
+                    }
+                    Arrival::Ignore => Ok(()),
+                    Arrival::Poison => self.kernel.poison(address),
+                };
+                self.done("install", result);
+                store.keep(bytes);
+            }
+            (_, op) => {
+                self.pages
+                    .write_done(page, is_ok.then_some(WrittenAs::Bytes), now);
+                if let Op::Write(bytes) = op {
+                    store.keep(bytes);
+                }
+            }
+        }
+        self.act(store);
+        self.go_on_forgetting(store);
+    }
+
+    /// The program asks something: its mailbox says what.
+    fn doorbell(&mut self) {
+        let mailbox = self.layout.doorbell - PAGE_BYTES as u64;
+        let mut bytes = [0; 8 * wire::MAILBOX_WORDS];
+        let memory = self.memory.as_ref();
+        if memory.is_none_or(|memory| memory.read_exact_at(&mut bytes, mailbox).is_err()) {
+            // A child that has not introduced itself asks who it is.
+            return self.answer(0);
+        }
+        let mut words = [0; wire::MAILBOX_WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+        }
+        let sequence = words[wire::AT_SEQUENCE];
+        if self.request.is_some() {
+            // A signal made it ask again.
+            return;
+        }
+        if sequence == self.answered {
+            return self.answer(sequence);
+        }
+        let clip = |word: u64| word.min(u64::from(self.layout.count())) as u32;
+        let first = clip(words[wire::AT_FIRST]).max(1);
+        let end = clip(words[wire::AT_FIRST].saturating_add(words[wire::AT_COUNT]));
+        self.request = Some((first..end.max(first), sequence));
+    }
+
+    fn answer(&mut self, sequence: u64) {
+        let mut page = vec![0_u8; PAGE_BYTES];
+        let mut set = |at: usize, word: u64| {
+            page[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
+        };
+        set(wire::AT_SPACE, u64::from(self.id));
+        set(wire::AT_ANSWERED, sequence);
+        let result = self.kernel.install(self.layout.doorbell, &page, false);
+        self.done("answer", result);
+    }
+
+    /// Forgets the pages of a request, up to one that is not quiet; and answers when nothing else
+    /// will touch any.
+    fn go_on_forgetting(&mut self, store: &mut Store) {
+        let Some((mut range, sequence)) = self.request.take() else {
+            return;
+        };
+        while let Some(page) = range.next() {
+            self.forgetting = Some(page);
+            let is_done = self.pages.discard(page, store.now());
+            self.act(store);
+            self.forgetting = None;
+            if !is_done {
+                range.start = page;
+                self.request = Some((range, sequence));
+                return;
+            }
+        }
+        if !self.leaving.is_empty() {
+            self.request = Some((range, sequence));
+            return self.flush();
+        }
+        self.answered = sequence;
+        self.answer(sequence);
+    }
+
+    /// Makes the books of children that were forked.
+    fn settle_forks(&mut self, store: &mut Store) {
+        for uffd in std::mem::take(&mut self.kernel.forked) {
+            let (pages, writable) = self.pages.copied();
+            let slots = (0..self.layout.count())
+                .map(|page| match pages.is_stored(page) {
+                    true => self.slots[page as usize],
+                    false => NONE,
+                })
+                .inspect(|slot| store.slots.share(*slot))
+                .collect();
+            let kernel = Kernel::of_child(uffd);
+            let mut child = Self::of(store.next_id(), kernel, self.layout, pages, slots);
+            child.pages.set_room(UNBOUNDED, store.now());
+            for page in writable {
+                let result = child.kernel.protect(self.layout.address(page), false);
+                child.done("unprotect", result);
+            }
+            self.children.push(child);
+        }
+    }
+}

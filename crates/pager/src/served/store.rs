@@ -1,0 +1,112 @@
+//! What all address spaces share: the volume's worker, its slots, buffers, and the clock.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
+
+use super::slots::{NONE, Slots};
+
+/// Buffers that are kept for the next reads and writes.
+const BUFFERS_MAX: usize = 256;
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    Read,
+    Write,
+}
+
+/// The volume, for all address spaces.
+pub struct Store {
+    pub worker: Worker,
+    pub slots: Slots,
+    /// A page was refused for want of a slot: pages stay in this machine.
+    pub is_full: bool,
+    /// Requests that the worker had no room for.
+    queued: VecDeque<Request>,
+    buffers: Vec<Vec<u8>>,
+    last_id: u32,
+    started: Instant,
+}
+
+impl Store {
+    pub fn new(worker: Worker) -> Self {
+        let slots = worker.size_bytes() / PAGE_BYTES as u64;
+        let slots = slots.min(u64::from(NONE - 1)) as u32;
+        Self {
+            worker,
+            slots: Slots::new(slots),
+            is_full: false,
+            queued: VecDeque::new(),
+            buffers: Vec::new(),
+            last_id: 0,
+            started: Instant::now(),
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// A number for an address space; never again. 24 bits of it are told apart.
+    pub fn next_id(&mut self) -> u32 {
+        self.last_id = (self.last_id + 1) & 0x00ff_ffff;
+        self.last_id = self.last_id.max(1);
+        self.last_id
+    }
+
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.buffers.pop().unwrap_or_else(|| vec![0; PAGE_BYTES])
+    }
+
+    pub fn keep(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX && buffer.len() == PAGE_BYTES {
+            self.buffers.push(buffer);
+        }
+    }
+
+    pub fn read(&mut self, space: u32, page: u32, slot: u32) {
+        assert_ne!(slot, NONE, "page {page} of {space} is stored somewhere");
+        let op = Op::Read(self.buffer());
+        self.submit(tag(space, page, Purpose::Read), slot, op);
+    }
+
+    pub fn write(&mut self, space: u32, page: u32, slot: u32, bytes: Vec<u8>) {
+        self.submit(tag(space, page, Purpose::Write), slot, Op::Write(bytes));
+    }
+
+    fn submit(&mut self, tag: u64, slot: u32, op: Op) {
+        let offset = u64::from(slot) * PAGE_BYTES as u64;
+        let request = Request { tag, offset, op };
+        if !self.queued.is_empty() {
+            self.queued.push_back(request);
+        } else if let Err(back) = self.worker.submit(request) {
+            self.queued.push_back(back);
+        }
+    }
+
+    /// What has ended, and of which page of which address space it was.
+    pub fn ends(&mut self, done: &mut Vec<Done>) {
+        self.worker.poll(done);
+        while let Some(request) = self.queued.pop_front() {
+            if let Err(back) = self.worker.submit(request) {
+                self.queued.push_front(back);
+                break;
+            }
+        }
+    }
+}
+
+fn tag(space: u32, page: u32, purpose: Purpose) -> u64 {
+    (purpose as u64) << 56 | u64::from(space) << 32 | u64::from(page)
+}
+
+/// Address space, page and purpose.
+pub fn untag(tag: u64) -> (u32, u32, Purpose) {
+    let purpose = match tag >> 56 {
+        0 => Purpose::Read,
+        _ => Purpose::Write,
+    };
+    ((tag >> 32) as u32 & 0x00ff_ffff, tag as u32, purpose)
+}

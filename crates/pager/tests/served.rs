@@ -1,0 +1,160 @@
+//! Programs whose memory is served: real processes, real faults, real forks, real hosts.
+//!
+//! `served/hostile.c` is the program: each of its patterns checks every byte that it relies on.
+
+#[path = "../../volume/tests/support/mod.rs"]
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use cenote_pager::{Keeper, RegionError, Served};
+use support::{Cluster, Transport};
+
+const MIB: u64 = 1 << 20;
+
+/// What this machine lacks for it.
+fn lacks() -> Option<String> {
+    if cenote_preload::LIBRARY.is_empty() {
+        return Some("x86-64 with glibc".to_owned());
+    }
+    if let Err(error) = cenote_pager::works() {
+        return Some(error.to_string());
+    }
+    let compiles = Command::new("cc").arg("--version").output();
+    compiles.is_err().then(|| "a C compiler".to_owned())
+}
+
+fn compile(folder: &Path) -> std::path::PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/served/hostile.c");
+    let program = folder.join("hostile");
+    let status = Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()
+        .expect("cc runs");
+    assert!(status.success());
+    program
+}
+
+/// Runs a program with 8 MiB resident of 160.
+fn serve(cluster: &Cluster, command: impl FnOnce(&Path) -> Command) -> (Output, Served) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let (library, socket) = (
+        folder.path().join("preload.so"),
+        folder.path().join("socket"),
+    );
+    std::fs::write(&library, cenote_preload::LIBRARY).expect("written");
+    let keeper = Keeper::start(&volume, &socket, 8 * MIB).unwrap_or_else(|e| panic!("{e}"));
+    let settings = format!("{}:{}:{}", 160 * MIB, 32 * MIB, socket.display());
+    let output = command(folder.path())
+        .env("LD_PRELOAD", &library)
+        .env("CENOTE_RUN", settings)
+        .output()
+        .expect("the program runs");
+    (output, keeper.finish())
+}
+
+fn is_right(pattern: &str) -> Option<Served> {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return None;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    let (output, served) = serve(&cluster, |folder| {
+        let mut command = Command::new(compile(folder));
+        command.arg(pattern);
+        command
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}: {said}: {served:?}",
+        output.status
+    );
+    assert_eq!(said, "", "{served:?}");
+    assert!(served.spaces > 0, "{served:?}");
+    assert_eq!(served.counters.lost, 0);
+    Some(served)
+}
+
+/// Pages went and came back, and no more were there than may be.
+fn is_bounded(served: Option<Served>) {
+    let Some(served) = served else { return };
+    assert!(served.counters.drops > 1_000, "{served:?}");
+    assert!(served.counters.reads > 0, "{served:?}");
+    assert!(served.resident_max_bytes <= 8 * MIB, "{served:?}");
+}
+
+#[test]
+fn what_is_written_is_read() {
+    is_bounded(is_right("walk"));
+}
+
+#[test]
+fn mappings_grow_shrink_and_move() {
+    is_bounded(is_right("remap"));
+}
+
+#[test]
+fn parts_of_mappings_go() {
+    is_bounded(is_right("unmap"));
+}
+
+#[test]
+fn what_is_given_up_is_zeros() {
+    is_bounded(is_right("advise"));
+}
+
+#[test]
+fn protection_is_the_programs() {
+    is_bounded(is_right("protect"));
+}
+
+#[test]
+fn other_mappings_take_the_place_of_parts() {
+    is_bounded(is_right("fixed"));
+}
+
+#[test]
+fn children_see_what_their_parents_had() {
+    let served = is_right("fork");
+    assert!(served.is_none_or(|served| served.spaces == 9), "{served:?}");
+}
+
+#[test]
+fn children_that_libc_did_not_make_do_too() {
+    let served = is_right("clone");
+    assert!(served.is_none_or(|served| served.spaces == 5), "{served:?}");
+}
+
+#[test]
+fn threads_fork_and_children_begin_anew() {
+    is_right("exec");
+}
+
+#[test]
+fn malloc_gives_many_blocks_of_all_sizes() {
+    is_bounded(is_right("many"));
+}
+
+#[test]
+fn what_does_not_fit_is_ordinary_memory() {
+    is_bounded(is_right("huge"));
+}
+
+#[test]
+fn a_program_that_closes_everything_and_passes_libc_by_loses_nothing() {
+    is_bounded(is_right("rude"));
+}
+
+#[test]
+fn too_little_is_refused() {
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = Keeper::start(&volume, &folder.path().join("socket"), MIB);
+    assert!(matches!(refused.err(), Some(RegionError::Resident(MIB))));
+}

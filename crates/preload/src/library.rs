@@ -1,0 +1,35 @@
+//! The shared object that is loaded before a program's own libraries: big private anonymous memory,
+//! and the heap, become ranges whose faults another process answers.
+//!
+//! Everything begins with the first big allocation: small programs never notice. Only what libc's
+//! names are called for is taken; libc's own inner calls, and those of other address spaces, go to
+//! the kernel as ever. `maps` has the calls on ranges, `heap` those of `malloc`, `arena` the ranges,
+//! `agent` the thread that drops pages.
+#![no_std]
+
+#[path = "bits.rs"]
+mod bits;
+#[path = "wire.rs"]
+mod wire;
+
+#[path = "library/agent.rs"]
+mod agent;
+#[path = "library/arena.rs"]
+mod arena;
+#[path = "library/heap.rs"]
+mod heap;
+#[path = "library/lock.rs"]
+mod lock;
+#[path = "library/maps.rs"]
+mod maps;
+#[path = "library/sys.rs"]
+mod sys;
+
+#[link(name = "c")]
+unsafe extern "C" {}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    sys::write(2, b"cenote run: the library of this program panicked\n");
+    sys::die()
+}

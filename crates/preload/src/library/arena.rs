@@ -1,0 +1,469 @@
+//! The ranges whose faults are answered elsewhere: the **arena**, from which big allocations come,
+//! and the program's heap. Which pages of the arena are used; how they are asked for and forgotten.
+//!
+//! Pages that the program covers with another kind of mapping are **foreign** and used for good, so
+//! that no address of the arena is ever the kernel's to give away.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
+
+use crate::bits::Bits;
+use crate::lock::{Guard, Lock};
+use crate::wire::PAGE;
+use crate::{agent, heap, sys, wire};
+
+/// What is at least so large comes from the arena: as of libc's `malloc`, a mapping of its own.
+pub const BIG: usize = 128 << 10;
+/// Big allocations that are left to the kernel, in bytes, before any is taken.
+const SMALL_PROGRAM: usize = 4 << 20;
+
+static ARENA: Lock<State> = Lock::new(State::Waiting(0));
+/// The arena's addresses, and the heap's; 0 before.
+static ARENA_START: AtomicUsize = AtomicUsize::new(0);
+static ARENA_END: AtomicUsize = AtomicUsize::new(0);
+static HEAP_START: AtomicUsize = AtomicUsize::new(0);
+static HEAP_END: AtomicUsize = AtomicUsize::new(0);
+
+/// How far things are.
+pub enum State {
+    /// So many bytes of big allocations were left to the kernel.
+    Waiting(usize),
+    /// Being set up: what the library needs itself is the kernel's.
+    Beginning,
+    /// Nothing is taken.
+    Off,
+    /// The arena is there.
+    On(Arena),
+}
+
+/// What is known of the arena.
+pub struct Arena {
+    /// The doorbell's address: page 0.
+    doorbell: usize,
+    space: u64,
+    sequence: u64,
+    used: Bits<'static>,
+    foreign: Bits<'static>,
+    /// At the first page of a block of `malloc` its length in pages.
+    lens: &'static mut [u32],
+    pages: usize,
+}
+
+/// Whether an address may be the arena's.
+pub fn has(addr: usize) -> bool {
+    let start = ARENA_START.load(Ordering::Relaxed);
+    start != 0 && (start..ARENA_END.load(Ordering::Relaxed)).contains(&addr)
+}
+
+/// The part of a range that is in the arena.
+pub fn part(addr: usize, len: usize) -> Range<usize> {
+    clip(addr, len, &ARENA_START, &ARENA_END)
+}
+
+/// The part of a range that is in the heap.
+pub fn heap_part(addr: usize, len: usize) -> Range<usize> {
+    clip(addr, len, &HEAP_START, &HEAP_END)
+}
+
+/// Where the heap that is served ends, or 0.
+pub fn heap_end() -> usize {
+    HEAP_END.load(Ordering::Relaxed)
+}
+
+fn clip(addr: usize, len: usize, start: &AtomicUsize, end: &AtomicUsize) -> Range<usize> {
+    let start = start.load(Ordering::Relaxed);
+    if start == 0 {
+        return 0..0;
+    }
+    let end = end.load(Ordering::Relaxed).min(addr.saturating_add(len));
+    let from = addr.max(start);
+    if from < end { from..end } else { 0..0 }
+}
+
+/// The arena, if it is there or becomes it by these bytes.
+pub fn wanted(bytes: usize) -> Option<Guard<'static, State>> {
+    let mut state = ARENA.lock();
+    if let State::Waiting(so_far) = &mut *state {
+        *so_far = so_far.saturating_add(bytes);
+        if *so_far >= SMALL_PROGRAM {
+            *state = State::Beginning;
+            *state = begin();
+        }
+    }
+    matches!(*state, State::On(_)).then_some(state)
+}
+
+/// The arena, if it is there.
+pub fn there() -> Option<Guard<'static, State>> {
+    if ARENA_START.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let state = ARENA.lock();
+    matches!(*state, State::On(_)).then_some(state)
+}
+
+impl State {
+    /// The arena, of a guard of [`wanted`] or [`there`].
+    pub fn on(&mut self) -> &mut Arena {
+        match self {
+            Self::On(arena) => arena,
+            _ => sys::die(),
+        }
+    }
+}
+
+impl Arena {
+    fn address(&self, page: usize) -> usize {
+        self.doorbell + PAGE + page * PAGE
+    }
+
+    fn page(&self, addr: usize) -> usize {
+        (addr - self.doorbell - PAGE) / PAGE
+    }
+
+    fn pages_of(&self, range: &Range<usize>) -> Range<usize> {
+        self.page(range.start)..self.page(range.end + PAGE - 1)
+    }
+
+    /// Takes zeroed memory of so many bytes at a multiple of `align`.
+    pub fn take(&mut self, len: usize, align: usize) -> Option<usize> {
+        let count = len.div_ceil(PAGE);
+        let align = align.div_ceil(PAGE).max(1);
+        let skew = self.address(0) / PAGE % align;
+        let page = self.used.find(count, align, skew)?;
+        self.used.insert(page..page + count);
+        Some(self.address(page))
+    }
+
+    /// As [`Arena::take`], for `malloc`.
+    pub fn take_block(&mut self, len: usize, align: usize) -> Option<usize> {
+        let addr = self.take(len, align)?;
+        let page = self.page(addr);
+        self.lens[page] = len.div_ceil(PAGE) as u32;
+        Some(addr)
+    }
+
+    /// The bytes of a block of `malloc`, 0 if none begins there.
+    pub fn block_len(&self, addr: usize) -> usize {
+        match addr.is_multiple_of(PAGE) {
+            true => self.lens[self.page(addr)] as usize * PAGE,
+            false => 0,
+        }
+    }
+
+    pub fn set_block_len(&mut self, addr: usize, len: usize) {
+        let page = self.page(addr);
+        self.lens[page] = len.div_ceil(PAGE) as u32;
+    }
+
+    /// Takes the pages after a range of whole pages as well, if they are free.
+    pub fn grow(&mut self, range: Range<usize>, len: usize) -> bool {
+        let pages = self.page(range.end)..self.page(range.start) + len.div_ceil(PAGE);
+        let is_free = self.used.is_free(pages.clone());
+        if is_free {
+            self.used.insert(pages);
+        }
+        is_free
+    }
+
+    /// Whether the program has every page of a range, and none is foreign.
+    pub fn is_ours(&self, range: Range<usize>) -> bool {
+        let pages = self.pages_of(&range);
+        self.used.run(pages.clone()) == Some(pages.clone()) && self.foreign.is_free(pages)
+    }
+
+    /// Makes a range zeros.
+    pub fn clear(&mut self, range: Range<usize>) {
+        let mut pages = self.pages_of(&range);
+        while let Some(run) = self.used.run(pages.clone()) {
+            pages.start = run.end;
+            self.clear_run(run);
+        }
+    }
+
+    /// A run of pages, some of which may be foreign.
+    fn clear_run(&mut self, run: Range<usize>) {
+        let mut at = run.start;
+        while at < run.end {
+            let foreign = self.foreign.run(at..run.end);
+            let end = foreign.as_ref().map_or(run.end, |foreign| foreign.start);
+            if at < end {
+                self.forget(at + 1, end - at);
+                self.advise(at..end);
+            }
+            at = end;
+            if let Some(foreign) = foreign {
+                at = foreign.end;
+                self.advise(foreign);
+            }
+        }
+    }
+
+    fn advise(&self, pages: Range<usize>) {
+        let (addr, len) = (self.address(pages.start), pages.len() * PAGE);
+        sys::madvise(addr, len, sys::MADV_DONTNEED_LOCKED);
+    }
+
+    /// Makes a part of the heap zeros.
+    pub fn clear_heap(&mut self, range: Range<usize>) {
+        let first = (range.start - HEAP_START.load(Ordering::Relaxed)) / PAGE;
+        let count = range.len().div_ceil(PAGE);
+        self.forget(1 + self.pages + first, count);
+        sys::madvise(range.start, count * PAGE, sys::MADV_DONTNEED_LOCKED);
+    }
+
+    /// Takes a range back from the program.
+    pub fn release(&mut self, range: Range<usize>) {
+        let mut pages = self.pages_of(&range);
+        while let Some(run) = self.used.run(pages.clone()) {
+            pages.start = run.end;
+            let mut at = run.start;
+            while at < run.end {
+                let foreign = self.foreign.run(at..run.end);
+                let end = foreign.as_ref().map_or(run.end, |foreign| foreign.start);
+                if at < end {
+                    let (addr, len) = (self.address(at), (end - at) * PAGE);
+                    self.clear_run(at..end);
+                    sys::mprotect(addr, len, sys::PROT_RW);
+                    self.lens[at..end].fill(0);
+                    self.used.remove(at..end);
+                }
+                at = end;
+                if let Some(foreign) = foreign {
+                    at = foreign.end;
+                    let (addr, len) = (self.address(foreign.start), foreign.len() * PAGE);
+                    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+                    sys::mmap(addr, len, sys::PROT_NONE, flags | sys::MAP_FIXED, -1, 0);
+                }
+            }
+        }
+    }
+
+    /// Gives a range up, for another mapping in its place.
+    pub fn cede(&mut self, range: Range<usize>) {
+        let pages = self.pages_of(&range);
+        self.forget(pages.start + 1, pages.len());
+        self.used.insert(pages.clone());
+        self.foreign.insert(pages);
+    }
+
+    /// Has the serving process forget pages, counted from the doorbell.
+    fn forget(&mut self, first: usize, count: usize) {
+        self.ask([wire::REQUEST_FORGET, first as u64, count as u64]);
+    }
+
+    /// Asks, and waits for the answer: in a page fault.
+    fn ask(&mut self, request: [u64; 3]) {
+        self.sequence += 1;
+        let mailbox = (self.doorbell - PAGE) as *mut u64;
+        loop {
+            for (at, word) in request.into_iter().enumerate() {
+                // SAFETY: the mailbox is a page of this library's own.
+                unsafe { mailbox.add(at).write_volatile(word) };
+            }
+            compiler_fence(Ordering::SeqCst);
+            // SAFETY: as above.
+            unsafe { mailbox.add(wire::AT_SEQUENCE).write_volatile(self.sequence) };
+            let (space, answered) = self.ring();
+            if space != self.space {
+                // A child that libc did not make: nobody has told who serves it.
+                self.space = space;
+                self.introduce_child();
+            } else if answered == self.sequence {
+                return;
+            }
+        }
+    }
+
+    /// Touches the doorbell: whose address space this is, and which request is answered.
+    fn ring(&self) -> (u64, u64) {
+        sys::madvise(self.doorbell, PAGE, sys::MADV_DONTNEED_LOCKED);
+        let page = self.doorbell as *const u64;
+        // SAFETY: the page is registered: reading it waits until it is there.
+        let space = unsafe { page.add(wire::AT_SPACE).read_volatile() };
+        // SAFETY: as above.
+        let answered = unsafe { page.add(wire::AT_ANSWERED).read_volatile() };
+        (space, answered)
+    }
+
+    /// In a child: has its pages served and dropped on its own account.
+    fn introduce_child(&mut self) {
+        let (socket, memory) = (
+            settings().map_or(-1, |s| sys::connect(s.socket)),
+            sys::open_memory(),
+        );
+        let mut hello = [0; wire::HELLO_WORDS];
+        (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, self.space);
+        if socket >= 0 && memory >= 0 && sys::send(socket, &hello, &[memory]) > 0 {
+            let mut answer = [0; wire::ANSWER_WORDS];
+            if let (24, Some(userfaultfd)) = sys::receive(socket, &mut answer) {
+                agent::start(socket, userfaultfd);
+                sys::close(userfaultfd);
+                sys::close(socket);
+                sys::close(memory);
+                return;
+            }
+        }
+        // Its pages could neither be forgotten nor bounded.
+        sys::write(
+            2,
+            b"cenote run: a child cannot reach the memory of its parent\n",
+        );
+        sys::die();
+    }
+}
+
+struct Settings {
+    arena_bytes: usize,
+    heap_bytes: usize,
+    socket: &'static [u8],
+}
+
+/// What `cenote run` says in the environment.
+fn settings() -> Option<Settings> {
+    unsafe extern "C" {
+        fn getenv(name: *const u8) -> *const u8;
+    }
+    // SAFETY: the name ends with 0.
+    let text = unsafe { getenv(wire::VARIABLE.as_ptr()) };
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: a variable's value is a string that ends with 0.
+    let text = unsafe { core::ffi::CStr::from_ptr(text.cast()) }.to_bytes();
+    let mut parts = text.splitn(3, |byte| *byte == b':');
+    let mut number = || {
+        core::str::from_utf8(parts.next()?)
+            .ok()?
+            .parse::<usize>()
+            .ok()
+    };
+    let (arena_bytes, heap_bytes) = (number()?, number()?);
+    Some(Settings {
+        arena_bytes: arena_bytes.next_multiple_of(PAGE),
+        heap_bytes: heap_bytes.next_multiple_of(PAGE),
+        socket: parts.next()?,
+    })
+}
+
+/// Sets the arena up.
+fn begin() -> State {
+    let Some(settings) = settings() else {
+        return State::Off;
+    };
+    match set_up(&settings) {
+        Some(arena) => State::On(arena),
+        None => {
+            sys::write(
+                2,
+                b"cenote run: memory of a program stays here: it cannot be served\n",
+            );
+            State::Off
+        }
+    }
+}
+
+fn set_up(settings: &Settings) -> Option<Arena> {
+    let socket = sys::connect(settings.socket);
+    let userfaultfd = sys::userfaultfd();
+    let memory = sys::open_memory();
+    let arena = (socket >= 0 && userfaultfd >= 0 && memory >= 0)
+        .then(|| introduce(settings, socket, userfaultfd, memory))
+        .flatten();
+    // The agent has its own.
+    for fd in [socket, userfaultfd, memory] {
+        if fd >= 0 {
+            sys::close(fd);
+        }
+    }
+    arena
+}
+
+fn introduce(settings: &Settings, socket: i32, userfaultfd: i32, memory: i32) -> Option<Arena> {
+    let pages = settings.arena_bytes / PAGE;
+    let words = pages.div_ceil(64);
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    let map = |len| {
+        let at = sys::mmap(0, len, sys::PROT_RW, flags, -1, 0);
+        (at > 0).then_some(at as usize)
+    };
+    // Before, between and after: the mailbox, and pages that nothing is merged with.
+    let base = map(settings.arena_bytes + 2 * PAGE)?;
+    let doorbell = base + PAGE;
+    sys::madvise(doorbell, settings.arena_bytes + PAGE, sys::MADV_NOHUGEPAGE);
+    let heap = heap::extend(settings.heap_bytes);
+    if !heap.is_empty() {
+        sys::madvise(heap.start, heap.len(), sys::MADV_NOHUGEPAGE);
+    }
+    let tables = map(words * 16 + pages * 4)?;
+    // SAFETY: the mapping is new, zeroed, large enough and never unmapped.
+    let (used, foreign, lens) = unsafe {
+        (
+            core::slice::from_raw_parts_mut(tables as *mut u64, words),
+            core::slice::from_raw_parts_mut((tables + words * 8) as *mut u64, words),
+            core::slice::from_raw_parts_mut((tables + words * 16) as *mut u32, pages),
+        )
+    };
+    let hello = [
+        wire::MAGIC,
+        wire::HELLO_NEW,
+        doorbell as u64,
+        pages as u64,
+        heap.start as u64,
+        (heap.len() / PAGE) as u64,
+        0,
+        0,
+    ];
+    if sys::send(socket, &hello, &[userfaultfd, memory]) < 0 {
+        return None;
+    }
+    let mut answer = [0; wire::ANSWER_WORDS];
+    let (len, _) = sys::receive(socket, &mut answer);
+    if len != 24 || answer[0] != wire::MAGIC || answer[1] != 0 {
+        return None;
+    }
+    if !agent::start(socket, userfaultfd) {
+        // The range is served already, and nobody would be there to bound it.
+        sys::die();
+    }
+    // SAFETY: the functions are this library's, which is never unloaded.
+    unsafe { __register_atfork(before_fork, in_parent, in_child, core::ptr::null_mut()) };
+    HEAP_END.store(heap.end, Ordering::Relaxed);
+    HEAP_START.store(heap.start, Ordering::Relaxed);
+    ARENA_END.store(doorbell + PAGE + settings.arena_bytes, Ordering::Relaxed);
+    ARENA_START.store(doorbell + PAGE, Ordering::Relaxed);
+    Some(Arena {
+        doorbell,
+        space: answer[2],
+        sequence: 0,
+        used: Bits::new(used, pages),
+        foreign: Bits::new(foreign, pages),
+        lens,
+        pages,
+    })
+}
+
+unsafe extern "C" {
+    fn __register_atfork(
+        before: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+        object: *mut u8,
+    ) -> i32;
+}
+
+extern "C" fn before_fork() {
+    ARENA.begin_fork();
+}
+
+extern "C" fn in_parent() {
+    ARENA.end_fork(false);
+}
+
+extern "C" fn in_child() {
+    if let State::On(arena) = &mut *ARENA.lock() {
+        arena.space = arena.ring().0;
+        arena.introduce_child();
+    }
+    ARENA.end_fork(true);
+}

@@ -39,8 +39,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status,
-    store, swap, top, ublk, up, volume,
+    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, mount, nbd, plan,
+    status, store, swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -90,6 +90,8 @@ enum Command {
     Nbd(nbd::Args),
     /// Show a volume as a block device of this machine, in the foreground
     Ublk(ublk::Args),
+    /// Show a volume as files in a directory, until it is unmounted
+    Mount(mount::Args),
     /// Turn a volume into swap space of this machine
     Swap(swap::Args),
     /// Make the key that the members of a cluster share
@@ -128,6 +130,7 @@ impl Command {
             Self::Cache(args) => serves(args.serves()),
             Self::Swap(args) => serves(args.serves()),
             Self::Store(args) => serves(args.serves()),
+            Self::Mount(args) => serves(args.serves()),
             Self::Nbd(_) | Self::Ublk(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
@@ -169,6 +172,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Volume(args) => volume::run(args),
         Command::Nbd(args) => nbd::run(args),
         Command::Ublk(args) => ublk::run(args),
+        Command::Mount(args) => mount::run(args),
         Command::Swap(args) => swap::run(args),
         Command::Key(args) => key::run(args),
         Command::Kv(args) => kv::run(args),
@@ -219,6 +223,7 @@ mod tests {
             &["host", "--name", "h"][..],
             &["nbd", "--volume", "v"],
             &["ublk", "--volume", "v"],
+            &["mount", "/mnt", "--volume", "v"],
             &["swap", "serve", "--volume", "v"],
             &["cache", "manage", "c"],
             &[
@@ -248,6 +253,7 @@ mod tests {
             &["host", "drain", "h"][..],
             &["swap", "on", "--size", "1G"],
             &["swap", "status"],
+            &["mount", "/mnt", "--volume", "v", "--background"],
             &["kv", "up", "--dir", "d"],
             &["volume", "list"],
             &["cache", "status"],

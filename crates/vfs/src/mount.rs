@@ -31,8 +31,8 @@ pub struct Mount {
 /// How it is shown.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `mount` and `df` show as the source.
-    pub source: String,
+    /// Of the volume; `mount` and `df` show it after `cenote:`.
+    pub name: String,
     /// Threads that serve requests.
     pub threads: usize,
     /// Whether other users may look in; permissions then decide what they may do.
@@ -60,8 +60,8 @@ impl Mount {
         let point = point.path().to_owned();
         let mut config = fuser::Config::default();
         config.mount_options = vec![
-            fuser::MountOption::FSName(options.source.clone()),
-            fuser::MountOption::Subtype(point::SUBTYPE.to_owned()),
+            fuser::MountOption::FSName(format!("{}{}", point::SOURCE, options.name)),
+            fuser::MountOption::Subtype("cenote".to_owned()),
             fuser::MountOption::DefaultPermissions,
             fuser::MountOption::NoAtime,
             fuser::MountOption::NoDev,
@@ -76,7 +76,9 @@ impl Mount {
         let committed = Arc::clone(&files);
         let committer = start("cenote-commit", move || commit_often(&committed, &stopped))?;
         let kernel = Kernel::new(Arc::clone(&files));
+        let notifier = kernel.notifier();
         let session = fuser::Session::new(kernel, &point, &config)?;
+        drop(notifier.set(session.notifier()));
         let session = start("cenote-files", move || {
             let outcome = session.run();
             ended();

@@ -68,7 +68,7 @@ impl Files {
         Ok((end - offset) as usize)
     }
 
-    /// Writes all of `bytes` to a file.
+    /// Writes all of `bytes` to a file; whether its mode changed by it.
     ///
     /// # Errors
     /// `NoSpace`, `TooLarge`, `Io`. The range then holds old or new bytes, block by block.
@@ -79,12 +79,12 @@ impl Files {
         offset: u64,
         bytes: &[u8],
         how: Write,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let end = offset.checked_add(bytes.len() as u64);
         let end = end.filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
         if bytes.is_empty() {
-            return self.state().file(ino).map(drop);
+            return self.state().file(ino).map(|_| false);
         }
         self.change(|| self.write_once(caller, ino, (offset, end), bytes, how))
     }
@@ -96,7 +96,7 @@ impl Files {
         (offset, end): (u64, u64),
         bytes: &[u8],
         how: Write,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
         let limit = self.row_bytes_max();
         let (pieces, given) = {
@@ -416,8 +416,9 @@ impl State {
         how: Write,
         pieces: &[Piece],
         given: &[Given],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut inode = self.file(ino)?;
+        let mode = inode.mode;
         for given in given {
             self.attach(ino, given.block, given.extent(true))?;
             inode.blocks += given.run.len;
@@ -435,7 +436,7 @@ impl State {
         }
         self.drop_capabilities(ino)?;
         self.put_inode(ino, inode);
-        Ok(())
+        Ok(inode.mode != mode)
     }
 
     /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only once

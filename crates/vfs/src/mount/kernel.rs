@@ -9,14 +9,14 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::convert::{caller, errno, file_attr, file_type, now, timestamp};
@@ -29,6 +29,7 @@ use crate::{FsError, NAME_BYTES_MAX, Result};
 pub(super) struct Kernel {
     files: Arc<Files>,
     listings: Listings,
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 /// Nobody else changes anything.
@@ -48,6 +49,23 @@ impl Kernel {
         Self {
             files,
             listings: Listings::default(),
+            notifier: Arc::default(),
+        }
+    }
+
+    /// Where the session puts what tells the kernel of changes that it does not expect.
+    pub(super) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
+        Arc::clone(&self.notifier)
+    }
+
+    /// The kernel does not know that a write took rights away.
+    fn tell_of_mode(&self, ino: INodeNo) {
+        let told = self.notifier.get().map(|notifier| {
+            // A negative offset: attributes alone, no bytes.
+            notifier.inval_inode(ino, -1, 0)
+        });
+        if let Some(Err(error)) = told {
+            tracing::debug!(%error, ino = ino.0, "have the kernel ask for attributes");
         }
     }
 
@@ -320,7 +338,12 @@ impl Filesystem for Kernel {
             drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         match self.files.write(&caller(request), ino.0, offset, data, how) {
-            Ok(()) => reply.written(data.len() as u32),
+            Ok(is_mode_changed) => {
+                if is_mode_changed {
+                    self.tell_of_mode(ino);
+                }
+                reply.written(data.len() as u32);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }

@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `mount` shows as the type, after `fuse.`.
-pub(super) const SUBTYPE: &str = "cenote";
+/// Begins what `mount` shows as the source.
+pub(super) const SOURCE: &str = "cenote:";
 
 /// A directory that can be mounted on.
 #[derive(Clone, Debug)]
@@ -89,18 +89,15 @@ fn is_stale(error: &io::Error) -> bool {
     )
 }
 
-/// The mounts of this process's namespace: where each is, and its type.
-fn mounts() -> Vec<(Vec<u8>, String)> {
+/// The mounts of this process's namespace: where each is, and its source.
+fn mounts() -> Vec<(Vec<u8>, Vec<u8>)> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n');
     let parsed = lines.filter_map(|line| {
         let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
         let separator = fields.iter().position(|field| *field == b"-")?;
-        let kind = fields.get(separator + 1)?;
-        Some((
-            unescaped(fields.get(4)?),
-            String::from_utf8_lossy(kind).into_owned(),
-        ))
+        let source = fields.get(separator + 2)?;
+        Some((unescaped(fields.get(4)?), unescaped(source)))
     });
     parsed.collect()
 }
@@ -140,7 +137,7 @@ fn is_ours(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     let all = mounts();
     let last = all.iter().rev().find(|(at, _)| at == path);
-    last.is_some_and(|(_, kind)| *kind == format!("fuse.{SUBTYPE}"))
+    last.is_some_and(|(_, source)| source.starts_with(SOURCE.as_bytes()))
 }
 
 /// Has the kernel write back what it cached of the file system that is mounted at `path`.

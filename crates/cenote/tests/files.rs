@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -133,6 +133,32 @@ fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
 }
 
 #[test]
+fn a_signal_ends_it_while_a_program_has_files_open() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&NEW);
+    let mut user = Command::new("sh")
+        .args([
+            "-c",
+            "exec 3>open; echo kept >&3; echo there; exec sleep 600",
+        ])
+        .current_dir(place.point.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut said = String::new();
+    let out = user.stdout.take().expect("a pipe");
+    std::io::BufReader::new(out)
+        .read_line(&mut said)
+        .expect("a line");
+    assert_eq!(server.end(), Some(0));
+    user.kill().expect("a child of ours");
+    user.wait().expect("a child of ours");
+    let mut server = place.mount(&OLD);
+    assert_eq!(place.shell("cat open"), "kept\n");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn what_cannot_be_mounted_says_so() {
     let Some(place) = Place::new() else { return };
     let mut server = place.mount(&NEW);
@@ -179,7 +205,7 @@ fn what_cannot_be_mounted_says_so() {
         "plain",
         "--background",
     ];
-    let small = place.run(&small).expect(1);
+    let small = place.run(&small).expect(2);
     assert!(
         small.stderr.contains("too few for a file system"),
         "{small:?}"

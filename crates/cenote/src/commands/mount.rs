@@ -1,5 +1,6 @@
 //! `cenote mount`: a volume as a file system in a directory, in the foreground or in the background.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -7,6 +8,7 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
 use cenote_fabric::HostPort;
+use cenote_vfs::label::SIZE_BYTES_MIN;
 use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError};
 use cenote_vfs::volume::VolumeMedium;
 use cenote_vfs::{Files, OpenError};
@@ -16,6 +18,7 @@ use crate::folder::Folder;
 use crate::place::{Loaded, Which};
 use crate::process;
 use crate::serving::{End, Serving, WhichVolume};
+use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
 use crate::{metrics, service, signals};
 
@@ -74,10 +77,31 @@ pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
     // Before another process is started, whose errors come as text.
     let point = MountPoint::new(&args.point).map_err(|error| refused(&error))?;
+    check(args)?;
     match args.background {
         true => in_background(args, &loaded, &point),
         false => serve(args, &loaded, &point),
     }
+}
+
+/// What stands in the way whatever the volume is, before one is made for nothing.
+fn check(args: &Args) -> Result<()> {
+    if let Some(size) = args.volume.size
+        && size.bytes() < SIZE_BYTES_MIN
+    {
+        let least = Size(SIZE_BYTES_MIN);
+        let what = format!("{size} are too few for a file system, which takes {least}");
+        return Err(Failure::usage(what, "a larger --size").into());
+    }
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    device.map_err(|error| {
+        let what = format!("/dev/fuse: {error}: this machine, or this user, has no FUSE");
+        Failure::new(
+            what,
+            "modprobe fuse, as root; in a container --device /dev/fuse",
+        )
+    })?;
+    Ok(())
 }
 
 fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {

@@ -152,38 +152,3 @@ fn a_directory_of_thousands_is_listed_whole_while_it_is_emptied() {
     assert_eq!(shell(mounted.path(), "ls -l d | wc -l"), "5001\n");
     shell(mounted.path(), "rm -r d");
 }
-
-mod long {
-    use super::*;
-
-    /// The suite of FreeBSD's file systems, as a program in Rust (`cargo install pjdfstest`).
-    #[test]
-    fn pjdfstest_finds_what_is_known_alone() {
-        let Some(mounted) = Mounted::new(64 << 20) else {
-            return;
-        };
-        if !has("pjdfstest") {
-            return;
-        }
-        let config = mounted.at("../pjdfstest.toml");
-        println!("{}", config.display());
-        let output = sh(mounted.path(), "pjdfstest -p . 2>&1 | tail -60");
-        println!("{}", String::from_utf8_lossy(&output.stdout));
-    }
-
-    /// The file system exerciser (`cargo install fsx`).
-    #[test]
-    fn fsx_finds_nothing() {
-        let Some(mounted) = Mounted::new(64 << 20) else {
-            return;
-        };
-        if !has("fsx") {
-            return;
-        }
-        for seed in 1..6 {
-            let line = format!("fsx -N 3000 -S {seed} file{seed} 2>&1 | tail -30");
-            let said = shell(mounted.path(), &line);
-            assert!(said.contains("All operations completed"), "{said}");
-        }
-    }
-}

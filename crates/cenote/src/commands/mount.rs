@@ -107,7 +107,8 @@ fn check(args: &Args) -> Result<()> {
 fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     let (tell, told) = mpsc::channel::<()>();
     let ended = tell.clone();
-    signals::on_stop(move || drop(tell.send(())))?;
+    // Nobody is told of an end that came before.
+    signals::on_stop(move || tell.send(()).unwrap_or(()))?;
     if let Err(error) = mount::join_the_io_path() {
         tracing::info!(%error, "memory that this process asks for may wait for what it serves");
     }
@@ -121,7 +122,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
         threads,
         allow_other: args.allow_other,
     };
-    let mounted = Mount::start(files, point, &options, move || drop(ended.send(())));
+    let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
     let mut mounted = mounted.map_err(|error| {
         let what = format!("mount at {}: {error}", point.path().display());
         let mend = "as root, or as the owner of DIR with fusermount3 installed; cenote doctor";

@@ -94,6 +94,25 @@ pub(super) fn file_attr(ino: Ino, inode: &Inode) -> FileAttr {
     }
 }
 
+/// Attributes of a name that is not there.
+pub(super) fn nothing() -> FileAttr {
+    let none = Timestamp::default();
+    let inode = Inode {
+        mode: libc::S_IFREG,
+        uid: 0,
+        gid: 0,
+        nlink: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        parent: 0,
+        atime: none,
+        mtime: none,
+        ctime: none,
+    };
+    file_attr(0, &inode)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

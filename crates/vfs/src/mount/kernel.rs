@@ -19,7 +19,7 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use super::convert::{caller, errno, file_attr, file_type, now, timestamp};
+use super::convert::{caller, errno, file_attr, file_type, nothing, now, timestamp};
 use super::listing::Listings;
 use crate::files::{AttributeMode, Changed, Files, NewInode, RenameMode, Seek, Write};
 use crate::medium::BLOCK_BYTES;
@@ -128,6 +128,8 @@ impl Filesystem for Kernel {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.files.lookup(parent.0, name.as_bytes()) {
             Ok((ino, inode)) => reply.entry(&TTL, &file_attr(ino, &inode), Generation(0)),
+            // Inode 0: the kernel need not ask again until it makes such a name itself.
+            Err(FsError::NotFound) => reply.entry(&TTL, &nothing(), Generation(0)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -349,7 +351,8 @@ impl Filesystem for Kernel {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+        // The kernel writes its cache back before; it does not ask again.
+        reply.error(Errno::ENOSYS);
     }
 
     fn release(

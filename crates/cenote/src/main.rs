@@ -40,8 +40,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::commands::{
-    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, nbd, plan, status,
-    store, swap, top, ublk, up, volume,
+    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, mount, nbd, plan,
+    status, store, swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -91,6 +91,8 @@ enum Command {
     Nbd(nbd::Args),
     /// Show a volume as a block device of this machine, in the foreground
     Ublk(ublk::Args),
+    /// Show a volume as files in a directory, until it is unmounted
+    Mount(mount::Args),
     /// Turn a volume into swap space of this machine
     Swap(swap::Args),
     /// Run a program whose big memory is in the cluster, without swap
@@ -131,6 +133,7 @@ impl Command {
             Self::Cache(args) => serves(args.serves()),
             Self::Swap(args) => serves(args.serves()),
             Self::Store(args) => serves(args.serves()),
+            Self::Mount(args) => serves(args.serves()),
             Self::Nbd(_) | Self::Ublk(_) | Self::Run(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
@@ -172,6 +175,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Volume(args) => volume::run(args),
         Command::Nbd(args) => nbd::run(args),
         Command::Ublk(args) => ublk::run(args),
+        Command::Mount(args) => mount::run(args),
         Command::Swap(args) => swap::run(args),
         Command::Run(args) => commands::run::run(args),
         Command::Key(args) => key::run(args),
@@ -223,6 +227,7 @@ mod tests {
             &["host", "--name", "h"][..],
             &["nbd", "--volume", "v"],
             &["ublk", "--volume", "v"],
+            &["mount", "/mnt", "--volume", "v"],
             &["swap", "serve", "--volume", "v"],
             &["cache", "manage", "c"],
             &[
@@ -252,6 +257,7 @@ mod tests {
             &["host", "drain", "h"][..],
             &["swap", "on", "--size", "1G"],
             &["swap", "status"],
+            &["mount", "/mnt", "--volume", "v", "--background"],
             &["kv", "up", "--dir", "d"],
             &["volume", "list"],
             &["cache", "status"],

@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "pidfd and setsid have no safe wrapper in std")]
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, BufRead as _, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -209,6 +209,17 @@ pub fn in_background(command: &mut Command, log: fs::File) -> &mut Command {
         .stdout(Stdio::piped())
         .stderr(log);
     detach(command)
+}
+
+/// What a child that was started [`in_background`] says first; empty when it ended before.
+///
+/// # Errors
+/// The pipe cannot be read.
+pub fn first_line(child: &mut Child) -> Result<String> {
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut line)?;
+    Ok(line)
 }
 
 /// Asks a child to end, by a signal, and waits until it has.

@@ -62,6 +62,40 @@ pub struct WhichVolume {
     pub backed: Backed,
 }
 
+impl WhichVolume {
+    /// The flags that say the same to another process.
+    ///
+    /// # Errors
+    /// A path that is not absolute, and no current folder.
+    pub fn arguments(&self) -> Result<Vec<OsString>> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let plain = [
+            ("--volume", self.volume.clone()),
+            ("--size", self.size.map(|size| size.to_string())),
+            ("--scheme", self.scheme.clone()),
+            ("--placement", self.placement.map(|at| at.to_string())),
+            (
+                "--page-traffic",
+                self.page_traffic.map(|how| how.name().to_string()),
+            ),
+            (
+                "--repair-rate",
+                self.repair_rate.map(|rate| rate.to_string()),
+            ),
+            ("--scrub-rate", self.scrub_rate.map(|rate| rate.to_string())),
+        ];
+        for (flag, value) in plain {
+            if let Some(value) = value {
+                arguments.extend([flag.into(), value.into()]);
+            }
+        }
+        arguments.extend(self.expected.arguments().into_iter().map(Into::into));
+        arguments.extend(self.protected.arguments()?.into_iter().map(Into::into));
+        arguments.extend(self.backed.arguments()?);
+        Ok(arguments)
+    }
+}
+
 /// What stands behind a new volume without a name.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Backed {

@@ -354,7 +354,7 @@ impl Volumes {
             }
             None => Err(Failure::new(
                 format!("volume {name} is in use by another process"),
-                format!("cenote volume status {name}; end its nbd server or swap first"),
+                format!("cenote volume status {name}; end its mount, nbd server or swap first"),
             )
             .into()),
         }

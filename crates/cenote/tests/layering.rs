@@ -29,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
+    ("cenote-vfs", &["cenote-volume", "cenote-pool"]),
     ("cenote-store", &["cenote-fabric", "cenote-pool"]),
     ("cenote-preload", &[]),
     (

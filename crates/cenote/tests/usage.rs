@@ -6,13 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "up",
     "down",
     "status",
     "top",
     "host",
     "volume",
+    "mount",
     "nbd",
     "swap",
     "key",

@@ -12,6 +12,7 @@ pub mod host;
 pub mod key;
 pub mod kv;
 pub mod lab;
+pub mod mount;
 pub mod nbd;
 pub mod plan;
 pub mod run;

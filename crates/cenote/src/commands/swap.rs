@@ -139,31 +139,7 @@ fn turn_on(on: &On) -> Result<u8> {
     command
         .args(["swap", "serve", "--cluster"])
         .arg(&loaded.file);
-    let volume = &on.volume;
-    if let Some(name) = &volume.volume {
-        command.args(["--volume", name]);
-    }
-    if let Some(size) = volume.size {
-        command.args(["--size", &size.to_string()]);
-    }
-    if let Some(scheme) = &volume.scheme {
-        command.args(["--scheme", scheme]);
-    }
-    command.args(volume.expected.arguments());
-    if let Some(placement) = volume.placement {
-        command.args(["--placement", &placement.to_string()]);
-    }
-    if let Some(how) = volume.page_traffic {
-        command.args(["--page-traffic", how.name()]);
-    }
-    if let Some(rate) = volume.repair_rate {
-        command.args(["--repair-rate", &rate.to_string()]);
-    }
-    command.args(volume.protected.arguments()?);
-    if let Some(rate) = volume.scrub_rate {
-        command.args(["--scrub-rate", &rate.to_string()]);
-    }
-    command.args(volume.backed.arguments()?);
+    command.args(on.volume.arguments()?);
     if let Some(priority) = on.priority {
         command.args(["--priority", &priority.to_string()]);
     }

@@ -1,0 +1,242 @@
+//! `cenote mount`: a volume as a file system in a directory, in the foreground or in the background.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::{Arc, mpsc};
+
+use anyhow::{Context, Result};
+use cenote_fabric::HostPort;
+use cenote_vfs::label::SIZE_BYTES_MIN;
+use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError};
+use cenote_vfs::volume::VolumeMedium;
+use cenote_vfs::{Files, OpenError};
+
+use crate::failure::{DONE, Failure};
+use crate::folder::Folder;
+use crate::place::{Loaded, Which};
+use crate::process;
+use crate::serving::{End, Serving, WhichVolume};
+use crate::size::Size;
+use crate::volume_metrics::VolumeMetrics;
+use crate::{metrics, service, signals};
+
+/// `mount` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote mount /mnt/well --cluster ~/.cenote/well/cluster.toml --size 2G --scheme rs:8+2
+  cenote mount /mnt/well --dir ~/.cenote/well --volume files --size 8G --background
+  cenote mount /mnt/well --dir ~/.cenote/well --volume files --background
+  umount /mnt/well
+
+It prints one line when the files are there, and runs until DIR is unmounted, or SIGTERM or SIGINT.
+A volume with a name keeps its files then, and when this process is killed: mount it again. Without
+--volume the files end with the mount. What was fsynced survives as many host losses as the scheme
+does and the end of this process, in any order, not the end of this machine. Of what was not fsynced a
+killed process takes the kernel's unwritten cache, and names of the last second.
+
+After a kill DIR answers \"Transport endpoint is not connected\": mount again, or umount -l DIR.
+docs/guides/files.md.")]
+pub struct Args {
+    /// An empty directory, in which the files appear
+    #[arg(value_name = "DIR")]
+    point: PathBuf,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    volume: WhichVolume,
+    /// Return when the files are there, and serve them in the background until umount DIR
+    #[arg(long)]
+    background: bool,
+    /// Let other users look in; permissions then decide, as on any file system
+    #[arg(long)]
+    allow_other: bool,
+    /// Serve Prometheus metrics here
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
+    /// Let other machines reach --metrics
+    #[arg(long, requires = "metrics")]
+    allow_remote: bool,
+    /// Threads that serve requests: as many reads, writes and fsyncs are under way at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
+    threads: u8,
+}
+
+/// Workers of the volume beside those of the serving threads: commits, and what they free.
+const WORKERS_BESIDE: usize = 2;
+
+impl Args {
+    /// Whether this process is what answers for the files.
+    pub fn serves(&self) -> bool {
+        !self.background
+    }
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    // Before another process is started, whose errors come as text.
+    let point = MountPoint::new(&args.point).map_err(|error| refused(&error))?;
+    check(args)?;
+    match args.background {
+        true => in_background(args, &loaded, &point),
+        false => serve(args, &loaded, &point),
+    }
+}
+
+/// What stands in the way whatever the volume is, before one is made for nothing.
+fn check(args: &Args) -> Result<()> {
+    if let Some(size) = args.volume.size
+        && size.bytes() < SIZE_BYTES_MIN
+    {
+        let least = Size(SIZE_BYTES_MIN);
+        let what = format!("{size} are too few for a file system, which takes {least}");
+        return Err(Failure::usage(what, "a larger --size").into());
+    }
+    let device = File::options().read(true).write(true).open("/dev/fuse");
+    device.map_err(|error| {
+        let what = format!("/dev/fuse: {error}: this machine, or this user, has no FUSE");
+        Failure::new(
+            what,
+            "modprobe fuse, as root; in a container --device /dev/fuse",
+        )
+    })?;
+    Ok(())
+}
+
+fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
+    let (tell, told) = mpsc::channel::<()>();
+    let ended = tell.clone();
+    // Nobody is told of an end that came before.
+    signals::on_stop(move || tell.send(()).unwrap_or(()))?;
+    if let Err(error) = mount::join_the_io_path() {
+        tracing::info!(%error, "memory that this process asks for may wait for what it serves");
+    }
+    let serving = Serving::open(loaded, &args.volume, End::Keep)?;
+    let threads = usize::from(args.threads);
+    let medium = VolumeMedium::new(Arc::clone(&serving.volume), threads + WORKERS_BESIDE)?;
+    let files = Files::open(Arc::new(medium), mount::this_process());
+    let files = files.map_err(|error| not_opened(error, &serving.name, loaded))?;
+    let options = Options {
+        name: serving.name.clone(),
+        threads,
+        allow_other: args.allow_other,
+    };
+    let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
+    let mut mounted = mounted.map_err(|error| {
+        let what = format!("mount at {}: {error}", point.path().display());
+        let mend = "as root, or as the owner of DIR with fusermount3 installed; cenote doctor";
+        Failure::new(what, mend)
+    })?;
+    if let Some(address) = &args.metrics {
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
+        let bound = metrics::serve(address, args.allow_remote, registry)?;
+        eprintln!("metrics at http://{bound}/metrics");
+    }
+    announce(&serving, point.path())?;
+    service::tell("READY=1");
+    // The end of the mount, or a signal.
+    told.recv().context("wait for the end of the mount")?;
+    service::tell("STOPPING=1");
+    let outcome = mounted.end();
+    // Before its workers go.
+    serving.volume.announce_end();
+    drop(mounted);
+    let name = args.volume.volume.is_some().then(|| serving.name.clone());
+    drop(serving);
+    outcome.map_err(|error| {
+        Failure::new(
+            format!("end the mount: {error}"),
+            "mount the volume again: what was fsynced is there",
+        )
+    })?;
+    match name {
+        Some(name) => eprintln!(
+            "unmounted; hosts keep the files of volume {name}: mount it again, or cenote volume delete {name}"
+        ),
+        None => eprintln!("unmounted; the files are gone"),
+    }
+    Ok(DONE)
+}
+
+fn announce(serving: &Serving, point: &Path) -> Result<()> {
+    let (spec, name) = (&serving.spec, &serving.name);
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "ready {name} {} {} at {}",
+        spec.size,
+        spec.scheme,
+        point.display()
+    )
+    .and_then(|()| out.flush())
+    .context("announce on standard output")
+}
+
+/// Starts this command again without `--background`, and returns once the files are there.
+fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
+    let folder = loaded.dir.folder().make("mounts")?;
+    let log_name = format!("{}.log", args.volume.volume.as_deref().unwrap_or("unnamed"));
+    let log = folder.empty_file(&log_name)?;
+    let program = std::env::current_exe().context("find this program's file")?;
+    let mut command = Command::new(program);
+    command.arg("mount").arg(point.path());
+    command.args(args.which.absolute()?);
+    command.args(args.volume.arguments()?);
+    command.args(["--threads", &args.threads.to_string()]);
+    if args.allow_other {
+        command.arg("--allow-other");
+    }
+    if let Some(address) = &args.metrics {
+        command.args(["--metrics", &address.to_string()]);
+    }
+    if args.allow_remote {
+        command.arg("--allow-remote");
+    }
+    let mut child = process::in_background(&mut command, log)
+        .spawn()
+        .context("start the process that serves the files")?;
+    match process::first_line(&mut child)? {
+        line if line.starts_with("ready ") => {
+            println!("{}, pid {}", line.trim_end(), child.id());
+            Ok(DONE)
+        }
+        _ => not_started(&mut child, &folder, &log_name),
+    }
+}
+
+/// What the process said before it ended, in its own words.
+fn not_started(child: &mut Child, folder: &Folder, log_name: &str) -> Result<u8> {
+    let status = child.wait().context("wait for the process that ended")?;
+    let said = folder.read(log_name)?.unwrap_or_default();
+    eprint!("{said}");
+    if said.is_empty() {
+        let what = format!("the process that serves the files ended without a word: {status}");
+        return Err(Failure::new(what, "the same without --background").into());
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.unwrap_or(crate::failure::FAILED))
+}
+
+fn refused(error: &PointError) -> Failure {
+    let mend = match error {
+        PointError::Os { path, .. } => format!("mkdir -p {}", path.display()),
+        PointError::NotDirectory(_) | PointError::NotEmpty(_) => "an empty directory".to_owned(),
+        PointError::Mounted(path) => format!("umount {}, or another directory", path.display()),
+        PointError::Stale(path) => format!("umount -l {}", path.display()),
+        _ => String::new(),
+    };
+    Failure::new(error.to_string(), mend)
+}
+
+fn not_opened(error: OpenError, name: &str, loaded: &Loaded) -> Failure {
+    let mend = match error {
+        OpenError::TooSmall { .. } => "a larger --size".to_owned(),
+        OpenError::Other | OpenError::Damaged => {
+            format!("another volume; cenote volume reset {name} gives up what this one holds")
+        }
+        _ => format!("cenote status --cluster {}", loaded.file.display()),
+    };
+    Failure::new(format!("the files of volume {name}: {error}"), mend)
+}

@@ -1,0 +1,106 @@
+//! redb's file: a part of the medium.
+//!
+//! Its length may be set beyond the area, since redb doubles it long before it uses it; what is
+//! written there fails. Writes are handed on at once, so that they are durable after the medium's
+//! sync.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use redb::StorageBackend;
+
+use crate::label::Label;
+use crate::medium::{BLOCK_BYTES, Medium};
+
+/// The area, and the label that tells how long redb's file is.
+pub struct Area {
+    medium: Arc<dyn Medium>,
+    label: Arc<Mutex<Label>>,
+    start: u64,
+    size_bytes: u64,
+}
+
+impl Area {
+    /// The area that `label` tells of.
+    pub fn new(medium: Arc<dyn Medium>, label: Arc<Mutex<Label>>) -> Self {
+        let (start, size_bytes) = {
+            let label = lock(&label);
+            (label.metadata_offset(), label.metadata_bytes)
+        };
+        Self {
+            medium,
+            label,
+            start,
+            size_bytes,
+        }
+    }
+
+    /// Where `len` bytes from `offset` on lie; an error beyond the area.
+    fn place(&self, offset: u64, len: usize) -> io::Result<u64> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.size_bytes => Ok(self.start + offset),
+            _ => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the metadata's part of the volume is full",
+            )),
+        }
+    }
+}
+
+impl std::fmt::Debug for Area {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Area")
+            .field("size_bytes", &self.size_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StorageBackend for Area {
+    fn len(&self) -> io::Result<u64> {
+        Ok(lock(&self.label).metadata_len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let at = self.place(offset, out.len())?;
+        Ok(self.medium.read(at, out)?)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut label = lock(&self.label);
+        // What comes in is zeros: an earlier attempt to make the file system may have left more.
+        let mut at = label.metadata_len.next_multiple_of(BLOCK_BYTES);
+        let end = len.min(self.size_bytes);
+        while at < end {
+            let (is_held, to) = self.medium.allocation(self.start + at, self.start + end);
+            let to = to - self.start;
+            if is_held {
+                for block in (at..to).step_by(BLOCK_BYTES as usize) {
+                    let zeros = [0; BLOCK_BYTES as usize];
+                    self.medium.write(self.start + block, &zeros)?;
+                }
+            }
+            at = to;
+        }
+        let longer = Label {
+            metadata_len: len,
+            ..label.clone()
+        };
+        longer.write(&*self.medium)?;
+        *label = longer;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(self.medium.sync()?)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let at = self.place(offset, data.len())?;
+        Ok(self.medium.write(at, data)?)
+    }
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

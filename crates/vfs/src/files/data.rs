@@ -1,0 +1,520 @@
+//! Bytes of files: reading, writing, cutting, setting aside.
+//!
+//! A request locks its range of the file, plans under the state's lock, moves bytes with that lock
+//! given back, and publishes what it wrote. New blocks are written whole before any extent names
+//! them, so that no file shows what a block held before.
+
+use super::extents::Piece;
+use super::{Caller, Files, State};
+use crate::medium::BLOCK_BYTES;
+use crate::planted::{Planted, is_planted};
+use crate::range_locks::Mode;
+use crate::records::{Extent, Ino, Inode};
+use crate::space::Run;
+use crate::{FILE_BYTES_MAX, FsError, Result};
+
+/// How bytes are written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Write {
+    /// The kernel writes its cache back, and tells the time of the change apart.
+    pub is_cached: bool,
+    /// The file loses what lets it run as somebody else.
+    pub drops_privileges: bool,
+}
+
+/// What is looked for in a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Seek {
+    /// Bytes that were written.
+    Data,
+    /// Bytes that were not.
+    Hole,
+}
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+impl Files {
+    /// Fills `buffer` with bytes of a file; returns how many there are.
+    ///
+    /// # Errors
+    /// `Io` when some cannot be read; `IsDirectory`, `Invalid` of what has no bytes.
+    pub fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let end = offset.saturating_add(buffer.len() as u64);
+        let _range = self.ranges.lock(ino, offset, end, Mode::Shared);
+        let pieces = {
+            let state = self.state();
+            let inode = state.file(ino)?;
+            let end = end.min(inode.size);
+            if offset >= end {
+                return Ok(0);
+            }
+            let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+            (state.pieces(ino, blocks.0, blocks.1)?, end)
+        };
+        let (pieces, end) = pieces;
+        for piece in pieces {
+            let from = (piece.block * BLOCK_BYTES).max(offset);
+            let to = ((piece.block + piece.len) * BLOCK_BYTES).min(end);
+            let part = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+            let is_stored = piece.is_written || is_planted(Planted::UnwrittenIsRead);
+            match piece.start.filter(|_| is_stored) {
+                Some(start) => {
+                    let within = from - piece.block * BLOCK_BYTES;
+                    self.medium.read(self.place(start) + within, part)?;
+                }
+                None => part.fill(0),
+            }
+        }
+        Ok((end - offset) as usize)
+    }
+
+    /// Writes all of `bytes` to a file; whether its mode changed by it.
+    ///
+    /// # Errors
+    /// `NoSpace`, `TooLarge`, `Io`. The range then holds old or new bytes, block by block.
+    pub fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+        how: Write,
+    ) -> Result<bool> {
+        let end = offset.checked_add(bytes.len() as u64);
+        let end = end.filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::TooLarge)?;
+        if bytes.is_empty() {
+            return self.state().file(ino).map(|_| false);
+        }
+        self.change(|| self.write_once(caller, ino, (offset, end), bytes, how))
+    }
+
+    fn write_once(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        (offset, end): (u64, u64),
+        bytes: &[u8],
+        how: Write,
+    ) -> Result<bool> {
+        let (_range, size) = self.lock_to_end(ino, offset, end)?;
+        let limit = self.row_bytes_max();
+        let (pieces, given) = {
+            let mut state = self.state();
+            state.writable()?;
+            state.fill_holes(ino, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES), limit)?
+        };
+        let written = self
+            .clear_tail(ino, size, offset)
+            .and_then(|()| self.write_pieces(&pieces, offset, bytes));
+        let mut state = self.state();
+        let may_publish = written
+            .and_then(|()| state.writable())
+            .and_then(|()| state.file(ino).map(drop));
+        if let Err(error) = may_publish {
+            for given in &given {
+                // Part of the bytes may be there: not before their memory was given back.
+                state.space.free(given.run);
+            }
+            return Err(error);
+        }
+        let published = state.publish(caller, ino, end, how, &pieces, &given);
+        if published.is_err() {
+            // Half of it may be in the tables.
+            state.has_failed = true;
+        }
+        published
+    }
+
+    /// Locks a range for a write, and what lies between the file's end and it.
+    fn lock_to_end(
+        &self,
+        ino: Ino,
+        offset: u64,
+        end: u64,
+    ) -> Result<(crate::range_locks::RangeGuard<'_>, u64)> {
+        let to = end.next_multiple_of(BLOCK_BYTES);
+        let mut size = self.state().file(ino)?.size;
+        loop {
+            let from = offset.min(size) / BLOCK_BYTES * BLOCK_BYTES;
+            let range = self.ranges.lock(ino, from, to, Mode::Exclusive);
+            let now = self.state().file(ino)?.size;
+            if now.min(offset) >= from {
+                return Ok((range, now));
+            }
+            size = now;
+        }
+    }
+
+    /// Makes the rest of the block in which the file ends zero, as far as `until`: bytes that a file
+    /// had there once do not come back when it grows. The caller has the range.
+    fn clear_tail(&self, ino: Ino, size: u64, until: u64) -> Result<()> {
+        let until = until.min(size.next_multiple_of(BLOCK_BYTES));
+        if until <= size || is_planted(Planted::TailShowsOldBytes) {
+            return Ok(());
+        }
+        self.write_zeros(ino, size, until)
+    }
+
+    /// Writes zeros over bytes in one block that were written.
+    fn write_zeros(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        let block = from / BLOCK_BYTES;
+        let piece = self.state().piece(ino, block, block + 1)?;
+        let Some(start) = piece.start.filter(|_| piece.is_written && from < to) else {
+            return Ok(());
+        };
+        let zeros = [0; BLOCK];
+        let at = self.place(start) + from % BLOCK_BYTES;
+        Ok(self.medium.write(at, &zeros[..(to - from) as usize])?)
+    }
+
+    /// Moves bytes to the blocks of `pieces`; what is new is written whole.
+    fn write_pieces(&self, pieces: &[Piece], offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset + bytes.len() as u64;
+        for piece in pieces {
+            let start = piece.start.expect("holes were filled");
+            let place = self.place(start);
+            let first = piece.block * BLOCK_BYTES;
+            let (from, to) = (
+                first.max(offset),
+                (first + piece.len * BLOCK_BYTES).min(end),
+            );
+            let is_whole = piece.is_written || is_planted(Planted::HoleShowsOldBytes);
+            let (mut from, mut rest) = (
+                from,
+                &bytes[(from - offset) as usize..(to - offset) as usize],
+            );
+            if !is_whole && !from.is_multiple_of(BLOCK_BYTES) {
+                let within = (from % BLOCK_BYTES) as usize;
+                let (head, after) = rest.split_at(rest.len().min(BLOCK - within));
+                self.write_padded(place + from - first - within as u64, within, head)?;
+                (from, rest) = (from + head.len() as u64, after);
+            }
+            let partial = match is_whole {
+                true => 0,
+                false => rest.len() % BLOCK,
+            };
+            let (whole, tail) = rest.split_at(rest.len() - partial);
+            if !whole.is_empty() {
+                self.medium.write(place + from - first, whole)?;
+            }
+            if !tail.is_empty() {
+                self.write_padded(place + from - first + whole.len() as u64, 0, tail)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a block of zeros but for `bytes`, which begin at `within`.
+    fn write_padded(&self, place: u64, within: usize, bytes: &[u8]) -> Result<()> {
+        let mut block = [0; BLOCK];
+        block[within..within + bytes.len()].copy_from_slice(bytes);
+        Ok(self.medium.write(place, &block)?)
+    }
+
+    /// Cuts a file, or lets it grow by a hole.
+    pub(super) fn resize(&self, ino: Ino, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::TooLarge);
+        }
+        let _range = self.ranges.lock(ino, 0, u64::MAX, Mode::Exclusive);
+        let before = self.state().file(ino)?.size;
+        self.clear_tail(ino, before, size)?;
+        let mut state = self.state();
+        state.writable()?;
+        let mut inode = state.file(ino)?;
+        if size < before {
+            let from = size.div_ceil(BLOCK_BYTES);
+            inode.blocks -= state.free_blocks_of(ino, from, u64::MAX)?;
+        }
+        inode.size = size;
+        state.put_inode(ino, inode);
+        Ok(())
+    }
+
+    /// Sets space aside, zeroes or frees a range, by the flags of `fallocate`.
+    ///
+    /// # Errors
+    /// `NoSpace` before anything is set aside; `Unsupported` for flags that are not there.
+    pub fn allocate(&self, caller: &Caller, ino: Ino, range: (u64, u64), mode: i32) -> Result<()> {
+        let (keeps, punches) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE);
+        let zeroes = libc::FALLOC_FL_ZERO_RANGE;
+        let (offset, len) = range;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(FsError::TooLarge)?;
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let keeps_size = mode & keeps != 0;
+        match mode & !keeps {
+            0 => {}
+            flags if flags == punches && keeps_size => {
+                return self.change(|| self.punch(caller, ino, offset, end));
+            }
+            flags if flags == zeroes => self.change(|| self.punch(caller, ino, offset, end))?,
+            _ => return Err(FsError::Unsupported),
+        }
+        self.change(|| self.set_aside(caller, ino, (offset, end), keeps_size))
+    }
+
+    fn set_aside(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        (offset, end): (u64, u64),
+        keeps_size: bool,
+    ) -> Result<()> {
+        let (_range, size) = self.lock_to_end(ino, offset, end)?;
+        let limit = self.row_bytes_max();
+        let grows = end > size && !keeps_size;
+        if grows {
+            self.clear_tail(ino, size, end)?;
+        }
+        let mut state = self.state();
+        state.writable()?;
+        let mut inode = state.file(ino)?;
+        let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let (_, given) = state.fill_holes(ino, blocks.0, blocks.1, limit)?;
+        for given in &given {
+            state.attach(ino, given.block, given.extent(false))?;
+            inode.blocks += given.run.len;
+        }
+        if grows {
+            inode.size = end;
+        }
+        (inode.mtime, inode.ctime) = (caller.now, caller.now);
+        state.put_inode(ino, inode);
+        Ok(())
+    }
+
+    /// Makes a range a hole.
+    fn punch(&self, caller: &Caller, ino: Ino, offset: u64, end: u64) -> Result<()> {
+        let from = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let to = end.next_multiple_of(BLOCK_BYTES);
+        let _range = self.ranges.lock(ino, from, to, Mode::Exclusive);
+        self.state().file(ino)?;
+        let (whole_from, whole_to) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
+        if whole_from > whole_to {
+            self.write_zeros(ino, offset, end)?;
+        } else {
+            self.write_zeros(ino, offset, whole_from * BLOCK_BYTES)?;
+            self.write_zeros(ino, whole_to * BLOCK_BYTES, end)?;
+        }
+        let mut state = self.state();
+        state.writable()?;
+        let mut inode = state.file(ino)?;
+        if whole_from < whole_to {
+            inode.blocks -= state.free_blocks_of(ino, whole_from, whole_to)?;
+        }
+        (inode.mtime, inode.ctime) = (caller.now, caller.now);
+        state.put_inode(ino, inode);
+        Ok(())
+    }
+
+    /// The first byte at or after `offset` that is data, or in a hole; the end of a file is a hole.
+    ///
+    /// # Errors
+    /// `NoOffset` when there is none.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let state = self.state();
+        let size = state.file(ino)?.size;
+        if offset >= size {
+            return Err(FsError::NoOffset);
+        }
+        // What the kernel has not written back yet is data, and not here.
+        if state.writers.contains_key(&ino) {
+            return Ok(match what {
+                Seek::Data => offset,
+                Seek::Hole => size,
+            });
+        }
+        let (mut block, last) = (offset / BLOCK_BYTES, size.div_ceil(BLOCK_BYTES));
+        while block < last {
+            let piece = state.piece(ino, block, last)?;
+            if piece.is_written == (what == Seek::Data) {
+                return Ok((block * BLOCK_BYTES).max(offset));
+            }
+            block += piece.len;
+        }
+        match what {
+            Seek::Hole => Ok(size),
+            Seek::Data => Err(FsError::NoOffset),
+        }
+    }
+
+    /// Copies bytes from one file to another, or to another place; returns how many.
+    ///
+    /// # Errors
+    /// As [`Files::read`] and [`Files::write`], before the first byte.
+    pub fn copy(
+        &self,
+        caller: &Caller,
+        (source, from): (Ino, u64),
+        (target, to): (Ino, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let mut buffer = vec![0; COPY_BYTES.min(len) as usize];
+        let mut copied = 0;
+        while copied < len {
+            let wanted = (len - copied).min(COPY_BYTES) as usize;
+            let part = &mut buffer[..wanted];
+            let moved = self.read(source, from + copied, part).and_then(|got| {
+                let how = Write::default();
+                self.write(caller, target, to + copied, &part[..got], how)?;
+                Ok(got as u64)
+            });
+            match moved {
+                Ok(0) => break,
+                Ok(bytes) => copied += bytes,
+                Err(error) if copied == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// Copied at a time; arbitrary, what the kernel reads at once.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// Blocks that fill a hole.
+pub(super) struct Given {
+    /// First block in the file.
+    block: u64,
+    run: Run,
+}
+
+impl Given {
+    fn extent(&self, is_written: bool) -> Extent {
+        Extent {
+            start: self.run.start,
+            len: self.run.len,
+            is_written,
+        }
+    }
+}
+
+impl State {
+    /// A regular file.
+    pub(super) fn file(&self, ino: Ino) -> Result<Inode> {
+        let inode = self.tables.inode(ino)?;
+        if inode.is_directory() {
+            return Err(FsError::IsDirectory);
+        }
+        if !inode.is_file() {
+            return Err(FsError::Invalid);
+        }
+        Ok(inode)
+    }
+
+    /// Names what was written: `given` in the file's holes, and what was set aside.
+    fn publish(
+        &mut self,
+        caller: &Caller,
+        ino: Ino,
+        end: u64,
+        how: Write,
+        pieces: &[Piece],
+        given: &[Given],
+    ) -> Result<bool> {
+        let mut inode = self.file(ino)?;
+        let mode = inode.mode;
+        for given in given {
+            self.attach(ino, given.block, given.extent(true))?;
+            inode.blocks += given.run.len;
+        }
+        for piece in pieces.iter().filter(|piece| !piece.is_written) {
+            self.mark_written(ino, piece.block, piece.block + piece.len)?;
+        }
+        inode.size = inode.size.max(end);
+        inode.ctime = caller.now;
+        if !how.is_cached {
+            inode.mtime = caller.now;
+        }
+        if how.drops_privileges {
+            inode.mode = without_privileges(inode.mode);
+        }
+        self.drop_capabilities(ino)?;
+        self.put_inode(ino, inode);
+        Ok(inode.mode != mode)
+    }
+
+    /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only once
+    /// they are attached.
+    fn fill_holes(
+        &mut self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        limit: u64,
+    ) -> Result<(Vec<Piece>, Vec<Given>)> {
+        let mut given: Vec<Given> = Vec::new();
+        let outcome = self.fill(ino, from, to, limit, &mut given);
+        if outcome.is_err() {
+            for given in &given {
+                // Nothing was written there.
+                self.space.take_back(given.run);
+            }
+        }
+        Ok((outcome?, given))
+    }
+
+    fn fill(
+        &mut self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+        limit: u64,
+        given: &mut Vec<Given>,
+    ) -> Result<Vec<Piece>> {
+        let found = self.pieces(ino, from, to)?;
+        let holes = found.iter().filter(|piece| piece.start.is_none());
+        let wanted: u64 = holes.map(|piece| piece.len).sum();
+        if wanted > self.space.free_blocks() {
+            return Err(FsError::NoSpace);
+        }
+        if wanted > 0 {
+            self.check_room(EXTENT_BYTES, limit)?;
+        }
+        let mut pieces = Vec::with_capacity(found.len());
+        let mut goal = None;
+        for piece in found {
+            if piece.start.is_some() {
+                goal = piece.start.map(|start| start + piece.len);
+                pieces.push(piece);
+                continue;
+            }
+            let (mut block, end) = (piece.block, piece.block + piece.len);
+            while block < end {
+                let goal_here = match goal {
+                    Some(goal) => Some(goal),
+                    None => self.goal(ino, block)?,
+                };
+                let run = self.space.give(end - block, goal_here);
+                let run = run.ok_or(FsError::NoSpace)?;
+                given.push(Given { block, run });
+                pieces.push(Piece {
+                    block,
+                    len: run.len,
+                    start: Some(run.start),
+                    is_written: false,
+                });
+                block += run.len;
+                goal = Some(run.start + run.len);
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+/// About what an extent's row takes.
+const EXTENT_BYTES: u64 = 33;
+
+/// Takes the right to run as the file's owner, and group where that counts, away.
+pub(super) fn without_privileges(mode: u32) -> u32 {
+    let mut mode = mode & !libc::S_ISUID;
+    if mode & libc::S_IXGRP != 0 {
+        mode &= !libc::S_ISGID;
+    }
+    mode
+}

@@ -1,0 +1,60 @@
+//! Reading directories.
+
+use std::ops::Bound;
+
+use super::Files;
+use crate::records::{Ino, Inode};
+use crate::{FsError, Result};
+
+/// A name, and what it stands for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DirectoryEntry {
+    /// The name.
+    pub name: Box<[u8]>,
+    /// The inode.
+    pub ino: Ino,
+    /// Its attributes.
+    pub inode: Inode,
+}
+
+impl Files {
+    /// Up to `count` entries after the name `after`, in the order of their bytes.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `Io`.
+    pub fn list(
+        &self,
+        directory: Ino,
+        after: Option<&[u8]>,
+        count: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        let state = self.state();
+        if !state.tables.inode(directory)?.is_directory() {
+            return Err(FsError::NotDirectory);
+        }
+        let mut listed: Vec<DirectoryEntry> = Vec::new();
+        let mut at = (directory, after.unwrap_or_default().into());
+        while listed.len() < count {
+            // No name is empty.
+            let next = state.tables.entries.next(Bound::Excluded(&at))?;
+            let Some(((owner, name), entry)) = next else {
+                break;
+            };
+            if owner != directory {
+                break;
+            }
+            at = (directory, name.clone());
+            listed.push(DirectoryEntry {
+                name,
+                ino: entry.ino,
+                inode: state.tables.inode(entry.ino)?,
+            });
+        }
+        Ok(listed)
+    }
+
+    /// Notes that the kernel was told of an inode by a listing.
+    pub fn remember(&self, ino: Ino) {
+        self.state().remember(ino);
+    }
+}

@@ -1,0 +1,178 @@
+//! Which blocks a file has where: reading and changing its extents.
+//!
+//! Neighbours that continue each other on both sides are one row. Positions are blocks of the file.
+
+use std::ops::Bound;
+
+use super::State;
+use crate::Result;
+use crate::records::{Extent, Ino};
+use crate::space::Run;
+
+/// A part of a file, in one extent or in a hole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Piece {
+    /// First block in the file.
+    pub block: u64,
+    /// Blocks, not 0.
+    pub len: u64,
+    /// First block in the data area; `None`: a hole.
+    pub start: Option<u64>,
+    /// Whether the blocks hold bytes of the file.
+    pub is_written: bool,
+}
+
+impl State {
+    /// What the file has in blocks `from .. to`, holes too, in order.
+    pub(super) fn pieces(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let mut at = from;
+        while at < to {
+            let piece = self.piece(ino, at, to)?;
+            at += piece.len;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    /// What the file has at block `at`, up to `to` at most.
+    pub(super) fn piece(&self, ino: Ino, at: u64, to: u64) -> Result<Piece> {
+        if let Some((block, extent)) = self.extent_at(ino, at)? {
+            let within = at - block;
+            return Ok(Piece {
+                block: at,
+                len: (extent.len - within).min(to - at),
+                start: Some(extent.start + within),
+                is_written: extent.is_written,
+            });
+        }
+        let next = self.tables.extents.next(Bound::Excluded(&(ino, at)))?;
+        let end = match next {
+            Some(((owner, block), _)) if owner == ino => block.min(to),
+            _ => to,
+        };
+        Ok(Piece {
+            block: at,
+            len: end - at,
+            start: None,
+            is_written: false,
+        })
+    }
+
+    /// The extent that holds block `at`, and its first block.
+    fn extent_at(&self, ino: Ino, at: u64) -> Result<Option<(u64, Extent)>> {
+        let last = self.tables.extents.last(&(ino, at))?;
+        Ok(last.and_then(|((owner, block), extent)| {
+            (owner == ino && at - block < extent.len).then_some((block, extent))
+        }))
+    }
+
+    /// Where the file would best go on at block `at`.
+    pub(super) fn goal(&self, ino: Ino, at: u64) -> Result<Option<u64>> {
+        let last = self.tables.extents.last(&(ino, at))?;
+        Ok(last.and_then(|((owner, _), extent)| (owner == ino).then(|| extent.start + extent.len)))
+    }
+
+    /// Gives the file an extent where it has a hole.
+    pub(super) fn attach(&mut self, ino: Ino, block: u64, extent: Extent) -> Result<()> {
+        let (mut block, mut extent) = (block, extent);
+        if let Some(before) = block.checked_sub(1)
+            && let Some((first, left)) = self.extent_at(ino, before)?
+            && left.start + left.len == extent.start
+            && left.is_written == extent.is_written
+        {
+            block = first;
+            extent = Extent {
+                len: left.len + extent.len,
+                ..left
+            };
+        }
+        let end = block + extent.len;
+        if let Some(right) = self.tables.extents.get(&(ino, end))?
+            && extent.start + extent.len == right.start
+            && right.is_written == extent.is_written
+        {
+            self.tables.extents.remove(&(ino, end));
+            extent.len += right.len;
+        }
+        self.sequence += 1;
+        self.row_bytes[2] += self.tables.extents.put((ino, block), extent);
+        Ok(())
+    }
+
+    /// Takes the file's extents in blocks `from .. to` away; returns them.
+    pub(super) fn detach(&mut self, ino: Ino, from: u64, to: u64) -> Result<Vec<Piece>> {
+        let mut taken = Vec::new();
+        let mut at = from;
+        while at < to {
+            // Only the first can begin before `at`; looking back again would meet what was removed.
+            let first = match at == from {
+                true => self.extent_at(ino, at)?,
+                false => None,
+            };
+            let found = match first {
+                Some(found) => Some(found),
+                None => {
+                    let next = self.tables.extents.next(Bound::Included(&(ino, at)))?;
+                    next.filter(|((owner, block), _)| *owner == ino && *block < to)
+                        .map(|((_, block), extent)| (block, extent))
+                }
+            };
+            let Some((block, extent)) = found else { break };
+            let (cut, end) = (at.max(block), to.min(block + extent.len));
+            let within = cut - block;
+            self.tables.extents.remove(&(ino, block));
+            let mut keep = |block: u64, skipped: u64, len: u64| {
+                if len > 0 {
+                    let part = Extent {
+                        start: extent.start + skipped,
+                        len,
+                        ..extent
+                    };
+                    self.row_bytes[2] += self.tables.extents.put((ino, block), part);
+                }
+            };
+            keep(block, 0, within);
+            keep(end, end - block, block + extent.len - end);
+            self.sequence += 1;
+            taken.push(Piece {
+                block: cut,
+                len: end - cut,
+                start: Some(extent.start + within),
+                is_written: extent.is_written,
+            });
+            at = end;
+        }
+        Ok(taken)
+    }
+
+    /// As [`State::detach`], of blocks that nobody needs any more; returns how many.
+    pub(super) fn free_blocks_of(&mut self, ino: Ino, from: u64, to: u64) -> Result<u64> {
+        let mut blocks = 0;
+        for piece in self.detach(ino, from, to)? {
+            if let Some(start) = piece.start {
+                let len = piece.len;
+                self.space.free(Run { start, len });
+                blocks += len;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Notes that blocks `from .. to`, where no hole is, hold bytes of the file.
+    pub(super) fn mark_written(&mut self, ino: Ino, from: u64, to: u64) -> Result<()> {
+        for piece in self.pieces(ino, from, to)? {
+            let Some(start) = piece.start.filter(|_| !piece.is_written) else {
+                continue;
+            };
+            self.detach(ino, piece.block, piece.block + piece.len)?;
+            let extent = Extent {
+                start,
+                len: piece.len,
+                is_written: true,
+            };
+            self.attach(ino, piece.block, extent)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! How much room there is, for data and for metadata.
+
+use super::{Files, State};
+use crate::area::lock;
+use crate::medium::BLOCK_BYTES;
+use crate::{FsError, Result};
+
+/// What a file system has and what of it is taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Blocks for data.
+    pub total_blocks: u64,
+    /// Blocks that no file has.
+    pub free_blocks: u64,
+    /// Files that there could be, about.
+    pub total_inodes: u64,
+    /// Files that there could be besides, about.
+    pub free_inodes: u64,
+}
+
+/// The area holds so many times the bytes of its rows: trees are half full at worst, and a commit
+/// keeps what it replaces until it is durable.
+const SPREAD: u64 = 4;
+/// What requests that only take away may use beyond what others may, in parts of the area.
+const RESERVE: u64 = 10;
+/// Bytes of rows that a file takes, about: an inode, a name of 20 bytes, an extent.
+const FILE_BYTES: u64 = 180;
+
+impl Files {
+    /// What there is and what is taken.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let limit = self.row_bytes_max();
+        let state = self.state();
+        let used: u64 = state.row_bytes.iter().sum();
+        Usage {
+            total_blocks: state.space.total_blocks(),
+            free_blocks: state.space.free_blocks() + state.space.waiting_blocks(),
+            total_inodes: limit / FILE_BYTES,
+            free_inodes: limit.saturating_sub(used) / FILE_BYTES,
+        }
+    }
+
+    /// Takes in what the medium has grown by.
+    pub fn follow_size(&self) {
+        let size_bytes = self.medium.size_bytes();
+        if let Some(data_bytes) = size_bytes.checked_sub(self.data_offset) {
+            self.state().space.grow(data_bytes / BLOCK_BYTES);
+        }
+    }
+
+    /// Most bytes of rows that requests which add something may lead to.
+    pub(super) fn row_bytes_max(&self) -> u64 {
+        let area_bytes = lock(&self.label).metadata_bytes;
+        (area_bytes - area_bytes / RESERVE) / SPREAD
+    }
+}
+
+impl State {
+    /// Checks that there is room for another file or attribute of `bytes`.
+    pub(super) fn check_room(&self, bytes: u64, limit: u64) -> Result<()> {
+        let used: u64 = self.row_bytes.iter().sum();
+        match used + bytes <= limit {
+            true => Ok(()),
+            false => Err(FsError::NoSpace),
+        }
+    }
+}

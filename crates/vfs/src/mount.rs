@@ -1,0 +1,191 @@
+//! A file system shown to the kernel in a directory, from the mount to its end.
+//!
+//! It ends when it is unmounted, by whomever, or when its owner asks for it ([`Mount::end`]); then
+//! everything is committed. A thread commits once a second meanwhile.
+
+mod convert;
+mod kernel;
+mod listing;
+mod point;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::files::{Caller, Files};
+use kernel::Kernel;
+
+pub use point::{MountPoint, PointError};
+
+/// A file system that the kernel shows.
+pub struct Mount {
+    files: Arc<Files>,
+    point: PathBuf,
+    session: Option<JoinHandle<io::Result<()>>>,
+    committer: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// How it is shown.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of the volume; `mount` and `df` show it after `cenote:`.
+    pub name: String,
+    /// Threads that serve requests.
+    pub threads: usize,
+    /// Whether other users may look in; permissions then decide what they may do.
+    pub allow_other: bool,
+}
+
+/// Between two commits that nobody asked for; arbitrary: what a crash may take of what was not
+/// synced.
+const COMMIT_PERIOD: Duration = Duration::from_secs(1);
+/// How long those who still use a file are waited for at the end; arbitrary.
+const LAST_USERS: Duration = Duration::from_secs(5);
+
+impl Mount {
+    /// Shows `files` at `point`; `ended` is called when it is no longer shown.
+    ///
+    /// # Errors
+    /// The system refuses to mount, or to start threads.
+    pub fn start(
+        files: Files,
+        point: &MountPoint,
+        options: &Options,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let files = Arc::new(files);
+        let point = point.path().to_owned();
+        let mut config = fuser::Config::default();
+        config.mount_options = vec![
+            fuser::MountOption::FSName(format!("{}{}", point::SOURCE, options.name)),
+            fuser::MountOption::Subtype("cenote".to_owned()),
+            fuser::MountOption::DefaultPermissions,
+            fuser::MountOption::NoAtime,
+            fuser::MountOption::NoDev,
+        ];
+        config.acl = match options.allow_other {
+            true => fuser::SessionACL::All,
+            false => fuser::SessionACL::Owner,
+        };
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = true;
+        let (stop, stopped) = channel();
+        let committed = Arc::clone(&files);
+        let committer = start("cenote-commit", move || commit_often(&committed, &stopped))?;
+        let kernel = Kernel::new(Arc::clone(&files));
+        let notifier = kernel.notifier();
+        let session = fuser::Session::new(kernel, &point, &config)?;
+        drop(notifier.set(session.notifier()));
+        let session = start("cenote-files", move || {
+            let outcome = session.run();
+            ended();
+            outcome
+        })?;
+        Ok(Self {
+            files,
+            point,
+            session: Some(session),
+            committer: Some((stop, committer)),
+        })
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Ends it: unmounts it unless somebody has, and commits everything. Files that are still open
+    /// after a while fail from then on.
+    ///
+    /// # Errors
+    /// Not everything could be committed, or unmounted; what is left is as after a crash.
+    pub fn end(&mut self) -> io::Result<()> {
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        if !session.is_finished() {
+            // While its threads still serve, so that the kernel can write its cache back.
+            if let Err(error) = point::write_back(&self.point) {
+                tracing::warn!(%error, "have the kernel write its cache back");
+            }
+            point::unmount(&self.point)?;
+        }
+        let patience = Instant::now() + LAST_USERS;
+        while !session.is_finished() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let served = match session.is_finished() {
+            true => {
+                let joined = session.join();
+                joined.unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")))
+            }
+            false => {
+                tracing::warn!("programs still use the files; they fail from now on");
+                Ok(())
+            }
+        };
+        if let Some((stop, committer)) = self.committer.take() {
+            drop(stop);
+            if committer.join().is_err() {
+                tracing::error!("the thread that commits ended by itself");
+            }
+        }
+        self.files.close().map_err(io::Error::other)?;
+        served
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "end the mount");
+        }
+    }
+}
+
+/// Has the kernel let memory that this process asks for not wait for what it serves itself. Before
+/// the first thread: later ones inherit it.
+///
+/// # Errors
+/// This user may not (CAP_SYS_RESOURCE).
+pub fn join_the_io_path() -> io::Result<()> {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: PR_SET_IO_FLUSHER takes integers only; the unused arguments must be zero.
+    match unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The caller that this process is, now.
+#[must_use]
+pub fn this_process() -> Caller {
+    // SAFETY: both take nothing, touch no memory and cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    Caller {
+        uid,
+        gid,
+        now: convert::now(),
+    }
+}
+
+fn commit_often(files: &Files, stopped: &Receiver<()>) {
+    while stopped.recv_timeout(COMMIT_PERIOD) == Err(RecvTimeoutError::Timeout) {
+        files.follow_size();
+        if let Err(error) = files.commit() {
+            // Said where it was met; requests tell it from then on.
+            tracing::debug!(%error, "commit");
+        }
+    }
+}
+
+fn start<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}

@@ -1,0 +1,211 @@
+//! The directory that a file system is shown in: what may be mounted on, and unmounting.
+
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Begins what `mount` shows as the source.
+pub(super) const SOURCE: &str = "cenote:";
+
+/// A directory that can be mounted on.
+#[derive(Clone, Debug)]
+pub struct MountPoint(PathBuf);
+
+/// Why a directory cannot be mounted on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointError {
+    /// It is not there, or cannot be looked at.
+    #[error("{}: {source}", path.display())]
+    Os {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    /// What is in it would be hidden.
+    #[error("{} is not empty, and what is in it would be hidden", .0.display())]
+    NotEmpty(PathBuf),
+    /// A file system is mounted there.
+    #[error("{} is a mount point already", .0.display())]
+    Mounted(PathBuf),
+    /// The process that served it was killed, and the mount could not be taken away.
+    #[error("{} is the mount of a process that is gone", .0.display())]
+    Stale(PathBuf),
+}
+
+impl MountPoint {
+    /// Checks `path`; what a killed process left mounted there is taken away.
+    ///
+    /// # Errors
+    /// [`PointError`].
+    pub fn new(path: &Path) -> Result<Self, PointError> {
+        let os = |source| PointError::Os {
+            path: path.to_owned(),
+            source,
+        };
+        let absolute = std::path::absolute(path).map_err(os)?;
+        let found = match fs::metadata(&absolute) {
+            Err(error) if is_stale(&error) => {
+                if !is_ours(&absolute) || detach(&absolute).is_err() {
+                    return Err(PointError::Stale(absolute));
+                }
+                tracing::warn!(path = %absolute.display(), "took a mount away whose process is gone");
+                fs::metadata(&absolute)
+            }
+            found => found,
+        };
+        if !found.map_err(os)?.is_dir() {
+            return Err(PointError::NotDirectory(absolute));
+        }
+        let canonical = absolute.canonicalize().map_err(os)?;
+        if is_mounted(&canonical) {
+            return Err(PointError::Mounted(canonical));
+        }
+        if fs::read_dir(&canonical).map_err(os)?.next().is_some() {
+            return Err(PointError::NotEmpty(canonical));
+        }
+        Ok(Self(canonical))
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+fn is_stale(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED)
+    )
+}
+
+/// The mounts of this process's namespace: where each is, and its source.
+fn mounts() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = text.split(|byte| *byte == b'\n');
+    let parsed = lines.filter_map(|line| {
+        let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
+        let separator = fields.iter().position(|field| *field == b"-")?;
+        let source = fields.get(separator + 2)?;
+        Some((unescaped(fields.get(4)?), unescaped(source)))
+    });
+    parsed.collect()
+}
+
+/// A path of mountinfo, where odd bytes are three octal digits after a backslash.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    path
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    mounts().iter().any(|(at, _)| at == path)
+}
+
+/// Whether the uppermost mount there is one of this program's.
+fn is_ours(path: &Path) -> bool {
+    // A stale mount has no canonical path; its parent's will do.
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path = parent.map_or_else(|| path.to_owned(), |parent| parent.join(name));
+    let path = path.as_os_str().as_bytes();
+    let all = mounts();
+    let last = all.iter().rev().find(|(at, _)| at == path);
+    last.is_some_and(|(_, source)| source.starts_with(SOURCE.as_bytes()))
+}
+
+/// Has the kernel write back what it cached of the file system that is mounted at `path`.
+pub(super) fn write_back(path: &Path) -> io::Result<()> {
+    let directory = fs::File::open(path)?;
+    // SAFETY: the descriptor is open for the call.
+    match unsafe { libc::syncfs(directory.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Unmounts; where files are still open, the mount goes now and the rest with them.
+pub(super) fn unmount(path: &Path) -> io::Result<()> {
+    match umount2(path, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        Err(_) => detach(path),
+        done => done,
+    }
+}
+
+fn detach(path: &Path) -> io::Result<()> {
+    match umount2(path, libc::MNT_DETACH) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            // A user's own mount, which only the helper may take away.
+            let status = Command::new("fusermount3").arg("-uz").arg(path).status()?;
+            match status.success() {
+                true => Ok(()),
+                false => Err(error),
+            }
+        }
+        done => done,
+    }
+}
+
+fn umount2(path: &Path, flags: libc::c_int) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` is a live C string for the call.
+    match unsafe { libc::umount2(path.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mountinfo_are_read_as_they_are() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescaped(b"/a\\"), b"/a\\");
+        assert_eq!(unescaped(b"/a\\9"), b"/a\\9");
+    }
+
+    #[test]
+    fn what_is_no_empty_directory_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(MountPoint::new(folder.path()).is_ok());
+        let file = folder.path().join("file");
+        fs::write(&file, "x").expect("a file");
+        let refused = MountPoint::new(&file).expect_err("a file");
+        assert!(matches!(refused, PointError::NotDirectory(_)), "{refused}");
+        let refused = MountPoint::new(folder.path()).expect_err("a full folder");
+        assert!(matches!(refused, PointError::NotEmpty(_)), "{refused}");
+        let refused = MountPoint::new(&folder.path().join("none")).expect_err("nothing");
+        assert!(matches!(refused, PointError::Os { .. }), "{refused}");
+        let refused = MountPoint::new(Path::new("/proc")).expect_err("a mount point");
+        assert!(matches!(refused, PointError::Mounted(_)), "{refused}");
+    }
+}

@@ -1,0 +1,201 @@
+//! Which blocks of the data area are free.
+//!
+//! Nothing of it is stored: what no extent has is free when a file system is mounted. Freed blocks go
+//! through two waiting rooms before they are given again: `freed`, until a commit takes them, and
+//! the caller's hands, until that commit is durable and their memory was given back.
+
+use std::collections::BTreeMap;
+
+use crate::planted::{Planted, is_planted};
+
+/// A run of blocks.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Run {
+    /// First block.
+    pub start: u64,
+    /// Blocks.
+    pub len: u64,
+}
+
+/// Free and freed blocks.
+#[derive(Debug, Default)]
+pub struct Space {
+    /// Free runs by first block; neighbours are merged.
+    free: BTreeMap<u64, u64>,
+    free_blocks: u64,
+    total_blocks: u64,
+    /// Freed by changes that no commit has taken yet.
+    freed: Vec<Run>,
+    /// Blocks that were freed and are not free yet.
+    waiting_blocks: u64,
+    /// Where the search goes on when a file has no wish of its own.
+    cursor: u64,
+}
+
+/// Runs that are looked at for one as long as is wanted; arbitrary.
+const LOOKED_AT: usize = 32;
+
+impl Space {
+    /// All of `total_blocks` free.
+    pub fn new(total_blocks: u64) -> Self {
+        let mut space = Self::default();
+        space.grow(total_blocks);
+        space
+    }
+
+    /// The data area has grown.
+    pub fn grow(&mut self, total_blocks: u64) {
+        if let Some(len) = total_blocks.checked_sub(self.total_blocks)
+            && len > 0
+        {
+            let start = self.total_blocks;
+            self.total_blocks = total_blocks;
+            self.add(Run { start, len });
+        }
+    }
+
+    /// Blocks of the data area.
+    pub fn total_blocks(&self) -> u64 {
+        self.total_blocks
+    }
+
+    /// Blocks that can be given now.
+    pub fn free_blocks(&self) -> u64 {
+        self.free_blocks
+    }
+
+    /// Blocks that will be free.
+    pub fn waiting_blocks(&self) -> u64 {
+        self.waiting_blocks
+    }
+
+    /// Takes `run` off the free blocks, at the mount; false when some of it was taken already, or is
+    /// outside.
+    pub fn claim(&mut self, run: Run) -> bool {
+        let Some(end) = run.start.checked_add(run.len) else {
+            return false;
+        };
+        let before = self.free.range(..=run.start).next_back();
+        let Some((&start, &len)) = before.filter(|(start, len)| *start + **len >= end) else {
+            return false;
+        };
+        self.cut(start, len, run);
+        true
+    }
+
+    /// Gives up to `wanted` blocks in a row, at `goal` if they are free there.
+    pub fn give(&mut self, wanted: u64, goal: Option<u64>) -> Option<Run> {
+        if wanted == 0 {
+            return None;
+        }
+        let from = goal.unwrap_or(self.cursor);
+        let found = self.at(from, wanted).or_else(|| {
+            let after = self.free.range(from..).map(|(start, len)| (*start, *len));
+            let around = self.free.range(..from).map(|(start, len)| (*start, *len));
+            let mut longest = None;
+            for (start, len) in after.chain(around).take(LOOKED_AT) {
+                if longest.is_none_or(|(_, most)| most < len) {
+                    longest = Some((start, len));
+                }
+                if len >= wanted {
+                    break;
+                }
+            }
+            longest.map(|(start, len)| {
+                let run = Run {
+                    start,
+                    len: len.min(wanted),
+                };
+                (start, len, run)
+            })
+        });
+        let (start, len, run) = found?;
+        self.cursor = run.start + run.len;
+        if is_planted(Planted::ExtentGivenTwice) && run.start % 3 == 0 {
+            return Some(run);
+        }
+        self.cut(start, len, run);
+        Some(run)
+    }
+
+    /// The free run around `from`, and what of it is given.
+    fn at(&self, from: u64, wanted: u64) -> Option<(u64, u64, Run)> {
+        let (&start, &len) = self.free.range(..=from).next_back()?;
+        let left = (start + len).checked_sub(from).filter(|left| *left > 0)?;
+        let run = Run {
+            start: from,
+            len: left.min(wanted),
+        };
+        Some((start, len, run))
+    }
+
+    fn cut(&mut self, start: u64, len: u64, run: Run) {
+        self.free.remove(&start);
+        if run.start > start {
+            self.free.insert(start, run.start - start);
+        }
+        let (end, run_end) = (start + len, run.start + run.len);
+        if end > run_end {
+            self.free.insert(run_end, end - run_end);
+        }
+        self.free_blocks -= run.len;
+    }
+
+    /// `run` was given and never used.
+    pub fn take_back(&mut self, run: Run) {
+        self.add(run);
+    }
+
+    /// `run` is freed by the change that is being made.
+    pub fn free(&mut self, run: Run) {
+        if run.len == 0 {
+            return;
+        }
+        if is_planted(Planted::FreedTooEarly) {
+            return self.add(run);
+        }
+        self.waiting_blocks += run.len;
+        self.freed.push(run);
+    }
+
+    /// Whether a commit would free something.
+    pub fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
+    /// What the commit that begins now frees.
+    pub fn take_freed(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// `runs` of a durable commit can be given again.
+    pub fn settle(&mut self, runs: &[Run]) {
+        for run in runs {
+            self.waiting_blocks -= run.len;
+            self.add(*run);
+        }
+    }
+
+    fn add(&mut self, run: Run) {
+        let (mut start, mut end) = (run.start, run.start + run.len);
+        if let Some((&before, &len)) = self.free.range(..start).next_back()
+            && before + len == start
+        {
+            self.free.remove(&before);
+            start = before;
+        }
+        if let Some(len) = self.free.remove(&end) {
+            end += len;
+        }
+        self.free.insert(start, end - start);
+        self.free_blocks += run.len;
+    }
+
+    /// Free runs, in order.
+    pub fn runs(&self) -> impl Iterator<Item = Run> {
+        self.free.iter().map(|(start, len)| Run {
+            start: *start,
+            len: *len,
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! A table as it stands now: changes that are in memory over what the database has.
+//!
+//! Three layers: what changed since the last commit began, what that commit carries, and the
+//! database's last snapshot. A reader sees the uppermost; a commit empties the middle one.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use redb::{ReadOnlyTable, ReadTransaction, ReadableTable as _};
+
+use crate::records::Rows;
+use crate::{FsError, Result};
+
+/// Changed rows; `None`: removed.
+pub type Changes<T> = BTreeMap<<T as Rows>::Key, Option<<T as Rows>::Value>>;
+
+type Row<T> = (<T as Rows>::Key, <T as Rows>::Value);
+
+/// One table.
+pub struct Table<T: Rows> {
+    active: Changes<T>,
+    frozen: Arc<Changes<T>>,
+    snapshot: Snapshot<T>,
+}
+
+/// One table as the database has it. May be read from the medium, and by several threads at a time.
+pub struct Snapshot<T: Rows>(Arc<ReadOnlyTable<T::StoredKey, T::StoredValue>>);
+
+impl<T: Rows> Clone for Snapshot<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Rows> Snapshot<T> {
+    /// The table in `transaction`.
+    pub fn open(transaction: &ReadTransaction) -> Result<Self> {
+        let table = transaction.open_table(T::TABLE).map_err(unreadable)?;
+        Ok(Self(Arc::new(table)))
+    }
+
+    /// A row.
+    pub fn get(&self, key: &T::Key) -> Result<Option<T::Value>> {
+        let found = self.0.get(T::store_key(key)).map_err(unreadable)?;
+        Ok(found.map(|value| T::load(value.value())))
+    }
+
+    /// The first row from `from` on.
+    pub fn next(&self, from: Bound<&T::Key>) -> Result<Option<Row<T>>> {
+        let from = match from {
+            Bound::Included(key) => Bound::Included(T::store_key(key)),
+            Bound::Excluded(key) => Bound::Excluded(T::store_key(key)),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let mut range = self
+            .0
+            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((from, Bound::Unbounded))
+            .map_err(unreadable)?;
+        Self::row(range.next())
+    }
+
+    /// The last row up to and with `to`.
+    pub fn last(&self, to: &T::Key) -> Result<Option<Row<T>>> {
+        let to = Bound::Included(T::store_key(to));
+        let mut range = self
+            .0
+            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((Bound::Unbounded, to))
+            .map_err(unreadable)?;
+        Self::row(range.next_back())
+    }
+
+    fn row(
+        found: Option<
+            std::result::Result<
+                (
+                    redb::AccessGuard<'_, T::StoredKey>,
+                    redb::AccessGuard<'_, T::StoredValue>,
+                ),
+                redb::StorageError,
+            >,
+        >,
+    ) -> Result<Option<Row<T>>> {
+        let Some(found) = found.transpose().map_err(unreadable)? else {
+            return Ok(None);
+        };
+        let (key, value) = found;
+        Ok(Some((T::load_key(key.value()), T::load(value.value()))))
+    }
+}
+
+impl<T: Rows> Table<T> {
+    /// The table of a snapshot, unchanged.
+    pub fn new(snapshot: Snapshot<T>) -> Self {
+        Self {
+            active: BTreeMap::new(),
+            frozen: Arc::default(),
+            snapshot,
+        }
+    }
+
+    /// A row.
+    pub fn get(&self, key: &T::Key) -> Result<Option<T::Value>> {
+        let changed = self.active.get(key).or_else(|| self.frozen.get(key));
+        match changed {
+            Some(value) => Ok(value.clone()),
+            None => self.snapshot.get(key),
+        }
+    }
+
+    /// The first row from `from` on.
+    pub fn next(&self, from: Bound<&T::Key>) -> Result<Option<Row<T>>> {
+        let mut from: Bound<T::Key> = from.cloned();
+        loop {
+            let bounds = (from.as_ref(), Bound::Unbounded);
+            let active = self.active.range::<T::Key, _>(bounds).next();
+            let frozen = self.frozen.range::<T::Key, _>(bounds).next();
+            let stored = self.snapshot.next(from.as_ref())?;
+            let keys = [
+                active.map(|(key, _)| key),
+                frozen.map(|(key, _)| key),
+                stored.as_ref().map(|(key, _)| key),
+            ];
+            let Some(least) = keys.into_iter().flatten().min() else {
+                return Ok(None);
+            };
+            let changed = [active, frozen].into_iter().flatten();
+            let changed = changed.filter(|(key, _)| *key == least).map(|(_, row)| row);
+            match changed.into_iter().next() {
+                Some(Some(value)) => return Ok(Some((least.clone(), value.clone()))),
+                Some(None) => from = Bound::Excluded(least.clone()),
+                None => return Ok(stored),
+            }
+        }
+    }
+
+    /// The last row up to and with `to`.
+    pub fn last(&self, to: &T::Key) -> Result<Option<Row<T>>> {
+        let mut to: Bound<T::Key> = Bound::Included(to.clone());
+        loop {
+            let bounds = (Bound::Unbounded, to.as_ref());
+            let active = self.active.range::<T::Key, _>(bounds).next_back();
+            let frozen = self.frozen.range::<T::Key, _>(bounds).next_back();
+            let stored = match &to {
+                Bound::Included(key) => self.snapshot.last(key)?,
+                Bound::Excluded(key) => self.snapshot.before(key)?,
+                Bound::Unbounded => None,
+            };
+            let keys = [
+                active.map(|(key, _)| key),
+                frozen.map(|(key, _)| key),
+                stored.as_ref().map(|(key, _)| key),
+            ];
+            let Some(most) = keys.into_iter().flatten().max() else {
+                return Ok(None);
+            };
+            let changed = [active, frozen].into_iter().flatten();
+            let mut changed = changed.filter(|(key, _)| *key == most).map(|(_, row)| row);
+            match changed.next() {
+                Some(Some(value)) => return Ok(Some((most.clone(), value.clone()))),
+                Some(None) => to = Bound::Excluded(most.clone()),
+                None => return Ok(stored),
+            }
+        }
+    }
+
+    /// Adds or replaces a row; returns the bytes that it takes until the next commit.
+    pub fn put(&mut self, key: T::Key, value: T::Value) -> u64 {
+        let bytes = T::row_bytes(&key, &value);
+        self.active.insert(key, Some(value));
+        bytes
+    }
+
+    /// Takes a row away.
+    pub fn remove(&mut self, key: &T::Key) {
+        self.active.insert(key.clone(), None);
+    }
+
+    /// Rows that changed since the last commit began.
+    pub fn changed(&self) -> usize {
+        self.active.len()
+    }
+
+    /// The database's last snapshot.
+    pub fn snapshot(&self) -> Snapshot<T> {
+        self.snapshot.clone()
+    }
+
+    /// Hands out what changed, for a commit.
+    ///
+    /// # Panics
+    /// If an earlier commit has not ended.
+    pub fn freeze(&mut self) -> Arc<Changes<T>> {
+        assert!(self.frozen.is_empty(), "one commit at a time");
+        self.frozen = Arc::new(std::mem::take(&mut self.active));
+        Arc::clone(&self.frozen)
+    }
+
+    /// Takes what the database has after the commit.
+    pub fn thaw(&mut self, snapshot: Snapshot<T>) {
+        self.snapshot = snapshot;
+        self.frozen = Arc::default();
+    }
+}
+
+impl<T: Rows> Snapshot<T> {
+    fn before(&self, key: &T::Key) -> Result<Option<Row<T>>> {
+        let to = Bound::Excluded(T::store_key(key));
+        let mut range = self
+            .0
+            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((Bound::Unbounded, to))
+            .map_err(unreadable)?;
+        Self::row(range.next_back())
+    }
+
+    /// Every row in order, until `each` fails.
+    pub fn each(&self, mut each: impl FnMut(T::Key, T::Value) -> Result<()>) -> Result<()> {
+        for row in self.0.iter().map_err(unreadable)? {
+            let (key, value) = row.map_err(unreadable)?;
+            each(T::load_key(key.value()), T::load(value.value()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What the database cannot read is told once, where it is met.
+pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
+    let error = error.into();
+    tracing::error!(%error, "read metadata");
+    FsError::Io
+}

@@ -1,0 +1,90 @@
+//! The medium that a volume is.
+//!
+//! An acknowledged write of a volume is as durable as it will ever be: it survives the loss of r
+//! hosts and the end of this process. So a sync has nothing to do.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use cenote_volume::{IoError, Volume, VolumeError, Worker};
+
+use crate::area::lock;
+use crate::medium::{Medium, MediumError};
+
+/// A volume, and workers for as many threads as use it at a time.
+pub struct VolumeMedium {
+    // Before the volume, which outlives its workers.
+    workers: Vec<Mutex<Worker>>,
+    volume: Arc<Volume>,
+}
+
+thread_local! {
+    /// The worker that this thread had last; most likely nobody else does.
+    static USUAL: Cell<usize> = const { Cell::new(0) };
+}
+
+impl VolumeMedium {
+    /// Serves `volume` for `count` threads at a time; more wait for one another.
+    ///
+    /// # Errors
+    /// The volume has no more workers.
+    pub fn new(volume: Arc<Volume>, count: usize) -> Result<Self, VolumeError> {
+        let workers = (0..count.max(1))
+            .map(|_| volume.worker().map(Mutex::new))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { workers, volume })
+    }
+
+    fn worker(&self) -> MutexGuard<'_, Worker> {
+        let count = self.workers.len();
+        let usual = USUAL.get() % count;
+        for at in (usual..count).chain(0..usual) {
+            match self.workers[at].try_lock() {
+                Ok(worker) => {
+                    USUAL.set(at);
+                    return worker;
+                }
+                Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        lock(&self.workers[usual])
+    }
+}
+
+impl Medium for VolumeMedium {
+    fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
+        let done = self.worker().read(offset, buffer);
+        done.map_err(|error| refused(error, "read", offset, buffer.len() as u64))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let done = self.worker().write(offset, bytes);
+        done.map_err(|error| refused(error, "write", offset, bytes.len() as u64))
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
+        let done = self.worker().discard(offset, len_bytes);
+        done.map_err(|error| refused(error, "discard", offset, len_bytes))
+    }
+
+    fn sync(&self) -> Result<(), MediumError> {
+        Ok(())
+    }
+
+    fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
+        self.volume.allocation(offset, end)
+    }
+}
+
+fn refused(error: IoError, what: &str, offset: u64, len_bytes: u64) -> MediumError {
+    tracing::warn!(%error, offset, len_bytes, "{what} the volume");
+    match error {
+        IoError::NoSpace => MediumError::NoSpace,
+        _ => MediumError::Io,
+    }
+}

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "up",
     "down",
     "status",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 15] = [
     "volume",
     "nbd",
     "swap",
+    "run",
     "key",
     "kv",
     "cache",

@@ -16,6 +16,7 @@ const COMMANDS: [&str; 16] = [
     "mount",
     "nbd",
     "swap",
+    "run",
     "key",
     "kv",
     "cache",

@@ -1,7 +1,7 @@
 //! The metadata's tables in redb: read by snapshots, changed by one batch at a time.
 //!
-//! A batch is applied whole or not at all, and is durable when [`Database::apply`] returns. After an
-//! error redb takes no more: the file system is to be mounted again.
+//! A batch is applied whole or not at all, and is durable when [`Database::apply`] returns. After
+//! an error redb takes no more: the file system is to be mounted again.
 
 use std::sync::{Arc, Mutex};
 

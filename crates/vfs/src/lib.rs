@@ -1,7 +1,7 @@
 //! A POSIX file system on a volume, shown over FUSE.
 //!
-//! [`Files`] is the file system itself: inodes, names, extents and space, with no FUSE and no volume
-//! in it. It keeps metadata in redb (`database`), changed in memory first and committed in
+//! [`Files`] is the file system itself: inodes, names, extents and space, with no FUSE and no
+//! volume in it. It keeps metadata in redb (`database`), changed in memory first and committed in
 //! batches (`table`), and bytes in extents of a [`medium::Medium`]. [`mount`] shows it to the
 //! kernel; [`volume`] is the medium that a volume is.
 //!

@@ -38,8 +38,8 @@ pub trait Medium: Send + Sync + 'static {
     /// `Io` when some are not.
     fn sync(&self) -> Result<(), MediumError>;
 
-    /// Whether the byte at `offset` lies in a block that takes memory, and up to where that holds, at
-    /// most `end`.
+    /// Whether the byte at `offset` lies in a block that takes memory, and up to where that holds,
+    /// at most `end`.
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64);
 }
 

@@ -1,8 +1,8 @@
 //! Which blocks of the data area are free.
 //!
-//! Nothing of it is stored: what no extent has is free when a file system is mounted. Freed blocks go
-//! through two waiting rooms before they are given again: `freed`, until a commit takes them, and
-//! the caller's hands, until that commit is durable and their memory was given back.
+//! Nothing of it is stored: what no extent has is free when a file system is mounted. Freed blocks
+//! go through two waiting rooms before they are given again: `freed`, until a commit takes them,
+//! and the caller's hands, until that commit is durable and their memory was given back.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,8 @@ impl Space {
         self.waiting_blocks
     }
 
-    /// Takes `run` off the free blocks, at the mount; false when some of it was taken already, or is
-    /// outside.
+    /// Takes `run` off the free blocks, at the mount; false when some of it was taken already, or
+    /// is outside.
     pub fn claim(&mut self, run: Run) -> bool {
         let Some(end) = run.start.checked_add(run.len) else {
             return false;

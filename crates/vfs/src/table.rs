@@ -226,6 +226,6 @@ impl<T: Rows> Snapshot<T> {
 /// What the database cannot read is told once, where it is met.
 pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
     let error = error.into();
-    tracing::error!(%error, "read metadata");
+    tracing::error!(%error, "read or write metadata");
     FsError::Io
 }

@@ -50,6 +50,26 @@ fn equals_the_model(list: &[Op]) {
     assert!(medium.held_bytes() < used * 4096 + SIZE_BYTES / 16 + reserved + (1 << 20));
 }
 
+#[test]
+fn a_commit_writes_a_few_pages_whatever_it_carries() {
+    let medium = Arc::new(ModelMedium::new(SIZE_BYTES));
+    let files = opened(&medium);
+    let mut before = medium.steps();
+    let mut steps = Vec::new();
+    for round in 0..20_u8 {
+        for file in 0..round {
+            let name = [b'a' + round, b'a' + file];
+            support::new_file(&files, &name, &[1; 4096]).expect("a file");
+        }
+        files.commit().expect("committed");
+        let now = medium.steps() - u64::from(round);
+        steps.push(now - before);
+        before = medium.steps();
+    }
+    println!("steps of commits of 0 to 19 new files: {steps:?}");
+    assert!(steps.iter().all(|steps| *steps < 40), "{steps:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -63,7 +83,7 @@ mod long {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1500))]
+        #![proptest_config(ProptestConfig::with_cases(400))]
 
         #[test]
         fn any_requests_leave_what_the_model_says(list in ops(200)) {

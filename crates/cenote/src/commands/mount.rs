@@ -1,4 +1,5 @@
-//! `cenote mount`: a volume as a file system in a directory, in the foreground or in the background.
+//! `cenote mount`: a volume as a file system in a directory, in the foreground or in the
+//! background.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -101,7 +101,8 @@ impl Files {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `Exists`, `NoAttribute` by `mode`; `NameTooLong`, `TooLarge`, `Unsupported`, `NoSpace`, `Io`.
+    /// `Exists`, `NoAttribute` by `mode`; `NameTooLong`, `TooLarge`, `Unsupported`, `NoSpace`,
+    /// `Io`.
     pub fn set_attribute(
         &self,
         caller: &Caller,

@@ -146,8 +146,8 @@ impl Files {
         }
     }
 
-    /// Makes the rest of the block in which the file ends zero, as far as `until`: bytes that a file
-    /// had there once do not come back when it grows. The caller has the range.
+    /// Makes the rest of the block in which the file ends zero, as far as `until`: bytes that a
+    /// file had there once do not come back when it grows. The caller has the range.
     fn clear_tail(&self, ino: Ino, size: u64, until: u64) -> Result<()> {
         let until = until.min(size.next_multiple_of(BLOCK_BYTES));
         if until <= size || is_planted(Planted::TailShowsOldBytes) {
@@ -439,8 +439,8 @@ impl State {
         Ok(inode.mode != mode)
     }
 
-    /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only once
-    /// they are attached.
+    /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only
+    /// once they are attached.
     fn fill_holes(
         &mut self,
         ino: Ino,

@@ -1,8 +1,8 @@
 //! Names: making, finding, linking, renaming and removing what is in directories.
 //!
-//! A request changes everything that belongs together under one lock, so that a commit has all of it
-//! or nothing. An inode whose last name goes becomes an orphan, and is purged once the kernel has
-//! forgotten it, or by the next mount.
+//! A request changes everything that belongs together under one lock, so that a commit has all of
+//! it or nothing. An inode whose last name goes becomes an orphan, and is purged once the kernel
+//! has forgotten it, or by the next mount.
 
 use super::{Caller, Files, State};
 use crate::planted::{Planted, is_planted};

@@ -52,8 +52,8 @@ impl From<FsError> for OpenError {
 }
 
 impl Files {
-    /// Opens the file system on `medium`, or makes one where there is nothing; its root directory is
-    /// the caller's then.
+    /// Opens the file system on `medium`, or makes one where there is nothing; its root directory
+    /// is the caller's then.
     ///
     /// # Errors
     /// [`OpenError`]; what is there was not changed, but for what an earlier owner left undone.

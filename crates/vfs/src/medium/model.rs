@@ -1,8 +1,8 @@
 //! A medium in memory that can crash: what was synced is kept apart from what was not.
 //!
 //! For every block it keeps the durable version and those written since, in order. An image of a
-//! crash takes of each block any of these, block by block, by a [`Survival`]. A discarded block reads
-//! as garbage, which is all that [`Medium::discard`] promises.
+//! crash takes of each block any of these, block by block, by a [`Survival`]. A discarded block
+//! reads as garbage, which is all that [`Medium::discard`] promises.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -19,11 +19,13 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use super::convert::{caller, errno, file_attr, file_type, nothing, now, timestamp};
+use super::convert::{
+    answer, answer_bytes, caller, errno, file_attr, file_type, nothing, now, timestamp,
+};
 use super::listing::Listings;
 use crate::files::{AttributeMode, Changed, Files, NewInode, RenameMode, Seek, Write};
 use crate::medium::BLOCK_BYTES;
-use crate::{FsError, NAME_BYTES_MAX, Result};
+use crate::{FsError, NAME_BYTES_MAX};
 
 /// What answers the kernel.
 pub(super) struct Kernel {
@@ -87,13 +89,6 @@ impl Kernel {
     }
 }
 
-fn answer(reply: ReplyEmpty, outcome: Result<()>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
@@ -135,9 +130,7 @@ impl Filesystem for Kernel {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        if let Err(error) = self.files.forget(ino.0, count) {
-            tracing::warn!(%error, ino = ino.0, "delete a file without a name");
-        }
+        Self::forget(self, ino.0, count);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -424,7 +417,7 @@ impl Filesystem for Kernel {
                 }
                 let is_full = reply.add(number, entry.offset, name, &TTL, &attr, Generation(0));
                 if is_full && !is_dot {
-                    self.forget_quietly(entry.ino);
+                    Self::forget(self, entry.ino, 1);
                 }
                 is_full
             });
@@ -602,18 +595,9 @@ impl Filesystem for Kernel {
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
 impl Kernel {
-    fn forget_quietly(&self, ino: u64) {
-        if let Err(error) = self.files.forget(ino, 1) {
+    fn forget(&self, ino: u64, count: u64) {
+        if let Err(error) = self.files.forget(ino, count) {
             tracing::warn!(%error, ino, "delete a file without a name");
         }
-    }
-}
-
-/// An extended attribute, or how long it is.
-fn answer_bytes(reply: ReplyXattr, bytes: &[u8], room: u32) {
-    match room {
-        0 => reply.size(bytes.len() as u32),
-        room if bytes.len() <= room as usize => reply.data(bytes),
-        _ => reply.error(Errno::ERANGE),
     }
 }

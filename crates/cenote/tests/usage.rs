@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "up",
     "down",
     "status",

@@ -61,7 +61,7 @@ impl Bench {
     fn step(&mut self, id: ProcedureId, cache: u128, table: &mut Table) -> (Outcome, Vec<u8>) {
         let mut request = Request::new(ClientId(1), 1, CacheId(cache), id, b"argument");
         let outcome = self.procedures.step(&mut request, table, 0, &[]);
-        (outcome, request.state)
+        (outcome, request.state.into_vec())
     }
 }
 

@@ -99,7 +99,7 @@ fn run(
                 data.extend_from_slice(&bytes[start..start + size as usize]);
             }
             Outcome::Again => {}
-            end => return (end, request.state, asked),
+            end => return (end, request.state.into_vec(), asked),
         }
     }
     panic!("the procedure does not end");

@@ -163,43 +163,6 @@ fn python_at_a_quarter_of_its_memory_loses_nothing_when_two_hosts_die() {
 }
 
 #[test]
-fn sort_is_right() {
-    if is_skipped("sort", &["sort", "python3"]) {
-        return;
-    }
-    let folder = cluster("64M");
-    let files = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let (input, ours, theirs) = (path("input"), path("ours"), path("theirs"));
-    let mut file = std::io::BufWriter::new(std::fs::File::create(&input).expect("made"));
-    let mut state = 1_u64;
-    for _ in 0..600_000 {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        writeln!(
-            file,
-            "{:016x} and some words behind it",
-            state ^ state >> 29
-        )
-        .expect("written");
-    }
-    drop(file);
-    let sort = |output| ["sort", "--parallel=2", "-S", "96M", "-o", output];
-    let mut program = sort(ours.as_str()).to_vec();
-    program.push(&input);
-    Program::start(&folder, "16M", "256M", &program).ends_well(16 * MIB);
-    let status = Command::new("sort")
-        .args(&sort(&theirs)[1..])
-        .arg(&input)
-        .status()
-        .expect("it runs");
-    assert!(status.success());
-    let read = |path: &str| std::fs::read(path).expect("there");
-    assert!(read(&ours) == read(&theirs));
-}
-
-#[test]
 fn its_end_is_the_programs_and_signals_are_too() {
     if is_skipped("a shell", &["sh"]) {
         return;
@@ -419,55 +382,6 @@ fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
     plain.wait().expect("it ends");
 }
 
-#[test]
-fn memcached_keeps_every_value() {
-    if is_skipped("memcached", &["memcached"]) {
-        return;
-    }
-    let folder = cluster("64M");
-    let at = port();
-    let port = at.to_string();
-    let words = [
-        "memcached",
-        "-u",
-        "root",
-        "-m",
-        "96",
-        "-t",
-        "2",
-        "-p",
-        &port,
-        "-l",
-        "127.0.0.1",
-    ];
-    let program = Program::start(&folder, "20M", "320M", &words);
-    let address = ([127, 0, 0, 1], at).into();
-    let mut client = patiently(|| support::memcached::Client::connect(address).ok());
-    for round in 0..2 {
-        for key in 0..KEYS {
-            let value = value(key, round);
-            let mut request = format!("set {} 0 0 {}\r\n", name(key), value.len()).into_bytes();
-            request.extend(value);
-            request.extend(b"\r\n");
-            assert_eq!(client.ask(&request).expect("an answer"), "STORED");
-        }
-        if round == 0 {
-            kill_two(&folder);
-        }
-        for key in 0..KEYS {
-            client
-                .send(format!("get {}\r\n", name(key)).as_bytes())
-                .expect("it listens");
-            let (_, seen) = (client.value().expect("an answer"))
-                .unwrap_or_else(|said| panic!("{said}"))
-                .unwrap_or_else(|| panic!("key {key} is gone"));
-            assert!(seen == value(key, round), "key {key}, round {round}");
-        }
-    }
-    signal(program.child.id(), "TERM");
-    program.ends_well(20 * MIB);
-}
-
 /// More hosts are lost than the scheme bears: the program gets SIGBUS, and no other bytes.
 #[test]
 fn what_is_lost_is_sigbus() {
@@ -490,4 +404,95 @@ assert all(a[i] == 7 for i in range(0, len(a), 4096))
     program.say("go on");
     let (code, figures) = program.end();
     assert_eq!(code, 128 + libc::SIGBUS, "{figures}");
+}
+
+/// More programs.
+mod long {
+    use super::*;
+
+    #[test]
+    fn sort_is_right() {
+        if is_skipped("sort", &["sort", "python3"]) {
+            return;
+        }
+        let folder = cluster("64M");
+        let files = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let (input, ours, theirs) = (path("input"), path("ours"), path("theirs"));
+        let mut file = std::io::BufWriter::new(std::fs::File::create(&input).expect("made"));
+        let mut state = 1_u64;
+        for _ in 0..600_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            writeln!(
+                file,
+                "{:016x} and some words behind it",
+                state ^ state >> 29
+            )
+            .expect("written");
+        }
+        drop(file);
+        let sort = |output| ["sort", "--parallel=2", "-S", "96M", "-o", output];
+        let mut program = sort(ours.as_str()).to_vec();
+        program.push(&input);
+        Program::start(&folder, "16M", "256M", &program).ends_well(16 * MIB);
+        let status = Command::new("sort")
+            .args(&sort(&theirs)[1..])
+            .arg(&input)
+            .status()
+            .expect("it runs");
+        assert!(status.success());
+        let read = |path: &str| std::fs::read(path).expect("there");
+        assert!(read(&ours) == read(&theirs));
+    }
+
+    #[test]
+    fn memcached_keeps_every_value() {
+        if is_skipped("memcached", &["memcached"]) {
+            return;
+        }
+        let folder = cluster("64M");
+        let at = port();
+        let port = at.to_string();
+        let words = [
+            "memcached",
+            "-u",
+            "root",
+            "-m",
+            "96",
+            "-t",
+            "2",
+            "-p",
+            &port,
+            "-l",
+            "127.0.0.1",
+        ];
+        let program = Program::start(&folder, "20M", "320M", &words);
+        let address = ([127, 0, 0, 1], at).into();
+        let mut client = patiently(|| support::memcached::Client::connect(address).ok());
+        for round in 0..2 {
+            for key in 0..KEYS {
+                let value = value(key, round);
+                let mut request = format!("set {} 0 0 {}\r\n", name(key), value.len()).into_bytes();
+                request.extend(value);
+                request.extend(b"\r\n");
+                assert_eq!(client.ask(&request).expect("an answer"), "STORED");
+            }
+            if round == 0 {
+                kill_two(&folder);
+            }
+            for key in 0..KEYS {
+                client
+                    .send(format!("get {}\r\n", name(key)).as_bytes())
+                    .expect("it listens");
+                let (_, seen) = (client.value().expect("an answer"))
+                    .unwrap_or_else(|said| panic!("{said}"))
+                    .unwrap_or_else(|| panic!("key {key} is gone"));
+                assert!(seen == value(key, round), "key {key}, round {round}");
+            }
+        }
+        signal(program.child.id(), "TERM");
+        program.ends_well(20 * MIB);
+    }
 }

@@ -145,6 +145,22 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
             let name = format!("h{:02}", round % 4);
             signal(hosts.pid(&name), "KILL");
             under_way.get_or_insert_with(|| scope.spawn(|| write(2)));
+            let host_is = |connected: bool| {
+                let is_it =
+                    |host: &Value| host["name"] == name.as_str() && host["connected"] == connected;
+                is_failing()
+                    || status()["hosts"]
+                        .as_array()
+                        .expect("hosts")
+                        .iter()
+                        .any(is_it)
+            };
+            // It looks whole until somebody misses the host.
+            wait_until(
+                "the host is missed",
+                || host_is(false),
+                || status().to_string(),
+            );
             wait_until(
                 "the volume is whole, or says why not",
                 || is_failing() || status()["health"] == "healthy",
@@ -156,17 +172,9 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
             hosts
                 .run(&["up", "--hosts", "4", "--memory", "96M"])
                 .expect(0);
-            let is_back = |host: &Value| host["name"] == name.as_str() && host["connected"] == true;
             wait_until(
                 "the host is back",
-                || {
-                    is_failing()
-                        || status()["hosts"]
-                            .as_array()
-                            .expect("hosts")
-                            .iter()
-                            .any(is_back)
-                },
+                || host_is(true),
                 || status().to_string(),
             );
         }

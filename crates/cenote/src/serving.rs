@@ -89,8 +89,8 @@ impl WhichVolume {
                 arguments.extend([flag.into(), value.into()]);
             }
         }
-        arguments.extend(self.expected.arguments().into_iter().map(Into::into));
-        arguments.extend(self.protected.arguments()?.into_iter().map(Into::into));
+        arguments.extend(self.expected.arguments());
+        arguments.extend(self.protected.arguments()?);
         arguments.extend(self.backed.arguments()?);
         Ok(arguments)
     }

@@ -71,15 +71,7 @@ impl<T: Rows> Snapshot<T> {
     }
 
     fn row(
-        found: Option<
-            std::result::Result<
-                (
-                    redb::AccessGuard<'_, T::StoredKey>,
-                    redb::AccessGuard<'_, T::StoredValue>,
-                ),
-                redb::StorageError,
-            >,
-        >,
+        found: Option<std::result::Result<Stored<'_, T>, redb::StorageError>>,
     ) -> Result<Option<Row<T>>> {
         let Some(found) = found.transpose().map_err(unreadable)? else {
             return Ok(None);
@@ -88,6 +80,12 @@ impl<T: Rows> Snapshot<T> {
         Ok(Some((T::load_key(key.value()), T::load(value.value()))))
     }
 }
+
+/// A row as redb has it.
+type Stored<'a, T> = (
+    redb::AccessGuard<'a, <T as Rows>::StoredKey>,
+    redb::AccessGuard<'a, <T as Rows>::StoredValue>,
+);
 
 impl<T: Rows> Table<T> {
     /// The table of a snapshot, unchanged.

@@ -256,8 +256,7 @@ impl World {
         };
         let until = self.net.now().after(pause);
         // The server looks at what comes when it comes, but for the time that it takes to.
-        while self.net.next_event().is_some_and(|next| next <= until) {
-            let _ = self.net.step();
+        while self.net.next_event().is_some_and(|next| next <= until) && self.net.step() {
             if self.random.below(3) == 0 {
                 self.serve()?;
             }

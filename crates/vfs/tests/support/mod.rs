@@ -539,12 +539,11 @@ fn rename(
     Ok(None)
 }
 
+/// What judges the bytes of a file: its number, what is there, and what is expected.
+type BytesCheck<'a> = &'a mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), String>;
+
 /// Compares names, kinds, links, sizes and attributes; hands every file to `bytes` to compare.
-pub fn compare(
-    files: &Files,
-    model: &Model,
-    bytes: &mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), String>,
-) -> Result<(), String> {
+pub fn compare(files: &Files, model: &Model, bytes: BytesCheck<'_>) -> Result<(), String> {
     let mut inos: BTreeMap<u32, Ino> = BTreeMap::new();
     let mut open = vec![(TOP, ROOT)];
     while let Some((node, ino)) = open.pop() {

@@ -92,8 +92,7 @@ fn each<T>(
             args.scheme.iter().map(find).collect::<Result<_>>()?
         }
     };
-    let idle = |one: &&Box<dyn Scheme>| !promises(&***one);
-    if let Some(scheme) = schemes.iter().find(idle) {
+    if let Some(scheme) = schemes.iter().find(|one| !promises(&***one)) {
         bail!(
             "--scheme {}: its reads promise nothing that could be checked",
             scheme.name()

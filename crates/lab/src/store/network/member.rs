@@ -37,7 +37,7 @@ pub struct Member {
 enum State {
     Away(Time),
     Coming(Connecting, Time),
-    Here(Client),
+    Here(Box<Client>),
 }
 
 /// A command under way.
@@ -150,7 +150,7 @@ impl Member {
                     self.state = State::Coming(coming, since);
                 }
                 Ok(true) => match coming.finish(TIMEOUT) {
-                    Ok(client) => self.state = State::Here(client),
+                    Ok(client) => self.state = State::Here(Box::new(client)),
                     Err(_) => self.leave(net, random),
                 },
                 _ => self.leave(net, random),

@@ -90,6 +90,8 @@ const SHORT_LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries to give a machine back; doubles up to [`PENALTY_MAX`].
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest that a type of machine is left alone after it was not to be had.
+/// What was wrong with a provider is told for as long at least.
+const TOLD: Duration = Duration::from_secs(60);
 const PENALTY_MAX: Duration = Duration::from_secs(300);
 
 /// Most machines and orders at a time, those counted that go back: the journal keeps each until its provider
@@ -140,6 +142,8 @@ pub struct Shown<'a> {
 #[derive(Clone, Debug)]
 struct Penalty {
     until: Time,
+    /// What was wrong is told at least as long.
+    told_until: Time,
     times: u32,
 }
 
@@ -481,17 +485,17 @@ impl Fleet {
         }
     }
 
-    /// Forgets what was wrong with providers whose machines are not needed, and can be tried again.
+    /// Forgets what was wrong with providers whose machines are not needed, and can be tried again, once
+    /// who waited for the cache had time to look.
     fn forget_troubles(&mut self, now: Time) {
-        let is_left_alone = |provider: &str| {
+        let is_told = |provider: &str| {
             let of_it = self.catalogue.types().iter();
             let mut of_it = of_it.filter(|one| one.provider == provider);
             let penalty = |name: &str| self.penalties.get(name);
-            of_it.any(|one| penalty(&one.name).is_some_and(|penalty| now < penalty.until))
+            of_it.any(|one| penalty(&one.name).is_some_and(|penalty| now < penalty.told_until))
         };
-        self.troubles.retain(|with, _| {
-            with == CATALOGUE || with.starts_with(MACHINE) || is_left_alone(with)
-        });
+        self.troubles
+            .retain(|with, _| with == CATALOGUE || with.starts_with(MACHINE) || is_told(with));
     }
 
     /// From now on it is given back until its provider says that it has it.
@@ -536,10 +540,12 @@ impl Fleet {
         let penalty = self.penalties.entry(machine_type.to_owned());
         let penalty = penalty.or_insert(Penalty {
             until: now,
+            told_until: now,
             times: 0,
         });
         let pause = AGAIN * (1 << penalty.times.min(8));
         penalty.until = now.after(pause.min(PENALTY_MAX));
+        penalty.told_until = penalty.until.max(now.after(TOLD));
         penalty.times += 1;
     }
 

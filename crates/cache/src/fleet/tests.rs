@@ -484,6 +484,30 @@ fn what_was_wrong_with_a_provider_is_forgotten_when_its_machines_are_not_needed(
 }
 
 #[test]
+fn what_was_wrong_with_a_provider_is_told_for_a_while_though_another_helped_out_at_once() {
+    let mut world = World::new(TEXT, Vec::new());
+    let order = orders(&world.tick(0))[0].0;
+    world
+        .fleet
+        .handle_no_machine(world.now, order, None, "no quota");
+    let is_told = |world: &World| {
+        world
+            .fleet
+            .troubles()
+            .any(|one| one == ("cloud", "no quota"))
+    };
+    let asked = world.tick(0);
+    world.fleet.handle_released(world.now, order, Ok(()));
+    for (host, (order, _)) in orders(&asked).into_iter().enumerate() {
+        world.give(order, host, UP);
+    }
+    world.tick(50);
+    assert!(is_told(&world), "its penalty is over since 49 s");
+    world.tick(11);
+    assert!(!is_told(&world));
+}
+
+#[test]
 fn a_disk_that_refuses_has_nothing_pile_up() {
     let mut world = World::new(TEXT, Vec::new());
     let first = orders(&world.tick(0))[0].0;

@@ -7,8 +7,9 @@
 //! Regions move meanwhile. Everything that names a region names its generation as well: the machine
 //! that had it forwards what is stale once, to the owner that it knows, and refuses it otherwise;
 //! who is refused waits for the word about the new owner and asks again (R2, R3).
-//! Pure: no clock, no I/O; only the [`Shelf`] of requests that wait to be run is shared, so that
-//! idle threads can help. Paper: `[compucache]` Execution, Migration with forwarding.
+//! Pure, but for a look at the clock behind what counts until some time; only the [`Shelf`] of
+//! requests that wait to be run is shared, so that idle threads can help.
+//! Paper: `[compucache]` Execution, Migration with forwarding.
 
 mod accounts;
 mod moves;
@@ -27,6 +28,7 @@ use foldhash::HashMap;
 
 use crate::message::{Data, Fetch, Moved, Need, Refused};
 use crate::planted::{self, Planted};
+use crate::table::Clock;
 use crate::{
     CacheId, ClientId, Machine, Outcome, Place, Request, Response, Slot, Status, Stores, Table,
     Trap,
@@ -156,6 +158,7 @@ pub struct Executor {
     /// Reused between rounds.
     batch: Vec<Ready>,
     ended: Vec<Ended>,
+    clock: Clock,
 }
 
 impl Executor {
@@ -175,6 +178,7 @@ impl Executor {
             round: 0,
             batch: Vec::new(),
             ended: Vec::new(),
+            clock: Clock::default(),
         }
     }
 
@@ -185,7 +189,8 @@ impl Executor {
     }
 
     /// Takes a cache in, or forgets what was known of it.
-    pub fn handle_cache(&mut self, cache: CacheId, table: Table) {
+    pub fn handle_cache(&mut self, cache: CacheId, mut table: Table) {
+        table.set_clock(self.clock);
         self.caches.insert(cache, table);
         self.successors.remove(&cache);
     }
@@ -321,7 +326,7 @@ impl Executor {
         self.batch = batch;
         if has_loaded {
             // One look at the clock for all: it costs more than a step.
-            let now = Time::now();
+            let now = self.clock.now();
             let times = ended.iter_mut().filter_map(|step| step.loaded_by.as_mut());
             times.for_each(|loaded_by| *loaded_by = now);
         }
@@ -367,7 +372,9 @@ impl Executor {
             // It may have written, or may have read what is no more. Nothing of it is to be
             // believed, and what it wrote is not to be done again unasked.
             (Some(_), Some(table))
-                if stores == Stores::InDoubt || loaded_by.is_some_and(|by| table.is_stale(by)) =>
+                if stores == Stores::InDoubt
+                    || loaded_by.is_some_and(|by| table.is_stale(by))
+                        && !planted::is(Planted::LateLoad) =>
             {
                 return self.answer(request, Status::TimedOut);
             }

@@ -24,6 +24,12 @@ pub enum Planted {
     SleepOn,
     /// A request that moved away is answered by the machine that it left, too.
     AnswerTwice,
+    /// What was loaded counts, however late that was.
+    LateLoad,
+    /// A store counts whose copy may have ended too late.
+    LateStore,
+    /// Another machine gets bytes that were loaded too late.
+    LateFetch,
 }
 
 #[cfg(feature = "planted")]

@@ -101,6 +101,22 @@ pub struct Slot {
     pub place: Place,
 }
 
+/// The machine's clock; tests have others, by which threads stand still.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(pub(crate) fn() -> Time);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(Time::now)
+    }
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Time {
+        (self.0)()
+    }
+}
+
 /// The regions of one cache.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -119,6 +135,7 @@ pub struct Table {
     /// Of the step: what became of its stores, and whether it loaded anything.
     stores: Stores,
     loaded: bool,
+    clock: Clock,
 }
 
 /// What became of the stores of a step.
@@ -170,7 +187,13 @@ impl Table {
             here: 0,
             stores: Stores::default(),
             loaded: false,
+            clock: Clock::default(),
         }
+    }
+
+    /// Goes by another clock than the machine's from now on.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
     }
 
     /// From now on loads count no longer than stores do ([`Table::allow_writes`]).
@@ -268,7 +291,8 @@ impl Table {
     }
 
     fn is_too_late(&self) -> bool {
-        self.writes_until.is_some_and(|until| Time::now() >= until)
+        self.writes_until
+            .is_some_and(|until| self.clock.now() >= until)
     }
 
     /// Whether the last step loaded anything that counts until some time alone; once.
@@ -284,7 +308,7 @@ impl Table {
 
     /// [`Table::is_stale`] of what was loaded just now.
     pub(crate) fn is_stale_now(&self) -> bool {
-        self.reads_end && self.is_stale(Time::now())
+        self.reads_end && self.is_stale(self.clock.now())
     }
 
     /// Whether a step that begins now would not end in time. One that finds nothing here, and goes
@@ -397,7 +421,8 @@ impl Memory for Table {
                 Err(Unwritten::Nothing) => return Err(Fault::Elsewhere),
             }
             // Copied while the time was over, or before: nobody knows.
-            if self.is_too_late() && !planted::is(Planted::WriteLeaving) {
+            let is_unasked = planted::is(Planted::WriteLeaving) || planted::is(Planted::LateStore);
+            if self.is_too_late() && !is_unasked {
                 return Err(self.end_store(true));
             }
         }

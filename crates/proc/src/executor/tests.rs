@@ -1,6 +1,7 @@
 mod cluster;
 mod ends;
 mod leases;
+mod standing;
 
 use std::collections::HashMap;
 

@@ -23,7 +23,7 @@ const REQUESTS: u64 = 150;
 const CACHE: CacheId = CacheId(1);
 
 /// Adds one to a number, where it is.
-struct Add;
+pub(super) struct Add;
 
 impl Procedure for Add {
     fn step<M: Memory + ?Sized>(memory: &mut M, frame: &mut Frame) -> Verdict {

@@ -10,20 +10,24 @@
 //! die leave no older copy behind a newer one. Who finds a change that its client did not bring to the last
 //! store, and has to go past it, brings it there.
 //!
-//! A store that is gone stops changes, or reads if it is the last: who decides that takes it out of the row,
-//! for all clients. One that comes in gets what it lacks by [`Copies::bring`], and reads last.
+//! A store that is gone stops changes, or reads if it is the last: who decides that takes it out of the
+//! row, for all clients. One that comes in is named between the first and the last, which may be one store
+//! that is named twice, gets what it lacks by [`Copies::bring`], and may be the last then. A store that
+//! lacks something is never the first: changes that meet one are refused.
+
+mod change;
+mod copy;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 use crate::client::{Client, ClientError, Command, Outcome};
 use crate::format::VALUE_BYTES_MAX;
 use crate::pool::{Condition, Version};
-use crate::protocol::Refusal;
 use crate::schemes::Durable;
-
-/// In front of the bytes: this, whether it is a deletion, and its number.
-const MAGIC: [u8; 4] = *b"copy";
-const HEAD_BYTES: usize = 16;
+pub use change::{Change, Step};
+use copy::{Copy, HEAD_BYTES};
 
 /// Largest value of an object with copies.
 pub const COPIED_BYTES_MAX: usize = VALUE_BYTES_MAX - HEAD_BYTES;
@@ -62,42 +66,11 @@ pub enum CopyError {
         "the object differs from the copy before it: empty this store, and copy the others into it"
     )]
     Diverged,
-}
-
-/// One copy, as it is in a store.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Copy {
-    /// Of the object's changes, from 1.
-    number: u64,
-    /// `None`: it was deleted.
-    value: Option<Vec<u8>>,
-}
-
-impl Copy {
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.value.as_ref().map_or(0, Vec::len));
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&u32::from(self.value.is_none()).to_le_bytes());
-        bytes.extend_from_slice(&self.number.to_le_bytes());
-        bytes.extend_from_slice(self.value.as_deref().unwrap_or_default());
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, value) = bytes.split_at_checked(HEAD_BYTES)?;
-        let kind = head.strip_prefix(&MAGIC)?.first_chunk()?;
-        let number = u64::from_le_bytes(*head.last_chunk()?);
-        let value = match u32::from_le_bytes(*kind) {
-            0 => Some(value.to_vec()),
-            1 if value.is_empty() => None,
-            _ => return None,
-        };
-        (number > 0).then_some(Self { number, value })
-    }
-
-    fn visible(&self) -> Option<u64> {
-        self.value.is_some().then_some(self.number)
-    }
+    /// It does not have the newest copy, which another has. Numbers that it gives are no order.
+    #[error(
+        "the first store is behind the others: name another first, and copy from that one into it"
+    )]
+    Behind,
 }
 
 impl Copies {
@@ -155,7 +128,7 @@ impl Copies {
     /// [`CopiesError`] of the last store.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Version>, CopiesError> {
         let found = self.read(self.stores.len() - 1, key)?;
-        Ok(found.and_then(|(_, copy)| {
+        Ok(found.and_then(|copy| {
             let sequence = copy.number;
             copy.value.map(|value| Version { sequence, value })
         }))
@@ -184,8 +157,8 @@ impl Copies {
     pub fn bring(&mut self) -> Result<u64, CopiesError> {
         let mut count = 0;
         for key in self.all_keys(0, b"")? {
-            if let Some((_, copy)) = self.read(0, &key)? {
-                self.hand_on(&key, &copy)?;
+            if let Some(copy) = self.read(0, &key)? {
+                self.drive(Change::hand_on(key, copy, self.stores.len()))?;
                 count += 1;
             }
         }
@@ -198,102 +171,28 @@ impl Copies {
         value: Option<Vec<u8>>,
         condition: Condition,
     ) -> Result<u64, CopiesError> {
+        let row = self.stores.len();
+        self.drive(Change::new(key.to_vec(), value, condition, row))
+    }
+
+    fn drive(&mut self, (mut change, mut step): (Change, Step)) -> Result<u64, CopiesError> {
         loop {
-            let found = self.read(0, key)?;
-            let visible = found.as_ref().and_then(|(_, copy)| copy.visible());
-            let holds = match condition {
-                Condition::Always => true,
-                Condition::Absent => visible.is_none(),
-                Condition::Sequence(wanted) => visible == Some(wanted),
-            };
-            let is_done = value.is_none() && visible.is_none();
-            if !holds || is_done {
-                // A change that its client did not bring to the end would never be read, and stand in the
-                // way of all that ask for what is read.
-                if let Some((_, copy)) = &found {
-                    self.hand_on(key, copy)?;
+            match step {
+                Step::Ended(end) => return end,
+                Step::Ask { store, command } => {
+                    let said = self.stores[store].call(command, self.limit);
+                    step = change.handle(said);
                 }
-                return match holds {
-                    true => Ok(found.map_or(0, |(_, copy)| copy.number)),
-                    false => Err(at(0, ClientError::Refused(Refusal::Condition(visible)))),
-                };
-            }
-            let number = found.as_ref().map_or(1, |(_, copy)| copy.number + 1);
-            let value = value.clone();
-            let copy = Copy { number, value };
-            let before = found.map(|(sequence, _)| sequence);
-            if self.replace(0, key, &copy, before)? {
-                self.hand_on(key, &copy)?;
-                return Ok(number);
             }
         }
     }
 
-    /// Brings a copy that the first store has to all others, unless theirs is newer.
-    fn hand_on(&mut self, key: &[u8], copy: &Copy) -> Result<(), CopiesError> {
-        for store in 1..self.stores.len() {
-            loop {
-                let found = self.read(store, key)?;
-                if let Some((_, theirs)) = &found {
-                    if theirs.number > copy.number || theirs == copy {
-                        break;
-                    }
-                    if theirs.number == copy.number {
-                        let error = CopyError::Diverged;
-                        return Err(CopiesError { store, error });
-                    }
-                }
-                let before = found.map(|(sequence, _)| sequence);
-                if self.replace(store, key, copy, before)? {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The copy that a store has, and the store's own version of it.
-    fn read(&mut self, store: usize, key: &[u8]) -> Result<Option<(u64, Copy)>, CopiesError> {
+    /// The copy that a store has.
+    fn read(&mut self, store: usize, key: &[u8]) -> Result<Option<Copy>, CopiesError> {
         let command = Command::Get { key: key.to_vec() };
-        match self.call(store, command)? {
-            Outcome::Value { sequence, value } => match Copy::decode(&value) {
-                Some(copy) => Ok(Some((sequence, copy))),
-                None => Err(CopiesError {
-                    store,
-                    error: CopyError::Foreign,
-                }),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    /// Puts a copy in place of a version. `false`: there is another one by now.
-    fn replace(
-        &mut self,
-        store: usize,
-        key: &[u8],
-        copy: &Copy,
-        before: Option<u64>,
-    ) -> Result<bool, CopiesError> {
-        let command = Command::Put {
-            key: key.to_vec(),
-            value: copy.encode(),
-            condition: before.map_or(Condition::Absent, Condition::Sequence),
-            is_durable: true,
-        };
-        match self.call(store, command) {
-            Ok(_) => Ok(true),
-            Err(CopiesError {
-                error: CopyError::Client(ClientError::Refused(Refusal::Condition(_))),
-                ..
-            }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn call(&mut self, store: usize, command: Command) -> Result<Outcome, CopiesError> {
         let said = self.stores[store].call(command, self.limit);
-        said.map_err(|error| at(store, error))
+        let said = said.map_err(|error| at(store, error))?;
+        Ok(found(store, said)?.map(|(_, copy)| copy))
     }
 
     fn all_keys(&mut self, store: usize, prefix: &[u8]) -> Result<Vec<Vec<u8>>, CopiesError> {
@@ -309,34 +208,16 @@ fn at(store: usize, error: ClientError) -> CopiesError {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn copies_are_what_they_were() {
-        for value in [None, Some(Vec::new()), Some(b"bytes".to_vec())] {
-            let copy = Copy { number: 7, value };
-            assert_eq!(Copy::decode(&copy.encode()), Some(copy));
-        }
-        let deleted = Copy {
-            number: 7,
-            value: None,
-        };
-        // A deletion with bytes, a number that is none, another kind.
-        assert_eq!(Copy::decode(&[&deleted.encode()[..], b"x"].concat()), None);
-        assert_eq!(Copy::decode(&[&b"copy"[..], &[0; 12]].concat()), None);
-        assert_eq!(Copy::decode(&[&b"copy"[..], &[2; 12]].concat()), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_copy_or_none(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Some(copy) = Copy::decode(&bytes) {
-                prop_assert_eq!(copy.encode(), bytes);
-            }
-        }
+/// The copy that a store answered with, and the store's own version of it.
+fn found(store: usize, said: Outcome) -> Result<Option<(u64, Copy)>, CopiesError> {
+    match said {
+        Outcome::Value { sequence, value } => match Copy::decode(&value) {
+            Some(copy) => Ok(Some((sequence, copy))),
+            None => Err(CopiesError {
+                store,
+                error: CopyError::Foreign,
+            }),
+        },
+        _ => Ok(None),
     }
 }

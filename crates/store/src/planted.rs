@@ -47,5 +47,13 @@ cenote_pool::mistakes! {
         EmptiedTooEarly = "emptied-too-early",
         /// Cleaning copies what is not the newest version.
         OldVersionCopied = "old-version-copied",
+        /// A change of an object with copies is told once the first store has it.
+        CopyAcknowledgedFirst = "copy-acknowledged-first",
+        /// A store takes a copy whatever it has by now.
+        CopyUnconditional = "copy-unconditional",
+        /// A copy replaces one of a larger number.
+        CopyOverNewer = "copy-over-newer",
+        /// A change that its client left on its way is not brought to the end by who meets it.
+        CopyLeftBehind = "copy-left-behind",
     }
 }

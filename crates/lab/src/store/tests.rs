@@ -35,6 +35,10 @@ fn each_planted_mistake_of_the_store_is_found() {
         Planted::FlagInOneRead,
         Planted::EpochUnread,
         Planted::IncarnationIgnored,
+        Planted::CopyAcknowledgedFirst,
+        Planted::CopyUnconditional,
+        Planted::CopyOverNewer,
+        Planted::CopyLeftBehind,
     ];
     for (name, mistake) in MISTAKES {
         if elsewhere.contains(&mistake) {

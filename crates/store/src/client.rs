@@ -269,14 +269,22 @@ impl Client {
     /// # Errors
     /// `Os`: the system refuses to wait.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.flush();
-        let rests = !self.resting.is_empty() || !self.stalled.is_empty();
-        let timeout = match rests {
-            true => timeout.min(Duration::from_millis(1)),
-            false => timeout,
-        };
-        let fds = [self.caller.fd(), self.verbs.fd(), self.session.fd()];
-        let fds: Vec<_> = fds.into_iter().flatten().collect();
+        Self::wait_for_any(std::slice::from_mut(self), timeout)
+    }
+
+    /// Waits until polling one of `clients` may bring something, for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Os`: the system refuses to wait.
+    pub fn wait_for_any(clients: &mut [Self], mut timeout: Duration) -> Result<(), Error> {
+        for client in &mut *clients {
+            client.flush();
+            if !client.resting.is_empty() || !client.stalled.is_empty() {
+                timeout = timeout.min(Duration::from_millis(1));
+            }
+        }
+        let fds = |client: &Self| [client.caller.fd(), client.verbs.fd(), client.session.fd()];
+        let fds: Vec<_> = clients.iter().flat_map(fds).flatten().collect();
         wait(&fds, Some(timeout)).map(drop)
     }
 

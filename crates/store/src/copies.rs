@@ -128,10 +128,7 @@ impl Copies {
     /// [`CopiesError`] of the last store.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Version>, CopiesError> {
         let found = self.read(self.stores.len() - 1, key)?;
-        Ok(found.and_then(|copy| {
-            let sequence = copy.number;
-            copy.value.map(|value| Version { sequence, value })
-        }))
+        Ok(found.and_then(Copy::into_version))
     }
 
     /// All keys that begin with `prefix` and have a value, in order.
@@ -220,4 +217,13 @@ fn found(store: usize, said: Outcome) -> Result<Option<(u64, Copy)>, CopiesError
         },
         _ => Ok(None),
     }
+}
+
+/// What a store of a row says of an object: its value and number, `None` if it was deleted.
+///
+/// # Errors
+/// [`CopyError::Foreign`].
+pub fn version_of(value: &[u8]) -> Result<Option<Version>, CopyError> {
+    let copy = Copy::decode(value).ok_or(CopyError::Foreign)?;
+    Ok(copy.into_version())
 }

@@ -13,6 +13,7 @@
 //! Paper: eFactory, ICPP 2021, evaluation.
 
 mod contender;
+mod copied;
 mod disk;
 mod figures;
 mod goals;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use self::contender::{Store, Way};
+use self::copied::Copied;
 use self::figures::{Case, Measured, Round};
 pub use self::figures::{Figure, Report};
 use self::load::{Clients, Known};
@@ -53,6 +55,10 @@ pub struct Options {
     pub transports: Vec<Transport>,
     /// Schemes of our server that stand in the table; ours is `efactory`.
     pub schemes: Vec<String>,
+    /// Stores that have each object, in a row of theirs; 1: there is no such row.
+    pub copies: usize,
+    /// Of each of our servers: values that wait there until they are on the disk.
+    pub landing_bytes: u64,
     /// Folder for the stores, on the disk that is to be measured; made, and removed.
     pub dir: PathBuf,
     /// Length of a measurement.
@@ -92,6 +98,8 @@ impl Default for Options {
             clients: vec![1, 32],
             transports: vec![Transport::Shm, Transport::Tcp],
             schemes: Vec::new(),
+            copies: 1,
+            landing_bytes: 16 << 20,
             dir: PathBuf::from("/var/tmp"),
             seconds: 0.5,
             rounds: 3,
@@ -215,8 +223,18 @@ impl Bench<'_> {
         for scheme in &self.options.schemes {
             let dir = self.subfolder(&format!("ours-{scheme}"))?;
             let size = (self.items.count(), self.value_bytes);
-            let ours = Ours::start(scheme, size, &dir, &self.options.transports)?;
+            let ours = Ours::start(scheme, size, &dir, self.served())?;
             stores.push(self.fill(Box::new(ours))?);
+        }
+        if self.options.copies > 1 {
+            let mut row = Vec::new();
+            for place in 0..self.options.copies {
+                let dir = self.subfolder(&format!("copy-{place}"))?;
+                // A copy has a head of its own.
+                let size = (self.items.count(), self.value_bytes + 16);
+                row.push(Ours::start("efactory", size, &dir, self.served())?);
+            }
+            stores.push(self.fill(Box::new(Copied::new(row)))?);
         }
         for sync in [Sync::EverySecond, Sync::Always] {
             if !is_installed("redis-server") {
@@ -231,6 +249,10 @@ impl Bench<'_> {
             Err(error) => eprintln!("left out: rocksdb: {error:#}"),
         }
         Ok(stores)
+    }
+
+    fn served(&self) -> (&[Transport], u64) {
+        (&self.options.transports, self.options.landing_bytes)
     }
 
     fn subfolder(&self, name: &str) -> Result<PathBuf> {

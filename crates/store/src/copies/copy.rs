@@ -1,5 +1,7 @@
 //! What a store of a row holds for an object: its number, and its bytes or that it was deleted.
 
+use crate::pool::Version;
+
 /// In front of the bytes: this, whether it is a deletion, and its number.
 const MAGIC: [u8; 4] = *b"copy";
 pub(super) const HEAD_BYTES: usize = 16;
@@ -33,6 +35,11 @@ impl Copy {
             _ => return None,
         };
         (number > 0).then_some(Self { number, value })
+    }
+
+    pub fn into_version(self) -> Option<Version> {
+        let sequence = self.number;
+        self.value.map(|value| Version { sequence, value })
     }
 
     pub fn visible(&self) -> Option<u64> {

@@ -47,6 +47,12 @@ pub struct Args {
     /// Schemes of our server, as of cenote store serve; may be given again [default: efactory]
     #[arg(long = "scheme", value_name = "NAME")]
     schemes: Vec<String>,
+    /// A row of so many of our servers besides, each of which has every object
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    copies: u8,
+    /// Memory of each of our servers for values that are not on the disk yet
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    landing: Size,
     /// Length of a measurement
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
@@ -72,6 +78,8 @@ pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Res
             true => vec!["efactory".to_owned()],
             false => args.schemes.clone(),
         },
+        copies: usize::from(args.copies),
+        landing_bytes: args.landing.bytes(),
         ..Options::default()
     };
     options.rounds = rounds.unwrap_or(options.rounds);

@@ -30,11 +30,11 @@ pub(super) struct Ours {
 }
 
 /// How long it may take to answer.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// How long a client waits for answers at a time.
-const WAIT: Duration = Duration::from_millis(10);
+pub(super) const WAIT: Duration = Duration::from_millis(10);
 /// Looks before it waits: answers of a thread with a processor of its own come within so many.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 /// PUTs that are durable one after the other: so many groups take along what waits.
 const SETTLING_PUTS: u32 = 30;
 
@@ -55,7 +55,7 @@ impl Ours {
         scheme: &str,
         (items, value_bytes): (u32, u32),
         dir: &Path,
-        transports: &[Transport],
+        (transports, landing_bytes): (&[Transport], u64),
     ) -> Result<Self> {
         let scheme = by_name(scheme).with_context(|| format!("there is no scheme {scheme}"))?;
         let folder = tempfile::tempdir().context("make a folder for a socket")?;
@@ -82,7 +82,7 @@ impl Ours {
             .args(["store", "serve"])
             .arg(&objects)
             .args(["--scheme", scheme.name(), "--page-traffic", "plain"])
-            .args(["--landing", "16M", "--key"])
+            .args(["--landing", &landing_bytes.to_string(), "--key"])
             .arg(&key_file);
         for transport in transports {
             match transport {
@@ -122,7 +122,7 @@ impl Ours {
         })
     }
 
-    fn client(&self, transport: &str) -> Result<client::Client> {
+    pub(super) fn client(&self, transport: &str) -> Result<client::Client> {
         let is_wanted = |address: &&Address| match address {
             Address::Shm(_) => transport == "shm",
             _ => transport == "tcp",

@@ -22,7 +22,12 @@ pub struct Table<T: Rows> {
     active: Changes<T>,
     frozen: Arc<Changes<T>>,
     snapshot: Snapshot<T>,
+    /// Of `active`, what the change that is being made put others in place of, in order.
+    undo: Vec<Replaced<T>>,
 }
+
+/// A key, and what was known of its row before.
+type Replaced<T> = (<T as Rows>::Key, Option<Option<<T as Rows>::Value>>);
 
 /// One table as the database has it. May be read from the medium, and by several threads at a time.
 pub struct Snapshot<T: Rows>(Arc<ReadOnlyTable<T::StoredKey, T::StoredValue>>);
@@ -94,6 +99,7 @@ impl<T: Rows> Table<T> {
             active: BTreeMap::new(),
             frozen: Arc::default(),
             snapshot,
+            undo: Vec::new(),
         }
     }
 
@@ -165,13 +171,35 @@ impl<T: Rows> Table<T> {
     /// Adds or replaces a row; returns the bytes that it takes until the next commit.
     pub fn put(&mut self, key: T::Key, value: T::Value) -> u64 {
         let bytes = T::row_bytes(&key, &value);
-        self.active.insert(key, Some(value));
+        let before = self.active.insert(key.clone(), Some(value));
+        self.undo.push((key, before));
         bytes
     }
 
     /// Takes a row away.
     pub fn remove(&mut self, key: &T::Key) {
-        self.active.insert(key.clone(), None);
+        let before = self.active.insert(key.clone(), None);
+        self.undo.push((key.clone(), before));
+    }
+
+    /// Makes what was changed stay.
+    pub fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    /// Undoes what was changed since the last [`Self::keep`].
+    pub fn roll_back(&mut self) {
+        while let Some((key, before)) = self.undo.pop() {
+            match before {
+                Some(row) => self.active.insert(key, row),
+                None => self.active.remove(&key),
+            };
+        }
+    }
+
+    /// Takes another snapshot of the same rows; changes stay above it.
+    pub fn reread(&mut self, snapshot: Snapshot<T>) {
+        self.snapshot = snapshot;
     }
 
     /// Rows that changed since the last commit began.

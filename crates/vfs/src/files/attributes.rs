@@ -53,9 +53,7 @@ impl Files {
         if let Some(size) = changed.size {
             self.change(|| self.resize(ino, size))?;
         }
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let is_given = changed.uid.is_some() || changed.gid.is_some();
             if (is_given || changed.size.is_some()) && inode.is_file() {
@@ -115,9 +113,7 @@ impl Files {
             return Err(FsError::TooLarge);
         }
         let limit = self.row_bytes_max();
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());
             let is_there = state.tables.attributes.get(&key)?.is_some();
@@ -140,9 +136,7 @@ impl Files {
     /// # Errors
     /// `NoAttribute`, `Io`.
     pub fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());
             if state.tables.attributes.get(&key)?.is_none() {

@@ -95,6 +95,7 @@ impl Files {
             return Err(OpenError::Damaged);
         }
         let row_bytes = [snapshots.row_bytes, 0, 0];
+        let opening = database.opening().clone();
         let tables = Tables::new(snapshots);
         let newest = tables.inodes.last(&Ino::MAX)?.ok_or(OpenError::Damaged)?;
         let files = Self {
@@ -112,7 +113,8 @@ impl Files {
                 sequence: 0,
                 durable: 0,
                 row_bytes,
-                has_failed: false,
+                pending: None,
+                opening,
             }),
         };
         files.finish()?;

@@ -172,14 +172,15 @@ impl State {
         let mut names = Vec::new();
         let mut at: (Ino, Box<[u8]>) = (ino, Box::default());
         // No name is empty.
-        while let Some(((owner, name), _)) = self.tables.attributes.next(Bound::Excluded(&at))? {
-            if owner != ino {
-                break;
-            }
+        let end: (Ino, Box<[u8]>) = (ino + 1, Box::default());
+        loop {
+            let rest = (Bound::Excluded(&at), Bound::Excluded(&end));
+            let Some(((_, name), _)) = self.tables.attributes.first(rest)? else {
+                return Ok(names);
+            };
             names.push(name.clone());
             at = (ino, name);
         }
-        Ok(names)
     }
 
     pub(super) fn remove_attributes(&mut self, ino: Ino) -> Result<()> {

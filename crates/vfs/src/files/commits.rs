@@ -102,7 +102,11 @@ impl Files {
     fn purge_forgotten(&self) -> Result<()> {
         self.edit(|state| {
             let mut at = Bound::Unbounded;
-            while let Some((ino, ())) = state.tables.orphans.next(at.as_ref())? {
+            while let Some((ino, ())) = state
+                .tables
+                .orphans
+                .first((at.as_ref(), Bound::Unbounded))?
+            {
                 if !state.lookups.contains_key(&ino) {
                     state.purge(ino)?;
                 }
@@ -135,7 +139,8 @@ impl Files {
         // With a database that failed nothing could be deleted.
         self.commit()?;
         self.edit(|state| {
-            while let Some((ino, ())) = state.tables.orphans.next(Bound::Unbounded)? {
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            while let Some((ino, ())) = state.tables.orphans.first(all)? {
                 state.purge(ino)?;
             }
             Ok(())

@@ -312,19 +312,17 @@ impl Files {
     /// The first byte at or after `offset` that is data, or in a hole; the end of a file is a hole.
     ///
     /// # Errors
-    /// `NoOffset` when there is none.
+    /// `NoOffset` when there is none; `Invalid` while somebody may write the file.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         let state = self.state();
         let size = state.file(ino)?.size;
+        if state.writers.contains_key(&ino) {
+            // The kernel may hold bytes that it has not written back, and a size that is not known
+            // here. Programs read all of a file where they are told so.
+            return Err(FsError::Invalid);
+        }
         if offset >= size {
             return Err(FsError::NoOffset);
-        }
-        // What the kernel has not written back yet is data, and not here.
-        if state.writers.contains_key(&ino) {
-            return Ok(match what {
-                Seek::Data => offset,
-                Seek::Hole => size,
-            });
         }
         let (mut block, last) = (offset / BLOCK_BYTES, size.div_ceil(BLOCK_BYTES));
         while block < last {

@@ -364,7 +364,10 @@ impl State {
 
     /// Deletes an inode that nobody can reach any more, with all that it has.
     pub(super) fn purge(&mut self, ino: Ino) -> Result<()> {
-        self.free_blocks_of(ino, 0, u64::MAX)?;
+        let inode = self.tables.inodes.get(&ino)?;
+        if inode.is_none_or(|inode| inode.blocks > 0) {
+            self.free_blocks_of(ino, 0, u64::MAX)?;
+        }
         self.remove_attributes(ino)?;
         self.tables.targets.remove(&ino);
         self.tables.orphans.remove(&ino);

@@ -147,7 +147,8 @@ mod long {
     fn nothing_synced_is_lost_when_the_process_is_killed_again_and_again() {
         let asked = std::env::var("CENOTE_FILES_ROUNDS").unwrap_or_else(|_| "0..200".to_owned());
         let (from, to) = asked.split_once("..").expect("FROM..TO");
-        let (mut from, to) = (from.parse().expect("a round"), to.parse().expect("a round"));
+        let round = |text: &str| text.parse::<u64>().expect("a round");
+        let (mut from, to) = (round(from), round(to));
         while from < to {
             let end = to.min(from + 25);
             kills(from..end, true);

@@ -14,6 +14,8 @@ make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
 fio|test long rdma bench|checks every byte over NBD; the load of the benchmarks
+rocksdb-tools|long|db_bench and ldb on mounted files
+stress-ng|long|its checks of file systems on mounted files
 libnbd-bin|test demo apps|nbdinfo and nbdcopy against our NBD server; what the demonstration shows without root; nbdfuse
 nbdkit|test bench apps|its nbd plugin as a client of ours, its memory plugin as the peer
 qemu-utils|test|qemu-img and qemu-io against our NBD server
@@ -22,7 +24,7 @@ util-linux|test demo|mkswap
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
 iproute2|test|hosts in network namespaces whose links are cut
-e2fsprogs|test|ext4 on our device
+e2fsprogs|test bench|ext4 on our device
 xfsprogs|test|XFS on our device
 btrfs-progs|test|Btrfs on our device
 qemu-system-x86|long rdma|a guest whose kernel has nbd, for a machine without

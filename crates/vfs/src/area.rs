@@ -3,8 +3,12 @@
 //! Its length may be set beyond the area, since redb doubles it long before it uses it; what is
 //! written there fails. Writes are handed on at once, so that they are durable after the medium's
 //! sync.
+//!
+//! redb takes nothing more after an error of what it lies on. So the first error ends an [`Opening`]:
+//! nothing of it reaches the medium any more, and the next one has the area for itself.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
@@ -18,11 +22,36 @@ pub struct Area {
     label: Arc<Mutex<Label>>,
     start: u64,
     size_bytes: u64,
+    opening: Opening,
+}
+
+/// Whether a database can be used still, from its opening to the first error of the medium.
+#[derive(Clone, Debug, Default)]
+pub struct Opening(Arc<AtomicBool>);
+
+impl Opening {
+    /// Whether it is over.
+    pub fn has_failed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Ends it.
+    pub fn fail(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Runs an access of the medium, unless it is over; an error ends it.
+    fn access<T>(&self, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if self.has_failed() {
+            return Err(io::Error::other("this opening of the metadata is over"));
+        }
+        run().inspect_err(|_| self.fail())
+    }
 }
 
 impl Area {
     /// The area that `label` tells of.
-    pub fn new(medium: Arc<dyn Medium>, label: Arc<Mutex<Label>>) -> Self {
+    pub fn new(medium: Arc<dyn Medium>, label: Arc<Mutex<Label>>, opening: Opening) -> Self {
         let (start, size_bytes) = {
             let label = lock(&label);
             (label.metadata_offset(), label.metadata_bytes)
@@ -32,6 +61,7 @@ impl Area {
             label,
             start,
             size_bytes,
+            opening,
         }
     }
 
@@ -45,28 +75,8 @@ impl Area {
             )),
         }
     }
-}
 
-impl std::fmt::Debug for Area {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Area")
-            .field("size_bytes", &self.size_bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-impl StorageBackend for Area {
-    fn len(&self) -> io::Result<u64> {
-        Ok(lock(&self.label).metadata_len)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let at = self.place(offset, out.len())?;
-        Ok(self.medium.read(at, out)?)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
+    fn resize(&self, len: u64) -> io::Result<()> {
         let mut label = lock(&self.label);
         // What comes in is zeros: an earlier attempt to make the file system may have left more.
         let mut at = label.metadata_len.next_multiple_of(BLOCK_BYTES);
@@ -90,14 +100,42 @@ impl StorageBackend for Area {
         *label = longer;
         Ok(())
     }
+}
+
+impl std::fmt::Debug for Area {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Area")
+            .field("size_bytes", &self.size_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StorageBackend for Area {
+    fn len(&self) -> io::Result<u64> {
+        Ok(lock(&self.label).metadata_len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.opening.access(|| {
+            let at = self.place(offset, out.len())?;
+            Ok(self.medium.read(at, out)?)
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.opening.access(|| self.resize(len))
+    }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(self.medium.sync()?)
+        self.opening.access(|| Ok(self.medium.sync()?))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let at = self.place(offset, data.len())?;
-        Ok(self.medium.write(at, data)?)
+        self.opening.access(|| {
+            let at = self.place(offset, data.len())?;
+            Ok(self.medium.write(at, data)?)
+        })
     }
 }
 

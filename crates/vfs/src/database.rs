@@ -1,13 +1,13 @@
 //! The metadata's tables in redb: read by snapshots, changed by one batch at a time.
 //!
 //! A batch is applied whole or not at all, and is durable when [`Database::apply`] returns. After
-//! an error redb takes no more: the file system is to be mounted again.
+//! an error of the medium it takes no more, and is to be opened again.
 
 use std::sync::{Arc, Mutex};
 
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
-use crate::area::Area;
+use crate::area::{Area, Opening};
 use crate::label::Label;
 use crate::medium::Medium;
 use crate::records::{Attributes, Entries, Extents, Inodes, Orphans, Rows, Targets};
@@ -17,6 +17,7 @@ use crate::{FsError, Result};
 /// The database.
 pub struct Database {
     redb: redb::Database,
+    opening: Opening,
 }
 
 /// Every table as it is now.
@@ -49,6 +50,7 @@ pub struct Snapshots {
 }
 
 /// What one commit changes.
+#[derive(Clone)]
 pub struct Batch {
     pub inodes: Arc<Changes<Inodes>>,
     pub entries: Arc<Changes<Entries>>,
@@ -70,13 +72,19 @@ impl Database {
     /// # Errors
     /// `Io` when it cannot be read, or is damaged.
     pub fn open(medium: &Arc<dyn Medium>, label: &Arc<Mutex<Label>>) -> Result<Self> {
-        let area = Area::new(Arc::clone(medium), Arc::clone(label));
+        let opening = Opening::default();
+        let area = Area::new(Arc::clone(medium), Arc::clone(label), opening.clone());
         let mut builder = redb::Builder::new();
         builder.set_cache_size(CACHE_BYTES);
         let redb = builder.create_with_backend(area).map_err(unreadable)?;
-        let database = Self { redb };
+        let database = Self { redb, opening };
         database.make_tables()?;
         Ok(database)
+    }
+
+    /// Whether it can be used still.
+    pub fn opening(&self) -> &Opening {
+        &self.opening
     }
 
     fn make_tables(&self) -> Result<()> {
@@ -111,10 +119,10 @@ impl Database {
         })
     }
 
-    /// Makes a batch durable.
+    /// Makes a batch durable. One that was applied before leaves the same again.
     ///
     /// # Errors
-    /// `Io`: whether it is durable is known by the next mount.
+    /// `Io`: it may be durable, or not.
     pub fn apply(&self, batch: &Batch) -> Result<Snapshots> {
         let writing = self.redb.begin_write().map_err(unreadable)?;
         let mut change = Change::default();
@@ -203,6 +211,36 @@ impl Tables {
             targets: self.targets.freeze(),
             orphans: self.orphans.freeze(),
         }
+    }
+
+    /// Makes what was changed since the last call, or the last [`Self::roll_back`], stay.
+    pub fn keep(&mut self) {
+        self.inodes.keep();
+        self.entries.keep();
+        self.extents.keep();
+        self.attributes.keep();
+        self.targets.keep();
+        self.orphans.keep();
+    }
+
+    /// Undoes what was changed since the last [`Self::keep`].
+    pub fn roll_back(&mut self) {
+        self.inodes.roll_back();
+        self.entries.roll_back();
+        self.extents.roll_back();
+        self.attributes.roll_back();
+        self.targets.roll_back();
+        self.orphans.roll_back();
+    }
+
+    /// Takes what the database has now that it is open again; changes stay above it.
+    pub fn reread(&mut self, snapshots: Snapshots) {
+        self.inodes.reread(snapshots.inodes);
+        self.entries.reread(snapshots.entries);
+        self.extents.reread(snapshots.extents);
+        self.attributes.reread(snapshots.attributes);
+        self.targets.reread(snapshots.targets);
+        self.orphans.reread(snapshots.orphans);
     }
 
     /// Takes what a commit left.

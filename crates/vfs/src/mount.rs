@@ -7,6 +7,8 @@ mod convert;
 mod kernel;
 mod listing;
 mod point;
+mod replies;
+pub mod session;
 
 use std::io;
 use std::path::PathBuf;
@@ -58,20 +60,7 @@ impl Mount {
     ) -> io::Result<Self> {
         let files = Arc::new(files);
         let point = point.path().to_owned();
-        let mut config = fuser::Config::default();
-        config.mount_options = vec![
-            fuser::MountOption::FSName(format!("{}{}", point::SOURCE, options.name)),
-            fuser::MountOption::Subtype("cenote".to_owned()),
-            fuser::MountOption::DefaultPermissions,
-            fuser::MountOption::NoAtime,
-            fuser::MountOption::NoDev,
-        ];
-        config.acl = match options.allow_other {
-            true => fuser::SessionACL::All,
-            false => fuser::SessionACL::Owner,
-        };
-        config.n_threads = Some(options.threads.max(1));
-        config.clone_fd = true;
+        let config = session::config(point::SOURCE, options);
         let (stop, stopped) = channel();
         let committed = Arc::clone(&files);
         let committer = start("cenote-commit", move || commit_often(&committed, &stopped))?;

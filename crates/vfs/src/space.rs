@@ -30,6 +30,10 @@ pub struct Space {
     waiting_blocks: u64,
     /// Where the search goes on when a file has no wish of its own.
     cursor: u64,
+    /// Given to the change that is being made.
+    given: Vec<Run>,
+    /// How many of `freed` are of changes that are made.
+    kept: usize,
 }
 
 /// Runs that are looked at for one as long as is wanted; arbitrary.
@@ -115,6 +119,7 @@ impl Space {
             return Some(run);
         }
         self.cut(start, len, run);
+        self.given.push(run);
         Some(run)
     }
 
@@ -141,9 +146,20 @@ impl Space {
         self.free_blocks -= run.len;
     }
 
-    /// `run` was given and never used.
-    pub fn take_back(&mut self, run: Run) {
-        self.add(run);
+    /// Makes what was given and freed since the last call, or the last [`Self::roll_back`], stay.
+    pub fn keep(&mut self) {
+        self.given.clear();
+        self.kept = self.freed.len();
+    }
+
+    /// Undoes what was given, and never used, and what was freed since the last [`Self::keep`].
+    pub fn roll_back(&mut self) {
+        for run in std::mem::take(&mut self.given) {
+            self.add(run);
+        }
+        for run in self.freed.drain(self.kept..) {
+            self.waiting_blocks -= run.len;
+        }
     }
 
     /// `run` is freed by the change that is being made.
@@ -165,6 +181,7 @@ impl Space {
 
     /// What the commit that begins now frees.
     pub fn take_freed(&mut self) -> Vec<Run> {
+        self.kept = 0;
         std::mem::take(&mut self.freed)
     }
 

@@ -17,12 +17,20 @@ pub type Changes<T> = BTreeMap<<T as Rows>::Key, Option<<T as Rows>::Value>>;
 
 type Row<T> = (<T as Rows>::Key, <T as Rows>::Value);
 
+/// Where rows are looked for, from and to.
+pub type Range<'a, T> = (Bound<&'a <T as Rows>::Key>, Bound<&'a <T as Rows>::Key>);
+
 /// One table.
 pub struct Table<T: Rows> {
     active: Changes<T>,
     frozen: Arc<Changes<T>>,
     snapshot: Snapshot<T>,
+    /// Of `active`, what the change that is being made put others in place of, in order.
+    undo: Vec<Replaced<T>>,
 }
+
+/// A key, and what was known of its row before.
+type Replaced<T> = (<T as Rows>::Key, Option<Option<<T as Rows>::Value>>);
 
 /// One table as the database has it. May be read from the medium, and by several threads at a time.
 pub struct Snapshot<T: Rows>(Arc<ReadOnlyTable<T::StoredKey, T::StoredValue>>);
@@ -46,28 +54,22 @@ impl<T: Rows> Snapshot<T> {
         Ok(found.map(|value| T::load(value.value())))
     }
 
-    /// The first row from `from` on.
-    pub fn next(&self, from: Bound<&T::Key>) -> Result<Option<Row<T>>> {
-        let from = match from {
-            Bound::Included(key) => Bound::Included(T::store_key(key)),
-            Bound::Excluded(key) => Bound::Excluded(T::store_key(key)),
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        let mut range = self
-            .0
-            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((from, Bound::Unbounded))
-            .map_err(unreadable)?;
-        Self::row(range.next())
+    /// The first row in a range.
+    pub fn first(&self, range: Range<'_, T>) -> Result<Option<Row<T>>> {
+        Self::row(self.range(range)?.next())
     }
 
-    /// The last row up to and with `to`.
-    pub fn last(&self, to: &T::Key) -> Result<Option<Row<T>>> {
-        let to = Bound::Included(T::store_key(to));
-        let mut range = self
+    /// The last row in a range.
+    pub fn last(&self, range: Range<'_, T>) -> Result<Option<Row<T>>> {
+        Self::row(self.range(range)?.next_back())
+    }
+
+    fn range(&self, (from, to): Range<'_, T>) -> Result<StoredRange<T>> {
+        let bounds = (from.map(T::store_key), to.map(T::store_key));
+        let range = self
             .0
-            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((Bound::Unbounded, to))
-            .map_err(unreadable)?;
-        Self::row(range.next_back())
+            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>(bounds);
+        range.map_err(unreadable)
     }
 
     fn row(
@@ -80,6 +82,9 @@ impl<T: Rows> Snapshot<T> {
         Ok(Some((T::load_key(key.value()), T::load(value.value()))))
     }
 }
+
+/// Rows of a range as redb has them.
+type StoredRange<T> = redb::Range<'static, <T as Rows>::StoredKey, <T as Rows>::StoredValue>;
 
 /// A row as redb has it.
 type Stored<'a, T> = (
@@ -94,6 +99,7 @@ impl<T: Rows> Table<T> {
             active: BTreeMap::new(),
             frozen: Arc::default(),
             snapshot,
+            undo: Vec::new(),
         }
     }
 
@@ -106,14 +112,18 @@ impl<T: Rows> Table<T> {
         }
     }
 
-    /// The first row from `from` on.
-    pub fn next(&self, from: Bound<&T::Key>) -> Result<Option<Row<T>>> {
+    /// The first row in a range. Takes as long as there are removed rows before it, so the range
+    /// ends with what the caller cares for.
+    pub fn first(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
         let mut from: Bound<T::Key> = from.cloned();
         loop {
-            let bounds = (from.as_ref(), Bound::Unbounded);
-            let active = self.active.range::<T::Key, _>(bounds).next();
-            let frozen = self.frozen.range::<T::Key, _>(bounds).next();
-            let stored = self.snapshot.next(from.as_ref())?;
+            let range = (from.as_ref(), to);
+            if is_empty(range) {
+                return Ok(None);
+            }
+            let active = self.active.range::<T::Key, _>(range).next();
+            let frozen = self.frozen.range::<T::Key, _>(range).next();
+            let stored = self.snapshot.first(range)?;
             let keys = [
                 active.map(|(key, _)| key),
                 frozen.map(|(key, _)| key),
@@ -122,9 +132,7 @@ impl<T: Rows> Table<T> {
             let Some(least) = keys.into_iter().flatten().min() else {
                 return Ok(None);
             };
-            let changed = [active, frozen].into_iter().flatten();
-            let changed = changed.filter(|(key, _)| *key == least).map(|(_, row)| row);
-            match changed.into_iter().next() {
+            match changed::<T>(active, frozen, least) {
                 Some(Some(value)) => return Ok(Some((least.clone(), value.clone()))),
                 Some(None) => from = Bound::Excluded(least.clone()),
                 None => return Ok(stored),
@@ -132,18 +140,17 @@ impl<T: Rows> Table<T> {
         }
     }
 
-    /// The last row up to and with `to`.
-    pub fn last(&self, to: &T::Key) -> Result<Option<Row<T>>> {
-        let mut to: Bound<T::Key> = Bound::Included(to.clone());
+    /// The last row in a range; as [`Table::first`].
+    pub fn last(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
+        let mut to: Bound<T::Key> = to.cloned();
         loop {
-            let bounds = (Bound::Unbounded, to.as_ref());
-            let active = self.active.range::<T::Key, _>(bounds).next_back();
-            let frozen = self.frozen.range::<T::Key, _>(bounds).next_back();
-            let stored = match &to {
-                Bound::Included(key) => self.snapshot.last(key)?,
-                Bound::Excluded(key) => self.snapshot.before(key)?,
-                Bound::Unbounded => None,
-            };
+            let range = (from, to.as_ref());
+            if is_empty(range) {
+                return Ok(None);
+            }
+            let active = self.active.range::<T::Key, _>(range).next_back();
+            let frozen = self.frozen.range::<T::Key, _>(range).next_back();
+            let stored = self.snapshot.last(range)?;
             let keys = [
                 active.map(|(key, _)| key),
                 frozen.map(|(key, _)| key),
@@ -152,9 +159,7 @@ impl<T: Rows> Table<T> {
             let Some(most) = keys.into_iter().flatten().max() else {
                 return Ok(None);
             };
-            let changed = [active, frozen].into_iter().flatten();
-            let mut changed = changed.filter(|(key, _)| *key == most).map(|(_, row)| row);
-            match changed.next() {
+            match changed::<T>(active, frozen, most) {
                 Some(Some(value)) => return Ok(Some((most.clone(), value.clone()))),
                 Some(None) => to = Bound::Excluded(most.clone()),
                 None => return Ok(stored),
@@ -165,13 +170,35 @@ impl<T: Rows> Table<T> {
     /// Adds or replaces a row; returns the bytes that it takes until the next commit.
     pub fn put(&mut self, key: T::Key, value: T::Value) -> u64 {
         let bytes = T::row_bytes(&key, &value);
-        self.active.insert(key, Some(value));
+        let before = self.active.insert(key.clone(), Some(value));
+        self.undo.push((key, before));
         bytes
     }
 
     /// Takes a row away.
     pub fn remove(&mut self, key: &T::Key) {
-        self.active.insert(key.clone(), None);
+        let before = self.active.insert(key.clone(), None);
+        self.undo.push((key.clone(), before));
+    }
+
+    /// Makes what was changed stay.
+    pub fn keep(&mut self) {
+        self.undo.clear();
+    }
+
+    /// Undoes what was changed since the last [`Self::keep`].
+    pub fn roll_back(&mut self) {
+        while let Some((key, before)) = self.undo.pop() {
+            match before {
+                Some(row) => self.active.insert(key, row),
+                None => self.active.remove(&key),
+            };
+        }
+    }
+
+    /// Takes another snapshot of the same rows; changes stay above it.
+    pub fn reread(&mut self, snapshot: Snapshot<T>) {
+        self.snapshot = snapshot;
     }
 
     /// Rows that changed since the last commit began.
@@ -202,15 +229,6 @@ impl<T: Rows> Table<T> {
 }
 
 impl<T: Rows> Snapshot<T> {
-    fn before(&self, key: &T::Key) -> Result<Option<Row<T>>> {
-        let to = Bound::Excluded(T::store_key(key));
-        let mut range = self
-            .0
-            .range::<<T::StoredKey as redb::Value>::SelfType<'_>>((Bound::Unbounded, to))
-            .map_err(unreadable)?;
-        Self::row(range.next_back())
-    }
-
     /// Every row in order, until `each` fails.
     pub fn each(&self, mut each: impl FnMut(T::Key, T::Value) -> Result<()>) -> Result<()> {
         for row in self.0.iter().map_err(unreadable)? {
@@ -218,6 +236,29 @@ impl<T: Rows> Snapshot<T> {
             each(T::load_key(key.value()), T::load(value.value()))?;
         }
         Ok(())
+    }
+}
+
+/// A changed row of the upper layers.
+type Found<'a, T> = Option<(&'a <T as Rows>::Key, &'a Option<<T as Rows>::Value>)>;
+
+/// What the uppermost layer that has `key` says of it.
+fn changed<'a, T: Rows>(
+    active: Found<'a, T>,
+    frozen: Found<'a, T>,
+    key: &T::Key,
+) -> Option<&'a Option<T::Value>> {
+    let mut layers = [active, frozen].into_iter().flatten();
+    layers.find(|(at, _)| *at == key).map(|(_, row)| row)
+}
+
+/// Whether no key can be in a range; maps refuse to look there.
+fn is_empty<K: Ord>(range: (Bound<&K>, Bound<&K>)) -> bool {
+    match range {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to))
+        | (Bound::Excluded(from), Bound::Included(to)) => from >= to,
+        _ => false,
     }
 }
 

@@ -131,7 +131,7 @@ fn crash_everywhere(list: &[Op], seed: u64, sparsity: u64) -> Result<u64, String
         // What the request will have done, if a crash comes while it runs.
         let after = pair.foresee(op);
         history.lock().unwrap().states.push(after);
-        pair.run(op);
+        assert!(pair.run(op), "the medium does not fail");
         let mut history = history.lock().unwrap();
         *history.states.last_mut().unwrap() = pair.model.clone();
         if matches!(op, Op::Commit) || matches!(op, Op::Sync(_) if !pair.model.files().is_empty()) {

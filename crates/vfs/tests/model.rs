@@ -30,13 +30,13 @@ fn equals_the_model(list: &[Op]) {
     let medium = Arc::new(ModelMedium::new(SIZE_BYTES));
     let mut pair = Pair::new(opened(&medium));
     for op in list {
-        pair.run(op);
+        assert!(pair.run(op), "the medium does not fail");
         if matches!(op, Op::Commit) {
             check(&pair.files, &pair.model);
         }
     }
     check(&pair.files, &pair.model);
-    pair.run(&Op::Release);
+    assert!(pair.run(&Op::Release), "the medium does not fail");
     pair.files.close().expect("committed");
     check(&pair.files, &pair.model);
     let used = blocks_of(&pair.files);

@@ -2,6 +2,7 @@
 
 mod apps;
 mod events;
+mod files;
 mod kv;
 mod log;
 mod page;
@@ -81,6 +82,11 @@ enum Bench {
     PagerWorker(pager::Worker),
     /// fio over NBD, against nbdkit's memory plugin
     Nbd,
+    /// Files of `cenote mount`, data and names, against a FUSE passthrough, tmpfs and ext4 on our device
+    Files(files::Args),
+    /// What serves the files that ours are measured beside
+    #[command(hide = true)]
+    FilesServer(files::Server),
     /// Unmodified programs that swap to ours, against nbdkit, a swap file and zram
     Apps(apps::Args),
     /// The process whose PageRank `apps` measures
@@ -137,6 +143,11 @@ pub fn run(args: &Args) -> Result<u8> {
         Bench::Pager(args) => pager::run(args, rounds)?,
         Bench::PagerWorker(job) => {
             pager::work(job)?;
+            return Ok(DONE);
+        }
+        Bench::Files(args) => files::run(args, rounds)?,
+        Bench::FilesServer(args) => {
+            files::serve(args)?;
             return Ok(DONE);
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,

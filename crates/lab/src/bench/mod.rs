@@ -12,6 +12,8 @@ pub mod apps;
 pub mod codec;
 pub mod events;
 pub mod fabric;
+pub mod files;
+mod fio;
 pub mod kv;
 pub mod log;
 pub mod nbd;

@@ -14,9 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use super::Row;
+use super::fio::{figure, fio, metric};
 use crate::swapping::fresh;
 use crate::swapping::interrupt::{self, Interrupt};
 
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
         eprintln!("{label}: ours {ours:.0}, nbdkit {theirs:.0}");
         rows.push(Row::new(
             ("nbd", label),
-            case.metric(),
+            metric(case.block_bytes),
             ours,
             (peer.name.clone(), theirs),
         ));
@@ -72,6 +72,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 const MIB: u64 = 1 << 20;
+const ENGINE: &str = "--ioengine=nbd";
 
 /// One pattern of load.
 #[derive(Clone, Copy, Debug)]
@@ -118,22 +119,11 @@ impl Case {
         )
     }
 
-    fn is_small(&self) -> bool {
-        self.block_bytes == 4096
-    }
-
-    fn metric(&self) -> (&'static str, &'static str) {
-        if self.is_small() {
-            ("rate", "iops")
-        } else {
-            ("throughput", "MB/s")
-        }
-    }
-
     /// One run; operations, or 10^6 bytes, per second over all connections.
     fn measure(&self, uri: &str, options: &Options) -> Result<f64> {
         let share_bytes = (options.size_bytes / u64::from(self.connection_count)) & !(MIB - 1);
         let report = fio(&[
+            ENGINE,
             &format!("--uri={uri}"),
             &format!("--rw={}", self.pattern),
             &format!("--bs={}", self.block_bytes),
@@ -145,25 +135,14 @@ impl Case {
             "--ramp_time=200ms",
             &format!("--runtime={}", options.run_seconds),
         ])?;
-        let direction = match self.pattern {
-            "randread" | "read" => "read",
-            _ => "write",
-        };
-        let (field, scale) = if self.is_small() {
-            ("iops", 1.0)
-        } else {
-            ("bw_bytes", 1e-6)
-        };
-        let figure = report["jobs"][0][direction][field]
-            .as_f64()
-            .with_context(|| format!("read {direction}.{field} in fio's report"))?;
-        Ok(figure * scale)
+        figure(&report, self.pattern, self.block_bytes)
     }
 }
 
 /// Writes every byte, so that no side answers from memory it never had.
 fn fill(uri: &str, size_bytes: u64) -> Result<()> {
     fio(&[
+        ENGINE,
         &format!("--uri={uri}"),
         "--rw=write",
         "--bs=131072",
@@ -171,35 +150,6 @@ fn fill(uri: &str, size_bytes: u64) -> Result<()> {
         &format!("--size={size_bytes}"),
     ])?;
     Ok(())
-}
-
-fn fio(arguments: &[&str]) -> Result<Value> {
-    let output = Command::new("fio")
-        .args([
-            "--name=bench",
-            "--ioengine=nbd",
-            "--group_reporting",
-            "--output-format=json",
-        ])
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .context("run fio (Debian package fio)")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!("fio {}: {}", arguments.join(" "), complaint.trim());
-    }
-    // The engine prints its own lines before the report.
-    let start = text.find("\n{").map_or(0, |at| at + 1);
-    let report: Value = serde_json::from_str(&text[start..]).context("read fio's report")?;
-    let error = report["jobs"][0]["error"].as_i64();
-    ensure!(
-        error == Some(0),
-        "fio {}: error {error:?}",
-        arguments.join(" ")
-    );
-    Ok(report)
 }
 
 fn median(mut figures: Vec<f64>) -> f64 {

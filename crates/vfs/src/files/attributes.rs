@@ -53,9 +53,7 @@ impl Files {
         if let Some(size) = changed.size {
             self.change(|| self.resize(ino, size))?;
         }
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let is_given = changed.uid.is_some() || changed.gid.is_some();
             if (is_given || changed.size.is_some()) && inode.is_file() {
@@ -115,9 +113,7 @@ impl Files {
             return Err(FsError::TooLarge);
         }
         let limit = self.row_bytes_max();
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());
             let is_there = state.tables.attributes.get(&key)?.is_some();
@@ -140,9 +136,7 @@ impl Files {
     /// # Errors
     /// `NoAttribute`, `Io`.
     pub fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());
             if state.tables.attributes.get(&key)?.is_none() {
@@ -178,14 +172,15 @@ impl State {
         let mut names = Vec::new();
         let mut at: (Ino, Box<[u8]>) = (ino, Box::default());
         // No name is empty.
-        while let Some(((owner, name), _)) = self.tables.attributes.next(Bound::Excluded(&at))? {
-            if owner != ino {
-                break;
-            }
+        let end: (Ino, Box<[u8]>) = (ino + 1, Box::default());
+        loop {
+            let rest = (Bound::Excluded(&at), Bound::Excluded(&end));
+            let Some(((_, name), _)) = self.tables.attributes.first(rest)? else {
+                return Ok(names);
+            };
             names.push(name.clone());
             at = (ino, name);
         }
-        Ok(names)
     }
 
     pub(super) fn remove_attributes(&mut self, ino: Ino) -> Result<()> {

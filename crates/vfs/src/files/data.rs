@@ -99,31 +99,29 @@ impl Files {
     ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
         let limit = self.row_bytes_max();
-        let (pieces, given) = {
-            let mut state = self.state();
-            state.writable()?;
-            state.fill_holes(ino, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES), limit)?
-        };
+        let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let filled = self.edit(|state| state.fill_holes(ino, blocks, limit));
+        let (pieces, given) = filled?;
         let written = self
             .clear_tail(ino, size, offset)
             .and_then(|()| self.write_pieces(&pieces, offset, bytes));
-        let mut state = self.state();
-        let may_publish = written
-            .and_then(|()| state.writable())
-            .and_then(|()| state.file(ino).map(drop));
-        if let Err(error) = may_publish {
-            for given in &given {
-                // Part of the bytes may be there: not before their memory was given back.
-                state.space.free(given.run);
-            }
-            return Err(error);
-        }
-        let published = state.publish(caller, ino, end, how, &pieces, &given);
+        let published = written.and_then(|()| {
+            self.edit(|state| state.publish(caller, ino, end, how, &pieces, &given))
+        });
         if published.is_err() {
-            // Half of it may be in the tables.
-            state.has_failed = true;
+            self.release(&given);
         }
         published
+    }
+
+    /// Frees blocks that were given and that no file got.
+    fn release(&self, given: &[Given]) {
+        let mut state = self.state();
+        for given in given {
+            // Part of the bytes may be there: not before their memory was given back.
+            state.space.free(given.run);
+        }
+        state.space.keep();
     }
 
     /// Locks a range for a write, and what lies between the file's end and it.
@@ -220,16 +218,16 @@ impl Files {
         let _range = self.ranges.lock(ino, 0, u64::MAX, Mode::Exclusive);
         let before = self.state().file(ino)?.size;
         self.clear_tail(ino, before, size)?;
-        let mut state = self.state();
-        state.writable()?;
-        let mut inode = state.file(ino)?;
-        if size < before {
-            let from = size.div_ceil(BLOCK_BYTES);
-            inode.blocks -= state.free_blocks_of(ino, from, u64::MAX)?;
-        }
-        inode.size = size;
-        state.put_inode(ino, inode);
-        Ok(())
+        self.edit(|state| {
+            let mut inode = state.file(ino)?;
+            if size < before {
+                let from = size.div_ceil(BLOCK_BYTES);
+                inode.blocks -= state.free_blocks_of(ino, from, u64::MAX)?;
+            }
+            inode.size = size;
+            state.put_inode(ino, inode);
+            Ok(())
+        })
     }
 
     /// Sets space aside, zeroes or frees a range, by the flags of `fallocate`.
@@ -270,21 +268,21 @@ impl Files {
         if grows {
             self.clear_tail(ino, size, end)?;
         }
-        let mut state = self.state();
-        state.writable()?;
-        let mut inode = state.file(ino)?;
-        let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-        let (_, given) = state.fill_holes(ino, blocks.0, blocks.1, limit)?;
-        for given in &given {
-            state.attach(ino, given.block, given.extent(false))?;
-            inode.blocks += given.run.len;
-        }
-        if grows {
-            inode.size = end;
-        }
-        (inode.mtime, inode.ctime) = (caller.now, caller.now);
-        state.put_inode(ino, inode);
-        Ok(())
+        self.edit(|state| {
+            let mut inode = state.file(ino)?;
+            let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+            let (_, given) = state.fill_holes(ino, blocks, limit)?;
+            for given in &given {
+                state.attach(ino, given.block, given.extent(false))?;
+                inode.blocks += given.run.len;
+            }
+            if grows {
+                inode.size = end;
+            }
+            (inode.mtime, inode.ctime) = (caller.now, caller.now);
+            state.put_inode(ino, inode);
+            Ok(())
+        })
     }
 
     /// Makes a range a hole.
@@ -300,33 +298,31 @@ impl Files {
             self.write_zeros(ino, offset, whole_from * BLOCK_BYTES)?;
             self.write_zeros(ino, whole_to * BLOCK_BYTES, end)?;
         }
-        let mut state = self.state();
-        state.writable()?;
-        let mut inode = state.file(ino)?;
-        if whole_from < whole_to {
-            inode.blocks -= state.free_blocks_of(ino, whole_from, whole_to)?;
-        }
-        (inode.mtime, inode.ctime) = (caller.now, caller.now);
-        state.put_inode(ino, inode);
-        Ok(())
+        self.edit(|state| {
+            let mut inode = state.file(ino)?;
+            if whole_from < whole_to {
+                inode.blocks -= state.free_blocks_of(ino, whole_from, whole_to)?;
+            }
+            (inode.mtime, inode.ctime) = (caller.now, caller.now);
+            state.put_inode(ino, inode);
+            Ok(())
+        })
     }
 
     /// The first byte at or after `offset` that is data, or in a hole; the end of a file is a hole.
     ///
     /// # Errors
-    /// `NoOffset` when there is none.
+    /// `NoOffset` when there is none; `Invalid` while somebody may write the file.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         let state = self.state();
         let size = state.file(ino)?.size;
+        if state.writers.contains_key(&ino) {
+            // The kernel may hold bytes that it has not written back, and a size that is not known
+            // here. Programs read all of a file where they are told so.
+            return Err(FsError::Invalid);
+        }
         if offset >= size {
             return Err(FsError::NoOffset);
-        }
-        // What the kernel has not written back yet is data, and not here.
-        if state.writers.contains_key(&ino) {
-            return Ok(match what {
-                Seek::Data => offset,
-                Seek::Hole => size,
-            });
         }
         let (mut block, last) = (offset / BLOCK_BYTES, size.div_ceil(BLOCK_BYTES));
         while block < last {
@@ -444,29 +440,10 @@ impl State {
     fn fill_holes(
         &mut self,
         ino: Ino,
-        from: u64,
-        to: u64,
+        (from, to): (u64, u64),
         limit: u64,
     ) -> Result<(Vec<Piece>, Vec<Given>)> {
         let mut given: Vec<Given> = Vec::new();
-        let outcome = self.fill(ino, from, to, limit, &mut given);
-        if outcome.is_err() {
-            for given in &given {
-                // Nothing was written there.
-                self.space.take_back(given.run);
-            }
-        }
-        Ok((outcome?, given))
-    }
-
-    fn fill(
-        &mut self,
-        ino: Ino,
-        from: u64,
-        to: u64,
-        limit: u64,
-        given: &mut Vec<Given>,
-    ) -> Result<Vec<Piece>> {
         let found = self.pieces(ino, from, to)?;
         let holes = found.iter().filter(|piece| piece.start.is_none());
         let wanted: u64 = holes.map(|piece| piece.len).sum();
@@ -503,7 +480,7 @@ impl State {
                 goal = Some(run.start + run.len);
             }
         }
-        Ok(pieces)
+        Ok((pieces, given))
     }
 }
 

@@ -34,15 +34,13 @@ impl Files {
         }
         let mut listed: Vec<DirectoryEntry> = Vec::new();
         let mut at = (directory, after.unwrap_or_default().into());
+        let end = (directory + 1, Box::default());
         while listed.len() < count {
             // No name is empty.
-            let next = state.tables.entries.next(Bound::Excluded(&at))?;
-            let Some(((owner, name), entry)) = next else {
+            let rest = (Bound::Excluded(&at), Bound::Excluded(&end));
+            let Some(((_, name), entry)) = state.tables.entries.first(rest)? else {
                 break;
             };
-            if owner != directory {
-                break;
-            }
             at = (directory, name.clone());
             listed.push(DirectoryEntry {
                 name,

@@ -46,11 +46,9 @@ impl State {
                 is_written: extent.is_written,
             });
         }
-        let next = self.tables.extents.next(Bound::Excluded(&(ino, at)))?;
-        let end = match next {
-            Some(((owner, block), _)) if owner == ino => block.min(to),
-            _ => to,
-        };
+        let after = (Bound::Excluded(&(ino, at)), Bound::Excluded(&(ino, to)));
+        let next = self.tables.extents.first(after)?;
+        let end = next.map_or(to, |((_, block), _)| block);
         Ok(Piece {
             block: at,
             len: end - at,
@@ -61,16 +59,22 @@ impl State {
 
     /// The extent that holds block `at`, and its first block.
     fn extent_at(&self, ino: Ino, at: u64) -> Result<Option<(u64, Extent)>> {
-        let last = self.tables.extents.last(&(ino, at))?;
-        Ok(last.and_then(|((owner, block), extent)| {
-            (owner == ino && at - block < extent.len).then_some((block, extent))
-        }))
+        let last = self.last_extent(ino, at)?;
+        Ok(last.filter(|(block, extent)| at - block < extent.len))
     }
 
     /// Where the file would best go on at block `at`.
     pub(super) fn goal(&self, ino: Ino, at: u64) -> Result<Option<u64>> {
-        let last = self.tables.extents.last(&(ino, at))?;
-        Ok(last.and_then(|((owner, _), extent)| (owner == ino).then(|| extent.start + extent.len)))
+        let last = self.last_extent(ino, at)?;
+        Ok(last.map(|(_, extent)| extent.start + extent.len))
+    }
+
+    /// The file's last extent that begins at block `at` or before, and where. Other files' are not
+    /// looked at: there may be thousands that were just deleted.
+    fn last_extent(&self, ino: Ino, at: u64) -> Result<Option<(u64, Extent)>> {
+        let until = (Bound::Included(&(ino, 0)), Bound::Included(&(ino, at)));
+        let last = self.tables.extents.last(until)?;
+        Ok(last.map(|((_, block), extent)| (block, extent)))
     }
 
     /// Gives the file an extent where it has a hole.
@@ -113,9 +117,9 @@ impl State {
             let found = match first {
                 Some(found) => Some(found),
                 None => {
-                    let next = self.tables.extents.next(Bound::Included(&(ino, at)))?;
-                    next.filter(|((owner, block), _)| *owner == ino && *block < to)
-                        .map(|((_, block), extent)| (block, extent))
+                    let rest = (Bound::Included(&(ino, at)), Bound::Excluded(&(ino, to)));
+                    let next = self.tables.extents.first(rest)?;
+                    next.map(|((_, block), extent)| (block, extent))
                 }
             };
             let Some((block, extent)) = found else { break };

@@ -89,9 +89,7 @@ impl Files {
         }
         self.warm(parent, name)?;
         let limit = self.row_bytes_max();
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             state.check_room(ROW_BYTES + (name.len() + target_bytes) as u64, limit)?;
             state.make(caller, parent, name, new)
         })
@@ -111,9 +109,7 @@ impl Files {
         check_name(name)?;
         self.warm(parent, name)?;
         let limit = self.row_bytes_max();
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             if inode.is_directory() {
                 return Err(FsError::NotPermitted);
@@ -147,9 +143,7 @@ impl Files {
     pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         check_length(name)?;
         self.warm(parent, name)?;
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let directory = state.directory(parent)?;
             let entry = state.entry(parent, name)?.ok_or(FsError::NotFound)?;
             if entry.kind == libc::S_IFDIR {
@@ -171,9 +165,7 @@ impl Files {
             _ => check_length(name)?,
         }
         self.warm(parent, name)?;
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        self.alter(|state| {
             let directory = state.directory(parent)?;
             let entry = state.entry(parent, name)?.ok_or(FsError::NotFound)?;
             if state.directory(entry.ino)?.size > 0 {
@@ -199,15 +191,13 @@ impl Files {
         check_name(to_name)?;
         self.warm(parent, name)?;
         self.warm(to_parent, to_name)?;
-        self.change(|| {
-            let mut state = self.state();
-            state.writable()?;
+        let split = self.alter(|state| {
             let from = (parent, name);
-            let split = state.rename(caller, from, (to_parent, to_name), mode)?;
-            drop(state);
-            let Some(entry) = split else { return Ok(()) };
-            self.commit()?;
-            let mut state = self.state();
+            state.rename(caller, from, (to_parent, to_name), mode)
+        })?;
+        let Some(entry) = split else { return Ok(()) };
+        self.commit()?;
+        self.alter(|state| {
             let directory = state.directory(to_parent)?;
             state.add(caller, (to_parent, directory), to_name, entry)
         })
@@ -228,19 +218,21 @@ impl Files {
     /// The kernel has forgotten an inode as often as it was told of it.
     ///
     /// # Errors
-    /// `Io` when a file without a name cannot be deleted; the next mount does.
+    /// `Io` when a file without a name cannot be deleted yet.
     pub fn forget(&self, ino: Ino, count: u64) -> Result<()> {
-        let mut state = self.state();
-        if let Some(lookups) = state.lookups.get_mut(&ino) {
-            *lookups = lookups.saturating_sub(count);
-            if *lookups > 0 {
-                return Ok(());
+        let is_orphan = {
+            let mut state = self.state();
+            if let Some(lookups) = state.lookups.get_mut(&ino) {
+                *lookups = lookups.saturating_sub(count);
+                if *lookups > 0 {
+                    return Ok(());
+                }
+                state.lookups.remove(&ino);
             }
-            state.lookups.remove(&ino);
-        }
-        let is_orphan = ino != ROOT && state.tables.orphans.get(&ino)?.is_some();
+            ino != ROOT && state.tables.orphans.get(&ino)?.is_some()
+        };
         match is_orphan {
-            true => state.purge(ino),
+            true => self.edit(|state| state.purge_orphan(ino)),
             false => Ok(()),
         }
     }
@@ -361,9 +353,21 @@ impl State {
         self.purge(ino)
     }
 
+    /// As [`State::purge`], unless it was found again, or is gone by now.
+    fn purge_orphan(&mut self, ino: Ino) -> Result<()> {
+        let is_orphan = self.tables.orphans.get(&ino)?.is_some();
+        match is_orphan && !self.lookups.contains_key(&ino) {
+            true => self.purge(ino),
+            false => Ok(()),
+        }
+    }
+
     /// Deletes an inode that nobody can reach any more, with all that it has.
     pub(super) fn purge(&mut self, ino: Ino) -> Result<()> {
-        self.free_blocks_of(ino, 0, u64::MAX)?;
+        let inode = self.tables.inodes.get(&ino)?;
+        if inode.is_none_or(|inode| inode.blocks > 0) {
+            self.free_blocks_of(ino, 0, u64::MAX)?;
+        }
         self.remove_attributes(ino)?;
         self.tables.targets.remove(&ino);
         self.tables.orphans.remove(&ino);

@@ -4,6 +4,7 @@
 //! of blocks that no file has is given back.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
 use super::{Caller, Files, State};
@@ -13,7 +14,7 @@ use crate::label::{Found, Label, SIZE_BYTES_MIN};
 use crate::medium::{BLOCK_BYTES, Medium, MediumError};
 use crate::planted::{Planted, is_planted};
 use crate::range_locks::RangeLocks;
-use crate::records::{Ino, Inode, ROOT};
+use crate::records::{Inode, ROOT};
 use crate::space::{Run, Space};
 use crate::table::Changes;
 use crate::{FsError, Result};
@@ -95,8 +96,12 @@ impl Files {
             return Err(OpenError::Damaged);
         }
         let row_bytes = [snapshots.row_bytes, 0, 0];
+        let opening = database.opening().clone();
         let tables = Tables::new(snapshots);
-        let newest = tables.inodes.last(&Ino::MAX)?.ok_or(OpenError::Damaged)?;
+        let newest = tables
+            .inodes
+            .last((Bound::Unbounded, Bound::Unbounded))?
+            .ok_or(OpenError::Damaged)?;
         let files = Self {
             medium,
             label,
@@ -112,7 +117,8 @@ impl Files {
                 sequence: 0,
                 durable: 0,
                 row_bytes,
-                has_failed: false,
+                pending: None,
+                opening,
             }),
         };
         files.finish()?;

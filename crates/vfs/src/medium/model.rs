@@ -20,7 +20,16 @@ struct Inner {
     /// Steps (writes, discards, syncs) so far.
     step: u64,
     watcher: Option<Watcher>,
-    fails: Option<MediumError>,
+    fails: Option<Failing>,
+}
+
+/// How a medium fails.
+#[derive(Clone, Copy)]
+struct Failing {
+    error: MediumError,
+    reads_too: bool,
+    /// Of writes below this byte one in two is done all the same.
+    lands_below: u64,
 }
 
 type Block = Arc<[u8]>;
@@ -95,7 +104,21 @@ impl ModelMedium {
 
     /// From now on every write, discard and sync fails with `error`; `None`: no more.
     pub fn fail(&self, error: Option<MediumError>) {
-        self.inner().fails = error;
+        self.inner().fails = error.map(|error| Failing {
+            error,
+            reads_too: false,
+            lands_below: 0,
+        });
+    }
+
+    /// As [`fail`](Self::fail), of reads too; a write below this byte may be done although it fails,
+    /// as on a volume whose hosts went meanwhile.
+    pub fn fail_wholly(&self, error: MediumError, lands_below: u64) {
+        self.inner().fails = Some(Failing {
+            error,
+            reads_too: true,
+            lands_below,
+        });
     }
 
     /// Another size.
@@ -167,7 +190,15 @@ impl Inner {
             self.watcher = Some(watcher);
         }
         self.step += 1;
-        self.fails.map_or(Ok(()), Err)
+        self.fails.map_or(Ok(()), |failing| Err(failing.error))
+    }
+
+    /// Whether a write that fails is done.
+    fn lands(&self, offset: u64) -> bool {
+        let may = self
+            .fails
+            .is_some_and(|failing| offset < failing.lands_below);
+        may && mix(self.step).is_multiple_of(2)
     }
 
     fn block(&mut self, index: u64) -> &mut Versions {
@@ -185,6 +216,9 @@ impl Medium for ModelMedium {
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
         let inner = self.inner();
+        if let Some(failing) = inner.fails.filter(|failing| failing.reads_too) {
+            return Err(failing.error);
+        }
         if offset + buffer.len() as u64 > inner.size_bytes {
             return Err(MediumError::Io);
         }
@@ -206,7 +240,10 @@ impl Medium for ModelMedium {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
         let mut inner = self.inner();
-        inner.step()?;
+        let outcome = inner.step();
+        if outcome.is_err() && !inner.lands(offset) {
+            return outcome;
+        }
         if offset + bytes.len() as u64 > inner.size_bytes {
             return Err(MediumError::Io);
         }
@@ -224,7 +261,7 @@ impl Medium for ModelMedium {
             versions.pending.push(Some(block.into()));
             (at, rest) = (at + now.len() as u64, later);
         }
-        Ok(())
+        outcome
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty, ReplyXattr, Request};
+use fuser::{FileAttr, FileType, INodeNo, Request};
 
 use crate::files::Caller;
 use crate::medium::BLOCK_BYTES;
 use crate::records::{Ino, Inode, Timestamp};
-use crate::{FsError, Result};
 
 /// Who asks, and when.
 pub(super) fn caller(request: &Request) -> Caller {
@@ -25,10 +24,6 @@ pub(super) fn now() -> Timestamp {
         seconds: since.as_secs().cast_signed(),
         nanos: since.subsec_nanos(),
     }
-}
-
-pub(super) fn errno(error: FsError) -> Errno {
-    Errno::from_i32(error.errno())
 }
 
 /// A time that the kernel gave. Of a time before 1970 fuser takes the nanoseconds off where the
@@ -91,23 +86,6 @@ pub(super) fn file_attr(ino: Ino, inode: &Inode) -> FileAttr {
         rdev: inode.rdev,
         blksize: BLOCK_BYTES as u32,
         flags: 0,
-    }
-}
-
-/// Says that a request is done, or why not.
-pub(super) fn answer(reply: ReplyEmpty, outcome: Result<()>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-/// An extended attribute, or how long it is.
-pub(super) fn answer_bytes(reply: ReplyXattr, bytes: &[u8], room: u32) {
-    match room {
-        0 => reply.size(bytes.len() as u32),
-        room if bytes.len() <= room as usize => reply.data(bytes),
-        _ => reply.error(Errno::ERANGE),
     }
 }
 

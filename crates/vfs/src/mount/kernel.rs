@@ -10,19 +10,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use super::convert::{
-    answer, answer_bytes, caller, errno, file_attr, file_type, nothing, now, timestamp,
-};
+use super::convert::{caller, file_attr, file_type, now, timestamp};
 use super::listing::Listings;
+use super::replies::{self, Reply as _, TTL};
+use super::session::{self, REQUEST_BYTES_MAX};
 use crate::files::{AttributeMode, Changed, Files, NewInode, RenameMode, Seek, Write};
 use crate::medium::BLOCK_BYTES;
 use crate::{FsError, NAME_BYTES_MAX};
@@ -33,13 +33,6 @@ pub(super) struct Kernel {
     listings: Listings,
     notifier: Arc<OnceLock<Notifier>>,
 }
-
-/// Nobody else changes anything.
-const TTL: Duration = Duration::from_secs(24 * 3600);
-/// Bytes of one read or write at most.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Asynchronous requests that the kernel may have open at once; arbitrary.
-const BACKGROUND_MAX: u16 = 128;
 
 thread_local! {
     /// What this thread reads into.
@@ -79,13 +72,8 @@ impl Kernel {
         new: NewInode<'_>,
         reply: ReplyEntry,
     ) {
-        let made = self
-            .files
-            .make(&caller(request), parent.0, name.as_bytes(), new);
-        match made {
-            Ok((ino, inode)) => reply.entry(&TTL, &file_attr(ino, &inode), Generation(0)),
-            Err(error) => reply.error(errno(error)),
-        }
+        let (caller, name) = (caller(request), name.as_bytes());
+        replies::entry(reply, self.files.make(&caller, parent.0, name, new));
     }
 }
 
@@ -95,38 +83,11 @@ fn writes(flags: i32) -> bool {
 
 impl Filesystem for Kernel {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_WRITEBACK_CACHE,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            // Without it the kernel asks for capabilities of the file at every write.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ];
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::info!(?flag, "this kernel has no such FUSE feature");
-            }
-        }
-        let refused = |least: u32| std::io::Error::other(format!("FUSE allows {least}"));
-        config.set_max_write(REQUEST_BYTES_MAX).map_err(refused)?;
-        if let Err(most) = config.set_max_readahead(REQUEST_BYTES_MAX) {
-            config.set_max_readahead(most).map_err(refused)?;
-        }
-        let background = config.set_max_background(BACKGROUND_MAX);
-        background.map_err(|least| refused(least.into()))?;
-        Ok(())
+        session::negotiate(config)
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.files.lookup(parent.0, name.as_bytes()) {
-            Ok((ino, inode)) => reply.entry(&TTL, &file_attr(ino, &inode), Generation(0)),
-            // Inode 0: the kernel need not ask again until it makes such a name itself.
-            Err(FsError::NotFound) => reply.entry(&TTL, &nothing(), Generation(0)),
-            Err(error) => reply.error(errno(error)),
-        }
+        replies::entry_or_none(reply, self.files.lookup(parent.0, name.as_bytes()));
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
@@ -134,10 +95,7 @@ impl Filesystem for Kernel {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.files.inode(ino.0) {
-            Ok(inode) => reply.attr(&TTL, &file_attr(ino.0, &inode)),
-            Err(error) => reply.error(errno(error)),
-        }
+        replies::attributes(reply, ino.0, self.files.inode(ino.0));
     }
 
     fn setattr(
@@ -176,17 +134,14 @@ impl Filesystem for Kernel {
             // Whoever may set these bits keeps them when it cuts a file.
             drops_privileges: is_chown || (size.is_some() && request.uid() != 0),
         };
-        match self.files.set(&caller(request), ino.0, changed) {
-            Ok(inode) => reply.attr(&TTL, &file_attr(ino.0, &inode)),
-            Err(error) => reply.error(errno(error)),
-        }
+        let set = self.files.set(&caller(request), ino.0, changed);
+        replies::attributes(reply, ino.0, set);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.files.target(ino.0) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.give(self.files.target(ino.0), |reply, target| {
+            reply.data(&target)
+        });
     }
 
     fn mknod(
@@ -226,12 +181,12 @@ impl Filesystem for Kernel {
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let caller = caller(request);
-        answer(reply, self.files.unlink(&caller, parent.0, name.as_bytes()));
+        replies::done(reply, self.files.unlink(&caller, parent.0, name.as_bytes()));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(request), name.as_bytes());
-        answer(reply, self.files.remove_directory(&caller, parent.0, name));
+        replies::done(reply, self.files.remove_directory(&caller, parent.0, name));
     }
 
     fn symlink(
@@ -268,7 +223,7 @@ impl Filesystem for Kernel {
         };
         let from = (parent.0, name.as_bytes());
         let to = (to_parent.0, to_name.as_bytes());
-        answer(reply, self.files.rename(&caller(request), from, to, mode));
+        replies::done(reply, self.files.rename(&caller(request), from, to, mode));
     }
 
     fn link(
@@ -280,10 +235,8 @@ impl Filesystem for Kernel {
         reply: ReplyEntry,
     ) {
         let caller = caller(request);
-        match self.files.link(&caller, ino.0, parent.0, name.as_bytes()) {
-            Ok((ino, inode)) => reply.entry(&TTL, &file_attr(ino, &inode), Generation(0)),
-            Err(error) => reply.error(errno(error)),
-        }
+        let linked = self.files.link(&caller, ino.0, parent.0, name.as_bytes());
+        replies::entry(reply, linked);
     }
 
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -309,10 +262,8 @@ impl Filesystem for Kernel {
             if buffer.len() < len {
                 buffer.resize(len, 0);
             }
-            match self.files.read(ino.0, offset, &mut buffer[..len]) {
-                Ok(got) => reply.data(&buffer[..got]),
-                Err(error) => reply.error(errno(error)),
-            }
+            let read = self.files.read(ino.0, offset, &mut buffer[..len]);
+            reply.give(read, |reply, got| reply.data(&buffer[..got]));
         });
     }
 
@@ -332,15 +283,13 @@ impl Filesystem for Kernel {
             is_cached: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
-        match self.files.write(&caller(request), ino.0, offset, data, how) {
-            Ok(is_mode_changed) => {
-                if is_mode_changed {
-                    self.tell_of_mode(ino);
-                }
-                reply.written(data.len() as u32);
+        let written = self.files.write(&caller(request), ino.0, offset, data, how);
+        reply.give(written, |reply, is_mode_changed| {
+            if is_mode_changed {
+                self.tell_of_mode(ino);
             }
-            Err(error) => reply.error(errno(error)),
-        }
+            reply.written(data.len() as u32);
+        });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -365,11 +314,11 @@ impl Filesystem for Kernel {
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.files.fsync(ino.0));
+        replies::done(reply, self.files.fsync(ino.0));
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(reply, self.files.fsync(ino.0));
+        replies::done(reply, self.files.fsync(ino.0));
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -390,10 +339,7 @@ impl Filesystem for Kernel {
                 let (kind, name) = (file_type(entry.inode.mode), OsStr::from_bytes(&entry.name));
                 reply.add(INodeNo(entry.ino), entry.offset, kind, name)
             });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.give(listed, |reply, ()| reply.ok());
     }
 
     fn readdirplus(
@@ -421,10 +367,7 @@ impl Filesystem for Kernel {
                 }
                 is_full
             });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
-        }
+        reply.give(listed, |reply, ()| reply.ok());
     }
 
     fn releasedir(
@@ -471,36 +414,31 @@ impl Filesystem for Kernel {
         };
         let attribute = (name.as_bytes(), value);
         let caller = caller(request);
-        answer(
+        replies::done(
             reply,
             self.files.set_attribute(&caller, ino.0, attribute, mode),
         );
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        match self.files.attribute(ino.0, name.as_bytes()) {
-            Ok(value) => answer_bytes(reply, &value, size),
-            Err(error) => reply.error(errno(error)),
-        }
+        replies::attribute(reply, size, self.files.attribute(ino.0, name.as_bytes()));
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.files.attributes(ino.0) {
-            Ok(names) => {
-                let mut listed = Vec::new();
-                for name in names {
-                    listed.extend_from_slice(&name);
-                    listed.push(0);
-                }
-                answer_bytes(reply, &listed, size);
+        let listed = self.files.attributes(ino.0).map(|names| {
+            let mut listed = Vec::new();
+            for name in names {
+                listed.extend_from_slice(&name);
+                listed.push(0);
             }
-            Err(error) => reply.error(errno(error)),
-        }
+            listed
+        });
+        replies::attribute(reply, size, listed);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(request), name.as_bytes());
-        answer(reply, self.files.remove_attribute(&caller, ino.0, name));
+        replies::done(reply, self.files.remove_attribute(&caller, ino.0, name));
     }
 
     fn create(
@@ -519,17 +457,13 @@ impl Filesystem for Kernel {
             target: None,
         };
         let name = name.as_bytes();
-        match self.files.make(&caller(request), parent.0, name, new) {
-            Ok((ino, inode)) => {
-                if writes(flags) {
-                    self.files.opened_to_write(ino);
-                }
-                let attr = file_attr(ino, &inode);
-                let keep = FopenFlags::FOPEN_KEEP_CACHE;
-                reply.created(&TTL, &attr, Generation(0), FileHandle(0), keep);
-            }
-            Err(error) => reply.error(errno(error)),
+        let made = self.files.make(&caller(request), parent.0, name, new);
+        if let Ok((ino, _)) = made
+            && writes(flags)
+        {
+            self.files.opened_to_write(ino);
         }
+        replies::created(reply, made);
     }
 
     fn fallocate(
@@ -544,7 +478,7 @@ impl Filesystem for Kernel {
     ) {
         let range = (offset, length);
         let done = self.files.allocate(&caller(request), ino.0, range, mode);
-        answer(reply, done);
+        replies::done(reply, done);
     }
 
     fn lseek(
@@ -562,10 +496,8 @@ impl Filesystem for Kernel {
             _ => return reply.error(Errno::EINVAL),
         };
         let found = u64::try_from(offset).map_err(|_| FsError::NoOffset);
-        match found.and_then(|offset| self.files.seek(ino.0, offset, what)) {
-            Ok(at) => reply.offset(at.cast_signed()),
-            Err(error) => reply.error(errno(error)),
-        }
+        let found = found.and_then(|offset| self.files.seek(ino.0, offset, what));
+        reply.give(found, |reply, at| reply.offset(at.cast_signed()));
     }
 
     fn copy_file_range(
@@ -584,10 +516,8 @@ impl Filesystem for Kernel {
         // So that one request does not take minutes; the caller asks for the rest.
         let len = len.min(COPY_BYTES_MAX);
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
-        match self.files.copy(&caller(request), from, to, len) {
-            Ok(copied) => reply.written(copied as u32),
-            Err(error) => reply.error(errno(error)),
-        }
+        let copied = self.files.copy(&caller(request), from, to, len);
+        reply.give(copied, |reply, copied| reply.written(copied as u32));
     }
 }
 

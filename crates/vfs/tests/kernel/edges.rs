@@ -167,6 +167,50 @@ fn a_medium_that_fails_is_an_error_and_never_other_bytes() {
 }
 
 #[test]
+fn a_medium_that_answers_again_is_used_again_without_another_mount() {
+    let Some(mut mounted) = Mounted::new(16 << 20) else {
+        return;
+    };
+    let folder = mounted.path().to_owned();
+    let synced = |name: &str| {
+        let path = folder.join(name);
+        fs::write(&path, name).and_then(|()| File::open(&path)?.sync_all())
+    };
+    synced("kept").expect("synced");
+    fs::write(mounted.at("unsynced"), b"later").expect("a file");
+    mounted.fail(true);
+    let refused = File::open(mounted.at("unsynced")).and_then(|file| file.sync_all());
+    assert_eq!(code(refused), Some(libc::EIO));
+    // Until the next commit nobody knows.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut made = 0;
+    let error = loop {
+        match File::create(mounted.at(format!("made{made}"))) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(std::time::Instant::now() < deadline, "nobody notices");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    mounted.fail(false);
+    while let Err(error) = synced("new") {
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        assert!(std::time::Instant::now() < deadline, "it stays refused");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // As after a crash, in which the kernel's cache is all that goes.
+    mounted.again();
+    assert_eq!(fs::read(mounted.at("kept")).expect("a file"), b"kept");
+    assert_eq!(fs::read(mounted.at("new")).expect("a file"), b"new");
+    assert!(fs::metadata(mounted.at("unsynced")).is_ok());
+    for number in 0..=made {
+        let is_there = fs::metadata(mounted.at(format!("made{number}"))).is_ok();
+        assert_eq!(is_there, number < made, "{number}");
+    }
+}
+
+#[test]
 fn what_is_open_stays_though_its_name_goes() {
     let Some(mounted) = Mounted::new(16 << 20) else {
         return;
@@ -292,6 +336,13 @@ fn holes_space_set_aside_and_blocks_counted() {
     shell(
         mounted.path(),
         "printf 1234 > new; cp --sparse=auto new copy; cmp new copy",
+    );
+    // Nor is what a program that writes has not synced, beyond the size that we know.
+    shell(
+        mounted.path(),
+        "exec 3> open; printf 1234 >&3; cp --sparse=auto open copy2; cmp open copy2; \
+         dd if=/dev/urandom bs=64k count=3 status=none >&3; cp --sparse=auto open copy3; \
+         cmp open copy3",
     );
 }
 

@@ -4,3 +4,4 @@ mod edges;
 mod exerciser;
 mod mounted;
 mod programs;
+mod suites;

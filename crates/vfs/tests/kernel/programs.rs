@@ -152,31 +152,3 @@ fn a_directory_of_thousands_is_listed_whole_while_it_is_emptied() {
     assert_eq!(shell(mounted.path(), "ls -l d | wc -l"), "5001\n");
     shell(mounted.path(), "rm -r d");
 }
-
-mod long {
-    use super::*;
-
-    /// The file system exerciser in Rust (`cargo install fsx`), with the operations that it leaves
-    /// out unless it is told.
-    #[test]
-    fn fsx_finds_nothing() {
-        let Some(mounted) = Mounted::new(64 << 20) else {
-            return;
-        };
-        if !has("fsx") {
-            return;
-        }
-        let config = tempfile::NamedTempFile::new().expect("a file");
-        let weights = "punch_hole = 1\ntruncate = 2\nfsync = 1\nfdatasync = 1\n\
-                       posix_fallocate = 1\ncopy_file_range = 1\n";
-        std::fs::write(config.path(), format!("[weights]\n{weights}")).expect("a file");
-        for seed in 1..6 {
-            let config = config.path().display();
-            let said = shell(
-                mounted.path(),
-                &format!("fsx -N 2000 -S {seed} -f {config} file{seed} 2>&1 | tail -n 20"),
-            );
-            assert!(said.contains("All operations completed"), "{said}");
-        }
-    }
-}

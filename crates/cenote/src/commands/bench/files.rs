@@ -1,0 +1,98 @@
+//! The arguments of `cenote bench files` and of the processes that serve what it measures beside.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use cenote_lab::bench::Row;
+use cenote_lab::bench::files::{self, Options, Role};
+use cenote_volume::Scheme;
+
+use crate::commands::up::Transport;
+
+/// `bench files` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench files --quick
+  cenote bench files --files 20000 --rounds 5 --json
+  cenote bench files --seconds 0 --transport tcp
+
+The same load in four places: cenote mount (rs:8+2, 12 hosts); a FUSE file system that only hands
+requests on to tmpfs, the most that FUSE allows here; tmpfs; ext4 on a block device that is another
+volume of the same hosts. fio reads and writes past the kernel's cache; files are made, looked at and
+deleted by one thread, 1000 in a folder, at first with the names in the kernel's cache and then without.
+In every row more is better. It needs root, /dev/fuse, fio, and mkfs.ext4.")]
+pub struct Args {
+    /// Hosts over this transport
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// How many files are made; 0 measures data alone
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=2_000_000))]
+    files: Option<u64>,
+    /// The file that fio reads and writes, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(8..=16384))]
+    data: Option<u64>,
+    /// How long each run of fio takes; 0 measures names alone
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Fewer files, less data, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.0..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "0 to 600 seconds".to_owned())
+}
+
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
+    }
+    options.transport = args.transport.to_string();
+    options.files = args.files.unwrap_or(options.files);
+    options.data_bytes = args.data.map_or(options.data_bytes, |mib| mib << 20);
+    options.seconds = args.seconds.unwrap_or(options.seconds);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    files::run(&options)
+}
+
+/// `bench files-server`: a passthrough at `--point`, or a volume as a block device.
+#[derive(clap::Args, Debug)]
+pub struct Server {
+    /// Where the passthrough is mounted
+    #[arg(long, requires = "backing", conflicts_with = "cluster")]
+    point: Option<PathBuf>,
+    /// The folder that it shows
+    #[arg(long)]
+    backing: Option<PathBuf>,
+    /// The cluster of the volume
+    #[arg(long, requires_all = ["scheme", "bytes", "dir"])]
+    cluster: Option<PathBuf>,
+    /// Its scheme
+    #[arg(long)]
+    scheme: Option<Scheme>,
+    /// Its size
+    #[arg(long)]
+    bytes: Option<u64>,
+    /// Folder of the device's socket
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+pub fn serve(args: &Server) -> Result<()> {
+    let Server { point, backing, .. } = args;
+    if let (Some(point), Some(backing)) = (point, backing) {
+        return files::serve(&Role::Passthrough(point.clone(), backing.clone()));
+    }
+    match (&args.cluster, args.scheme, args.bytes, &args.dir) {
+        (Some(cluster), Some(scheme), Some(bytes), Some(dir)) => files::serve(&Role::Device {
+            cluster: cluster.clone(),
+            scheme,
+            bytes,
+            dir: dir.clone(),
+        }),
+        _ => anyhow::bail!("a passthrough's --point, or a device's --cluster"),
+    }
+}

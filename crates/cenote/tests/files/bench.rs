@@ -1,0 +1,39 @@
+//! `cenote bench files` as a user runs it, small.
+
+use crate::place::Place;
+use crate::support::run;
+
+#[test]
+fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
+    let Some(place) = Place::new() else { return };
+    drop(place);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
+    if !has("fio") || !has("mkfs.ext4") {
+        println!("skipped: fio and mkfs.ext4 are not installed");
+        return;
+    }
+    let small = [
+        "--quick",
+        "--files",
+        "300",
+        "--data",
+        "8",
+        "--seconds",
+        "0.1",
+    ];
+    let ended = run(&[&["bench", "files", "--json"], &small[..]].concat()).expect(0);
+    let lines: Vec<serde_json::Value> = (ended.stdout.lines())
+        .map(|line| serde_json::from_str(line).expect("a JSON line"))
+        .collect();
+    // Sixteen patterns of fio and four of names, each beside three.
+    assert_eq!(lines.len(), (16 + 4) * 3, "{ended:#?}");
+    for line in &lines {
+        assert_eq!(line["bench"], "files");
+        for figure in ["ours", "theirs", "ratio"] {
+            assert!(line[figure].as_f64() > Some(0.0), "{figure} in {line}");
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains("cenote-bench"), "{mounts}");
+}

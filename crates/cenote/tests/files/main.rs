@@ -1,0 +1,9 @@
+//! `cenote mount` on a real cluster: real programs, kills of its process and of hosts, remounts.
+
+mod bench;
+mod kills;
+mod mounting;
+mod place;
+mod programs;
+#[path = "../support/mod.rs"]
+mod support;

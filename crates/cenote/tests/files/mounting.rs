@@ -1,0 +1,171 @@
+//! Mounts, remounts, refusals, and the end of more hosts than the scheme bears.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::place::{NEW, OLD, PATIENCE, Place};
+use crate::support::server::Server;
+use crate::support::{Ended, cenote, signal, wait_ended};
+
+#[test]
+fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&NEW);
+    place.shell("mkdir d; echo one > d/a; ln d/a b; ln -s d/a c");
+    place.unmount();
+    assert_eq!(server.child.wait().expect("it ends").code(), Some(0));
+    let mut server = place.mount(&OLD);
+    assert_eq!(place.shell("cat b c; stat -c %h b"), "one\none\n2\n");
+    place.shell("echo two > d/a");
+    assert_eq!(server.end(), Some(0));
+    assert_eq!(
+        fs::read_dir(place.point.path()).expect("a folder").count(),
+        0
+    );
+    // In the background it returns when the files are there.
+    let started = place.run(&[&OLD[..], &["--background"]].concat()).expect(0);
+    assert!(
+        started.stdout.starts_with("ready v 64M rs:4+2 at "),
+        "{started:?}"
+    );
+    assert_eq!(place.shell("cat b"), "two\n");
+    let pid = started
+        .stdout
+        .trim()
+        .rsplit(' ')
+        .next()
+        .and_then(|pid| pid.parse().ok());
+    place.unmount();
+    wait_ended(pid.expect("its number"));
+}
+
+#[test]
+fn a_signal_ends_it_while_a_program_has_files_open() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&NEW);
+    let mut user = Command::new("sh")
+        .args([
+            "-c",
+            "exec 3>open; echo kept >&3; echo there; exec sleep 600",
+        ])
+        .current_dir(place.point.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut said = String::new();
+    let out = user.stdout.take().expect("a pipe");
+    std::io::BufReader::new(out)
+        .read_line(&mut said)
+        .expect("a line");
+    assert_eq!(server.end(), Some(0));
+    user.kill().expect("a child of ours");
+    user.wait().expect("a child of ours");
+    let mut server = place.mount(&OLD);
+    assert_eq!(place.shell("cat open"), "kept\n");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_mounted_says_so() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&NEW);
+    let other = tempfile::tempdir().expect("a folder");
+    let at = |point: &Path| {
+        let mut command = cenote();
+        command
+            .arg("mount")
+            .arg(point)
+            .args(OLD)
+            .args(["--dir", place.folder.str()]);
+        Ended::from(command.output().expect("the binary runs"))
+            .expect(1)
+            .stderr
+    };
+    let second = at(other.path());
+    assert!(
+        second.contains("volume v is in use by another process"),
+        "{second}"
+    );
+    let taken = at(place.point.path());
+    assert!(taken.contains("is a mount point already"), "{taken}");
+    fs::write(other.path().join("file"), "x").expect("a file");
+    let full = at(other.path());
+    assert!(full.contains("is not empty"), "{full}");
+    let file = at(&other.path().join("file"));
+    assert!(file.contains("is not a directory"), "{file}");
+    let none = at(&other.path().join("none"));
+    assert!(none.contains("mkdir -p"), "{none}");
+    assert_eq!(server.end(), Some(0));
+    // The same in the background, in the words of the process behind it.
+    let background = [&NEW[..], &["--background"]].concat();
+    let there = place.run(&background).expect(1);
+    assert!(
+        there.stderr.contains("volume v is there already"),
+        "{there:?}"
+    );
+    let small = [
+        "--volume",
+        "w",
+        "--size",
+        "1M",
+        "--scheme",
+        "plain",
+        "--background",
+    ];
+    let small = place.run(&small).expect(2);
+    assert!(
+        small.stderr.contains("too few for a file system"),
+        "{small:?}"
+    );
+}
+
+#[test]
+fn a_volume_that_holds_something_else_is_left_alone() {
+    let Some(place) = Place::new() else { return };
+    let volume = [
+        "volume", "create", "v", "--size", "64M", "--scheme", "mirror:2",
+    ];
+    place.folder.run(&volume).expect(0);
+    let mut nbd = Server::start(&place.folder, &["--volume", "v"]);
+    assert!(nbd.ready().starts_with("ready "));
+    let uri = format!("nbd+unix:///v?socket={}/nbd", place.folder.str());
+    let image = place.folder.path().join("image");
+    fs::write(&image, vec![7; 64 << 20]).expect("an image");
+    let copied = Command::new("nbdcopy").arg(&image).arg(uri).status();
+    if !copied.is_ok_and(|status| status.success()) {
+        println!("skipped: nbdcopy is not installed");
+        return;
+    }
+    assert_eq!(nbd.end(), Some(0));
+    let refused = place.run(&OLD).expect(1);
+    assert!(refused.stderr.contains("not a file system"), "{refused:?}");
+}
+
+#[test]
+fn more_hosts_lost_than_the_scheme_bears_is_an_error() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&["--volume", "v", "--size", "64M", "--scheme", "plain"]);
+    let mut file = File::create(place.at("file")).expect("a file");
+    file.write_all(&vec![5; 8 << 20]).expect("a write");
+    file.sync_all().expect("synced");
+    drop(file);
+    for host in 0..8 {
+        signal(place.folder.pid(&format!("h{host:02}")), "KILL");
+    }
+    // Until it is noticed that they are gone, a write is one that came just before.
+    let deadline = Instant::now() + PATIENCE;
+    let error = loop {
+        let write = fs::write(place.at("more"), [1; 5000])
+            .and_then(|()| File::open(place.at("more"))?.sync_all());
+        match write {
+            Ok(()) => assert!(Instant::now() < deadline, "nobody misses the hosts"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    signal(server.child.id(), "KILL");
+    server.child.wait().expect("a child of ours");
+}

@@ -1,0 +1,267 @@
+//! `cenote bench files`: `cenote mount` beside what bounds it and what does instead.
+//!
+//! The same load in four folders: ours; a FUSE file system that only hands requests on to tmpfs,
+//! which is what FUSE allows on this machine; tmpfs; and ext4 over a block device that is another
+//! volume of the same hosts. Places take turns in each round; the median of the rounds is kept. In
+//! every row more is better.
+
+mod load;
+mod passthrough;
+mod places;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use cenote_volume::Scheme;
+
+use super::page::median;
+use super::{Row, fio};
+use crate::cluster::LocalCluster;
+use crate::swapping::interrupt::Interrupt;
+use crate::swapping::{Folder, fresh, is_root};
+use load::{Access, Names};
+use places::Place;
+pub use places::{Role, serve};
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folder for mounts and sockets; made, and removed.
+    pub dir: PathBuf,
+    /// `shm` or `tcp`.
+    pub transport: String,
+    /// Bytes of the file that fio reads and writes.
+    pub data_bytes: u64,
+    /// How many files are made, looked at and deleted; none: no names are measured.
+    pub files: u64,
+    /// Rounds of which the median is taken.
+    pub rounds: usize,
+    /// How long each run of fio takes; 0: no data is measured.
+    pub seconds: f64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dir: fresh(&std::env::temp_dir(), "files"),
+            transport: "shm".into(),
+            data_bytes: 256 << 20,
+            files: 100_000,
+            rounds: 3,
+            seconds: 1.0,
+        }
+    }
+}
+
+impl Options {
+    /// Makes it a matter of a minute: fewer files, less data, one round.
+    pub fn shorten(&mut self) {
+        self.data_bytes = 32 << 20;
+        self.files = 2000;
+        self.rounds = 1;
+        self.seconds = 0.2;
+    }
+
+    /// Size of a volume that all of it fits in, as ours and as ext4.
+    fn volume_bytes(&self) -> u64 {
+        let names = self.files * FILE_BYTES;
+        (names.max(self.data_bytes) * 2 + (64 << 20)).next_multiple_of(16 << 20)
+    }
+}
+
+const SCHEME: &str = "rs:8+2";
+const HOSTS: usize = 12;
+/// What a file takes of a volume, about: see docs/guides/files.md.
+const FILE_BYTES: u64 = 13 << 10;
+
+/// Where it is done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Contender {
+    Ours,
+    Passthrough,
+    Tmpfs,
+    Ext4,
+}
+
+impl Contender {
+    const ALL: [Self; 4] = [Self::Ours, Self::Passthrough, Self::Tmpfs, Self::Ext4];
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Case {
+    Access(Access),
+    Names(Names),
+}
+
+impl Case {
+    fn label(self) -> String {
+        match self {
+            Self::Access(access) => access.label(),
+            Self::Names(names) => names.label().to_owned(),
+        }
+    }
+
+    fn metric(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Access(access) => fio::metric(access.block_bytes),
+            Self::Names(_) => ("rate", "ops/s"),
+        }
+    }
+}
+
+/// The four places. Dropped in this order: the passthrough is over the tmpfs, and hosts are last.
+struct Places {
+    ours: Place,
+    passthrough: Place,
+    tmpfs: Place,
+    ext4: Place,
+    /// What ext4 lies on.
+    device: String,
+    _cluster: LocalCluster,
+}
+
+impl Places {
+    fn make(options: &Options, dir: &Path) -> anyhow::Result<Self> {
+        let scheme: Scheme = SCHEME.parse().expect("a scheme");
+        let bytes = options.volume_bytes();
+        // Two volumes, ten splits to eight of data, and slabs that do not fit.
+        let host_mib =
+            ((bytes >> 20) * 2 * 10 / 8 * 5 / 4 / HOSTS as u64).next_multiple_of(16) + 64;
+        let cluster = LocalCluster::start_in(
+            &dir.join("cluster"),
+            HOSTS,
+            host_mib,
+            &options.transport,
+            &["--slab", "8M"],
+        )?;
+        let tmpfs = Place::tmpfs(dir, bytes * 2)?;
+        let passthrough = Place::passthrough(dir, &tmpfs)?;
+        let ours = Place::ours(&cluster, dir, scheme, bytes)?;
+        let (ext4, device) = Place::ext4(&cluster, dir, scheme, (bytes, options.files))?;
+        Ok(Self {
+            ours,
+            passthrough,
+            tmpfs,
+            ext4,
+            device,
+            _cluster: cluster,
+        })
+    }
+
+    fn path(&self, who: Contender) -> &Path {
+        match who {
+            Contender::Ours => self.ours.path(),
+            Contender::Passthrough => self.passthrough.path(),
+            Contender::Tmpfs => self.tmpfs.path(),
+            Contender::Ext4 => self.ext4.path(),
+        }
+    }
+
+    fn name(&self, who: Contender) -> String {
+        match who {
+            Contender::Ours => "cenote mount".to_owned(),
+            Contender::Passthrough => "FUSE passthrough to tmpfs".to_owned(),
+            Contender::Tmpfs => "tmpfs".to_owned(),
+            Contender::Ext4 => {
+                let device = self.device.trim_start_matches("/dev/");
+                let kind = device.trim_end_matches(|digit: char| digit.is_ascii_digit());
+                format!("ext4 on {kind} of cenote")
+            }
+        }
+    }
+}
+
+/// Measures everything that was asked for; narrates on stderr.
+///
+/// # Errors
+/// What is missing, could not be started or went away, or that the run was interrupted.
+pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
+    ensure!(is_root(), "it mounts file systems: run it as root");
+    ensure!(options.rounds > 0, "no rounds asked for");
+    let interrupt = Interrupt::catch()?;
+    let folder = Folder::make(options.dir.clone())?;
+    let places = Places::make(options, &folder.0)?;
+    let mut told: Vec<(Contender, Case, f64)> = Vec::new();
+    let mut tell = |who: Contender, case: Case, figure: f64| {
+        eprintln!("{who:?} {}: {figure:.0} {}", case.label(), case.metric().1);
+        told.push((who, case, figure));
+    };
+    let turns = |round: usize| {
+        let all = Contender::ALL;
+        // Whoever goes first changes from round to round.
+        (0..all.len()).map(move |index| all[(index + round) % all.len()])
+    };
+    if options.seconds > 0.0 {
+        for who in Contender::ALL {
+            load::fill(places.path(who), options.data_bytes)?;
+        }
+        for access in Access::all() {
+            for round in 0..options.rounds {
+                for who in turns(round) {
+                    interrupt.check()?;
+                    let (place, bytes) = (places.path(who), options.data_bytes);
+                    let figure = access.measure(place, bytes, options.seconds)?;
+                    tell(who, Case::Access(access), figure);
+                }
+            }
+        }
+    }
+    for round in 0..options.rounds {
+        for who in turns(round).filter(|_| options.files > 0) {
+            interrupt.check()?;
+            for (names, figure) in load::names(places.path(who), options.files)? {
+                tell(who, Case::Names(names), figure);
+            }
+        }
+    }
+    Ok(rows(options, &told, |who| places.name(who)))
+}
+
+fn rows(
+    options: &Options,
+    told: &[(Contender, Case, f64)],
+    name: impl Fn(Contender) -> String,
+) -> Vec<Row> {
+    let accesses = Access::all().into_iter().map(Case::Access);
+    let names = Names::ALL.into_iter().map(Case::Names);
+    let mut rows = Vec::new();
+    for case in accesses.chain(names) {
+        let figure = |who: Contender| {
+            let mine = told.iter().filter(|one| one.0 == who && one.1 == case);
+            let figures: Vec<f64> = mine.map(|one| one.2).collect();
+            (!figures.is_empty()).then(|| median(figures.into_iter()))
+        };
+        let Some(ours) = figure(Contender::Ours) else {
+            continue;
+        };
+        for peer in [Contender::Passthrough, Contender::Tmpfs, Contender::Ext4] {
+            if let Some(theirs) = figure(peer) {
+                let text = format!("{SCHEME} {} {}", options.transport, case.label());
+                let peer = (name(peer), theirs);
+                rows.push(Row::new(("files", text), case.metric(), ours, peer));
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_hold_medians_of_what_was_measured_and_nothing_else() {
+        let case = Case::Names(Names::Create);
+        let told: Vec<_> = [1.0, 9.0, 2.0]
+            .map(|figure| (Contender::Ours, case, figure))
+            .into_iter()
+            .chain([(Contender::Tmpfs, case, 8.0)])
+            .collect();
+        let rows = rows(&Options::default(), &told, |who| format!("{who:?}"));
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].ours, rows[0].ratio), (2.0, 0.25));
+        assert_eq!(rows[0].peer, "Tmpfs");
+        assert_eq!(rows[0].case, "rs:8+2 shm create");
+    }
+}

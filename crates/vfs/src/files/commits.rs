@@ -1,0 +1,235 @@
+//! Commits: what carries the changes of requests to the database, and how that comes back after its
+//! medium failed.
+//!
+//! Order of a commit: sync the data, make the metadata durable, give the memory of freed blocks
+//! back, give the blocks again. One that failed stays pending: whether it is durable is not known,
+//! and it leaves the same when it is carried out again. After an error of its medium a database is
+//! of no use (see `area::Opening`); it is opened again by the next commit, so once a second, until
+//! that succeeds, and requests that change something fail meanwhile. So nothing that was
+//! acknowledged is lost: what was fsynced is in the database, the rest is in memory still.
+
+use std::ops::Bound;
+
+use super::{Files, State};
+use crate::area::lock;
+use crate::database::{Batch, Database};
+use crate::medium::BLOCK_BYTES;
+use crate::planted::{Planted, is_planted};
+use crate::records::Ino;
+use crate::space::Run;
+use crate::{FsError, Result};
+
+/// A commit under way, or one that failed.
+#[derive(Clone)]
+pub(super) struct Pending {
+    batch: Batch,
+    /// Blocks that are free once it is durable.
+    freed: Vec<Run>,
+    /// The last change in it.
+    sequence: u64,
+}
+
+/// Changed rows after which a request commits by itself; arbitrary, some 20 MiB of memory.
+const CHANGED_MAX: usize = 64 << 10;
+
+impl Files {
+    /// Makes all changes until now durable.
+    ///
+    /// # Errors
+    /// `Io`: which of them are durable is known once a later commit succeeds, or to the next mount.
+    pub fn commit(&self) -> Result<()> {
+        let wanted = self.state().sequence;
+        self.commit_until(wanted)
+    }
+
+    /// Commits at least the changes up to `wanted`; one commit serves all who wait for it.
+    fn commit_until(&self, wanted: u64) -> Result<()> {
+        let mut database = lock(&self.database);
+        if database.opening().has_failed() {
+            self.reopen(&mut database)?;
+        }
+        let failed = self.state().pending.clone();
+        if let Some(pending) = failed {
+            self.carry_out(&database, &pending)?;
+        }
+        let next = self.state().next_commit(wanted);
+        match next {
+            Some(pending) => self.carry_out(&database, &pending),
+            None => Ok(()),
+        }
+    }
+
+    fn carry_out(&self, database: &Database, pending: &Pending) -> Result<()> {
+        let synced = match is_planted(Planted::MetadataBeforeData) {
+            true => Ok(()),
+            false => self.medium.sync().map_err(FsError::from),
+        };
+        let applied = synced.and_then(|()| database.apply(&pending.batch));
+        let Ok(snapshots) = applied else {
+            database.opening().fail();
+            tracing::error!("metadata cannot be committed; nothing is changed until it can");
+            return Err(FsError::Io);
+        };
+        {
+            let mut state = self.state();
+            state.row_bytes[0] = snapshots.row_bytes;
+            state.row_bytes[1] = 0;
+            state.tables.thaw(snapshots);
+            state.durable = pending.sequence;
+            state.pending = None;
+        }
+        self.give_back(&pending.freed);
+        self.state().space.settle(&pending.freed);
+        Ok(())
+    }
+
+    /// Opens the database again after its medium failed.
+    fn reopen(&self, database: &mut Database) -> Result<()> {
+        let opened = Database::open(&self.medium, &self.label)?;
+        let snapshots = opened.snapshots()?;
+        {
+            let mut state = self.state();
+            state.row_bytes[0] = snapshots.row_bytes;
+            state.tables.reread(snapshots);
+            state.opening = opened.opening().clone();
+        }
+        *database = opened;
+        tracing::info!("metadata is read and written again");
+        self.purge_forgotten()
+    }
+
+    /// Deletes files without a name that the kernel forgot while nothing could be changed.
+    fn purge_forgotten(&self) -> Result<()> {
+        self.edit(|state| {
+            let mut at = Bound::Unbounded;
+            while let Some((ino, ())) = state
+                .tables
+                .orphans
+                .first((at.as_ref(), Bound::Unbounded))?
+            {
+                if !state.lookups.contains_key(&ino) {
+                    state.purge(ino)?;
+                }
+                at = Bound::Excluded(ino);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes what was changed of one file durable, data and metadata.
+    ///
+    /// # Errors
+    /// As [`Files::commit`].
+    pub fn fsync(&self, ino: Ino) -> Result<()> {
+        let wanted = {
+            let state = self.state();
+            state.tables.inode(ino)?;
+            state.sequence
+        };
+        // Bytes that were overwritten in place changed no table.
+        self.medium.sync()?;
+        self.commit_until(wanted)
+    }
+
+    /// Deletes files without a name, which nobody can reach any more, and commits.
+    ///
+    /// # Errors
+    /// As [`Files::commit`].
+    pub fn close(&self) -> Result<()> {
+        // With a database that failed nothing could be deleted.
+        self.commit()?;
+        self.edit(|state| {
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            while let Some((ino, ())) = state.tables.orphans.first(all)? {
+                state.purge(ino)?;
+            }
+            Ok(())
+        })?;
+        self.commit()
+    }
+
+    /// Gives the memory of blocks back that no file has.
+    pub(super) fn give_back(&self, runs: &[Run]) {
+        for run in runs {
+            let offset = self.place(run.start);
+            if let Err(error) = self.medium.discard(offset, run.len * BLOCK_BYTES) {
+                // They are free all the same; the next mount tries again.
+                tracing::warn!(%error, blocks = run.len, "give memory of freed blocks back");
+            }
+        }
+    }
+
+    /// Changes the state in one go: all of what `run` does, or nothing of it if it fails.
+    pub(super) fn edit<T>(&self, run: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.state();
+        state.writable()?;
+        let row_bytes = state.row_bytes[2];
+        let outcome = run(&mut state);
+        match outcome {
+            Ok(_) => {
+                state.tables.keep();
+                state.space.keep();
+            }
+            Err(_) => {
+                state.tables.roll_back();
+                state.space.roll_back();
+                state.row_bytes[2] = row_bytes;
+            }
+        }
+        outcome
+    }
+
+    /// Runs a request that changes something by one [`edit`](Self::edit), as [`Files::change`].
+    pub(super) fn alter<T>(&self, run: impl Fn(&mut State) -> Result<T>) -> Result<T> {
+        self.change(|| self.edit(&run))
+    }
+
+    /// Runs a request that changes something; once more after a commit where space that was freed
+    /// may be what it lacks.
+    pub(super) fn change<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let mut outcome = run();
+        if matches!(outcome, Err(FsError::NoSpace)) && self.is_space_coming() {
+            self.commit()?;
+            outcome = run();
+        }
+        if outcome.is_ok() && self.state().tables.changed() > CHANGED_MAX {
+            // Whoever changes much waits for it.
+            if let Err(error) = self.commit() {
+                tracing::debug!(%error, "told by the next request");
+            }
+        }
+        outcome
+    }
+
+    fn is_space_coming(&self) -> bool {
+        let state = self.state();
+        state.space.waiting_blocks() > 0 || state.tables.changed() > 0
+    }
+}
+
+impl State {
+    /// Checks that changes can still be committed.
+    fn writable(&self) -> Result<()> {
+        match self.opening.has_failed() {
+            true => Err(FsError::Io),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes all changes for a commit, if one up to `wanted` is needed.
+    fn next_commit(&mut self, wanted: u64) -> Option<Pending> {
+        let (has_freed, has_changed) = (self.space.has_freed(), self.tables.changed() > 0);
+        let is_done = self.durable >= wanted && !has_freed;
+        if is_done || !(has_changed || has_freed) {
+            return None;
+        }
+        self.row_bytes[1] = std::mem::take(&mut self.row_bytes[2]);
+        let pending = Pending {
+            batch: self.tables.freeze(),
+            freed: self.space.take_freed(),
+            sequence: self.sequence,
+        };
+        self.pending = Some(pending.clone());
+        Some(pending)
+    }
+}

@@ -64,6 +64,10 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
 
     fn give_expiry(&mut self, item: Item, exptime: Exptime) -> Result<(), Refusal> {
         let expiry = stored_expiry(exptime.expiry(self.partition.now()));
+        self.set_expiry(item, expiry)
+    }
+
+    pub(super) fn set_expiry(&mut self, item: Item, expiry: u32) -> Result<(), Refusal> {
         if expiry == item.expiry {
             return Ok(());
         }

@@ -13,6 +13,7 @@
 //! whole. Not here: sockets, threads and clocks.
 
 mod arithmetic;
+mod binary;
 mod classic;
 pub mod counters;
 mod meta;
@@ -34,6 +35,8 @@ pub trait Reply {
     fn text(&mut self) -> &mut Vec<u8>;
     /// Takes a value, in parts that are joined, and the line end behind it.
     fn value(&mut self, parts: &[&[u8]]);
+    /// Takes a value that nothing follows.
+    fn bytes(&mut self, parts: &[&[u8]]);
 }
 
 impl Reply for Vec<u8> {
@@ -42,10 +45,14 @@ impl Reply for Vec<u8> {
     }
 
     fn value(&mut self, parts: &[&[u8]]) {
+        self.bytes(parts);
+        self.extend_from_slice(b"\r\n");
+    }
+
+    fn bytes(&mut self, parts: &[&[u8]]) {
         for part in parts {
             self.extend_from_slice(part);
         }
-        self.extend_from_slice(b"\r\n");
     }
 }
 
@@ -141,6 +148,7 @@ impl Engine {
             Request::MetaDelete(delete) => work.meta_delete(delete),
             Request::MetaArithmetic(request) => work.meta_arithmetic(request),
             Request::MetaDebug(_) => work.meta_debug(ask.sight),
+            Request::Binary(message) => work.binary(message, ask.sight),
             request => panic!("{request:?} is about no item"),
         })
     }
@@ -204,6 +212,10 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         }
     }
 
+    fn remove(&mut self) -> Result<(), Refusal> {
+        self.propose(Change::Remove)
+    }
+
     fn propose(&mut self, change: Change<'_>) -> Result<(), Refusal> {
         let xid = self.partition.propose(self.hash, self.key, change)?;
         self.waits_for = Some(xid);
@@ -265,6 +277,7 @@ pub fn key_of<'s>(request: &'s Request<'_>, scratch: &'s mut KeyScratch) -> Opti
         Request::MetaDelete(delete) => Some(delete.key.bytes(scratch)),
         Request::MetaArithmetic(request) => Some(request.key.bytes(scratch)),
         Request::MetaDebug(key) => Some(key.bytes(scratch)),
+        Request::Binary(message) => Some(message.key),
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! A request, as the store is asked it. Keys and values lie in the caller's buffer.
 
+use super::binary::Message;
 use super::exptime::Exptime;
 use super::key::MetaKey;
 use super::meta::{MetaArithmetic, MetaDelete, MetaGet, MetaSet};
@@ -74,6 +75,8 @@ pub enum Request<'a> {
     MetaDebug(MetaKey<'a>),
     /// `mn`: what has been answered is sent at once.
     MetaNoop,
+    /// A message of the binary protocol about one item.
+    Binary(Message<'a>),
 }
 
 /// Items to show.

@@ -25,7 +25,7 @@ use crate::group::pace::Pace;
 use crate::group::replica::Xid;
 use crate::memory::key_hash::place_hash;
 use crate::protocol::reply;
-use crate::protocol::{Error, KEY_BYTES_MAX, Parser, Request, Step};
+use crate::protocol::{Error, KEY_BYTES_MAX, Request, whole};
 
 /// How soon a parked request is tried again, if nothing else happens.
 const PARKED_RETRY: Duration = Duration::from_millis(2);
@@ -282,8 +282,7 @@ impl<B: Backend> Core<B> {
                 return false;
             }
         }
-        let mut parser = Parser::new(*self.engine.limits());
-        let Step::Request { request, .. } = parser.parse(text) else {
+        let Some(request) = whole(text, *self.engine.limits()) else {
             // Nobody of ours sends anything else.
             self.scratch.clear();
             reply::error(&mut self.scratch, Error::Unknown);

@@ -231,13 +231,14 @@ pub(super) struct Front {
 impl Front {
     /// Accepts until the server stops.
     pub(super) fn run(&mut self) -> io::Result<()> {
+        let binding = self.shared.settings.binding.name();
         for (index, listener) in self.bound.listeners.iter_mut().enumerate() {
             let registry = self.poll.registry();
             registry.register(listener.source(), Token(index), Interest::READABLE)?;
             let number = listener.number();
             let address = listener.address();
             self.shared
-                .log(2, || format!("<{number} server listening (auto-negotiate)"));
+                .log(2, || format!("<{number} server listening ({binding})"));
             self.shared.list(Arc::new(ConnectionFacts {
                 id: self.ids.fetch_add(1, Ordering::Relaxed),
                 number,

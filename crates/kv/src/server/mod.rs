@@ -15,6 +15,7 @@
 
 mod backend;
 mod batch;
+mod binary;
 mod buffers;
 mod client;
 mod core;
@@ -44,7 +45,7 @@ use mio::{Poll, Registry, Waker};
 pub use backend::{Alone, Backend, FIRST_TOKEN, Figures, Route};
 pub use batch::{Asker, Batch, Ticket};
 pub use listen::BindError;
-pub use settings::{Settings, TcpAddress, WhenFull};
+pub use settings::{Binding, Settings, TcpAddress, WhenFull};
 pub(crate) use shared::now_ns;
 
 use crate::protocol::authentication::Credentials;

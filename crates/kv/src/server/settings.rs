@@ -29,6 +29,8 @@ pub struct Settings {
     pub requests_per_turn: u32,
     /// A connection that has said nothing for so long is closed.
     pub idle_timeout: Option<Duration>,
+    /// Which protocols clients on stream sockets may speak.
+    pub binding: Binding,
     /// Limits of requests.
     pub limits: Limits,
     /// Bytes of memory of the whole process, as it is told.
@@ -64,6 +66,28 @@ pub struct TcpAddress {
     pub is_plain: bool,
 }
 
+/// Which protocols are spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Binding {
+    /// What the first byte of a connection says.
+    Auto,
+    /// Text and its meta commands.
+    Text,
+    /// The binary one.
+    Binary,
+}
+
+impl Binding {
+    /// memcached's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto-negotiate",
+            Self::Text => "ascii",
+            Self::Binary => "binary",
+        }
+    }
+}
+
 /// What happens to a connection above the limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WhenFull {
@@ -85,6 +109,7 @@ impl Default for Settings {
             backlog: 1024,
             requests_per_turn: 20,
             idle_timeout: None,
+            binding: Binding::Auto,
             limits: Limits::default(),
             memory_bytes: 64 << 20,
             buffer_bytes: 8 << 20,

@@ -12,6 +12,7 @@ use super::backend::{Backend, Figures};
 use super::core::Core;
 use super::shared::{Shared, Traffic, clock, locked};
 use crate::engine::Counters;
+use crate::protocol::binary::{self, Head, Status};
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, Words};
 
@@ -19,25 +20,51 @@ use crate::protocol::{Error, Words};
 const CHUNK_BYTES: u64 = 16;
 
 /// Answers `stats` and the words after it.
-pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Words<'_>) {
+pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, words: Words<'_>) {
+    match list(out, core, words) {
+        Some(Told::List) => reply::end(out),
+        Some(Told::Reset) => reply::answer(out, Answer::Reset),
+        None => reply::error(out, Error::Unknown),
+    }
+}
+
+/// The same in the binary protocol, where they are the key of a message.
+pub(super) fn write_binary<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, head: Head, key: &[u8]) {
+    let mut frames = Frames { out, head };
+    match list(&mut frames, core, Words::new(key)) {
+        Some(_) => binary::reply::stat(out, head, "", ""),
+        None => binary::reply::error(out, head, Status::NotFound),
+    }
+}
+
+/// What was told.
+enum Told {
+    /// Names and values.
+    List,
+    /// That counters are at 0.
+    Reset,
+}
+
+/// Lists what the words after `stats` ask for; nothing where they ask for nothing that there is.
+fn list<B: Backend>(list: &mut impl List, core: &Core<B>, mut words: Words<'_>) -> Option<Told> {
     let shared = &*core.shared;
     // What this turn has done so far counts.
     core.traffic().set_figures(&core.backend.figures());
     match words.next() {
-        None => general(out, shared, core.now),
-        Some(b"settings") => settings(out, shared),
-        Some(b"items") => items(out, shared),
-        Some(b"slabs") => slabs(out, shared),
-        Some(b"sizes") => out.add("sizes_status", "disabled"),
-        Some(b"shards") => shards(out, core),
-        Some(b"conns") => connections(out, shared, core.now),
+        None => general(list, shared, core.now),
+        Some(b"settings") => settings(list, shared),
+        Some(b"items") => items(list, shared),
+        Some(b"slabs") => slabs(list, shared),
+        Some(b"sizes") => list.add("sizes_status", "disabled"),
+        Some(b"shards") => shards(list, core),
+        Some(b"conns") => connections(list, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
-            return reply::answer(out, Answer::Reset);
+            return Some(Told::Reset);
         }
-        Some(_) => return reply::error(out, Error::Unknown),
+        Some(_) => return None,
     }
-    reply::end(out);
+    Some(Told::List)
 }
 
 /// Where each partition is: what a client has to know that asks its owner at once.
@@ -60,6 +87,18 @@ trait List {
 impl List for Vec<u8> {
     fn add(&mut self, name: &str, value: impl Display) {
         reply::stat(self, name, &value.to_string());
+    }
+}
+
+/// Statistics as messages of the binary protocol.
+struct Frames<'a> {
+    out: &'a mut Vec<u8>,
+    head: Head,
+}
+
+impl List for Frames<'_> {
+    fn add(&mut self, name: &str, value: impl Display) {
+        binary::reply::stat(self.out, self.head, name, &value.to_string());
     }
 }
 
@@ -236,8 +275,10 @@ fn settings(list: &mut impl List, shared: &Shared) {
     list.add("reqs_per_event", settings.requests_per_turn);
     list.add("cas_enabled", "yes");
     list.add("tcp_backlog", settings.backlog);
-    list.add("binding_protocol", "ascii");
-    list.add("auth_enabled_sasl", "no");
+    list.add("binding_protocol", settings.binding.name());
+    let has_users = settings.credentials.is_some();
+    let is_text = settings.binding == super::settings::Binding::Text;
+    list.add("auth_enabled_sasl", yes(has_users && !is_text));
     list.add("auth_enabled_ascii", yes(settings.credentials.is_some()));
     list.add("item_size_max", settings.limits.item_bytes_max);
     let refuses = settings.when_full == super::settings::WhenFull::Refuse;

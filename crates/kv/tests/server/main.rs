@@ -1,5 +1,6 @@
 //! `cenote-memcached` as a process: how it is started, what it is asked over, and what it bears.
 
+mod binary;
 mod clients;
 mod counting;
 mod memory;
@@ -369,7 +370,6 @@ fn options_are_refused_as_memcached_refuses_them() {
     for (arguments, status, text) in [
         (&["--nonsense"][..], 1, "--nonsense"),
         (&["-o", "nonsense"], 1, "Illegal suboption \"nonsense\""),
-        (&["-B", "binary"], 64, "binary protocol is not served"),
         (&["-B", "x"], 64, "Invalid value for binding protocol: x"),
         (&["-t", "0"], 1, "Number of threads must be greater than 0"),
         (
@@ -378,7 +378,12 @@ fn options_are_refused_as_memcached_refuses_them() {
             "Item max size cannot be less than 1024 bytes.",
         ),
         (&["-I", "40m"], 64, "1/2 of memory max"),
-        (&["-S"], 64, "SASL"),
+        (&["-S"], 64, "-S needs users"),
+        (
+            &["-S", "-B", "auto"],
+            64,
+            "You cannot allow the ASCII protocol",
+        ),
         (
             &["-Y", "/nonexistent", "-u", "root"],
             1,
@@ -452,10 +457,10 @@ fn what_is_no_request_of_this_protocol_closes_the_connection() {
     assert_eq!(answer(&server, http), "");
     assert_eq!(answer(&server, b"mn\r\nGET / HTTP/1.1\r\n"), "MN\r\n");
     assert_eq!(answer(&server, &long), "");
-    // A request of the binary protocol, and its first byte alone.
-    assert_eq!(answer(&server, b"\x80\x0b\0\0\0\0\0\0"), "");
-    assert_eq!(answer(&server, b"\x80"), "");
-    assert_eq!(answer(&asking, b"\x80"), "");
+    // A message of the binary protocol, and behind it none.
+    let get = [&b"\x80"[..], &[0; 23]].concat();
+    assert!(answer(&server, &get).ends_with("Invalid arguments"));
+    assert!(answer(&asking, &get).ends_with("Auth failure."));
     let mut stream = server.connect();
     assert_eq!(ask(&mut stream, "get a\r\nmn\r\n"), "END\r\nMN\r\n");
     // Later it is a word like others.

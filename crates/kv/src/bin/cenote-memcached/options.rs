@@ -8,13 +8,12 @@ use cenote_kv::memory::footprint::{Others, Roles};
 use cenote_kv::protocol::{Dialect, Limits};
 use cenote_kv::server::files::{FileError, Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
-use cenote_kv::server::{Settings, TcpAddress, WhenFull};
+use cenote_kv::server::{Binding, Settings, TcpAddress, WhenFull};
 use clap::{ArgAction, Parser};
 
-/// A server that speaks memcached's text protocol and takes memcached's options.
+/// A server that speaks memcached's protocols and takes memcached's options.
 ///
-/// Scripts that start memcached start it unchanged. The binary protocol is not served. Options that are
-/// about memcached's own memory and threads are accepted and do nothing; -v says which.
+/// Scripts that start memcached start it unchanged. Options that are about memcached's own memory and threads are accepted and do nothing; -v says which.
 #[derive(Debug, Parser)]
 #[command(
     name = "memcached",
@@ -103,13 +102,14 @@ pub struct Options {
     /// Connections that may wait to be accepted
     #[arg(short = 'b', long, default_value = "1024")]
     listen_backlog: i32,
-    /// Protocol: ascii, or auto, which is the same here; binary is not served
-    #[arg(short = 'B', long, default_value = "auto")]
-    protocol: String,
+    /// Protocol: ascii, binary, or auto: what a connection begins with [default: auto; with -S binary]
+    #[arg(short = 'B', long)]
+    protocol: Option<String>,
     /// Largest item, with memcached's overhead; k and m may follow
     #[arg(short = 'I', long, default_value = "1m")]
     max_item_size: String,
-    /// SASL belongs to the binary protocol: refused
+    /// Clients have to say who they are by SASL, in the binary protocol; the users are those of -Y, or
+    /// of the file that MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long)]
     enable_sasl: bool,
     /// Do not serve `flush_all`
@@ -121,7 +121,7 @@ pub struct Options {
     /// Nothing is watched here: nothing changes
     #[arg(short = 'W', long)]
     disable_watch: bool,
-    /// File of USER:PASSWORD lines; clients have to say who they are
+    /// File of USER:PASSWORD lines; clients have to say who they are, in text or by SASL
     #[arg(short = 'Y', long)]
     auth_file: Option<PathBuf>,
     /// Memory in a file: nothing changes
@@ -296,6 +296,7 @@ impl Options {
         let mut notes = self.without_use();
         let extended = self.extended(&mut notes)?;
         self.check()?;
+        let binding = self.binding()?;
         let item_bytes_max = self.item_bytes_max()?;
         let mode = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| Refused::new(1, "the mask of -a is an octal number"))?;
@@ -318,6 +319,7 @@ impl Options {
             backlog: self.listen_backlog,
             requests_per_turn: self.max_reqs_per_event,
             idle_timeout: extended.idle_timeout,
+            binding,
             limits: Limits {
                 item_bytes_max,
                 dialect: self.meta_dialect.into(),
@@ -338,7 +340,7 @@ impl Options {
             None
         };
         let files = Files {
-            users: self.auth_file.clone(),
+            users: self.users()?,
             tls,
         };
         files
@@ -350,19 +352,6 @@ impl Options {
     fn check(&self) -> Result<(), Refused> {
         let usage = |text: &str| Err(Refused::new(Refused::USAGE, text));
         let wrong = |text: &str| Err(Refused::new(1, text));
-        match self.protocol.as_str() {
-            "auto" | "ascii" => {}
-            "binary" => return usage("The binary protocol is not served: use ascii or auto"),
-            other => {
-                let text = format!(
-                    "Invalid value for binding protocol: {other}\n -- should be one of auto, binary, or ascii"
-                );
-                return usage(&text);
-            }
-        }
-        if self.enable_sasl {
-            return usage("SASL belongs to the binary protocol, which is not served: use -Y");
-        }
         if self.threads == 0 {
             return wrong("Number of threads must be greater than 0");
         }
@@ -382,6 +371,39 @@ impl Options {
             return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
         }
         Ok(())
+    }
+
+    /// Which protocols are spoken.
+    fn binding(&self) -> Result<Binding, Refused> {
+        let usage = |text: &str| Refused::new(Refused::USAGE, text);
+        let binding = match self.protocol.as_deref() {
+            None if self.enable_sasl => Binding::Binary,
+            None | Some("auto") => Binding::Auto,
+            Some("ascii") => Binding::Text,
+            Some("binary") => Binding::Binary,
+            Some(other) => {
+                let text = format!(
+                    "Invalid value for binding protocol: {other}\n -- should be one of auto, binary, or ascii"
+                );
+                return Err(usage(&text));
+            }
+        };
+        if self.enable_sasl && binding != Binding::Binary {
+            let text = "ERROR: You cannot allow the ASCII protocol while using SASL.";
+            return Err(usage(text));
+        }
+        Ok(binding)
+    }
+
+    /// The file of users. What cyrus-sasl keeps is not read.
+    fn users(&self) -> Result<Option<PathBuf>, Refused> {
+        if self.auth_file.is_some() || !self.enable_sasl {
+            return Ok(self.auth_file.clone());
+        }
+        let path = std::env::var_os("MEMCACHED_SASL_PWDB").map(PathBuf::from);
+        let text = "-S needs users: -Y FILE, or a file that MEMCACHED_SASL_PWDB names";
+        path.map(Some)
+            .ok_or_else(|| Refused::new(Refused::USAGE, text))
     }
 
     /// Bytes from `-I`, between memcached's bounds.

@@ -44,7 +44,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     pub(super) fn meta_arithmetic(&mut self, request: &MetaArithmetic<'_>) -> Result<(), Refusal> {
         let (direction, delta) = (request.direction, request.delta);
         // `next_cas` is what a number gets that is written below.
-        let cas = self.partition.next_cas();
+        let cas = self.shown_cas(self.partition.next_cas());
         let now = self.partition.now();
         let key = self.key;
         let counted = |number, seconds_left, is_new| Counted {

@@ -4,7 +4,7 @@
 use super::arithmetic::Count;
 use super::classic::New;
 use super::partition::{Partition, stored_expiry};
-use super::{Reply, Sight, Work};
+use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::Refusal;
 use crate::protocol::StoreMode;
@@ -59,7 +59,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             self.counters.get_hits.count();
         } else {
             reply::miss(self.out.text(), message, shows_key);
-            self.counters.get_misses.count();
+            self.count_miss();
         }
         self.counters.cmd_get.count();
         Ok(())
@@ -94,14 +94,18 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         found: &P::Found,
         shown: Option<bool>,
     ) -> Result<(), Refusal> {
+        if shown.is_some() {
+            self.note_fetch(true, Some(found));
+        }
         let item = P::item(found);
         let (shows_key, value_bytes) = match shown {
             Some(shows_key) => (shows_key, item.value_bytes as usize),
             None => (false, 0),
         };
+        let cas = self.shown_cas(item.cas);
         let text = self.out.text();
         let flags = item.client_flags;
-        reply::item(text, message, shows_key, flags, item.cas, value_bytes);
+        reply::item(text, message, shows_key, flags, cas, value_bytes);
         if shown.is_none() {
             return Ok(());
         }
@@ -137,6 +141,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         let cas = self.partition.next_cas();
         let status = match (self.put(new)?, mode) {
             (MetaStatus::Done, _) => {
+                let cas = self.shown_cas(cas);
                 reply::done(self.out.text(), message, cas);
                 return Ok(());
             }
@@ -151,6 +156,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     fn binary_delete(&mut self, message: &Message<'_>) -> Result<(), Refusal> {
+        self.note(EventKind::Delete, "", 0);
         let found = self.find().map(|found| P::item(&found));
         match found {
             None => {
@@ -202,6 +208,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 return Ok(());
             }
         };
+        let cas = self.shown_cas(cas);
         reply::number(self.out.text(), message, number, cas);
         Ok(())
     }

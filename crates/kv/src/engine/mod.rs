@@ -16,15 +16,17 @@ mod arithmetic;
 mod binary;
 mod classic;
 pub mod counters;
+mod event;
 mod meta;
 mod partition;
 
 use std::sync::Arc;
 
 pub use counters::Counters;
+pub use event::{Event, EventKind};
 pub use partition::{Item, NEVER, Newest, Partition};
 
-use crate::group::owner::{Change, Refusal};
+use crate::group::owner::{Change, Gone, Refusal};
 use crate::group::replica::Xid;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, KeyScratch, Limits, Request};
@@ -95,6 +97,9 @@ pub struct Engine {
     limits: Limits,
     counters: Arc<Counters>,
     scratch: Vec<u8>,
+    /// Somebody wants to see what requests do.
+    is_watched: bool,
+    events: Vec<Event>,
 }
 
 /// Most bytes that an engine keeps for values that it has put together.
@@ -107,12 +112,29 @@ impl Engine {
             limits,
             counters,
             scratch: Vec::new(),
+            is_watched: false,
+            events: Vec::new(),
         }
     }
 
     /// The limits that it keeps.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Whether what requests do is kept for [`Engine::take_events`].
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// Whether it is.
+    pub fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// What the last request did, where that is kept.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
     /// Where it counts.
@@ -168,6 +190,7 @@ impl Engine {
             limits: &self.limits,
             counters: &self.counters,
             scratch: &mut self.scratch,
+            events: self.is_watched.then_some(&mut self.events),
             waits_for: None,
         };
         let result = serve(&mut work);
@@ -175,6 +198,9 @@ impl Engine {
         let committed = work.partition.committed_xid();
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_MAX);
+        if result.is_err() {
+            self.events.clear();
+        }
         match result {
             Ok(()) => Outcome::Answered {
                 waits_for: waits_for.filter(|xid| *xid > committed),
@@ -193,6 +219,7 @@ struct Work<'a, P, R> {
     limits: &'a Limits,
     counters: &'a Counters,
     scratch: &'a mut Vec<u8>,
+    events: Option<&'a mut Vec<Event>>,
     waits_for: Option<Xid>,
 }
 
@@ -210,6 +237,38 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             Sight::Committed => self.partition.committed(self.hash, self.key),
             Sight::Newest => self.find(),
         }
+    }
+
+    fn note(&mut self, kind: EventKind, status: &'static str, size: usize) {
+        if let Some(events) = &mut self.events {
+            events.push(Event { kind, status, size });
+        }
+    }
+
+    fn note_fetch(&mut self, is_asked: bool, found: Option<&P::Found>) {
+        if self.events.is_some() {
+            let (status, size) = match found {
+                Some(found) => ("found", P::item(found).value_bytes as usize),
+                None => ("not_found", 0),
+            };
+            self.note(EventKind::Fetch { is_asked }, status, size);
+        }
+    }
+
+    /// Counts a retrieval that found nothing.
+    fn count_miss(&mut self) {
+        self.note_fetch(true, None);
+        self.counters.get_misses.count();
+        match self.partition.gone(self.hash, self.key) {
+            Some(Gone::Ended) => self.counters.get_expired.count(),
+            Some(Gone::Flushed) => self.counters.get_flushed.count(),
+            None => {}
+        }
+    }
+
+    /// The cas number that is shown of an item: 0 where clients are not to have any.
+    fn shown_cas(&self, cas: u64) -> u64 {
+        if self.limits.has_cas { cas } else { 0 }
     }
 
     fn remove(&mut self) -> Result<(), Refusal> {

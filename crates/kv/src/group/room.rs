@@ -21,6 +21,8 @@ const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_STRETCHES: usize = 8;
 /// Most items that make room for one.
 const EVICTIONS_MAX: usize = 64;
+/// Items that made room and are kept for who wants to see them.
+const EVICTED_MAX: usize = 1000;
 /// What a table may grow by at once, or an eighth of what it may have.
 const TABLE_STEP_BYTES: u64 = 256 << 10;
 /// A region is sparse of which more than one part in so many is free.
@@ -123,6 +125,11 @@ impl Default for Sweep {
 }
 
 impl Owner {
+    /// Gives it another bound of its memory. What is above it goes with the next items that come.
+    pub fn set_footprint(&mut self, footprint: Footprint) {
+        self.room.bound.footprint = Some(footprint);
+    }
+
     /// Items that went without being asked to.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -397,6 +404,11 @@ impl Owner {
             if self.replica.is_live(&entry) {
                 self.counts.evictions += 1;
                 self.counts.evicted_unfetched += u64::from(!entry.was_hit);
+                if let Some(evicted) = &mut self.evicted
+                    && evicted.len() < EVICTED_MAX
+                {
+                    evicted.push((key, entry));
+                }
             } else {
                 self.count_reclaimed(&entry);
             }

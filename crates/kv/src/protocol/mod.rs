@@ -33,5 +33,5 @@ pub use key::{KEY_BYTES_MAX, KeyScratch, MetaKey, encode_base64};
 pub use limits::{Dialect, Limits};
 pub use meta::{MetaArithmetic, MetaDelete, MetaFlag, MetaFlags, MetaGet, MetaSet};
 pub use parse::{CloseReason, Parser, Refusal, Step, whole};
-pub use request::{Direction, Request, Retrieval, Store, StoreMode};
+pub use request::{Direction, Request, Retrieval, Store, StoreMode, Tuning};
 pub use words::Words;

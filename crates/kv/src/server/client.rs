@@ -17,7 +17,7 @@ use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part, Shares};
 use super::core::Core;
 use super::session::{Direct, Session};
 use super::settings::{Binding, Settings};
-use super::shared::{ConnectionFacts, NewClient, locked};
+use super::shared::{ConnectionFacts, NewClient, State, locked};
 use super::transport::Transport;
 use super::turns::Waiter;
 use crate::protocol::authentication::{GateStep, gate};
@@ -46,6 +46,8 @@ pub(super) struct Client {
     /// The end was read.
     has_ended: bool,
     is_broken: bool,
+    /// It has said what no request is.
+    is_faulty: bool,
     /// It is in the queue of those that have a turn.
     pub(super) is_queued: bool,
     /// It waits for memory.
@@ -134,6 +136,7 @@ impl Client {
             is_half_closed: false,
             has_ended: false,
             is_broken: false,
+            is_faulty: false,
             is_queued: false,
             is_waiting: false,
             place,
@@ -163,6 +166,18 @@ impl Client {
         self.session.has_more() || !self.input.is_empty() || may_read
     }
 
+    /// Why it ends, as who watches is told.
+    pub(super) fn reason(&self) -> &'static str {
+        match (
+            self.is_broken || self.is_faulty,
+            self.has_ended || self.session.has_quit,
+        ) {
+            (true, _) => "error",
+            (false, true) => "normal",
+            (false, false) => "idle_timeout",
+        }
+    }
+
     /// Whether nothing of it is under way, as far as is known.
     pub(super) fn is_idle(&self) -> bool {
         self.session.is_done() && !self.has_more() && !self.transport.has_backlog()
@@ -170,11 +185,13 @@ impl Client {
 
     /// Whether it has been silent since `second`.
     pub(super) fn is_idle_since(&self, second: u64) -> bool {
-        self.facts.last_request.load(Ordering::Relaxed) < second && self.session.is_done()
+        let is_silent = self.facts.last_request.load(Ordering::Relaxed) < second;
+        is_silent && self.session.is_done() && self.session.watcher.is_none()
     }
 
     /// Serves what there is, up to the number of requests of one turn.
     pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
+        self.facts.set_state(State::Served);
         let mut input = mem::take(&mut self.input);
         let mut start = 0;
         let mut left = core.shared.settings.requests_per_turn;
@@ -218,6 +235,12 @@ impl Client {
         input.drain(..start);
         self.input = input;
         self.settle_input(core);
+        self.facts
+            .set_state(match self.input.is_empty() && self.needed <= 1 {
+                _ if self.session.watcher.is_some() => State::Watches,
+                true => State::Waits,
+                false => State::Reads,
+            });
         turn
     }
 
@@ -356,6 +379,9 @@ impl Client {
     /// Takes one request, or what stands in its place, and returns its bytes.
     fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
         self.needed = 1;
+        if self.session.watcher.is_some() {
+            return bytes.len();
+        }
         if let (Speech::Unheard, Some(first)) = (&self.speech, bytes.first()) {
             self.speech = Speech::of(*first, &core.shared.settings);
         }
@@ -368,6 +394,7 @@ impl Client {
             Taken::Bytes(taken) => return taken,
             Taken::Nothing => return 0,
             Taken::All => {
+                self.is_faulty = true;
                 self.session.has_quit = true;
                 return bytes.len();
             }

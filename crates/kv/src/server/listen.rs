@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::strangers::Source;
@@ -18,6 +19,7 @@ use rustls::ServerConnection;
 use super::settings::{Settings, TcpAddress, WhenFull};
 use super::shared::{ConnectionFacts, Message, NewClient, Shared, clock, locked};
 use super::transport::Transport;
+use super::watch;
 
 /// The token of what wakes the thread.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -245,6 +247,8 @@ impl Front {
                 address,
                 listener: None,
                 last_request: AtomicU64::new(clock()),
+                state: AtomicU8::new(0),
+                place: OnceLock::new(),
             }));
         }
         self.set_accepting(true);
@@ -343,8 +347,12 @@ impl Front {
             address,
             listener: Some(listener),
             last_request: AtomicU64::new(clock()),
+            state: AtomicU8::new(0),
+            place: OnceLock::new(),
         });
         self.shared.list(Arc::clone(&facts));
+        self.shared
+            .watched(watch::CONNECTIONS, || facts.line("conn_new", None));
         self.shared.log(2, || {
             format!("<{number} new auto-negotiating client connection")
         });

@@ -20,6 +20,7 @@ mod buffers;
 mod client;
 mod core;
 mod crawl;
+mod details;
 mod dump;
 pub mod files;
 mod listen;
@@ -31,8 +32,10 @@ mod shared;
 mod stats;
 pub mod tls;
 mod transport;
+mod tuning;
 mod turns;
 mod udp;
+mod watch;
 mod worker;
 
 use std::io;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::{Backend, Route};
@@ -14,6 +15,7 @@ use super::dump::Dump;
 use super::replies::{Replies, is_error};
 use super::stats;
 use super::transport::Transport;
+use super::watch::{Watcher, wanted};
 use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
 use crate::memory::key_hash::place_hash;
 use crate::protocol::binary::Head;
@@ -45,6 +47,10 @@ pub(super) struct Session {
     pub(super) asked: Option<Head>,
     /// The same of replies that are awaited, by their numbers.
     heads: VecDeque<(u64, Head)>,
+    /// It is shown what happens, and asks for nothing any more.
+    pub(super) watcher: Option<Arc<Watcher>>,
+    /// The descriptor of its connection; nothing where it has none.
+    pub(super) connection: Option<i32>,
     /// The client is done: no more requests.
     pub(super) has_quit: bool,
 }
@@ -127,6 +133,8 @@ impl Session {
             parked: None,
             asked: None,
             heads: VecDeque::new(),
+            watcher: None,
+            connection: None,
             has_quit: false,
         }
     }
@@ -207,11 +215,19 @@ impl Session {
             }
             Request::Stats(words) => {
                 let mut rest = *words;
-                if rest.next() == Some(b"cachedump") {
-                    return self.dump(core, rest);
+                match rest.next() {
+                    Some(b"cachedump") => return self.dump(core, rest),
+                    Some(b"detail") => return self.detail(core, rest),
+                    _ => {}
                 }
                 stats::write(self.replies.tail(), core, *words);
             }
+            Request::Tune {
+                tuning,
+                words,
+                noreply,
+            } => self.tune(core, *tuning, *words, *noreply),
+            Request::Watch(words) => self.watch(core, *words),
             Request::Crawler(words) => self.crawl(core, *words),
             Request::Version => {
                 reply::version(self.replies.tail(), &core.shared.settings.version);
@@ -321,6 +337,10 @@ impl Session {
         let dialect = settings.limits.dialect;
         let (is_on, text): (bool, &[u8]) =
             match Command::parse(words, dialect, is_enabled, settings.may_dump) {
+                Ok(Command::Dump(_)) if !self.replies.is_done() => (
+                    is_enabled,
+                    b"ERROR cannot pipeline other commands before metadump\r\n",
+                ),
                 Ok(Command::Dump(walk)) => {
                     self.walk = Some(walk);
                     return self.go_on(core);
@@ -334,6 +354,36 @@ impl Session {
             shared.has_crawler.store(is_on, Ordering::Relaxed);
         }
         self.replies.tail().extend_from_slice(text);
+    }
+
+    /// Shows what happens from now on.
+    fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
+        let shared = &core.shared;
+        let is_first = self.replies.is_done();
+        let answer: &[u8] = match (wanted(words), self.connection) {
+            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
+            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
+            (Some(wanted), Some(_)) => {
+                let place = self.client as usize;
+                self.watcher = shared.watchers.add(wanted, core.index, place);
+                match self.watcher {
+                    Some(_) => b"OK\r\n",
+                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
+                }
+            }
+            _ => b"ERROR\r\n",
+        };
+        self.replies.tail().extend_from_slice(answer);
+    }
+
+    /// Moves what is to be shown to the replies, as the client reads.
+    pub(super) fn show_events(&mut self) {
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        if !self.replies.is_full() {
+            self.replies.tail().extend_from_slice(&watcher.take());
+        }
     }
 
     /// Asks for the next piece of a dump, if the client takes it.
@@ -430,12 +480,14 @@ impl Session {
             return false;
         }
         let place = core.backend.partition(partition);
-        match core.engine.serve(place, &ask, &mut target) {
-            Outcome::Answered { waits_for: None } => return target.has_value,
+        let outcome = core.engine.serve(place, &ask, &mut target);
+        let has_value = target.has_value;
+        core.note_events(key, || self.connection.unwrap_or(0));
+        match outcome {
+            Outcome::Answered { waits_for: None } => return has_value,
             Outcome::Answered {
                 waits_for: Some(xid),
             } => {
-                let has_value = target.has_value;
                 let answer = self.replies.take_since(mark);
                 let ticket = self.hold(core, false, answer.len());
                 core.hold(partition, xid, ticket, answer);
@@ -447,6 +499,24 @@ impl Session {
             }
         }
         false
+    }
+
+    fn detail<B: Backend>(&mut self, core: &Core<B>, mut words: Words<'_>) {
+        let details = &core.shared.details;
+        let out = self.replies.tail();
+        match words.next() {
+            Some(b"on") => details.set(true),
+            Some(b"off") => details.set(false),
+            Some(b"dump") => {
+                details.dump(out);
+                return reply::end(out);
+            }
+            _ => {
+                let text = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
+                return out.extend_from_slice(text);
+            }
+        }
+        reply::answer(out, Answer::Ok);
     }
 
     fn dump<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {

@@ -43,8 +43,12 @@ pub struct Settings {
     pub may_flush: bool,
     /// Whether `stats cachedump` and `lru_crawler metadump` are served.
     pub may_dump: bool,
+    /// Whether `watch` is served.
+    pub may_watch: bool,
     /// Whether `shutdown` is served.
     pub may_shut_down: bool,
+    /// Whether `lru_crawler` may be asked at first.
+    pub has_crawler: bool,
     /// How much is logged on standard error, as memcached's `-v`.
     pub verbosity: u8,
     /// Who may ask, of clients on stream sockets.
@@ -116,7 +120,9 @@ impl Default for Settings {
             evicts: true,
             may_flush: true,
             may_dump: true,
+            may_watch: true,
             may_shut_down: false,
+            has_crawler: true,
             verbosity: 0,
             credentials: None,
             tls: None,

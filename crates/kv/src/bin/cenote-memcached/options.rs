@@ -96,7 +96,7 @@ pub struct Options {
     /// Requests of one connection before others have their turn
     #[arg(short = 'R', long, default_value = "20")]
     max_reqs_per_event: u32,
-    /// Accepted; items have cas numbers all the same
+    /// Show 0 for every cas number
     #[arg(short = 'C', long)]
     disable_cas: bool,
     /// Connections that may wait to be accepted
@@ -118,13 +118,13 @@ pub struct Options {
     /// Do not serve `stats cachedump` and `lru_crawler metadump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// Nothing is watched here: nothing changes
+    /// Do not serve `watch`
     #[arg(short = 'W', long)]
     disable_watch: bool,
     /// File of USER:PASSWORD lines; clients have to say who they are, in text or by SASL
     #[arg(short = 'Y', long)]
     auth_file: Option<PathBuf>,
-    /// Memory in a file: nothing changes
+    /// Memory in a file that outlives the process: refused, as items do not
     #[arg(short = 'e', long)]
     memory_file: Option<PathBuf>,
     /// NAPI ids: nothing changes
@@ -136,7 +136,8 @@ pub struct Options {
     /// Whose meta commands are spoken: 1.6.18's, or those of what came after it
     #[arg(long, value_enum, default_value = "1.6.18")]
     meta_dialect: MetaDialect,
-    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, ssl_chain_cert,
+    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, lru_crawler,
+    /// no_lru_crawler, ssl_chain_cert,
     /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
     #[arg(short = 'o', long)]
     extended: Vec<String>,
@@ -187,17 +188,13 @@ const EXTENDED_WITHOUT_USE: &[&str] = &[
     "hot_lru_pct",
     "hot_max_factor",
     "inline_ascii_resp",
-    "lru_crawler",
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
     "lru_maintainer",
-    "modern",
     "no_drop_privileges",
     "no_hashexpand",
     "no_inline_ascii_resp",
-    "no_lru_crawler",
     "no_lru_maintainer",
-    "no_modern",
     "no_slab_reassign",
     "read_buf_mem_limit",
     "relaxed_privileges",
@@ -244,6 +241,7 @@ impl Refused {
 #[derive(Debug, Default)]
 struct Extended {
     waits_when_full: bool,
+    has_no_crawler: bool,
     idle_timeout: Option<Duration>,
     chain: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -323,6 +321,7 @@ impl Options {
             limits: Limits {
                 item_bytes_max,
                 dialect: self.meta_dialect.into(),
+                has_cas: !self.disable_cas,
                 ..Limits::default()
             },
             memory_bytes,
@@ -330,6 +329,8 @@ impl Options {
             evicts: !self.disable_evictions,
             may_flush: !self.disable_flush_all,
             may_dump: !self.disable_dumping,
+            may_watch: !self.disable_watch,
+            has_crawler: !extended.has_no_crawler,
             may_shut_down: self.enable_shutdown,
             verbosity: self.verbose,
             ..Settings::default()
@@ -366,6 +367,11 @@ impl Options {
         }
         if self.slab_min_size.is_some_and(|bytes| bytes <= 0) {
             return wrong("Chunk size must be greater than 0");
+        }
+        if self.memory_file.is_some() {
+            return usage(
+                "-e: items end with the process here; cenote kv keeps them on other machines",
+            );
         }
         if self.auth_file.is_some() && self.udp_port != 0 {
             return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
@@ -500,6 +506,9 @@ impl Options {
             match name {
                 "maxconns_fast" => extended.waits_when_full = false,
                 "no_maxconns_fast" => extended.waits_when_full = true,
+                // The crawler can be asked or not; nothing else of what is modern is here.
+                "lru_crawler" | "modern" => extended.has_no_crawler = false,
+                "no_lru_crawler" | "no_modern" => extended.has_no_crawler = true,
                 "idle_timeout" => {
                     let seconds = number()?;
                     extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
@@ -534,9 +543,6 @@ impl Options {
             (self.slab_min_size.is_some(), "-n"),
             (self.enable_largepages, "-L"),
             (self.delimiter.is_some(), "-D"),
-            (self.disable_cas, "-C"),
-            (self.disable_watch, "-W"),
-            (self.memory_file.is_some(), "-e"),
             (self.napi_ids.is_some(), "-N"),
         ];
         let given = notes.into_iter().filter(|(is_given, _)| *is_given);

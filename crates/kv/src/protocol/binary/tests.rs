@@ -8,6 +8,7 @@ const LIMITS: Limits = Limits {
     line_bytes_max: 2 << 10,
     multiget_bytes_max: 1 << 20,
     dialect: crate::protocol::Dialect::V1_6_18,
+    has_cas: true,
 };
 /// Nothing is waited for beyond the largest item, and what a header announces beside its value.
 const WAITED_MAX: usize = HEADER_BYTES + 20 + 250 + 2048;

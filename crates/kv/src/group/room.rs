@@ -27,6 +27,8 @@ const EVICTED_MAX: usize = 1000;
 const TABLE_STEP_BYTES: u64 = 256 << 10;
 /// A region is sparse of which more than one part in so many is free.
 const SPARSE_PART: u64 = 8;
+/// Steps in a row by which memory above a lowered bound is given back.
+const TRIMS_MAX: usize = 256;
 /// Chunks that are looked at for one that nobody uses.
 const CHUNKS_LOOKED_AT: u64 = 16;
 
@@ -70,6 +72,10 @@ pub(super) struct Room {
     limit: u64,
     /// Where the search for a chunk that nobody uses goes on.
     chunk: u64,
+    /// Where values have been: no chunk behind it was touched.
+    reached: u64,
+    /// More is taken than a bound that was lowered allows.
+    is_above: bool,
 }
 
 impl Default for Room {
@@ -85,6 +91,8 @@ impl Room {
             is_alone: false,
             limit: 0,
             chunk: 0,
+            reached: 0,
+            is_above: false,
         }
     }
 
@@ -125,9 +133,36 @@ impl Default for Sweep {
 }
 
 impl Owner {
-    /// Gives it another bound of its memory. What is above it goes with the next items that come.
-    pub fn set_footprint(&mut self, footprint: Footprint) {
+    /// Gives one that is alone another bound of its memory; what is above it goes by and by. Whether it
+    /// has addresses for so much.
+    pub fn set_footprint(&mut self, footprint: Footprint) -> bool {
+        if footprint.region_cap(0) > self.replica.allocator().region_bytes() {
+            return false;
+        }
         self.room.bound.footprint = Some(footprint);
+        self.room.is_above = true;
+        true
+    }
+
+    /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
+    fn trim(&mut self) {
+        let Some(footprint) = self.room.bound.footprint else {
+            return;
+        };
+        let cap = footprint.region_cap(self.table_bytes());
+        for _ in 0..TRIMS_MAX {
+            if self.region.touched_bytes() <= cap {
+                self.room.is_above = false;
+                return;
+            }
+            if !self.give_chunk_back() {
+                let allocator = self.replica.allocator();
+                let used = allocator.region_bytes() - allocator.free_bytes();
+                if self.evicts && used > cap {
+                    self.make_room(CHUNK_BYTES);
+                }
+            }
+        }
     }
 
     /// Items that went without being asked to.
@@ -138,6 +173,9 @@ impl Owner {
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
     /// there are items that end. To be called often.
     pub fn sweep(&mut self, now: u64) {
+        if self.room.is_above && self.check_open().is_ok() {
+            self.trim();
+        }
         let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
         if is_due && self.sweep.is_needed && self.check_open().is_ok() {
             self.sweep.last = now;
@@ -282,6 +320,7 @@ impl Owner {
             freed.expect("it was just taken");
             return None;
         }
+        self.room.reached = self.room.reached.max(address + bytes);
         Some(address)
     }
 
@@ -351,7 +390,8 @@ impl Owner {
     /// Gives a chunk of the region back that nobody uses.
     fn give_chunk_back(&mut self) -> bool {
         let allocator = self.replica.allocator();
-        let chunks = allocator.region_bytes() / CHUNK_BYTES;
+        let reached = self.room.reached.min(allocator.region_bytes());
+        let chunks = reached.div_ceil(CHUNK_BYTES);
         if !self.room.is_alone || chunks == 0 {
             return false;
         }

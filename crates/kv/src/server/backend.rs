@@ -138,8 +138,10 @@ pub trait Backend: Send + 'static {
 /// Least memory of a worker's partition: with less it could not keep an item of the usual limit.
 const SHARE_BYTES_MIN: u64 = 2 << 20;
 
-/// Addresses of a whole process for values, which `-m` bounds at first.
-const ADDRESSES_BYTES: u64 = 64 << 30;
+/// Addresses for values that there are, for each byte of them that `-m` allows at first.
+const ADDRESSES_FACTOR: u64 = 8;
+/// Beyond it there are no more than `-m` needs: a chunk costs some bytes, used or not.
+const ADDRESSES_MAX: u64 = 64 << 30;
 
 /// The partition of one worker of a server that is alone.
 pub struct Alone {
@@ -160,9 +162,9 @@ impl Alone {
     ) -> Self {
         let workers = workers as u64;
         let footprint = footprint(memory_bytes, workers);
-        // Addresses are for what `cache_memlimit` may give, and cost nothing.
+        // Addresses are for what `cache_memlimit` may give.
         let region_bytes = footprint.map_or(0, |footprint| footprint.region_cap(0));
-        let region_bytes = region_bytes.max(ADDRESSES_BYTES / workers);
+        let region_bytes = region_bytes.max((region_bytes * ADDRESSES_FACTOR).min(ADDRESSES_MAX));
         let bound = Bound {
             footprint,
             ..Bound::NONE
@@ -210,8 +212,7 @@ impl Backend for Alone {
         let Some(footprint) = footprint(bytes, self.workers) else {
             return false;
         };
-        self.partition.set_footprint(footprint);
-        true
+        self.partition.set_footprint(footprint)
     }
 
     fn figures(&self) -> Figures {

@@ -268,6 +268,22 @@ impl Front {
         Ok(())
     }
 
+    /// Lists the sockets that workers get.
+    pub(super) fn list_datagrams(&self) {
+        for socket in &self.bound.udp {
+            let address = socket.local_addr();
+            self.shared.list(Arc::new(ConnectionFacts {
+                id: self.ids.fetch_add(1, Ordering::Relaxed),
+                number: socket.as_raw_fd(),
+                address: address.map_or_else(|_| "udp".to_owned(), |at| format!("udp:{at}")),
+                listener: None,
+                last_request: AtomicU64::new(clock()),
+                state: AtomicU8::new(0),
+                place: OnceLock::new(),
+            }));
+        }
+    }
+
     fn set_accepting(&self, is_accepting: bool) {
         let connections = &self.shared.connections;
         let was = connections

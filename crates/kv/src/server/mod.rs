@@ -186,6 +186,7 @@ impl Server {
     /// Where a worker does.
     pub fn run<B: Backend>(mut self, mut backend: impl FnMut(usize) -> B) -> io::Result<Stopped> {
         let shared = Arc::clone(&self.front.shared);
+        self.front.list_datagrams();
         let mut sockets: Vec<Vec<_>> = self.polls.iter().map(|_| Vec::new()).collect();
         let count = sockets.len();
         for (index, socket) in self.front.bound.udp.drain(..).enumerate() {

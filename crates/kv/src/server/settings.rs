@@ -49,6 +49,8 @@ pub struct Settings {
     pub may_shut_down: bool,
     /// Whether `lru_crawler` may be asked at first.
     pub has_crawler: bool,
+    /// Whether `stats` has the names of memcached's threads that move items about; all of them are 0.
+    pub tells_lru: bool,
     /// How much is logged on standard error, as memcached's `-v`.
     pub verbosity: u8,
     /// Who may ask, of clients on stream sockets.
@@ -123,6 +125,7 @@ impl Default for Settings {
             may_watch: true,
             may_shut_down: false,
             has_crawler: true,
+            tells_lru: true,
             verbosity: 0,
             credentials: None,
             tls: None,

@@ -31,15 +31,14 @@ const SLABS: &[&str] = &[
     "slab_reassign_busy_deletes",
     "slab_reassign_running",
     "slabs_moved",
+];
+/// The same of what its threads do that move items about: not told where they are turned off.
+const LRU_THREADS: &[&str] = &[
     "lru_crawler_running",
     "lru_crawler_starts",
     "lru_maintainer_juggles",
-    "malloc_fails",
 ];
-const LRU: &[&str] = &[
-    "crawler_reclaimed",
-    "crawler_items_checked",
-    "lrutail_reflocked",
+const LRU_MOVES: &[&str] = &[
     "moves_to_cold",
     "moves_to_warm",
     "moves_within_lru",
@@ -274,7 +273,10 @@ fn general(list: &mut impl List, shared: &Shared, now: u64) {
     counts(&["cas_misses", "cas_hits", "cas_badval"]);
     counts(&["touch_hits", "touch_misses"]);
     counts(&["store_too_large", "store_no_memory"]);
-    counts(&["auth_cmds", "auth_errors", "idle_kicks"]);
+    counts(&["auth_cmds", "auth_errors"]);
+    if settings.idle_timeout.is_some() {
+        counts(&["idle_kicks"]);
+    }
     counts(&["bytes_read", "bytes_written"]);
     list.add(
         "limit_maxbytes",
@@ -290,9 +292,11 @@ fn general(list: &mut impl List, shared: &Shared, now: u64) {
     for name in ["hash_power_level", "hash_bytes", "hash_is_expanding"] {
         list.add(name, 0);
     }
-    for name in SLABS {
+    let threads = if settings.tells_lru { LRU_THREADS } else { &[] };
+    for name in SLABS.iter().chain(threads) {
         list.add(name, 0);
     }
+    list.add("malloc_fails", 0);
     let log = &shared.watchers;
     list.add("log_worker_dropped", 0);
     list.add("log_worker_written", log.written());
@@ -308,11 +312,19 @@ fn general(list: &mut impl List, shared: &Shared, now: u64) {
     for name in ["expired_unfetched", "evicted_unfetched"] {
         list.add(name, counted.number(name));
     }
-    list.add("evicted_active", 0);
+    if settings.tells_lru {
+        list.add("evicted_active", 0);
+    }
     for name in ["evictions", "reclaimed"] {
         list.add(name, counted.number(name));
     }
-    for name in LRU {
+    let none = [
+        "crawler_reclaimed",
+        "crawler_items_checked",
+        "lrutail_reflocked",
+    ];
+    let moves = if settings.tells_lru { LRU_MOVES } else { &[] };
+    for name in none.iter().chain(moves) {
         list.add(name, 0);
     }
 }

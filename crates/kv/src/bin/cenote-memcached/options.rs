@@ -90,7 +90,7 @@ pub struct Options {
     /// Delimiter of statistics by prefix; there are none
     #[arg(short = 'D')]
     delimiter: Option<String>,
-    /// Threads that serve
+    /// Threads that serve; at most one for each 4 MiB of -m
     #[arg(short = 't', long, default_value = "4")]
     threads: usize,
     /// Requests of one connection before others have their turn
@@ -164,6 +164,8 @@ impl From<MetaDialect> for Dialect {
 
 /// What `-V` and `-h` say: whose options and commands these are, and whose program.
 pub const VERSION: &str = concat!("1.6.18 (Cenote ", env!("CARGO_PKG_VERSION"), ")");
+/// Memory for each thread that serves; with less there are fewer.
+const THREAD_MEGABYTES: u64 = 4;
 /// memcached's.
 const PORT: i32 = 11211;
 
@@ -190,11 +192,9 @@ const EXTENDED_WITHOUT_USE: &[&str] = &[
     "inline_ascii_resp",
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
-    "lru_maintainer",
     "no_drop_privileges",
     "no_hashexpand",
     "no_inline_ascii_resp",
-    "no_lru_maintainer",
     "no_slab_reassign",
     "read_buf_mem_limit",
     "relaxed_privileges",
@@ -242,6 +242,7 @@ impl Refused {
 struct Extended {
     waits_when_full: bool,
     has_no_crawler: bool,
+    has_no_maintainer: bool,
     idle_timeout: Option<Duration>,
     chain: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -307,7 +308,7 @@ impl Options {
             tcp,
             udp,
             unix: self.unix_socket.clone().map(|path| (path, mode)),
-            workers: self.threads,
+            workers: self.workers(),
             connections_max: self.conn_limit,
             when_full: if extended.waits_when_full {
                 WhenFull::Wait
@@ -331,6 +332,7 @@ impl Options {
             may_dump: !self.disable_dumping,
             may_watch: !self.disable_watch,
             has_crawler: !extended.has_no_crawler,
+            tells_lru: !extended.has_no_maintainer,
             may_shut_down: self.enable_shutdown,
             verbosity: self.verbose,
             ..Settings::default()
@@ -377,6 +379,14 @@ impl Options {
             return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
         }
         Ok(())
+    }
+
+    /// Threads that serve: each needs some of the memory for what it has of the items.
+    fn workers(&self) -> usize {
+        let most = self.memory_limit / THREAD_MEGABYTES;
+        self.threads
+            .min(usize::try_from(most).unwrap_or(usize::MAX))
+            .max(1)
     }
 
     /// Which protocols are spoken.
@@ -507,8 +517,14 @@ impl Options {
                 "maxconns_fast" => extended.waits_when_full = false,
                 "no_maxconns_fast" => extended.waits_when_full = true,
                 // The crawler can be asked or not; nothing else of what is modern is here.
-                "lru_crawler" | "modern" => extended.has_no_crawler = false,
-                "no_lru_crawler" | "no_modern" => extended.has_no_crawler = true,
+                "lru_crawler" => extended.has_no_crawler = false,
+                "no_lru_crawler" => extended.has_no_crawler = true,
+                "lru_maintainer" => extended.has_no_maintainer = false,
+                "no_lru_maintainer" => extended.has_no_maintainer = true,
+                "modern" | "no_modern" => {
+                    extended.has_no_crawler = name == "no_modern";
+                    extended.has_no_maintainer = name == "no_modern";
+                }
                 "idle_timeout" => {
                     let seconds = number()?;
                     extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));

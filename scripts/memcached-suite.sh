@@ -64,7 +64,7 @@ passed=0
 failed=
 surprise=
 for file; do
-    if timeout 60 prove "t/$file" >"$work/out" 2>&1; then
+    if timeout 300 prove "t/$file" >"$work/out" 2>&1; then
         passed=$((passed + 1))
         if grep -q "^$file " "$known"; then
             surprise="$surprise $file(passes)"

@@ -3,7 +3,7 @@
 
 use super::arithmetic::Count;
 use super::classic::New;
-use super::partition::{Partition, stored_expiry};
+use super::partition::Partition;
 use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::Refusal;
@@ -74,7 +74,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     ) -> Result<(), Refusal> {
         if let Some(found) = self.find() {
             self.check_value(&found)?;
-            let expiry = stored_expiry(exptime.expiry(self.partition.now()));
+            let expiry = self.expiry(|now| exptime.expiry(now));
             self.set_expiry(P::item(&found), expiry)?;
             self.show_binary(message, &found, shown)?;
             self.partition.note_use(&found);
@@ -133,7 +133,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             cas: message.cas,
             invalidates: false,
             client_flags,
-            expiry: stored_expiry(exptime.expiry(self.partition.now())),
+            expiry: self.expiry(|now| exptime.expiry(now)),
             marks: Marks::NONE,
             vivify: None,
             value,
@@ -193,7 +193,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                     self.tell(message, Status::NotFound);
                     return Ok(());
                 };
-                let expiry = stored_expiry(exptime.expiry(self.partition.now()));
+                let expiry = self.expiry(|now| exptime.expiry(now));
                 let mut digits = Vec::with_capacity(20);
                 decimal(&mut digits, initial);
                 self.write(0, expiry, Marks::NONE, &[&digits])?;

@@ -1,6 +1,6 @@
 //! The commands without flags, but `incr` and `decr`.
 
-use super::partition::{Item, Partition, seconds_left, stored_expiry};
+use super::partition::{Item, Partition, seconds_left};
 use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::{Change, Refusal};
@@ -64,7 +64,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     fn give_expiry(&mut self, item: Item, exptime: Exptime) -> Result<(), Refusal> {
-        let expiry = stored_expiry(exptime.expiry(self.partition.now()));
+        let expiry = self.expiry(|now| exptime.expiry(now));
         self.set_expiry(item, expiry)
     }
 
@@ -115,7 +115,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             cas: store.cas,
             invalidates: false,
             client_flags: store.client_flags,
-            expiry: stored_expiry(store.exptime.expiry(self.partition.now())),
+            expiry: self.expiry(|now| store.exptime.expiry(now)),
             marks: Marks::NONE,
             vivify: None,
             value: store.value,

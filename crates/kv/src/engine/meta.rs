@@ -1,7 +1,7 @@
 //! Meta commands, but `ma`.
 
 use super::classic::New;
-use super::partition::{Item, Partition, expiry_of_flag, seconds_left, stored_expiry};
+use super::partition::{Item, Partition, expiry_of_flag, seconds_left};
 use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::{Change, Refusal};
@@ -151,7 +151,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             cas: set.cas,
             invalidates: set.invalidates,
             client_flags: set.client_flags,
-            expiry: stored_expiry(set.exptime.expiry(self.partition.now())),
+            expiry: self.expiry(|now| set.exptime.expiry(now)),
             marks: if is_base64 {
                 Marks::KEY_BASE64
             } else {
@@ -159,7 +159,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             },
             vivify: set
                 .vivify
-                .map(|exptime| stored_expiry(exptime.expiry(self.partition.now()))),
+                .map(|exptime| self.expiry(|now| exptime.expiry(now))),
             value: set.value,
         };
         let next_cas = self.partition.next_cas();

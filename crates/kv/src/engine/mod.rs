@@ -24,10 +24,12 @@ use std::sync::Arc;
 
 pub use counters::Counters;
 pub use event::{Event, EventKind};
+use partition::stored_expiry;
 pub use partition::{Item, NEVER, Newest, Partition};
 
 use crate::group::owner::{Change, Gone, Refusal};
 use crate::group::replica::Xid;
+use crate::protocol::exptime::Expiry;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, KeyScratch, Limits, Request};
 
@@ -237,6 +239,12 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             Sight::Committed => self.partition.committed(self.hash, self.key),
             Sight::Newest => self.find(),
         }
+    }
+
+    /// When an item ends, as items have it.
+    fn expiry(&self, of: impl FnOnce(u64) -> Expiry) -> u32 {
+        let now = self.partition.now();
+        stored_expiry(of(now), now)
     }
 
     fn note(&mut self, kind: EventKind, status: &'static str, size: usize) {

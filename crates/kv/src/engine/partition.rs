@@ -31,8 +31,6 @@ pub struct Item {
 
 /// The expiry of an item that does not end.
 pub const NEVER: u32 = 0;
-/// An expiry that has passed, whatever the time is.
-const PASSED: u32 = 1;
 
 /// What a key stands for.
 #[derive(Clone, Copy, Debug)]
@@ -91,11 +89,11 @@ pub trait Partition {
     fn committed_xid(&self) -> Xid;
 }
 
-/// A time as items have it.
-pub(super) fn stored_expiry(expiry: Expiry) -> u32 {
+/// A time as items have it, at `now`. One that has passed is now.
+pub(super) fn stored_expiry(expiry: Expiry, now: u64) -> u32 {
     match expiry {
         Expiry::Never => NEVER,
-        Expiry::Passed => PASSED,
+        Expiry::Passed => u32::try_from(now).unwrap_or(u32::MAX).max(1),
         // 2106 and later is the last second that can be told.
         Expiry::At(at) => u32::try_from(at).unwrap_or(u32::MAX),
     }
@@ -103,7 +101,7 @@ pub(super) fn stored_expiry(expiry: Expiry) -> u32 {
 
 /// The time that goes with a flag of a request, as items have it.
 pub(super) fn expiry_of_flag(exptime: Option<Exptime>, now: u64) -> u32 {
-    stored_expiry(exptime.expect("its flag is there").expiry(now))
+    stored_expiry(exptime.expect("its flag is there").expiry(now), now)
 }
 
 /// Seconds that an item has left; nothing if it does not end.

@@ -191,7 +191,8 @@ impl Owner {
             let mut dead = Vec::new();
             for (hash, key, entry) in stretch.items {
                 self.sweep.has_mortal |= entry.expiry != 0;
-                let is_dead = !self.replica.is_live(&entry);
+                // For a second it is left for a retrieval to miss, and count.
+                let is_dead = !self.replica.is_live(&entry) && !self.has_just_ended(&entry);
                 if is_dead && self.backlog.last_on(hash, key).is_none() {
                     dead.push((hash, key.to_vec(), entry));
                 }
@@ -210,6 +211,10 @@ impl Owner {
             }
         }
         has_found
+    }
+
+    fn has_just_ended(&self, entry: &Entry) -> bool {
+        entry.expiry != 0 && entry.expiry == self.now()
     }
 
     /// Removes an item for its space.

@@ -83,7 +83,10 @@ impl Session {
                 core.shared.verbosity.store(level, Ordering::Relaxed);
                 reply::done(self.replies.tail(), message, 0);
             }
-            Command::Stat => stats::write_binary(self.replies.tail(), core, head, message.key),
+            Command::Stat => match message.key.strip_prefix(b"detail") {
+                Some(words) => self.detail_message(core, head, words),
+                None => stats::write_binary(self.replies.tail(), core, head, message.key),
+            },
             Command::Mechanisms if gate.credentials().is_some() => {
                 let text = sasl::MECHANISMS.as_bytes();
                 reply::text(self.replies.tail(), head, Status::Done, text);
@@ -98,6 +101,24 @@ impl Session {
             | Command::Delete
             | Command::Count { .. } => self.serve(core, &Request::Binary(*message), bytes),
         }
+    }
+
+    /// Turns the counters by prefix on or off, or tells them.
+    fn detail_message<B: Backend>(&mut self, core: &Core<B>, head: Head, words: &[u8]) {
+        let details = &core.shared.details;
+        let out = self.replies.tail();
+        match words {
+            b" on" => details.set(true),
+            b" off" => details.set(false),
+            b" dump" => {
+                let mut dump = Vec::new();
+                details.dump(&mut dump);
+                dump.extend_from_slice(b"END\r\n");
+                reply::stat(out, head, b"detailed", &dump);
+            }
+            _ => return reply::error(out, head, Status::NotFound),
+        }
+        reply::stat(out, head, b"", b"");
     }
 
     fn authenticate<B: Backend>(

@@ -59,7 +59,7 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, words: Words<
 pub(super) fn write_binary<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, head: Head, key: &[u8]) {
     let mut frames = Frames { out, head };
     match list(&mut frames, core, Words::new(key)) {
-        Some(_) => binary::reply::stat(out, head, "", ""),
+        Some(_) => binary::reply::stat(out, head, b"", b""),
         None => binary::reply::error(out, head, Status::NotFound),
     }
 }
@@ -126,7 +126,8 @@ struct Frames<'a> {
 
 impl List for Frames<'_> {
     fn add(&mut self, name: &str, value: impl Display) {
-        binary::reply::stat(self.out, self.head, name, &value.to_string());
+        let value = value.to_string();
+        binary::reply::stat(self.out, self.head, name.as_bytes(), value.as_bytes());
     }
 }
 

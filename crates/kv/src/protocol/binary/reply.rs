@@ -99,13 +99,13 @@ pub fn text(out: &mut Vec<u8>, head: Head, status: Status, text: &[u8]) {
 }
 
 /// One statistic; one without name and value ends them.
-pub fn stat(out: &mut Vec<u8>, head: Head, name: &str, value: &str) {
+pub fn stat(out: &mut Vec<u8>, head: Head, name: &[u8], value: &[u8]) {
     let lengths = Lengths {
         key: name.len(),
         value: value.len(),
         ..Lengths::default()
     };
     header(out, head, Status::Done, lengths, 0);
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(name);
+    out.extend_from_slice(value);
 }

@@ -20,6 +20,7 @@ use super::settings::{Binding, Settings};
 use super::shared::{ConnectionFacts, NewClient, State, locked};
 use super::transport::Transport;
 use super::turns::Waiter;
+use super::watch::COMMANDS;
 use crate::protocol::authentication::{GateStep, gate};
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Parser, Step, binary};
@@ -412,6 +413,13 @@ impl Client {
             let line = line.into_iter().next().unwrap_or_default();
             format!("<{number} {}", line.escape_ascii())
         });
+        if let Speech::Text(_) = self.speech {
+            core.shared.watched(COMMANDS, || {
+                let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
+                let line = line.into_iter().next().unwrap_or_default();
+                format!("<{} {}", self.facts.number, line.escape_ascii())
+            });
+        }
         taken
     }
 

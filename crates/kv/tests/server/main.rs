@@ -6,6 +6,7 @@ mod counting;
 mod memory;
 mod process;
 mod stalled;
+mod watching;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

@@ -13,7 +13,8 @@ use clap::{ArgAction, Parser};
 
 /// A server that speaks memcached's protocols and takes memcached's options.
 ///
-/// Scripts that start memcached start it unchanged. Options that are about memcached's own memory and threads are accepted and do nothing; -v says which.
+/// Scripts that start memcached start it unchanged. Options that are about memcached's own memory and
+/// threads are accepted and do nothing; -v says which.
 #[derive(Debug, Parser)]
 #[command(
     name = "memcached",

@@ -41,7 +41,8 @@ default-jdk-headless|long|YCSB, a client of the store|javac
 redis-server|test apps bench|another program whose memory does not fit; another peer
 redis-tools|apps|redis-benchmark, its load
 postgresql|apps|a third one, with pgbench
-libmemcached-tools|test apps|memccp and memccat, clients of the store; memaslap, a second opinion on the load of memcached
+libmemcached-tools|test apps|memccp, memccat and memccapable, clients of the store in both protocols; memaslap, a second opinion on the load of memcached
+perl|long|prove, which runs memcached's own tests (scripts/memcached-suite.sh)|prove
 shellcheck|lint|checks the scripts
 g++|bench|builds RocksDB and FASTER for the benchmark of the log store
 librocksdb-dev|bench|RocksDB, a peer of the log store and of the object store

@@ -11,7 +11,7 @@ use crate::protocol::reply::{self, Answer, Counted, MetaStatus};
 use crate::protocol::{Direction, Error, Exptime, MetaArithmetic, arithmetic};
 
 /// What counting came to.
-enum Count {
+pub(super) enum Count {
     /// A new number, and what the item was before.
     Number(u64, Item),
     Missing,
@@ -44,7 +44,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     pub(super) fn meta_arithmetic(&mut self, request: &MetaArithmetic<'_>) -> Result<(), Refusal> {
         let (direction, delta) = (request.direction, request.delta);
         // `next_cas` is what a number gets that is written below.
-        let cas = self.partition.next_cas();
+        let cas = self.shown_cas(self.partition.next_cas());
         let now = self.partition.now();
         let key = self.key;
         let counted = |number, seconds_left, is_new| Counted {
@@ -103,7 +103,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     /// Counts. `touch` is the expiry time that the item gets if it stays the same one.
-    fn count(
+    pub(super) fn count(
         &mut self,
         direction: Direction,
         delta: u64,

@@ -1,7 +1,7 @@
 //! The commands without flags, but `incr` and `decr`.
 
-use super::partition::{Item, Partition, stored_expiry};
-use super::{Reply, Sight, Work};
+use super::partition::{Item, Partition, seconds_left};
+use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::{Change, Refusal};
 use crate::protocol::reply::{self, Answer, MetaStatus};
@@ -27,7 +27,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         }
         let Some(found) = self.look(sight) else {
             self.counters.cmd_get.count();
-            self.counters.get_misses.count();
+            self.count_miss();
             return Ok(());
         };
         self.check_value(&found)?;
@@ -39,8 +39,9 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     fn show(&mut self, found: &P::Found, with_cas: bool) -> Result<(), Refusal> {
+        self.note_fetch(true, Some(found));
         let item = P::item(found);
-        let cas = with_cas.then_some(item.cas);
+        let cas = with_cas.then(|| self.shown_cas(item.cas));
         let text = self.out.text();
         reply::value_line(text, self.key, item.client_flags, item.value_bytes, cas);
         self.write_value(found)
@@ -63,7 +64,11 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     fn give_expiry(&mut self, item: Item, exptime: Exptime) -> Result<(), Refusal> {
-        let expiry = stored_expiry(exptime.expiry(self.partition.now()));
+        let expiry = self.expiry(|now| exptime.expiry(now));
+        self.set_expiry(item, expiry)
+    }
+
+    pub(super) fn set_expiry(&mut self, item: Item, expiry: u32) -> Result<(), Refusal> {
         if expiry == item.expiry {
             return Ok(());
         }
@@ -92,6 +97,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     pub(super) fn delete(&mut self, noreply: bool) -> Result<(), Refusal> {
+        self.note(EventKind::Delete, "", 0);
         if self.find().is_some() {
             self.propose(Change::Remove)?;
             self.counters.delete_hits.count();
@@ -109,7 +115,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             cas: store.cas,
             invalidates: false,
             client_flags: store.client_flags,
-            expiry: stored_expiry(store.exptime.expiry(self.partition.now())),
+            expiry: self.expiry(|now| store.exptime.expiry(now)),
             marks: Marks::NONE,
             vivify: None,
             value: store.value,
@@ -134,6 +140,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     pub(super) fn put(&mut self, new: New<'_>) -> Result<MetaStatus, Refusal> {
         let found = self.find();
         let mode = new.mode;
+        self.note_fetch(false, found.as_ref());
         let status = match found {
             None => self.put_new(&new)?,
             Some(found) => match self.put_over(&new, &found) {
@@ -145,6 +152,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             },
         };
         self.counters.cmd_set.count();
+        self.note_store(&new, status);
         if mode == StoreMode::Cas {
             match status {
                 MetaStatus::Done => self.counters.cas_hits.count(),
@@ -153,6 +161,29 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             }
         }
         Ok(status)
+    }
+
+    fn note_store(&mut self, new: &New<'_>, status: MetaStatus) {
+        if self.events.is_none() {
+            return;
+        }
+        let command = match new.mode {
+            StoreMode::Set => "set",
+            StoreMode::Add => "add",
+            StoreMode::Replace => "replace",
+            StoreMode::Append => "append",
+            StoreMode::Prepend => "prepend",
+            StoreMode::Cas => "cas",
+        };
+        let status = match status {
+            MetaStatus::Done => "stored",
+            MetaStatus::NotStored => "not_stored",
+            MetaStatus::Exists => "exists",
+            MetaStatus::NotFound => "not_found",
+        };
+        let ttl = seconds_left(new.expiry, self.partition.now()).unwrap_or(0);
+        let kind = EventKind::Store { command, ttl };
+        self.note(kind, status, new.value.len());
     }
 
     fn put_new(&mut self, new: &New<'_>) -> Result<MetaStatus, Refusal> {

@@ -66,6 +66,10 @@ counters! {
     get_hits,
     /// Retrievals that did not.
     get_misses,
+    /// Of these, of items whose time had come.
+    get_expired,
+    /// Of these, of items that were flushed.
+    get_flushed,
     /// Deletes of nothing.
     delete_misses,
     /// Deletes of an item.

@@ -1,8 +1,8 @@
 //! Meta commands, but `ma`.
 
 use super::classic::New;
-use super::partition::{Item, Partition, expiry_of_flag, seconds_left, stored_expiry};
-use super::{Reply, Sight, Work};
+use super::partition::{Item, Partition, expiry_of_flag, seconds_left};
+use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::{Change, Refusal};
 use crate::protocol::reply::{self, Debugged, MetaStatus, Shown};
@@ -48,7 +48,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         Ok(())
     }
 
-    fn count_meta_get(&self, touches: bool, hits: bool) {
+    fn count_meta_get(&mut self, touches: bool, hits: bool) {
         let counters = self.counters;
         let (commands, results) = match (touches, hits) {
             (true, _) => (&counters.cmd_touch, &counters.touch_hits),
@@ -56,10 +56,14 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             (false, false) => (&counters.cmd_get, &counters.get_misses),
         };
         commands.count();
+        if !touches && !hits {
+            return self.count_miss();
+        }
         results.count();
     }
 
     fn meta_get_hit(&mut self, get: &MetaGet<'_>, found: &P::Found) -> Result<(), Refusal> {
+        self.note_fetch(true, Some(found));
         let item = P::item(found);
         if get.wants_value {
             self.check_value(found)?;
@@ -127,7 +131,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             is_key_base64: item.marks.has(Marks::KEY_BASE64),
             value_bytes: item.value_bytes,
             client_flags: item.client_flags,
-            cas: item.cas,
+            cas: self.shown_cas(item.cas),
             seconds_left: seconds_left(item.expiry, now),
             now,
             is_new,
@@ -147,7 +151,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             cas: set.cas,
             invalidates: set.invalidates,
             client_flags: set.client_flags,
-            expiry: stored_expiry(set.exptime.expiry(self.partition.now())),
+            expiry: self.expiry(|now| set.exptime.expiry(now)),
             marks: if is_base64 {
                 Marks::KEY_BASE64
             } else {
@@ -155,7 +159,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             },
             vivify: set
                 .vivify
-                .map(|exptime| stored_expiry(exptime.expiry(self.partition.now()))),
+                .map(|exptime| self.expiry(|now| exptime.expiry(now))),
             value: set.value,
         };
         let next_cas = self.partition.next_cas();
@@ -164,7 +168,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             Err(refusal) => return self.out_of_memory(refusal, false),
         };
         let cas = match status {
-            MetaStatus::Done => next_cas,
+            MetaStatus::Done => self.shown_cas(next_cas),
             _ => 0,
         };
         let dialect = self.limits.dialect;
@@ -173,6 +177,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     }
 
     pub(super) fn meta_delete(&mut self, delete: &MetaDelete<'_>) -> Result<(), Refusal> {
+        self.note(EventKind::Delete, "", 0);
         let found = self.find().map(|found| P::item(&found));
         let status = match found {
             Some(item)
@@ -240,7 +245,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 expiry => now.cast_signed() - i64::from(expiry),
             },
             seconds_idle: now.saturating_sub(u64::from(item.last_use)),
-            cas: item.cas,
+            cas: self.shown_cas(item.cas),
             was_hit: item.was_hit,
             class: 1,
             bytes: Limits::item_bytes(self.key.len(), item.client_flags, item.value_bytes as usize),

@@ -13,18 +13,23 @@
 //! whole. Not here: sockets, threads and clocks.
 
 mod arithmetic;
+mod binary;
 mod classic;
 pub mod counters;
+mod event;
 mod meta;
 mod partition;
 
 use std::sync::Arc;
 
 pub use counters::Counters;
+pub use event::{Event, EventKind};
+use partition::stored_expiry;
 pub use partition::{Item, NEVER, Newest, Partition};
 
-use crate::group::owner::{Change, Refusal};
+use crate::group::owner::{Change, Gone, Refusal};
 use crate::group::replica::Xid;
+use crate::protocol::exptime::Expiry;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, KeyScratch, Limits, Request};
 
@@ -34,6 +39,8 @@ pub trait Reply {
     fn text(&mut self) -> &mut Vec<u8>;
     /// Takes a value, in parts that are joined, and the line end behind it.
     fn value(&mut self, parts: &[&[u8]]);
+    /// Takes a value that nothing follows.
+    fn bytes(&mut self, parts: &[&[u8]]);
 }
 
 impl Reply for Vec<u8> {
@@ -42,10 +49,14 @@ impl Reply for Vec<u8> {
     }
 
     fn value(&mut self, parts: &[&[u8]]) {
+        self.bytes(parts);
+        self.extend_from_slice(b"\r\n");
+    }
+
+    fn bytes(&mut self, parts: &[&[u8]]) {
         for part in parts {
             self.extend_from_slice(part);
         }
-        self.extend_from_slice(b"\r\n");
     }
 }
 
@@ -88,6 +99,9 @@ pub struct Engine {
     limits: Limits,
     counters: Arc<Counters>,
     scratch: Vec<u8>,
+    /// Somebody wants to see what requests do.
+    is_watched: bool,
+    events: Vec<Event>,
 }
 
 /// Most bytes that an engine keeps for values that it has put together.
@@ -100,12 +114,29 @@ impl Engine {
             limits,
             counters,
             scratch: Vec::new(),
+            is_watched: false,
+            events: Vec::new(),
         }
     }
 
     /// The limits that it keeps.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Whether what requests do is kept for [`Engine::take_events`].
+    pub fn set_watched(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// Whether it is.
+    pub fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// What the last request did, where that is kept.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
     /// Where it counts.
@@ -141,6 +172,7 @@ impl Engine {
             Request::MetaDelete(delete) => work.meta_delete(delete),
             Request::MetaArithmetic(request) => work.meta_arithmetic(request),
             Request::MetaDebug(_) => work.meta_debug(ask.sight),
+            Request::Binary(message) => work.binary(message, ask.sight),
             request => panic!("{request:?} is about no item"),
         })
     }
@@ -160,6 +192,7 @@ impl Engine {
             limits: &self.limits,
             counters: &self.counters,
             scratch: &mut self.scratch,
+            events: self.is_watched.then_some(&mut self.events),
             waits_for: None,
         };
         let result = serve(&mut work);
@@ -167,6 +200,9 @@ impl Engine {
         let committed = work.partition.committed_xid();
         self.scratch.clear();
         self.scratch.shrink_to(SCRATCH_BYTES_MAX);
+        if result.is_err() {
+            self.events.clear();
+        }
         match result {
             Ok(()) => Outcome::Answered {
                 waits_for: waits_for.filter(|xid| *xid > committed),
@@ -185,6 +221,7 @@ struct Work<'a, P, R> {
     limits: &'a Limits,
     counters: &'a Counters,
     scratch: &'a mut Vec<u8>,
+    events: Option<&'a mut Vec<Event>>,
     waits_for: Option<Xid>,
 }
 
@@ -202,6 +239,48 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             Sight::Committed => self.partition.committed(self.hash, self.key),
             Sight::Newest => self.find(),
         }
+    }
+
+    /// When an item ends, as items have it.
+    fn expiry(&self, of: impl FnOnce(u64) -> Expiry) -> u32 {
+        let now = self.partition.now();
+        stored_expiry(of(now), now)
+    }
+
+    fn note(&mut self, kind: EventKind, status: &'static str, size: usize) {
+        if let Some(events) = &mut self.events {
+            events.push(Event { kind, status, size });
+        }
+    }
+
+    fn note_fetch(&mut self, is_asked: bool, found: Option<&P::Found>) {
+        if self.events.is_some() {
+            let (status, size) = match found {
+                Some(found) => ("found", P::item(found).value_bytes as usize),
+                None => ("not_found", 0),
+            };
+            self.note(EventKind::Fetch { is_asked }, status, size);
+        }
+    }
+
+    /// Counts a retrieval that found nothing.
+    fn count_miss(&mut self) {
+        self.note_fetch(true, None);
+        self.counters.get_misses.count();
+        match self.partition.gone(self.hash, self.key) {
+            Some(Gone::Ended) => self.counters.get_expired.count(),
+            Some(Gone::Flushed) => self.counters.get_flushed.count(),
+            None => {}
+        }
+    }
+
+    /// The cas number that is shown of an item: 0 where clients are not to have any.
+    fn shown_cas(&self, cas: u64) -> u64 {
+        if self.limits.has_cas { cas } else { 0 }
+    }
+
+    fn remove(&mut self) -> Result<(), Refusal> {
+        self.propose(Change::Remove)
     }
 
     fn propose(&mut self, change: Change<'_>) -> Result<(), Refusal> {
@@ -265,6 +344,7 @@ pub fn key_of<'s>(request: &'s Request<'_>, scratch: &'s mut KeyScratch) -> Opti
         Request::MetaDelete(delete) => Some(delete.key.bytes(scratch)),
         Request::MetaArithmetic(request) => Some(request.key.bytes(scratch)),
         Request::MetaDebug(key) => Some(key.bytes(scratch)),
+        Request::Binary(message) => Some(message.key),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@
 //! server is its [`Owner`]; tests have one of their own.
 
 use crate::group::marks::Marks;
-use crate::group::owner::{self, Change, Owner, Refusal};
+use crate::group::owner::{self, Change, Gone, Owner, Refusal};
 use crate::group::replica::Xid;
 use crate::memory::table::Entry;
 use crate::protocol::exptime::{Expiry, Exptime};
@@ -31,8 +31,6 @@ pub struct Item {
 
 /// The expiry of an item that does not end.
 pub const NEVER: u32 = 0;
-/// An expiry that has passed, whatever the time is.
-const PASSED: u32 = 1;
 
 /// What a key stands for.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +55,20 @@ pub trait Partition {
     fn newest(&self, hash: u64, key: &[u8]) -> Newest<Self::Found>;
     /// The committed state of a key.
     fn committed(&self, hash: u64, key: &[u8]) -> Option<Self::Found>;
+    /// Why a key's item is not there, as far as that can be told.
+    fn gone(&self, _hash: u64, _key: &[u8]) -> Option<Gone> {
+        None
+    }
     /// Calls `with` with the value's bytes, in one or more parts.
     ///
     /// # Errors
     /// Where some of them are not recovered yet.
     fn value<R>(&self, found: &Self::Found, with: impl FnOnce(&[&[u8]]) -> R)
     -> Result<R, Refusal>;
+    /// What has made room for others since this was last asked; `keeps`: whether that is kept from now on.
+    fn take_evicted(&mut self, _keeps: bool) -> Vec<(Vec<u8>, Item)> {
+        Vec::new()
+    }
     /// Notes that an item was fetched.
     fn note_use(&mut self, found: &Self::Found);
     /// Shows the committed items from a hash on, as many as are at hand; says where to go on. One that cannot
@@ -83,11 +89,11 @@ pub trait Partition {
     fn committed_xid(&self) -> Xid;
 }
 
-/// A time as items have it.
-pub(super) fn stored_expiry(expiry: Expiry) -> u32 {
+/// A time as items have it, at `now`. One that has passed is now.
+pub(super) fn stored_expiry(expiry: Expiry, now: u64) -> u32 {
     match expiry {
         Expiry::Never => NEVER,
-        Expiry::Passed => PASSED,
+        Expiry::Passed => u32::try_from(now).unwrap_or(u32::MAX).max(1),
         // 2106 and later is the last second that can be told.
         Expiry::At(at) => u32::try_from(at).unwrap_or(u32::MAX),
     }
@@ -95,7 +101,7 @@ pub(super) fn stored_expiry(expiry: Expiry) -> u32 {
 
 /// The time that goes with a flag of a request, as items have it.
 pub(super) fn expiry_of_flag(exptime: Option<Exptime>, now: u64) -> u32 {
-    stored_expiry(exptime.expect("its flag is there").expiry(now))
+    stored_expiry(exptime.expect("its flag is there").expiry(now), now)
 }
 
 /// Seconds that an item has left; nothing if it does not end.
@@ -144,6 +150,15 @@ impl Partition for Owner {
 
     fn committed(&self, hash: u64, key: &[u8]) -> Option<owner::Found> {
         self.committed(hash, key)
+    }
+
+    fn gone(&self, hash: u64, key: &[u8]) -> Option<Gone> {
+        self.gone(hash, key)
+    }
+
+    fn take_evicted(&mut self, keeps: bool) -> Vec<(Vec<u8>, Item)> {
+        let evicted = self.take_evicted(keeps).into_iter();
+        evicted.map(|(key, entry)| (key, item_of(&entry))).collect()
     }
 
     fn value<R>(

@@ -83,6 +83,15 @@ pub struct Found {
     value_in: Option<Xid>,
 }
 
+/// Why an item is not there that was not deleted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Gone {
+    /// Its time has come.
+    Ended,
+    /// A flush came after it.
+    Flushed,
+}
+
 /// Why nothing was proposed, or read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -134,6 +143,8 @@ pub struct Owner {
     /// Whether items make room for others.
     pub(super) evicts: bool,
     pub(super) counts: Counts,
+    /// What has made room for others, where somebody wants to know.
+    pub(super) evicted: Option<Vec<(Vec<u8>, Entry)>>,
     pub(super) room: Room,
     pub(super) sweep: Sweep,
     pace: Pace,
@@ -173,6 +184,7 @@ impl Owner {
             is_open: false,
             evicts: true,
             counts: Counts::default(),
+            evicted: None,
             room: Room::default(),
             sweep: Sweep::default(),
             pace: Pace::default(),
@@ -183,6 +195,32 @@ impl Owner {
     /// Whether items make room for others (they do at first), or a full partition refuses.
     pub fn set_eviction(&mut self, evicts: bool) {
         self.evicts = evicts;
+    }
+
+    /// Names the view of a partition that is alone: a part of its cas numbers.
+    pub fn begin_view(&mut self, view: u32) {
+        self.view = view;
+    }
+
+    /// What has made room for others since this was last asked, as far as it is kept; `keeps`: whether
+    /// it is from now on.
+    pub fn take_evicted(&mut self, keeps: bool) -> Vec<(Vec<u8>, Entry)> {
+        let next = keeps.then(Vec::new);
+        std::mem::replace(&mut self.evicted, next).unwrap_or_default()
+    }
+
+    /// Why a key's item is not there, of one that was seen last and not removed.
+    pub fn gone(&self, hash: u64, key: &[u8]) -> Option<Gone> {
+        let entry = self.stored(hash, key)?.entry;
+        if self.replica.is_live(&entry) {
+            return None;
+        }
+        let has_ended = entry.expiry != 0 && entry.expiry <= self.now();
+        Some(if has_ended {
+            Gone::Ended
+        } else {
+            Gone::Flushed
+        })
     }
 
     /// The view in which this process began to own the partition: what was proposed to an owner of

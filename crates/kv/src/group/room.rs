@@ -21,10 +21,14 @@ const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_STRETCHES: usize = 8;
 /// Most items that make room for one.
 const EVICTIONS_MAX: usize = 64;
+/// Items that made room and are kept for who wants to see them.
+const EVICTED_MAX: usize = 1000;
 /// What a table may grow by at once, or an eighth of what it may have.
 const TABLE_STEP_BYTES: u64 = 256 << 10;
 /// A region is sparse of which more than one part in so many is free.
 const SPARSE_PART: u64 = 8;
+/// Steps in a row by which memory above a lowered bound is given back.
+const TRIMS_MAX: usize = 256;
 /// Chunks that are looked at for one that nobody uses.
 const CHUNKS_LOOKED_AT: u64 = 16;
 
@@ -68,6 +72,10 @@ pub(super) struct Room {
     limit: u64,
     /// Where the search for a chunk that nobody uses goes on.
     chunk: u64,
+    /// Where values have been: no chunk behind it was touched.
+    reached: u64,
+    /// More is taken than a bound that was lowered allows.
+    is_above: bool,
 }
 
 impl Default for Room {
@@ -83,6 +91,8 @@ impl Room {
             is_alone: false,
             limit: 0,
             chunk: 0,
+            reached: 0,
+            is_above: false,
         }
     }
 
@@ -123,6 +133,38 @@ impl Default for Sweep {
 }
 
 impl Owner {
+    /// Gives one that is alone another bound of its memory; what is above it goes by and by. Whether it
+    /// has addresses for so much.
+    pub fn set_footprint(&mut self, footprint: Footprint) -> bool {
+        if footprint.region_cap(0) > self.replica.allocator().region_bytes() {
+            return false;
+        }
+        self.room.bound.footprint = Some(footprint);
+        self.room.is_above = true;
+        true
+    }
+
+    /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
+    fn trim(&mut self) {
+        let Some(footprint) = self.room.bound.footprint else {
+            return;
+        };
+        let cap = footprint.region_cap(self.table_bytes());
+        for _ in 0..TRIMS_MAX {
+            if self.region.touched_bytes() <= cap {
+                self.room.is_above = false;
+                return;
+            }
+            if !self.give_chunk_back() {
+                let allocator = self.replica.allocator();
+                let used = allocator.region_bytes() - allocator.free_bytes();
+                if self.evicts && used > cap {
+                    self.make_room(CHUNK_BYTES);
+                }
+            }
+        }
+    }
+
     /// Items that went without being asked to.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -131,6 +173,9 @@ impl Owner {
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
     /// there are items that end. To be called often.
     pub fn sweep(&mut self, now: u64) {
+        if self.room.is_above && self.check_open().is_ok() {
+            self.trim();
+        }
         let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
         if is_due && self.sweep.is_needed && self.check_open().is_ok() {
             self.sweep.last = now;
@@ -146,7 +191,8 @@ impl Owner {
             let mut dead = Vec::new();
             for (hash, key, entry) in stretch.items {
                 self.sweep.has_mortal |= entry.expiry != 0;
-                let is_dead = !self.replica.is_live(&entry);
+                // For a second it is left for a retrieval to miss, and count.
+                let is_dead = !self.replica.is_live(&entry) && !self.has_just_ended(&entry);
                 if is_dead && self.backlog.last_on(hash, key).is_none() {
                     dead.push((hash, key.to_vec(), entry));
                 }
@@ -165,6 +211,10 @@ impl Owner {
             }
         }
         has_found
+    }
+
+    fn has_just_ended(&self, entry: &Entry) -> bool {
+        entry.expiry != 0 && entry.expiry == self.now()
     }
 
     /// Removes an item for its space.
@@ -275,6 +325,7 @@ impl Owner {
             freed.expect("it was just taken");
             return None;
         }
+        self.room.reached = self.room.reached.max(address + bytes);
         Some(address)
     }
 
@@ -344,7 +395,8 @@ impl Owner {
     /// Gives a chunk of the region back that nobody uses.
     fn give_chunk_back(&mut self) -> bool {
         let allocator = self.replica.allocator();
-        let chunks = allocator.region_bytes() / CHUNK_BYTES;
+        let reached = self.room.reached.min(allocator.region_bytes());
+        let chunks = reached.div_ceil(CHUNK_BYTES);
         if !self.room.is_alone || chunks == 0 {
             return false;
         }
@@ -397,6 +449,11 @@ impl Owner {
             if self.replica.is_live(&entry) {
                 self.counts.evictions += 1;
                 self.counts.evicted_unfetched += u64::from(!entry.was_hit);
+                if let Some(evicted) = &mut self.evicted
+                    && evicted.len() < EVICTED_MAX
+                {
+                    evicted.push((key, entry));
+                }
             } else {
                 self.count_reclaimed(&entry);
             }

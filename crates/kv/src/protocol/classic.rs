@@ -10,7 +10,7 @@ use super::limits::Limits;
 use super::meta::{self, MetaSet};
 use super::numbers::{signed, unsigned, unsigned_low};
 use super::parse::{CloseReason, Refusal};
-use super::request::{Direction, Request, Retrieval, Store, StoreMode};
+use super::request::{Direction, Request, Retrieval, Store, StoreMode, Tuning};
 use super::words::{Line, Words};
 
 /// Longest value whose length memcached takes at all.
@@ -76,6 +76,10 @@ pub(super) fn command<'a>(text: &'a [u8], limits: &Limits) -> Outcome<'a> {
         b"verbosity" if (2..=3).contains(&words) => verbosity(&line),
         b"stats" => Outcome::Whole(Request::Stats(line.all_from(1))),
         b"lru_crawler" => Outcome::Whole(Request::Crawler(line.all_from(1))),
+        b"cache_memlimit" if (2..=3).contains(&words) => tune(&line, Tuning::MemoryLimit),
+        b"watch" => Outcome::Whole(Request::Watch(line.all_from(1))),
+        b"slabs" => tune(&line, Tuning::Slabs),
+        b"lru" => tune(&line, Tuning::Lru),
         b"version" => Outcome::Whole(Request::Version),
         b"quit" => Outcome::Whole(Request::Quit),
         b"shutdown" => Outcome::refused(Error::NoShutdown, false),
@@ -92,6 +96,14 @@ pub(super) fn command<'a>(text: &'a [u8], limits: &Limits) -> Outcome<'a> {
         _ if is_http(&line) => Outcome::Close(CloseReason::Http),
         _ => Outcome::refused(Error::Unknown, false),
     }
+}
+
+fn tune<'a>(line: &Line<'a>, tuning: Tuning) -> Outcome<'a> {
+    Outcome::Whole(Request::Tune {
+        tuning,
+        words: line.all_from(1),
+        noreply: line.ends_with_noreply(),
+    })
 }
 
 /// Whether the last word is a version of HTTP, by which memcached knows it.

@@ -32,6 +32,8 @@ pub struct Limits {
     pub multiget_bytes_max: usize,
     /// Whose meta commands are spoken.
     pub dialect: Dialect,
+    /// Whether clients are shown cas numbers.
+    pub has_cas: bool,
 }
 
 impl Default for Limits {
@@ -41,6 +43,7 @@ impl Default for Limits {
             line_bytes_max: 2 << 10,
             multiget_bytes_max: 1 << 20,
             dialect: Dialect::default(),
+            has_cas: true,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! memcached's text protocol and its meta commands: bytes in, [`Request`]s out, replies back in.
+//! memcached's protocols: bytes in, [`Request`]s out, replies back in. Text and its meta commands
+//! are here, the [binary](binary) one beside them.
 //!
 //! ```text
 //! bytes -> Parser::parse -> Step -> Request -> (the caller's store) -> reply::* -> bytes
@@ -12,6 +13,7 @@
 
 pub mod arithmetic;
 pub mod authentication;
+pub mod binary;
 mod classic;
 mod error;
 pub mod exptime;
@@ -25,14 +27,11 @@ mod request;
 pub mod udp;
 mod words;
 
-/// How a connection begins that speaks memcached's binary protocol, which is not spoken here.
-pub const BINARY_REQUEST: u8 = 0x80;
-
 pub use error::Error;
 pub use exptime::Exptime;
 pub use key::{KEY_BYTES_MAX, KeyScratch, MetaKey, encode_base64};
 pub use limits::{Dialect, Limits};
 pub use meta::{MetaArithmetic, MetaDelete, MetaFlag, MetaFlags, MetaGet, MetaSet};
-pub use parse::{CloseReason, Parser, Refusal, Step};
-pub use request::{Direction, Request, Retrieval, Store, StoreMode};
+pub use parse::{CloseReason, Parser, Refusal, Step, whole};
+pub use request::{Direction, Request, Retrieval, Store, StoreMode, Tuning};
 pub use words::Words;

@@ -7,6 +7,7 @@
 //! Invariant: the steps of a stream depend on its bytes, not on the pieces that they came in;
 //! [`Step::Skipped`] alone may be one or many.
 
+use super::binary;
 use super::classic::{self, Outcome, Pending};
 use super::error::Error;
 use super::key::MetaKey;
@@ -160,6 +161,21 @@ impl Parser {
         } else {
             self.limits.line_bytes_max
         }
+    }
+}
+
+/// The request of a text that is one whole, of either protocol: from who has read it before, another
+/// worker or node.
+pub fn whole(text: &[u8], limits: Limits) -> Option<Request<'_>> {
+    if text.first() == Some(&binary::REQUEST_MAGIC) {
+        let message = binary::whole(text, limits);
+        return message
+            .filter(binary::Message::is_for_item)
+            .map(Request::Binary);
+    }
+    match Parser::new(limits).parse(text) {
+        Step::Request { request, .. } => Some(request),
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request, as the store is asked it. Keys and values lie in the caller's buffer.
 
+use super::binary::Message;
 use super::exptime::Exptime;
 use super::key::MetaKey;
 use super::meta::{MetaArithmetic, MetaDelete, MetaGet, MetaSet};
@@ -58,6 +59,17 @@ pub enum Request<'a> {
     Stats(Words<'a>),
     /// `lru_crawler` and the words after it.
     Crawler(Words<'a>),
+    /// `cache_memlimit`, `slabs` or `lru`, and the words after it.
+    Tune {
+        /// Which.
+        tuning: Tuning,
+        /// What follows it.
+        words: Words<'a>,
+        /// Nothing is answered.
+        noreply: bool,
+    },
+    /// `watch` and the words after it.
+    Watch(Words<'a>),
     /// `version`.
     Version,
     /// `quit`: what has been answered is sent, then the connection is closed.
@@ -74,6 +86,8 @@ pub enum Request<'a> {
     MetaDebug(MetaKey<'a>),
     /// `mn`: what has been answered is sent at once.
     MetaNoop,
+    /// A message of the binary protocol about one item.
+    Binary(Message<'a>),
 }
 
 /// Items to show.
@@ -121,6 +135,17 @@ pub enum StoreMode {
     Prepend,
     /// Store it if there is one with a given cas number. No item has the number 0.
     Cas,
+}
+
+/// A command about memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tuning {
+    /// `cache_memlimit`.
+    MemoryLimit,
+    /// `slabs`.
+    Slabs,
+    /// `lru`.
+    Lru,
 }
 
 /// Up or down.

@@ -90,6 +90,10 @@ pub trait Backend: Send + 'static {
     fn shards(&self) -> Vec<Option<SocketAddr>> {
         Vec::new()
     }
+    /// Gives what it serves its share of so much memory of the whole process. Whether it can.
+    fn set_memory(&mut self, _bytes: u64) -> bool {
+        false
+    }
     /// How full they are.
     fn figures(&self) -> Figures;
     /// The system says that it is `said`, seconds since 1970; called when that changes, and at the start.
@@ -134,6 +138,11 @@ pub trait Backend: Send + 'static {
 /// Least memory of a worker's partition: with less it could not keep an item of the usual limit.
 const SHARE_BYTES_MIN: u64 = 2 << 20;
 
+/// Addresses for values that there are, for each byte of them that `-m` allows at first.
+const ADDRESSES_FACTOR: u64 = 8;
+/// Beyond it there are no more than `-m` needs: a chunk costs some bytes, used or not.
+const ADDRESSES_MAX: u64 = 64 << 30;
+
 /// The partition of one worker of a server that is alone.
 pub struct Alone {
     partition: Owner,
@@ -152,16 +161,18 @@ impl Alone {
         hasher: KeyHasher,
     ) -> Self {
         let workers = workers as u64;
-        let others = Others::new(memory_bytes, Roles::ALONE);
-        let share = (memory_bytes - others.all) / workers;
-        let footprint = Footprint::new(share.max(SHARE_BYTES_MIN), 0, Roles::ALONE);
+        let footprint = footprint(memory_bytes, workers);
+        // Addresses are for what `cache_memlimit` may give.
         let region_bytes = footprint.map_or(0, |footprint| footprint.region_cap(0));
+        let region_bytes = region_bytes.max((region_bytes * ADDRESSES_FACTOR).min(ADDRESSES_MAX));
         let bound = Bound {
             footprint,
             ..Bound::NONE
         };
         let mut partition = Owner::alone(hasher, region_bytes, bound);
         partition.set_eviction(evicts);
+        // No two workers' items have one cas number.
+        partition.begin_view(u32::try_from(worker).unwrap_or(u32::MAX).saturating_add(1));
         Self {
             partition,
             worker,
@@ -169,6 +180,13 @@ impl Alone {
             started: Instant::now(),
         }
     }
+}
+
+/// What one of some workers may take of a process's memory.
+fn footprint(memory_bytes: u64, workers: u64) -> Option<Footprint> {
+    let others = Others::new(memory_bytes, Roles::ALONE);
+    let share = (memory_bytes - others.all) / workers;
+    Footprint::new(share.max(SHARE_BYTES_MIN), 0, Roles::ALONE)
 }
 
 impl Backend for Alone {
@@ -188,6 +206,13 @@ impl Backend for Alone {
 
     fn partition(&mut self, _index: usize) -> &mut Owner {
         &mut self.partition
+    }
+
+    fn set_memory(&mut self, bytes: u64) -> bool {
+        let Some(footprint) = footprint(bytes, self.workers) else {
+            return false;
+        };
+        self.partition.set_footprint(footprint)
     }
 
     fn figures(&self) -> Figures {

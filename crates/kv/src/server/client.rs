@@ -12,15 +12,18 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::strangers::Source;
 
 use super::backend::Backend;
+use super::binary::Gate;
 use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part, Shares};
 use super::core::Core;
 use super::session::{Direct, Session};
-use super::shared::{ConnectionFacts, NewClient, locked};
+use super::settings::{Binding, Settings};
+use super::shared::{ConnectionFacts, NewClient, State, locked};
 use super::transport::Transport;
 use super::turns::Waiter;
-use crate::protocol::authentication::{Credentials, GateStep, gate};
+use super::watch::COMMANDS;
+use crate::protocol::authentication::{GateStep, gate};
 use crate::protocol::reply::{self, Answer};
-use crate::protocol::{BINARY_REQUEST, Parser, Step};
+use crate::protocol::{Parser, Step, binary};
 
 /// Bytes that are read at once at first.
 const READ_BYTES: usize = 16 << 10;
@@ -32,13 +35,11 @@ pub(super) struct Client {
     pub(super) session: Session,
     /// What has been read and not parsed.
     input: Vec<u8>,
-    /// Nothing of it has been parsed.
-    is_new: bool,
+    speech: Speech,
     /// With fewer bytes there is nothing to parse.
     needed: usize,
-    parser: Parser,
-    /// Not known yet who it is.
-    gate: Option<Arc<Credentials>>,
+    /// Whether it is known who it is.
+    gate: Gate,
     is_readable: bool,
     is_writable: bool,
     /// The peer has sent its end, as far as the poll knows.
@@ -46,6 +47,8 @@ pub(super) struct Client {
     /// The end was read.
     has_ended: bool,
     is_broken: bool,
+    /// It has said what no request is.
+    is_faulty: bool,
     /// It is in the queue of those that have a turn.
     pub(super) is_queued: bool,
     /// It waits for memory.
@@ -59,6 +62,41 @@ pub(super) struct Client {
     moved: usize,
     /// Seconds in a row in which that was too little.
     slow_seconds: u32,
+}
+
+/// What a client speaks.
+enum Speech {
+    /// It has said nothing.
+    Unheard,
+    Text(Parser),
+    Binary(binary::Parser),
+}
+
+impl Speech {
+    /// What begins with such a byte.
+    fn of(first: u8, settings: &Settings) -> Self {
+        let is_binary = match settings.binding {
+            Binding::Auto => first == binary::REQUEST_MAGIC,
+            Binding::Text => false,
+            Binding::Binary => true,
+        };
+        match is_binary {
+            true => Self::Binary(binary::Parser::new(settings.limits)),
+            false => Self::Text(Parser::new(settings.limits)),
+        }
+    }
+}
+
+/// What stood at the front of what a client has said.
+enum Taken {
+    /// A request, or what is answered in place of one, of so many bytes.
+    Request(usize),
+    /// Bytes that are no more than that.
+    Bytes(usize),
+    /// Less than a whole request.
+    Nothing,
+    /// The end.
+    All,
 }
 
 /// What a turn came to.
@@ -84,7 +122,6 @@ impl Client {
             facts,
             source,
         } = new;
-        let settings = &core.shared.settings;
         // Who has accepted it knows the system's time alone.
         facts.last_request.store(core.now, Ordering::Relaxed);
         Self {
@@ -92,15 +129,15 @@ impl Client {
             facts,
             session,
             input: Vec::new(),
-            is_new: true,
             needed: 1,
-            parser: Parser::new(settings.limits),
-            gate: locked(&core.shared.credentials).clone(),
+            speech: Speech::Unheard,
+            gate: Gate::new(locked(&core.shared.credentials).clone()),
             is_readable: true,
             is_writable: true,
             is_half_closed: false,
             has_ended: false,
             is_broken: false,
+            is_faulty: false,
             is_queued: false,
             is_waiting: false,
             place,
@@ -130,6 +167,18 @@ impl Client {
         self.session.has_more() || !self.input.is_empty() || may_read
     }
 
+    /// Why it ends, as who watches is told.
+    pub(super) fn reason(&self) -> &'static str {
+        match (
+            self.is_broken || self.is_faulty,
+            self.has_ended || self.session.has_quit,
+        ) {
+            (true, _) => "error",
+            (false, true) => "normal",
+            (false, false) => "idle_timeout",
+        }
+    }
+
     /// Whether nothing of it is under way, as far as is known.
     pub(super) fn is_idle(&self) -> bool {
         self.session.is_done() && !self.has_more() && !self.transport.has_backlog()
@@ -137,11 +186,13 @@ impl Client {
 
     /// Whether it has been silent since `second`.
     pub(super) fn is_idle_since(&self, second: u64) -> bool {
-        self.facts.last_request.load(Ordering::Relaxed) < second && self.session.is_done()
+        let is_silent = self.facts.last_request.load(Ordering::Relaxed) < second;
+        is_silent && self.session.is_done() && self.session.watcher.is_none()
     }
 
     /// Serves what there is, up to the number of requests of one turn.
     pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
+        self.facts.set_state(State::Served);
         let mut input = mem::take(&mut self.input);
         let mut start = 0;
         let mut left = core.shared.settings.requests_per_turn;
@@ -185,6 +236,12 @@ impl Client {
         input.drain(..start);
         self.input = input;
         self.settle_input(core);
+        self.facts
+            .set_state(match self.input.is_empty() && self.needed <= 1 {
+                _ if self.session.watcher.is_some() => State::Watches,
+                true => State::Waits,
+                false => State::Reads,
+            });
         turn
     }
 
@@ -323,21 +380,86 @@ impl Client {
     /// Takes one request, or what stands in its place, and returns its bytes.
     fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
         self.needed = 1;
-        if mem::take(&mut self.is_new) && bytes.first() == Some(&BINARY_REQUEST) {
-            self.session.has_quit = true;
+        if self.session.watcher.is_some() {
             return bytes.len();
         }
-        if let Some(credentials) = &self.gate {
-            let step = gate(bytes, &Arc::clone(credentials));
-            *left -= 1;
+        if let (Speech::Unheard, Some(first)) = (&self.speech, bytes.first()) {
+            self.speech = Speech::of(*first, &core.shared.settings);
+        }
+        let taken = match self.speech {
+            Speech::Binary(_) => self.binary_step(core, bytes),
+            _ => self.text_step(core, bytes),
+        };
+        let taken = match taken {
+            Taken::Request(taken) => taken,
+            Taken::Bytes(taken) => return taken,
+            Taken::Nothing => return 0,
+            Taken::All => {
+                self.is_faulty = true;
+                self.session.has_quit = true;
+                return bytes.len();
+            }
+        };
+        core.clients.end(self.place);
+        *left -= 1;
+        self.facts.last_request.store(core.now, Ordering::Relaxed);
+        core.shared.log(2, || {
+            let number = self.facts.number;
+            if let Speech::Binary(_) = self.speech {
+                // What follows may be a password.
+                return format!("<{number} binary, opcode 0x{:02x}", bytes[1]);
+            }
+            let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
+            let line = line.into_iter().next().unwrap_or_default();
+            format!("<{number} {}", line.escape_ascii())
+        });
+        if let Speech::Text(_) = self.speech {
+            core.shared.watched(COMMANDS, || {
+                let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
+                let line = line.into_iter().next().unwrap_or_default();
+                format!("<{} {}", self.facts.number, line.escape_ascii())
+            });
+        }
+        taken
+    }
+
+    fn binary_step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8]) -> Taken {
+        let Speech::Binary(parser) = &mut self.speech else {
+            return Taken::All;
+        };
+        match parser.parse(bytes, self.gate.is_passed()) {
+            binary::Step::More { needed } => {
+                self.needed = needed;
+                Taken::Nothing
+            }
+            binary::Step::Skipped { taken } => Taken::Bytes(taken),
+            binary::Step::Message { message, taken } => {
+                let text = &bytes[..taken];
+                self.session.message(core, &message, text, &mut self.gate);
+                Taken::Request(taken)
+            }
+            binary::Step::Refused { refusal, taken } => {
+                self.session.refuse_message(core, &refusal);
+                Taken::Request(taken)
+            }
+            binary::Step::Close => Taken::All,
+        }
+    }
+
+    fn text_step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8]) -> Taken {
+        if let Gate::Shut(credentials) = &self.gate {
+            let step = gate(bytes, credentials);
             return self.pass_gate(core, step, bytes.len());
         }
-        let taken = match self.parser.parse(bytes) {
+        let Speech::Text(parser) = &mut self.speech else {
+            return Taken::Nothing;
+        };
+        match parser.parse(bytes) {
             Step::More { needed } => {
                 self.needed = needed;
-                return 0;
+                Taken::Nothing
             }
-            Step::Skipped { taken } => return taken,
+            Step::Skipped { taken } => Taken::Bytes(taken),
             Step::Request { request, taken } => {
                 let mut written = 0;
                 let mut direct = Direct {
@@ -351,51 +473,36 @@ impl Client {
                 if written > 0 {
                     core.traffic().bytes_written.add(written);
                 }
-                taken
+                Taken::Request(taken)
             }
             Step::Refused { refusal, taken } => {
                 self.session.refuse(core, &refusal, &bytes[..taken]);
-                taken
+                Taken::Request(taken)
             }
-            Step::Close(_) => {
-                self.session.has_quit = true;
-                return bytes.len();
-            }
-        };
-        core.clients.end(self.place);
-        *left -= 1;
-        self.facts.last_request.store(core.now, Ordering::Relaxed);
-        core.shared.log(2, || {
-            let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
-            let line = line.into_iter().next().unwrap_or_default();
-            format!("<{} {}", self.facts.number, line.escape_ascii())
-        });
-        taken
+            Step::Close(_) => Taken::All,
+        }
     }
 
-    fn pass_gate<B: Backend>(&mut self, core: &Core<B>, step: GateStep, bytes: usize) -> usize {
+    fn pass_gate<B: Backend>(&mut self, core: &Core<B>, step: GateStep, bytes: usize) -> Taken {
         let traffic = core.traffic();
         match step {
             GateStep::More => {
                 self.needed = bytes + 1;
-                0
+                Taken::Nothing
             }
             GateStep::Admitted { taken } => {
                 traffic.auth_cmds.count();
-                self.gate = None;
+                self.gate = Gate::Open;
                 reply::answer(self.session.replies.tail(), Answer::Stored);
-                taken
+                Taken::Request(taken)
             }
             GateStep::Refused { error, taken } => {
                 traffic.auth_cmds.count();
                 traffic.auth_errors.count();
                 reply::error(self.session.replies.tail(), error);
-                taken
+                Taken::Request(taken)
             }
-            GateStep::Close => {
-                self.session.has_quit = true;
-                bytes
-            }
+            GateStep::Close => Taken::All,
         }
     }
 

@@ -10,6 +10,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::backend::{Backend, Route};
@@ -19,13 +20,14 @@ use super::crawl::Walk;
 use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
+use super::watch::{EVICTIONS, FETCHERS, MUTATIONS, evicted, line_of};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
 use crate::group::pace::Pace;
 use crate::group::replica::Xid;
 use crate::memory::key_hash::place_hash;
 use crate::protocol::reply;
-use crate::protocol::{Error, KEY_BYTES_MAX, Parser, Request, Step};
+use crate::protocol::{Error, KEY_BYTES_MAX, Request, whole};
 
 /// How soon a parked request is tried again, if nothing else happens.
 const PARKED_RETRY: Duration = Duration::from_millis(2);
@@ -110,6 +112,8 @@ pub(super) struct Core<B: Backend> {
     pub(super) clients: Buffers,
     /// Seconds since 1970, which do not jump.
     pub(super) now: u64,
+    /// Memory of the process, as its backend knows it.
+    memory_bytes: u64,
     /// What the system said last.
     said: u64,
     pace: Pace,
@@ -136,6 +140,7 @@ impl<B: Backend> Core<B> {
         let counters = Arc::clone(&shared.workers[index].counters);
         let engine = Engine::new(shared.settings.limits, counters);
         let outgoing = shared.workers.iter().map(|_| Outgoing::default());
+        let memory_bytes = shared.settings.memory_bytes;
         let bytes = shared.settings.buffer_bytes / shared.workers.len() as u64;
         Self {
             index,
@@ -147,6 +152,7 @@ impl<B: Backend> Core<B> {
             shared,
             clients: Buffers::new(usize::try_from(bytes).unwrap_or(usize::MAX)),
             now: 0,
+            memory_bytes,
             said: 0,
             pace: Pace::default(),
             order: 0,
@@ -173,6 +179,14 @@ impl<B: Backend> Core<B> {
         if self.said != said {
             self.said = said;
             self.backend.tick(said);
+        }
+    }
+
+    /// Takes the memory that `cache_memlimit` has given, where it has changed.
+    pub(super) fn follow_memory(&mut self) {
+        let bytes = self.shared.memory_bytes.load(Ordering::Relaxed);
+        if bytes != std::mem::replace(&mut self.memory_bytes, bytes) {
+            self.backend.set_memory(bytes);
         }
     }
 
@@ -282,8 +296,7 @@ impl<B: Backend> Core<B> {
                 return false;
             }
         }
-        let mut parser = Parser::new(*self.engine.limits());
-        let Step::Request { request, .. } = parser.parse(text) else {
+        let Some(request) = whole(text, *self.engine.limits()) else {
             // Nobody of ours sends anything else.
             self.scratch.clear();
             reply::error(&mut self.scratch, Error::Unknown);
@@ -343,7 +356,15 @@ impl<B: Backend> Core<B> {
             return loss.is_some();
         }
         let target = self.backend.partition(partition);
-        match self.engine.serve(target, &ask, &mut self.scratch) {
+        let outcome = self.engine.serve(target, &ask, &mut self.scratch);
+        if self.engine.is_watched() {
+            let shared = Arc::clone(&self.shared);
+            self.note_events(key, || match ticket.asker {
+                Asker::Worker(worker) => shared.descriptor(worker, ticket.client),
+                Asker::Node(_) => 0,
+            });
+        }
+        match outcome {
             Outcome::Answered { waits_for: None } => self.deliver_scratch(ticket),
             Outcome::Answered {
                 waits_for: Some(xid),
@@ -357,6 +378,42 @@ impl<B: Backend> Core<B> {
             }
         }
         true
+    }
+
+    /// Tells who watches what the last request did, and counts it.
+    pub(super) fn note_events(&mut self, key: &[u8], connection: impl FnOnce() -> i32) {
+        if !self.engine.is_watched() {
+            return;
+        }
+        let events = self.engine.take_events();
+        if events.is_empty() {
+            return;
+        }
+        let connection = connection();
+        for event in events {
+            self.shared.details.count(&event, key);
+            if let Some((kind, line)) = line_of(&event, key, connection) {
+                self.shared.watched(kind, || line);
+            }
+        }
+    }
+
+    /// What is kept for who watches, from this turn on; tells them what made room.
+    pub(super) fn look_for_watchers(&mut self) {
+        let watchers = &self.shared.watchers;
+        let is_watched = watchers.want(FETCHERS | MUTATIONS) || self.shared.details.is_on();
+        self.engine.set_watched(is_watched);
+        let sees_evictions = watchers.want(EVICTIONS);
+        for index in 0..self.backend.partition_count() {
+            if !self.backend.is_here(index) {
+                continue;
+            }
+            let partition = self.backend.partition(index);
+            for (key, item) in partition.take_evicted(sees_evictions) {
+                let line = || evicted(&key, &item, self.now);
+                self.shared.watched(EVICTIONS, line);
+            }
+        }
     }
 
     /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these

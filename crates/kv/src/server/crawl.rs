@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use super::backend::Backend;
 use super::core::Core;
+use super::watch::write_key;
 use crate::engine::{Item, NEVER, Partition};
 use crate::group::marks::Marks;
 use crate::protocol::{Dialect, Limits, Words, encode_base64};
@@ -224,14 +225,7 @@ impl Walk {
 
 fn write_meta(line: &mut String, key: &[u8], item: &Item) {
     line.push_str("key=");
-    for byte in key {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                line.push(char::from(*byte));
-            }
-            _ => write!(line, "%{byte:02X}").expect("a string takes all"),
-        }
-    }
+    write_key(line, key);
     let expiry = match item.expiry {
         NEVER => -1,
         expiry => i64::from(expiry),

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::strangers::Source;
@@ -18,6 +19,7 @@ use rustls::ServerConnection;
 use super::settings::{Settings, TcpAddress, WhenFull};
 use super::shared::{ConnectionFacts, Message, NewClient, Shared, clock, locked};
 use super::transport::Transport;
+use super::watch;
 
 /// The token of what wakes the thread.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -231,19 +233,22 @@ pub(super) struct Front {
 impl Front {
     /// Accepts until the server stops.
     pub(super) fn run(&mut self) -> io::Result<()> {
+        let binding = self.shared.settings.binding.name();
         for (index, listener) in self.bound.listeners.iter_mut().enumerate() {
             let registry = self.poll.registry();
             registry.register(listener.source(), Token(index), Interest::READABLE)?;
             let number = listener.number();
             let address = listener.address();
             self.shared
-                .log(2, || format!("<{number} server listening (auto-negotiate)"));
+                .log(2, || format!("<{number} server listening ({binding})"));
             self.shared.list(Arc::new(ConnectionFacts {
                 id: self.ids.fetch_add(1, Ordering::Relaxed),
                 number,
                 address,
                 listener: None,
                 last_request: AtomicU64::new(clock()),
+                state: AtomicU8::new(0),
+                place: OnceLock::new(),
             }));
         }
         self.set_accepting(true);
@@ -261,6 +266,22 @@ impl Front {
         }
         self.bound.close();
         Ok(())
+    }
+
+    /// Lists the sockets that workers get.
+    pub(super) fn list_datagrams(&self) {
+        for socket in &self.bound.udp {
+            let address = socket.local_addr();
+            self.shared.list(Arc::new(ConnectionFacts {
+                id: self.ids.fetch_add(1, Ordering::Relaxed),
+                number: socket.as_raw_fd(),
+                address: address.map_or_else(|_| "udp".to_owned(), |at| format!("udp:{at}")),
+                listener: None,
+                last_request: AtomicU64::new(clock()),
+                state: AtomicU8::new(0),
+                place: OnceLock::new(),
+            }));
+        }
     }
 
     fn set_accepting(&self, is_accepting: bool) {
@@ -342,8 +363,12 @@ impl Front {
             address,
             listener: Some(listener),
             last_request: AtomicU64::new(clock()),
+            state: AtomicU8::new(0),
+            place: OnceLock::new(),
         });
         self.shared.list(Arc::clone(&facts));
+        self.shared
+            .watched(watch::CONNECTIONS, || facts.line("conn_new", None));
         self.shared.log(2, || {
             format!("<{number} new auto-negotiating client connection")
         });

@@ -15,10 +15,12 @@
 
 mod backend;
 mod batch;
+mod binary;
 mod buffers;
 mod client;
 mod core;
 mod crawl;
+mod details;
 mod dump;
 pub mod files;
 mod listen;
@@ -30,8 +32,10 @@ mod shared;
 mod stats;
 pub mod tls;
 mod transport;
+mod tuning;
 mod turns;
 mod udp;
+mod watch;
 mod worker;
 
 use std::io;
@@ -44,7 +48,7 @@ use mio::{Poll, Registry, Waker};
 pub use backend::{Alone, Backend, FIRST_TOKEN, Figures, Route};
 pub use batch::{Asker, Batch, Ticket};
 pub use listen::BindError;
-pub use settings::{Settings, TcpAddress, WhenFull};
+pub use settings::{Binding, Settings, TcpAddress, WhenFull};
 pub(crate) use shared::now_ns;
 
 use crate::protocol::authentication::Credentials;
@@ -182,6 +186,7 @@ impl Server {
     /// Where a worker does.
     pub fn run<B: Backend>(mut self, mut backend: impl FnMut(usize) -> B) -> io::Result<Stopped> {
         let shared = Arc::clone(&self.front.shared);
+        self.front.list_datagrams();
         let mut sockets: Vec<Vec<_>> = self.polls.iter().map(|_| Vec::new()).collect();
         let count = sockets.len();
         for (index, socket) in self.front.bound.udp.drain(..).enumerate() {

@@ -156,8 +156,15 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// Takes a reply that was awaited. One that is not awaited is a mistake of ours, and left out.
-    pub(super) fn fill(&mut self, slot: u64, text: &[u8]) {
+    /// Takes a reply that was awaited.
+    #[cfg(test)]
+    fn fill(&mut self, slot: u64, text: &[u8]) {
+        self.fill_with(slot, text, is_error(text));
+    }
+
+    /// Takes a reply that was awaited, and may be an error that came in place of it. One that is not
+    /// awaited is a mistake of ours, and left out.
+    pub(super) fn fill_with(&mut self, slot: u64, text: &[u8], is_error: bool) {
         let at = slot.checked_sub(self.first);
         let at = at.and_then(|at| usize::try_from(at).ok());
         let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
@@ -169,11 +176,7 @@ impl Replies {
         self.awaited -= 1;
         self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
         self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
-        let failed = if text.starts_with(ERROR) {
-            slot.retrieval
-        } else {
-            0
-        };
+        let failed = if is_error { slot.retrieval } else { 0 };
         if at == Some(0) {
             let silent = slot.is_silent;
             if !silent {
@@ -262,6 +265,11 @@ impl Replies {
             self.sent = 0;
         }
     }
+}
+
+/// Whether an answer is an error of who could not serve its request.
+pub(super) fn is_error(answer: &[u8]) -> bool {
+    answer.starts_with(ERROR)
 }
 
 /// Appends a reply, a large one without making room for as much again.

@@ -1,21 +1,26 @@
 //! One client's requests, whatever it speaks over: what each does, and its place in the replies.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Ticket};
+use super::binary::told;
 use super::core::Core;
 use super::crawl::{Command, Walk};
 use super::dump::Dump;
-use super::replies::Replies;
+use super::replies::{Replies, is_error};
 use super::stats;
 use super::transport::Transport;
+use super::watch::{Watcher, wanted};
 use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
 use crate::memory::key_hash::place_hash;
+use crate::protocol::binary::Head;
 use crate::protocol::reply::{self, Answer};
-use crate::protocol::{Error, Exptime, KEY_BYTES_MAX, MetaKey, Refusal, Request, Retrieval, Words};
+use crate::protocol::{Error, Exptime, KEY_BYTES_MAX, Refusal, Request, Retrieval, Words};
 
 /// Values from this length on are written from where they lie, if the client can take them.
 const DIRECT_BYTES_MIN: usize = 8 << 10;
@@ -38,6 +43,14 @@ pub(super) struct Session {
     walk: Option<Walk>,
     /// The reply of a request that cannot be served yet, or a piece of one. Those after it wait.
     parked: Option<u64>,
+    /// What the last message of a client of the binary protocol is answered by.
+    pub(super) asked: Option<Head>,
+    /// The same of replies that are awaited, by their numbers.
+    heads: VecDeque<(u64, Head)>,
+    /// It is shown what happens, and asks for nothing any more.
+    pub(super) watcher: Option<Arc<Watcher>>,
+    /// The descriptor of its connection; nothing where it has none.
+    pub(super) connection: Option<i32>,
     /// The client is done: no more requests.
     pub(super) has_quit: bool,
 }
@@ -103,6 +116,10 @@ impl Reply for Target<'_, '_> {
             self.replies.tail().extend_from_slice(&part[skipped..]);
         }
     }
+
+    fn bytes(&mut self, parts: &[&[u8]]) {
+        self.replies.tail().bytes(parts);
+    }
 }
 
 impl Session {
@@ -114,6 +131,10 @@ impl Session {
             long_get: None,
             walk: None,
             parked: None,
+            asked: None,
+            heads: VecDeque::new(),
+            watcher: None,
+            connection: None,
             has_quit: false,
         }
     }
@@ -147,15 +168,29 @@ impl Session {
                 text = walk.take(text);
             }
         }
-        self.replies.fill(slot, text);
+        let is_error = is_error(text);
+        match self.take_head(slot) {
+            None => self.replies.fill_with(slot, text, is_error),
+            Some(head) => {
+                let text = told(head, text);
+                self.replies.fill_with(slot, &text, is_error);
+            }
+        }
+    }
+
+    fn take_head(&mut self, slot: u64) -> Option<Head> {
+        let at = self.heads.iter().position(|(held, _)| *held == slot)?;
+        self.heads.remove(at).map(|(_, head)| head)
     }
 
     fn hold<B: Backend>(&mut self, core: &Core<B>, is_silent: bool, bytes: usize) -> Ticket {
+        let slot = self.replies.hold(is_silent, bytes);
+        self.heads.extend(self.asked.map(|head| (slot, head)));
         Ticket {
             asker: Asker::Worker(core.index),
             client: self.client,
             generation: self.generation,
-            slot: self.replies.hold(is_silent, bytes),
+            slot,
         }
     }
 
@@ -167,7 +202,6 @@ impl Session {
         text: &[u8],
         direct: Option<&mut Direct<'_>>,
     ) {
-        let mut decoded = [0; KEY_BYTES_MAX];
         match request {
             Request::Get(get) => self.get(core, request, get, text, direct),
             Request::FlushAll { exptime, noreply } => self.flush_all(core, *exptime, *noreply),
@@ -181,22 +215,39 @@ impl Session {
             }
             Request::Stats(words) => {
                 let mut rest = *words;
-                if rest.next() == Some(b"cachedump") {
-                    return self.dump(core, rest);
+                match rest.next() {
+                    Some(b"cachedump") => return self.dump(core, rest),
+                    Some(b"detail") => return self.detail(core, rest),
+                    _ => {}
                 }
                 stats::write(self.replies.tail(), core, *words);
             }
+            Request::Tune {
+                tuning,
+                words,
+                noreply,
+            } => self.tune(core, *tuning, *words, *noreply),
+            Request::Watch(words) => self.watch(core, *words),
             Request::Crawler(words) => self.crawl(core, *words),
             Request::Version => {
                 reply::version(self.replies.tail(), &core.shared.settings.version);
             }
             Request::Quit => self.has_quit = true,
             Request::MetaNoop => reply::answer(self.replies.tail(), Answer::MetaNoop),
-            request => {
-                let key = key_of(request, &mut decoded).expect("all others have one");
-                self.item(core, request, key, Text::Whole(text), None, LINE_END);
-            }
+            request => self.serve(core, request, text),
         }
+    }
+
+    /// Serves a request for one key that is no retrieval in text.
+    pub(super) fn serve<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        request: &Request<'_>,
+        text: &[u8],
+    ) {
+        let mut decoded = [0; KEY_BYTES_MAX];
+        let key = key_of(request, &mut decoded).expect("it has one");
+        self.item(core, request, key, Text::Whole(text), None, LINE_END);
     }
 
     /// Answers what is no request.
@@ -207,7 +258,10 @@ impl Session {
         line: &[u8],
     ) {
         if let Some(key) = &refusal.forget {
-            self.forget(core, key);
+            let mut text = b"md ".to_vec();
+            text.extend_from_slice(key.raw());
+            text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
+            self.forget(core, &text);
         }
         if refusal.error == Error::NoShutdown && core.shared.settings.may_shut_down {
             return self.shut_down(core, line);
@@ -231,14 +285,11 @@ impl Session {
         core.shared.stop(gracefully);
     }
 
-    /// Deletes an item in whose place a larger one was refused.
-    fn forget<B: Backend>(&mut self, core: &mut Core<B>, key: &MetaKey<'_>) {
+    /// Deletes an item in whose place a larger one was refused, by the request `text`.
+    pub(super) fn forget<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8]) {
         core.engine.counters().store_too_large.count();
-        let mut text = b"md ".to_vec();
-        text.extend_from_slice(key.raw());
-        text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
         let ticket = self.hold(core, true, text.len());
-        core.serve(ticket, &text);
+        core.serve(ticket, text);
     }
 
     fn get<B: Backend>(
@@ -286,6 +337,10 @@ impl Session {
         let dialect = settings.limits.dialect;
         let (is_on, text): (bool, &[u8]) =
             match Command::parse(words, dialect, is_enabled, settings.may_dump) {
+                Ok(Command::Dump(_)) if !self.replies.is_done() => (
+                    is_enabled,
+                    b"ERROR cannot pipeline other commands before metadump\r\n",
+                ),
                 Ok(Command::Dump(walk)) => {
                     self.walk = Some(walk);
                     return self.go_on(core);
@@ -299,6 +354,36 @@ impl Session {
             shared.has_crawler.store(is_on, Ordering::Relaxed);
         }
         self.replies.tail().extend_from_slice(text);
+    }
+
+    /// Shows what happens from now on.
+    fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
+        let shared = &core.shared;
+        let is_first = self.replies.is_done();
+        let answer: &[u8] = match (wanted(words), self.connection) {
+            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
+            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
+            (Some(wanted), Some(_)) => {
+                let place = self.client as usize;
+                self.watcher = shared.watchers.add(wanted, core.index, place);
+                match self.watcher {
+                    Some(_) => b"OK\r\n",
+                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
+                }
+            }
+            _ => b"ERROR\r\n",
+        };
+        self.replies.tail().extend_from_slice(answer);
+    }
+
+    /// Moves what is to be shown to the replies, as the client reads.
+    pub(super) fn show_events(&mut self) {
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        if !self.replies.is_full() {
+            self.replies.tail().extend_from_slice(&watcher.take());
+        }
     }
 
     /// Asks for the next piece of a dump, if the client takes it.
@@ -395,12 +480,14 @@ impl Session {
             return false;
         }
         let place = core.backend.partition(partition);
-        match core.engine.serve(place, &ask, &mut target) {
-            Outcome::Answered { waits_for: None } => return target.has_value,
+        let outcome = core.engine.serve(place, &ask, &mut target);
+        let has_value = target.has_value;
+        core.note_events(key, || self.connection.unwrap_or(0));
+        match outcome {
+            Outcome::Answered { waits_for: None } => return has_value,
             Outcome::Answered {
                 waits_for: Some(xid),
             } => {
-                let has_value = target.has_value;
                 let answer = self.replies.take_since(mark);
                 let ticket = self.hold(core, false, answer.len());
                 core.hold(partition, xid, ticket, answer);
@@ -412,6 +499,24 @@ impl Session {
             }
         }
         false
+    }
+
+    fn detail<B: Backend>(&mut self, core: &Core<B>, mut words: Words<'_>) {
+        let details = &core.shared.details;
+        let out = self.replies.tail();
+        match words.next() {
+            Some(b"on") => details.set(true),
+            Some(b"off") => details.set(false),
+            Some(b"dump") => {
+                details.dump(out);
+                return reply::end(out);
+            }
+            _ => {
+                let text = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
+                return out.extend_from_slice(text);
+            }
+        }
+        reply::answer(out, Answer::Ok);
     }
 
     fn dump<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {
@@ -442,17 +547,30 @@ impl Session {
             let text = b"CLIENT_ERROR flush_all not allowed\r\n";
             return self.replies.tail().extend_from_slice(text);
         }
+        self.spread_flush(core, exptime.flush_at(core.now), noreply, |out| {
+            if !noreply {
+                reply::answer(out, Answer::Ok);
+            }
+        });
+    }
+
+    /// Flushes at a second, and tells so where `tell` does.
+    pub(super) fn spread_flush<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        at: u64,
+        is_silent: bool,
+        tell: impl FnOnce(&mut Vec<u8>),
+    ) {
         core.engine.counters().cmd_flush.count();
-        let text = format!("flush_all {}\r\n", exptime.flush_at(core.now));
+        let text = format!("flush_all {at}\r\n");
         // An error of one part is the end of the reply.
         self.replies.begin_retrieval();
         for worker in 0..core.shared.workers.len() {
-            let ticket = self.hold(core, noreply, text.len());
+            let ticket = self.hold(core, is_silent, text.len());
             core.ask_worker(worker, ticket, text.as_bytes());
         }
-        if !noreply {
-            reply::answer(self.replies.tail(), Answer::Ok);
-        }
+        tell(self.replies.tail());
         self.replies.end_retrieval();
     }
 }

@@ -29,6 +29,8 @@ pub struct Settings {
     pub requests_per_turn: u32,
     /// A connection that has said nothing for so long is closed.
     pub idle_timeout: Option<Duration>,
+    /// Which protocols clients on stream sockets may speak.
+    pub binding: Binding,
     /// Limits of requests.
     pub limits: Limits,
     /// Bytes of memory of the whole process, as it is told.
@@ -41,8 +43,14 @@ pub struct Settings {
     pub may_flush: bool,
     /// Whether `stats cachedump` and `lru_crawler metadump` are served.
     pub may_dump: bool,
+    /// Whether `watch` is served.
+    pub may_watch: bool,
     /// Whether `shutdown` is served.
     pub may_shut_down: bool,
+    /// Whether `lru_crawler` may be asked at first.
+    pub has_crawler: bool,
+    /// Whether `stats` has the names of memcached's threads that move items about; all of them are 0.
+    pub tells_lru: bool,
     /// How much is logged on standard error, as memcached's `-v`.
     pub verbosity: u8,
     /// Who may ask, of clients on stream sockets.
@@ -62,6 +70,28 @@ pub struct TcpAddress {
     pub address: SocketAddr,
     /// Without TLS even where there are certificates.
     pub is_plain: bool,
+}
+
+/// Which protocols are spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Binding {
+    /// What the first byte of a connection says.
+    Auto,
+    /// Text and its meta commands.
+    Text,
+    /// The binary one.
+    Binary,
+}
+
+impl Binding {
+    /// memcached's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto-negotiate",
+            Self::Text => "ascii",
+            Self::Binary => "binary",
+        }
+    }
 }
 
 /// What happens to a connection above the limit.
@@ -85,13 +115,17 @@ impl Default for Settings {
             backlog: 1024,
             requests_per_turn: 20,
             idle_timeout: None,
+            binding: Binding::Auto,
             limits: Limits::default(),
             memory_bytes: 64 << 20,
             buffer_bytes: 8 << 20,
             evicts: true,
             may_flush: true,
             may_dump: true,
+            may_watch: true,
             may_shut_down: false,
+            has_crawler: true,
+            tells_lru: true,
             verbosity: 0,
             credentials: None,
             tls: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::strangers::Source;
@@ -12,8 +12,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::backend::Figures;
 use super::batch::Batch;
+use super::details::Details;
 use super::settings::Settings;
 use super::transport::Transport;
+use super::watch::Watchers;
 use crate::engine::Counters;
 use crate::engine::counters::Counter;
 use crate::group::Counts;
@@ -53,6 +55,47 @@ pub(super) struct ConnectionFacts {
     pub(super) listener: Option<String>,
     /// Seconds since 1970.
     pub(super) last_request: AtomicU64,
+    /// What it is doing.
+    pub(super) state: AtomicU8,
+    /// Its worker, and its place there.
+    pub(super) place: OnceLock<(usize, u32)>,
+}
+
+/// What a client is doing, as `stats conns` tells it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum State {
+    /// Nothing has come of its next request.
+    Waits = 0,
+    /// Its request is not whole.
+    Reads = 1,
+    /// It is served.
+    Served = 2,
+    /// It watches.
+    Watches = 3,
+}
+
+impl ConnectionFacts {
+    pub(super) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// What who watches is told of it, and why it ended.
+    pub(super) fn line(&self, what: &str, reason: Option<&str>) -> String {
+        let (transport, peer) = self.address.split_once(':').unwrap_or_default();
+        let (host, port, transport) = match peer.rsplit_once(':') {
+            Some((host, port)) if transport != "unix" => (host, port, transport),
+            _ => (peer, "0", "local"),
+        };
+        let reason = reason.map_or_else(String::new, |reason| format!(" reason={reason}"));
+        let number = self.number;
+        format!("type={what} rip={host} rport={port} transport={transport}{reason} cfd={number}")
+    }
+
+    pub(super) fn state_name(&self) -> &'static str {
+        const NAMES: [&str; 4] = ["conn_read", "conn_nread", "conn_parse_cmd", "conn_watch"];
+        let state = usize::from(self.state.load(Ordering::Relaxed));
+        NAMES.get(state).copied().unwrap_or(NAMES[0])
+    }
 }
 
 /// Where a worker is reached.
@@ -181,6 +224,8 @@ pub(super) struct Shared {
     pub(super) workers: Vec<WorkerFace>,
     pub(super) connections: Connections,
     pub(super) verbosity: AtomicU8,
+    /// Memory of the whole process, as `cache_memlimit` has changed it.
+    pub(super) memory_bytes: AtomicU64,
     /// Who may ask, of clients that come from now on.
     pub(super) credentials: Mutex<Option<Arc<Credentials>>>,
     /// Certificates that clients are shown from now on.
@@ -198,6 +243,10 @@ pub(super) struct Shared {
     /// Wakes the thread that accepts.
     pub(super) front: Waker,
     facts: Mutex<BTreeMap<u64, Arc<ConnectionFacts>>>,
+    /// Who watches.
+    pub(super) watchers: Watchers,
+    /// What is counted by prefix.
+    pub(super) details: Details,
     /// Counters as they were at the last `stats reset`.
     pub(super) baseline: Mutex<Vec<u64>>,
 }
@@ -205,6 +254,8 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(settings: Settings, workers: Vec<WorkerFace>, front: Waker) -> Self {
         let verbosity = AtomicU8::new(settings.verbosity);
+        let memory_bytes = settings.memory_bytes;
+        let has_crawler = settings.has_crawler;
         Self {
             credentials: Mutex::new(settings.credentials.clone()),
             tls: Mutex::new(settings.tls.clone()),
@@ -212,14 +263,17 @@ impl Shared {
             workers,
             connections: Connections::default(),
             verbosity,
+            memory_bytes: AtomicU64::new(memory_bytes),
             started: Instant::now(),
             stops: AtomicBool::new(false),
-            has_crawler: AtomicBool::new(true),
+            has_crawler: AtomicBool::new(has_crawler),
             drains: AtomicBool::new(false),
             has_closed: AtomicBool::new(false),
             stops_gracefully: AtomicBool::new(false),
             front,
             facts: Mutex::new(BTreeMap::new()),
+            watchers: Watchers::default(),
+            details: Details::default(),
             baseline: Mutex::new(Vec::new()),
         }
     }
@@ -231,6 +285,21 @@ impl Shared {
 
     pub(super) fn facts(&self) -> Vec<Arc<ConnectionFacts>> {
         locked(&self.facts).values().map(Arc::clone).collect()
+    }
+
+    /// The descriptor of a client; 0 of one that is on another node, or has gone.
+    pub(super) fn descriptor(&self, worker: usize, place: u32) -> i32 {
+        let facts = locked(&self.facts);
+        let mut all = facts.values();
+        let at = |facts: &&Arc<ConnectionFacts>| facts.place.get() == Some(&(worker, place));
+        all.find(at).map_or(0, |facts| facts.number)
+    }
+
+    /// Writes a line for who watches.
+    pub(super) fn watched(&self, kind: u8, line: impl FnOnce() -> String) {
+        for worker in self.watchers.log(kind, line) {
+            self.workers[worker].mailbox.wake();
+        }
     }
 
     /// A connection has ended.

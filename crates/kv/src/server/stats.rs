@@ -1,7 +1,7 @@
 //! `stats`: memcached's names, with what they mean here.
 //!
-//! There are no size classes: all items are told as class 1. Names about memcached's own machinery
-//! (pages, crawlers, read buffers) are left out.
+//! There are no size classes: all items are told as class 1, each as one of its chunks. Names about
+//! memcached's own machinery (pages and their moves, the parts of its LRU) are there, and 0.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -12,32 +12,87 @@ use super::backend::{Backend, Figures};
 use super::core::Core;
 use super::shared::{Shared, Traffic, clock, locked};
 use crate::engine::Counters;
+use crate::protocol::binary::{self, Head, Status};
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, Words};
 
 /// Bytes of the smallest piece of memory.
 const CHUNK_BYTES: u64 = 16;
+/// Bytes that an item is told to take at least: memcached's smallest chunk.
+const ITEM_BYTES_MIN: u64 = 96;
+
+/// What memcached counts of machinery that is not here.
+const SLABS: &[&str] = &[
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_running",
+    "slabs_moved",
+];
+/// The same of what its threads do that move items about: not told where they are turned off.
+const LRU_THREADS: &[&str] = &[
+    "lru_crawler_running",
+    "lru_crawler_starts",
+    "lru_maintainer_juggles",
+];
+const LRU_MOVES: &[&str] = &[
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
+    "direct_reclaims",
+    "lru_bumps_dropped",
+];
 
 /// Answers `stats` and the words after it.
-pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, mut words: Words<'_>) {
+pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, words: Words<'_>) {
+    match list(out, core, words) {
+        Some(Told::List) => reply::end(out),
+        Some(Told::Reset) => reply::answer(out, Answer::Reset),
+        None => reply::error(out, Error::Unknown),
+    }
+}
+
+/// The same in the binary protocol, where they are the key of a message.
+pub(super) fn write_binary<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, head: Head, key: &[u8]) {
+    let mut frames = Frames { out, head };
+    match list(&mut frames, core, Words::new(key)) {
+        Some(_) => binary::reply::stat(out, head, b"", b""),
+        None => binary::reply::error(out, head, Status::NotFound),
+    }
+}
+
+/// What was told.
+enum Told {
+    /// Names and values.
+    List,
+    /// That counters are at 0.
+    Reset,
+}
+
+/// Lists what the words after `stats` ask for; nothing where they ask for nothing that there is.
+fn list<B: Backend>(list: &mut impl List, core: &Core<B>, mut words: Words<'_>) -> Option<Told> {
     let shared = &*core.shared;
     // What this turn has done so far counts.
     core.traffic().set_figures(&core.backend.figures());
     match words.next() {
-        None => general(out, shared, core.now),
-        Some(b"settings") => settings(out, shared),
-        Some(b"items") => items(out, shared),
-        Some(b"slabs") => slabs(out, shared),
-        Some(b"sizes") => out.add("sizes_status", "disabled"),
-        Some(b"shards") => shards(out, core),
-        Some(b"conns") => connections(out, shared, core.now),
+        None => general(list, shared, core.now),
+        Some(b"settings") => settings(list, shared),
+        Some(b"items") => items(list, shared),
+        Some(b"slabs") => slabs(list, shared),
+        Some(b"sizes") => list.add("sizes_status", "disabled"),
+        Some(b"shards") => shards(list, core),
+        Some(b"conns") => connections(list, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
-            return reply::answer(out, Answer::Reset);
+            shared.details.clear();
+            return Some(Told::Reset);
         }
-        Some(_) => return reply::error(out, Error::Unknown),
+        Some(_) => return None,
     }
-    reply::end(out);
+    Some(Told::List)
 }
 
 /// Where each partition is: what a client has to know that asks its owner at once.
@@ -60,6 +115,19 @@ trait List {
 impl List for Vec<u8> {
     fn add(&mut self, name: &str, value: impl Display) {
         reply::stat(self, name, &value.to_string());
+    }
+}
+
+/// Statistics as messages of the binary protocol.
+struct Frames<'a> {
+    out: &'a mut Vec<u8>,
+    head: Head,
+}
+
+impl List for Frames<'_> {
+    fn add(&mut self, name: &str, value: impl Display) {
+        let value = value.to_string();
+        binary::reply::stat(self.out, self.head, name.as_bytes(), value.as_bytes());
     }
 }
 
@@ -155,6 +223,7 @@ fn general(list: &mut impl List, shared: &Shared, now: u64) {
     list.add("uptime", shared.started.elapsed().as_secs());
     list.add("time", now);
     list.add("version", &settings.version);
+    list.add("libevent", "none");
     list.add("pointer_size", usize::BITS);
     for (name, time) in [
         ("rusage_user", usage.user_time()),
@@ -172,46 +241,99 @@ fn general(list: &mut impl List, shared: &Shared, now: u64) {
         .workers
         .iter()
         .map(|worker| worker.traffic.buffer_bytes.read());
-    list.add("buffer_bytes", buffers.sum::<u64>());
+    let buffer_bytes = buffers.sum::<u64>();
     let mut counts = |names: &[&str]| {
         for name in names {
             list.add(name, counted.number(name));
         }
     };
     counts(&["total_connections", "rejected_connections"]);
+    let structures = shared.facts().len();
+    list.add("connection_structures", structures);
+    for name in [
+        "response_obj_oom",
+        "response_obj_count",
+        "response_obj_bytes",
+    ] {
+        list.add(name, 0);
+    }
+    list.add("read_buf_count", current);
+    list.add("read_buf_bytes", buffer_bytes);
+    list.add("read_buf_bytes_free", 0);
+    list.add("read_buf_oom", 0);
+    list.add("reserved_fds", 0);
+    let mut counts = |names: &[&str]| {
+        for name in names {
+            list.add(name, counted.number(name));
+        }
+    };
     counts(&["cmd_get", "cmd_set", "cmd_flush", "cmd_touch", "cmd_meta"]);
-    counts(&["get_hits", "get_misses", "delete_misses", "delete_hits"]);
+    counts(&["get_hits", "get_misses", "get_expired", "get_flushed"]);
+    counts(&["delete_misses", "delete_hits"]);
     counts(&["incr_misses", "incr_hits", "decr_misses", "decr_hits"]);
     counts(&["cas_misses", "cas_hits", "cas_badval"]);
     counts(&["touch_hits", "touch_misses"]);
     counts(&["store_too_large", "store_no_memory"]);
-    counts(&["auth_cmds", "auth_errors", "idle_kicks"]);
+    counts(&["auth_cmds", "auth_errors"]);
+    if settings.idle_timeout.is_some() {
+        counts(&["idle_kicks"]);
+    }
     counts(&["bytes_read", "bytes_written"]);
-    list.add("limit_maxbytes", settings.memory_bytes);
+    list.add(
+        "limit_maxbytes",
+        shared.memory_bytes.load(Ordering::Relaxed),
+    );
     let is_accepting = connections.is_accepting.load(Ordering::Relaxed);
     list.add("accepting_conns", u8::from(is_accepting));
     let stops = connections.stops.load(Ordering::Relaxed);
     list.add("listen_disabled_num", stops);
+    list.add("time_in_listen_disabled_us", 0);
     list.add("threads", settings.workers);
     list.add("conn_yields", counted.number("conn_yields"));
+    for name in ["hash_power_level", "hash_bytes", "hash_is_expanding"] {
+        list.add(name, 0);
+    }
+    let threads = if settings.tells_lru { LRU_THREADS } else { &[] };
+    for name in SLABS.iter().chain(threads) {
+        list.add(name, 0);
+    }
+    list.add("malloc_fails", 0);
+    let log = &shared.watchers;
+    list.add("log_worker_dropped", 0);
+    list.add("log_worker_written", log.written());
+    list.add("log_watcher_skipped", log.skipped());
+    list.add("log_watcher_sent", log.sent());
+    list.add("log_watchers", log.count());
+    list.add("unexpected_napi_ids", 0);
+    list.add("round_robin_fallback", 0);
     list.add("bytes", figures.bytes);
-    list.add("total_malloced", figures.resident_bytes);
     list.add("curr_items", figures.items);
     list.add("total_items", counted.number("total_items"));
-    for name in [
-        "expired_unfetched",
-        "evicted_unfetched",
-        "evictions",
-        "reclaimed",
-    ] {
+    list.add("slab_global_page_pool", 0);
+    for name in ["expired_unfetched", "evicted_unfetched"] {
         list.add(name, counted.number(name));
+    }
+    if settings.tells_lru {
+        list.add("evicted_active", 0);
+    }
+    for name in ["evictions", "reclaimed"] {
+        list.add(name, counted.number(name));
+    }
+    let none = [
+        "crawler_reclaimed",
+        "crawler_items_checked",
+        "lrutail_reflocked",
+    ];
+    let moves = if settings.tells_lru { LRU_MOVES } else { &[] };
+    for name in none.iter().chain(moves) {
+        list.add(name, 0);
     }
 }
 
 fn settings(list: &mut impl List, shared: &Shared) {
     let settings = &shared.settings;
     let yes = |is_so| if is_so { "yes" } else { "no" };
-    list.add("maxbytes", settings.memory_bytes);
+    list.add("maxbytes", shared.memory_bytes.load(Ordering::Relaxed));
     list.add("maxconns", settings.connections_max);
     let tcp = settings.tcp.first().map_or(0, |tcp| tcp.address.port());
     let udp = settings.udp.first().map_or(0, |udp| udp.port());
@@ -234,10 +356,12 @@ fn settings(list: &mut impl List, shared: &Shared) {
     list.add("num_threads", settings.workers);
     list.add("num_threads_per_udp", 1);
     list.add("reqs_per_event", settings.requests_per_turn);
-    list.add("cas_enabled", "yes");
+    list.add("cas_enabled", yes(settings.limits.has_cas));
     list.add("tcp_backlog", settings.backlog);
-    list.add("binding_protocol", "ascii");
-    list.add("auth_enabled_sasl", "no");
+    list.add("binding_protocol", settings.binding.name());
+    let has_users = settings.credentials.is_some();
+    let is_text = settings.binding == super::settings::Binding::Text;
+    list.add("auth_enabled_sasl", yes(has_users && !is_text));
     list.add("auth_enabled_ascii", yes(settings.credentials.is_some()));
     list.add("item_size_max", settings.limits.item_bytes_max);
     let refuses = settings.when_full == super::settings::WhenFull::Refuse;
@@ -245,6 +369,20 @@ fn settings(list: &mut impl List, shared: &Shared) {
     list.add("flush_enabled", yes(settings.may_flush));
     list.add("dump_enabled", yes(settings.may_dump));
     list.add("hash_algorithm", "xxh3");
+    for name in ["slab_reassign", "lru_maintainer_thread", "lru_segmented"] {
+        list.add(name, "no");
+    }
+    for name in ["temp_lru", "track_sizes", "inline_ascii_response"] {
+        list.add(name, "no");
+    }
+    list.add("slab_automove", 0);
+    let has_crawler = shared.has_crawler.load(Ordering::Relaxed);
+    list.add("lru_crawler", yes(has_crawler));
+    list.add("stat_key_prefix", ":");
+    let has_details = shared.details.is_on();
+    list.add("detail_enabled", yes(has_details));
+    list.add("watch_enabled", yes(settings.may_watch));
+    list.add("memory_file", "(null)");
     let idle = settings.idle_timeout.map_or(0, |timeout| timeout.as_secs());
     list.add("idle_timeout", idle);
     list.add("ssl_enabled", yes(settings.tls.is_some()));
@@ -255,10 +393,10 @@ fn settings(list: &mut impl List, shared: &Shared) {
 
 fn items(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
-    if figures.items == 0 {
+    let counted = Counted::new(shared);
+    if figures.items == 0 && counted.number("total_items") == 0 {
         return;
     }
-    let counted = Counted::new(shared);
     list.add("items:1:number", figures.items);
     list.add("items:1:mem_requested", figures.bytes);
     list.add("items:1:evicted", counted.number("evictions"));
@@ -267,15 +405,22 @@ fn items(list: &mut impl List, shared: &Shared) {
     for name in ["reclaimed", "expired_unfetched", "evicted_unfetched"] {
         list.add(&format!("items:1:{name}"), counted.number(name));
     }
+    // Who looks for what has ended, and removes it, is memcached's crawler's peer.
+    let reclaimed = counted.number("reclaimed");
+    list.add("items:1:crawler_reclaimed", reclaimed);
 }
 
 fn slabs(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
     let counted = Counted::new(shared);
-    if figures.items > 0 {
-        let total = shared.settings.memory_bytes / CHUNK_BYTES;
-        let used = figures.bytes.div_ceil(CHUNK_BYTES).min(total);
-        list.add("1:chunk_size", CHUNK_BYTES);
+    if figures.items > 0 || counted.number("total_items") > 0 {
+        // Each item is a chunk, as long as the mean of all.
+        let used = figures.items;
+        let mean = figures.bytes.div_ceil(used.max(1));
+        let chunk_bytes = mean.next_multiple_of(CHUNK_BYTES).max(ITEM_BYTES_MIN);
+        let memory_bytes = shared.memory_bytes.load(Ordering::Relaxed);
+        let total = (memory_bytes / chunk_bytes).max(used);
+        list.add("1:chunk_size", chunk_bytes);
         list.add("1:chunks_per_page", total);
         list.add("1:total_pages", 1);
         list.add("1:total_chunks", total);
@@ -308,7 +453,7 @@ fn connections(list: &mut impl List, shared: &Shared, now: u64) {
             list.add(&format!("{number}:listen_addr"), listener);
         }
         let state = if facts.listener.is_some() {
-            "conn_read"
+            facts.state_name()
         } else {
             "conn_listening"
         };

@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use mio::net::UdpSocket;
 
 use super::backend::Backend;
+use super::binary::Gate;
 use super::core::Core;
 use super::session::Session;
 use crate::protocol::udp::{datagrams, request};
-use crate::protocol::{Parser, Step};
+use crate::protocol::{Parser, Step, binary};
 
 /// Datagrams that are taken in one turn.
 const DATAGRAMS_PER_TURN: usize = 64;
@@ -36,6 +37,7 @@ pub(super) struct Arrival {
     requests: Vec<u8>,
     taken: usize,
     parser: Parser,
+    messages: binary::Parser,
 }
 
 /// The sockets of a worker.
@@ -98,6 +100,7 @@ impl Sockets {
                     requests: requests.to_vec(),
                     taken: 0,
                     parser: Parser::new(core.shared.settings.limits),
+                    messages: binary::Parser::new(core.shared.settings.limits),
                 });
             }
         }
@@ -133,6 +136,9 @@ impl Arrival {
         core: &mut Core<B>,
         session: impl FnOnce() -> Session,
     ) -> Option<Exchange> {
+        if self.requests.get(self.taken) == Some(&binary::REQUEST_MAGIC) {
+            return self.next_message(core, session);
+        }
         loop {
             let bytes = &self.requests[self.taken..];
             let (step, taken) = match self.parser.parse(bytes) {
@@ -154,13 +160,45 @@ impl Arrival {
                 }
             }
             self.taken += taken;
-            return Some(Exchange {
-                socket: self.socket,
-                peer: self.peer,
-                request_id: self.request_id,
-                session,
-                counted: 0,
-            });
+            return Some(self.exchange(session));
+        }
+    }
+
+    /// The same where it is in the binary protocol.
+    fn next_message<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        session: impl FnOnce() -> Session,
+    ) -> Option<Exchange> {
+        loop {
+            let bytes = &self.requests[self.taken..];
+            match self.messages.parse(bytes, true) {
+                binary::Step::Skipped { taken } => self.taken += taken,
+                binary::Step::Message { message, taken } => {
+                    let mut session = session();
+                    session.message(core, &message, &bytes[..taken], &mut Gate::Open);
+                    self.taken += taken;
+                    return Some(self.exchange(session));
+                }
+                binary::Step::Refused { refusal, taken } => {
+                    let mut session = session();
+                    session.refuse_message(core, &refusal);
+                    let left = self.requests.len() - self.taken;
+                    self.taken += if refusal.is_end { left } else { taken };
+                    return Some(self.exchange(session));
+                }
+                binary::Step::More { .. } | binary::Step::Close => return None,
+            }
+        }
+    }
+
+    fn exchange(&self, session: Session) -> Exchange {
+        Exchange {
+            socket: self.socket,
+            peer: self.peer,
+            request_id: self.request_id,
+            session,
+            counted: 0,
         }
     }
 }

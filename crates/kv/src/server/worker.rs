@@ -18,6 +18,7 @@ use super::core::Core;
 use super::session::Session;
 use super::shared::{Message, NewClient, Shared, clock, now_ns};
 use super::udp::{Exchange, Sockets};
+use super::watch::CONNECTIONS;
 
 /// The token of what wakes a worker.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -151,6 +152,8 @@ impl<B: Backend> Worker<B> {
             if self.shared.stops.load(Ordering::SeqCst) {
                 return self.say_goodbye();
             }
+            self.core.look_for_watchers();
+            self.core.follow_memory();
             let has_mail = self.take_messages();
             self.take_datagrams();
             self.take_turns();
@@ -158,6 +161,7 @@ impl<B: Backend> Worker<B> {
             self.take_answers();
             let figures = self.core.backend.figures();
             self.core.traffic().set_figures(&figures);
+            self.show_events();
             self.write();
             self.give_room();
             self.drop_idle();
@@ -237,7 +241,10 @@ impl<B: Backend> Worker<B> {
             self.places.free.push(place);
             return self.shared.note_end(&new.facts);
         }
-        let session = Session::new(number(place), generation);
+        let mut session = Session::new(number(place), generation);
+        session.connection = Some(new.facts.number);
+        // It is set once, as each connection has one place.
+        new.facts.place.set((self.core.index, number(place))).ok();
         let client = Client::new(new, session, place, &self.core);
         self.places.occupants[place] = Some(Occupant::Client(Box::new(client)));
         self.enqueue(place);
@@ -335,6 +342,16 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    /// Moves what is to be shown to clients of this worker that watch.
+    fn show_events(&mut self) {
+        for watcher in self.shared.watchers.of(self.core.index) {
+            if let Some(client) = self.places.client(watcher.place) {
+                client.session.show_events();
+                self.written.push(watcher.place);
+            }
+        }
+    }
+
     /// Sends replies, and drops clients that are done.
     fn write(&mut self) {
         let mut written = std::mem::take(&mut self.written);
@@ -364,6 +381,13 @@ impl<B: Backend> Worker<B> {
         let number = client.facts.number;
         self.shared
             .log(2, || format!("<{number} connection closed."));
+        if let Some(watcher) = &client.session.watcher {
+            self.shared.watchers.remove(watcher);
+        }
+        let reason = client.reason();
+        self.shared.watched(CONNECTIONS, || {
+            client.facts.line("conn_close", Some(reason))
+        });
         self.shared.note_end(&client.facts);
     }
 

@@ -23,14 +23,16 @@ fn output(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
 }
 
 #[test]
-fn the_ascii_part_of_memcapable_passes() {
+fn memcapable_passes_in_both_protocols() {
     let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
     let port = server.tcp_port().to_string();
-    let Some((passed, said)) = output("memccapable", &["-h", "127.0.0.1", "-p", &port, "-a"])
-    else {
-        return;
-    };
-    assert!(passed && said.contains("All tests passed"), "{said}");
+    for protocol in ["-a", "-b"] {
+        let arguments = ["-h", "127.0.0.1", "-p", &port, protocol];
+        let Some((passed, said)) = output("memccapable", &arguments) else {
+            return;
+        };
+        assert!(passed && said.contains("All tests passed"), "{said}");
+    }
 }
 
 #[test]
@@ -78,16 +80,17 @@ assert client.touch("a", 100, noreply=False)
 assert client.stats()[b"curr_items"] == 1
 assert client.delete("a", noreply=False) and client.get("a") is None
 import pylibmc
-client = pylibmc.Client([f"127.0.0.1:{port}"], behaviors={"cas": True})
-many = {f"key{n}": "v" * n for n in range(1000)}
-assert client.set_multi(many) == []
-assert client.get_multi(list(many)) == many
-value, cas = client.gets("key7")
-assert client.cas("key7", "other", cas) and client["key7"] == "other"
-assert client.append("key7", "!") and client["key7"] == "other!"
-big = b"x" * 900_000
-assert client.set("big", big) and client.get("big") == big
-assert client.flush_all() and client.get("big") is None
+for binary in [False, True]:
+    client = pylibmc.Client([f"127.0.0.1:{port}"], binary=binary, behaviors={"cas": True})
+    many = {f"key{n}": "v" * n for n in range(1000)}
+    assert client.set_multi(many) == []
+    assert client.get_multi(list(many)) == many
+    value, cas = client.gets("key7")
+    assert client.cas("key7", "other", cas) and client["key7"] == "other"
+    assert client.append("key7", "!") and client["key7"] == "other!"
+    big = b"x" * 900_000
+    assert client.set("big", big) and client.get("big") == big
+    assert client.flush_all() and client.get("big") is None
 print("passed")
 "#;
 

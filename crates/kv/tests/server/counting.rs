@@ -68,10 +68,10 @@ fn a_long_dump_is_told_as_it_is_read() {
         .write_all(b"lru_crawler mgdump all\r\nmn\r\n")
         .unwrap();
     until("it does not read", || {
-        stats(&mut stream)["buffer_bytes"] > 200 << 10
+        stats(&mut stream)["read_buf_bytes"] > 200 << 10
     });
     for _ in 0..50 {
-        let held = stats(&mut stream)["buffer_bytes"];
+        let held = stats(&mut stream)["read_buf_bytes"];
         assert!(held < 1 << 20, "{held}");
     }
     let said = read_to(&mut reader, "MN\r\n");

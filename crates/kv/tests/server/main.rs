@@ -1,10 +1,12 @@
 //! `cenote-memcached` as a process: how it is started, what it is asked over, and what it bears.
 
+mod binary;
 mod clients;
 mod counting;
 mod memory;
 mod process;
 mod stalled;
+mod watching;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -369,7 +371,6 @@ fn options_are_refused_as_memcached_refuses_them() {
     for (arguments, status, text) in [
         (&["--nonsense"][..], 1, "--nonsense"),
         (&["-o", "nonsense"], 1, "Illegal suboption \"nonsense\""),
-        (&["-B", "binary"], 64, "binary protocol is not served"),
         (&["-B", "x"], 64, "Invalid value for binding protocol: x"),
         (&["-t", "0"], 1, "Number of threads must be greater than 0"),
         (
@@ -378,7 +379,13 @@ fn options_are_refused_as_memcached_refuses_them() {
             "Item max size cannot be less than 1024 bytes.",
         ),
         (&["-I", "40m"], 64, "1/2 of memory max"),
-        (&["-S"], 64, "SASL"),
+        (&["-e", "/tmp/x"], 64, "items end with the process"),
+        (&["-S"], 64, "-S needs users"),
+        (
+            &["-S", "-B", "auto"],
+            64,
+            "You cannot allow the ASCII protocol",
+        ),
         (
             &["-Y", "/nonexistent", "-u", "root"],
             1,
@@ -408,9 +415,9 @@ fn options_are_refused_as_memcached_refuses_them() {
         "ascii",
         "-f",
         "1.1",
-        "-C",
+        "-L",
         "-o",
-        "modern,hashpower=20,relaxed_privileges",
+        "tail_repair_time=9,hashpower=20,relaxed_privileges",
         "-v",
     ]);
     assert_eq!(ask(&mut server.connect(), "mn\r\n"), "MN\r\n");
@@ -419,8 +426,8 @@ fn options_are_refused_as_memcached_refuses_them() {
     assert_eq!(status, Some(0));
     for option in [
         "-f",
-        "-C",
-        "-o modern",
+        "-L",
+        "-o tail_repair_time",
         "-o hashpower",
         "-o relaxed_privileges",
     ] {
@@ -441,10 +448,10 @@ fn what_is_no_request_of_this_protocol_closes_the_connection() {
     let answer = |server: &Server, said: &[u8]| {
         let mut stream = server.connect();
         stream.write_all(said).unwrap();
-        let mut answer = String::new();
+        let mut answer = Vec::new();
         // What was not read of it may be told as a reset.
-        stream.read_to_string(&mut answer).ok();
-        answer
+        stream.read_to_end(&mut answer).ok();
+        String::from_utf8_lossy(&answer).into_owned()
     };
     let long = [&b"set "[..], &[b'k'; 2100]].concat();
     // Commands behind the head of a request of HTTP are not done.
@@ -452,10 +459,10 @@ fn what_is_no_request_of_this_protocol_closes_the_connection() {
     assert_eq!(answer(&server, http), "");
     assert_eq!(answer(&server, b"mn\r\nGET / HTTP/1.1\r\n"), "MN\r\n");
     assert_eq!(answer(&server, &long), "");
-    // A request of the binary protocol, and its first byte alone.
-    assert_eq!(answer(&server, b"\x80\x0b\0\0\0\0\0\0"), "");
-    assert_eq!(answer(&server, b"\x80"), "");
-    assert_eq!(answer(&asking, b"\x80"), "");
+    // A message of the binary protocol, and behind it none.
+    let get = [&b"\x80"[..], &[0; 23]].concat();
+    assert!(answer(&server, &get).ends_with("Invalid arguments"));
+    assert!(answer(&asking, &get).ends_with("Auth failure."));
     let mut stream = server.connect();
     assert_eq!(ask(&mut stream, "get a\r\nmn\r\n"), "END\r\nMN\r\n");
     // Later it is a word like others.

@@ -155,7 +155,7 @@ fn clients_that_stop_in_the_middle_do_not_take_more() {
         "{taken} bytes with {} clients",
         clients.len()
     );
-    assert!(stats(&mut stream)["buffer_bytes"] <= 10 * MIB);
+    assert!(stats(&mut stream)["read_buf_bytes"] <= 10 * MIB);
 }
 
 #[test]

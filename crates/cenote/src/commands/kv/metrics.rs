@@ -168,7 +168,7 @@ const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
         "cenote_kv_buffer_bytes",
         Gauge,
         "Requests that are not whole and answers that are not read",
-        "buffer_bytes",
+        "read_buf_bytes",
     ),
 ];
 

@@ -8,13 +8,13 @@ use cenote_kv::memory::footprint::{Others, Roles};
 use cenote_kv::protocol::{Dialect, Limits};
 use cenote_kv::server::files::{FileError, Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
-use cenote_kv::server::{Settings, TcpAddress, WhenFull};
+use cenote_kv::server::{Binding, Settings, TcpAddress, WhenFull};
 use clap::{ArgAction, Parser};
 
-/// A server that speaks memcached's text protocol and takes memcached's options.
+/// A server that speaks memcached's protocols and takes memcached's options.
 ///
-/// Scripts that start memcached start it unchanged. The binary protocol is not served. Options that are
-/// about memcached's own memory and threads are accepted and do nothing; -v says which.
+/// Scripts that start memcached start it unchanged. Options that are about memcached's own memory and
+/// threads are accepted and do nothing; -v says which.
 #[derive(Debug, Parser)]
 #[command(
     name = "memcached",
@@ -91,25 +91,26 @@ pub struct Options {
     /// Delimiter of statistics by prefix; there are none
     #[arg(short = 'D')]
     delimiter: Option<String>,
-    /// Threads that serve
+    /// Threads that serve; at most one for each 4 MiB of -m
     #[arg(short = 't', long, default_value = "4")]
     threads: usize,
     /// Requests of one connection before others have their turn
     #[arg(short = 'R', long, default_value = "20")]
     max_reqs_per_event: u32,
-    /// Accepted; items have cas numbers all the same
+    /// Show 0 for every cas number
     #[arg(short = 'C', long)]
     disable_cas: bool,
     /// Connections that may wait to be accepted
     #[arg(short = 'b', long, default_value = "1024")]
     listen_backlog: i32,
-    /// Protocol: ascii, or auto, which is the same here; binary is not served
-    #[arg(short = 'B', long, default_value = "auto")]
-    protocol: String,
+    /// Protocol: ascii, binary, or auto: what a connection begins with [default: auto; with -S binary]
+    #[arg(short = 'B', long)]
+    protocol: Option<String>,
     /// Largest item, with memcached's overhead; k and m may follow
     #[arg(short = 'I', long, default_value = "1m")]
     max_item_size: String,
-    /// SASL belongs to the binary protocol: refused
+    /// Clients have to say who they are by SASL, in the binary protocol; the users are those of -Y, or
+    /// of the file that MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long)]
     enable_sasl: bool,
     /// Do not serve `flush_all`
@@ -118,13 +119,13 @@ pub struct Options {
     /// Do not serve `stats cachedump` and `lru_crawler metadump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// Nothing is watched here: nothing changes
+    /// Do not serve `watch`
     #[arg(short = 'W', long)]
     disable_watch: bool,
-    /// File of USER:PASSWORD lines; clients have to say who they are
+    /// File of USER:PASSWORD lines; clients have to say who they are, in text or by SASL
     #[arg(short = 'Y', long)]
     auth_file: Option<PathBuf>,
-    /// Memory in a file: nothing changes
+    /// Memory in a file that outlives the process: refused, as items do not
     #[arg(short = 'e', long)]
     memory_file: Option<PathBuf>,
     /// NAPI ids: nothing changes
@@ -136,7 +137,8 @@ pub struct Options {
     /// Whose meta commands are spoken: 1.6.18's, or those of what came after it
     #[arg(long, value_enum, default_value = "1.6.18")]
     meta_dialect: MetaDialect,
-    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, ssl_chain_cert,
+    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, lru_crawler,
+    /// no_lru_crawler, ssl_chain_cert,
     /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
     #[arg(short = 'o', long)]
     extended: Vec<String>,
@@ -163,6 +165,8 @@ impl From<MetaDialect> for Dialect {
 
 /// What `-V` and `-h` say: whose options and commands these are, and whose program.
 pub const VERSION: &str = concat!("1.6.18 (Cenote ", env!("CARGO_PKG_VERSION"), ")");
+/// Memory for each thread that serves; with less there are fewer.
+const THREAD_MEGABYTES: u64 = 4;
 /// memcached's.
 const PORT: i32 = 11211;
 
@@ -187,17 +191,11 @@ const EXTENDED_WITHOUT_USE: &[&str] = &[
     "hot_lru_pct",
     "hot_max_factor",
     "inline_ascii_resp",
-    "lru_crawler",
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
-    "lru_maintainer",
-    "modern",
     "no_drop_privileges",
     "no_hashexpand",
     "no_inline_ascii_resp",
-    "no_lru_crawler",
-    "no_lru_maintainer",
-    "no_modern",
     "no_slab_reassign",
     "read_buf_mem_limit",
     "relaxed_privileges",
@@ -244,6 +242,8 @@ impl Refused {
 #[derive(Debug, Default)]
 struct Extended {
     waits_when_full: bool,
+    has_no_crawler: bool,
+    has_no_maintainer: bool,
     idle_timeout: Option<Duration>,
     chain: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -296,6 +296,7 @@ impl Options {
         let mut notes = self.without_use();
         let extended = self.extended(&mut notes)?;
         self.check()?;
+        let binding = self.binding()?;
         let item_bytes_max = self.item_bytes_max()?;
         let mode = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| Refused::new(1, "the mask of -a is an octal number"))?;
@@ -308,7 +309,7 @@ impl Options {
             tcp,
             udp,
             unix: self.unix_socket.clone().map(|path| (path, mode)),
-            workers: self.threads,
+            workers: self.workers(),
             connections_max: self.conn_limit,
             when_full: if extended.waits_when_full {
                 WhenFull::Wait
@@ -318,9 +319,11 @@ impl Options {
             backlog: self.listen_backlog,
             requests_per_turn: self.max_reqs_per_event,
             idle_timeout: extended.idle_timeout,
+            binding,
             limits: Limits {
                 item_bytes_max,
                 dialect: self.meta_dialect.into(),
+                has_cas: !self.disable_cas,
                 ..Limits::default()
             },
             memory_bytes,
@@ -328,6 +331,9 @@ impl Options {
             evicts: !self.disable_evictions,
             may_flush: !self.disable_flush_all,
             may_dump: !self.disable_dumping,
+            may_watch: !self.disable_watch,
+            has_crawler: !extended.has_no_crawler,
+            tells_lru: !extended.has_no_maintainer,
             may_shut_down: self.enable_shutdown,
             verbosity: self.verbose,
             ..Settings::default()
@@ -338,7 +344,7 @@ impl Options {
             None
         };
         let files = Files {
-            users: self.auth_file.clone(),
+            users: self.users()?,
             tls,
         };
         files
@@ -350,19 +356,6 @@ impl Options {
     fn check(&self) -> Result<(), Refused> {
         let usage = |text: &str| Err(Refused::new(Refused::USAGE, text));
         let wrong = |text: &str| Err(Refused::new(1, text));
-        match self.protocol.as_str() {
-            "auto" | "ascii" => {}
-            "binary" => return usage("The binary protocol is not served: use ascii or auto"),
-            other => {
-                let text = format!(
-                    "Invalid value for binding protocol: {other}\n -- should be one of auto, binary, or ascii"
-                );
-                return usage(&text);
-            }
-        }
-        if self.enable_sasl {
-            return usage("SASL belongs to the binary protocol, which is not served: use -Y");
-        }
         if self.threads == 0 {
             return wrong("Number of threads must be greater than 0");
         }
@@ -378,10 +371,56 @@ impl Options {
         if self.slab_min_size.is_some_and(|bytes| bytes <= 0) {
             return wrong("Chunk size must be greater than 0");
         }
+        if self.memory_file.is_some() {
+            return usage(
+                "-e: items end with the process here; cenote kv keeps them on other machines",
+            );
+        }
         if self.auth_file.is_some() && self.udp_port != 0 {
             return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
         }
         Ok(())
+    }
+
+    /// Threads that serve: each needs some of the memory for what it has of the items.
+    fn workers(&self) -> usize {
+        let most = self.memory_limit / THREAD_MEGABYTES;
+        self.threads
+            .min(usize::try_from(most).unwrap_or(usize::MAX))
+            .max(1)
+    }
+
+    /// Which protocols are spoken.
+    fn binding(&self) -> Result<Binding, Refused> {
+        let usage = |text: &str| Refused::new(Refused::USAGE, text);
+        let binding = match self.protocol.as_deref() {
+            None if self.enable_sasl => Binding::Binary,
+            None | Some("auto") => Binding::Auto,
+            Some("ascii") => Binding::Text,
+            Some("binary") => Binding::Binary,
+            Some(other) => {
+                let text = format!(
+                    "Invalid value for binding protocol: {other}\n -- should be one of auto, binary, or ascii"
+                );
+                return Err(usage(&text));
+            }
+        };
+        if self.enable_sasl && binding != Binding::Binary {
+            let text = "ERROR: You cannot allow the ASCII protocol while using SASL.";
+            return Err(usage(text));
+        }
+        Ok(binding)
+    }
+
+    /// The file of users. What cyrus-sasl keeps is not read.
+    fn users(&self) -> Result<Option<PathBuf>, Refused> {
+        if self.auth_file.is_some() || !self.enable_sasl {
+            return Ok(self.auth_file.clone());
+        }
+        let path = std::env::var_os("MEMCACHED_SASL_PWDB").map(PathBuf::from);
+        let text = "-S needs users: -Y FILE, or a file that MEMCACHED_SASL_PWDB names";
+        path.map(Some)
+            .ok_or_else(|| Refused::new(Refused::USAGE, text))
     }
 
     /// Bytes from `-I`, between memcached's bounds.
@@ -478,6 +517,15 @@ impl Options {
             match name {
                 "maxconns_fast" => extended.waits_when_full = false,
                 "no_maxconns_fast" => extended.waits_when_full = true,
+                // The crawler can be asked or not; nothing else of what is modern is here.
+                "lru_crawler" => extended.has_no_crawler = false,
+                "no_lru_crawler" => extended.has_no_crawler = true,
+                "lru_maintainer" => extended.has_no_maintainer = false,
+                "no_lru_maintainer" => extended.has_no_maintainer = true,
+                "modern" | "no_modern" => {
+                    extended.has_no_crawler = name == "no_modern";
+                    extended.has_no_maintainer = name == "no_modern";
+                }
                 "idle_timeout" => {
                     let seconds = number()?;
                     extended.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
@@ -512,9 +560,6 @@ impl Options {
             (self.slab_min_size.is_some(), "-n"),
             (self.enable_largepages, "-L"),
             (self.delimiter.is_some(), "-D"),
-            (self.disable_cas, "-C"),
-            (self.disable_watch, "-W"),
-            (self.memory_file.is_some(), "-e"),
             (self.napi_ids.is_some(), "-N"),
         ];
         let given = notes.into_iter().filter(|(is_given, _)| *is_given);

@@ -13,7 +13,7 @@ use super::super::forward::{Forward, Window, read_reply, reply_head};
 use super::super::frame::kind;
 use super::super::links::Links;
 use super::super::membership::Closed;
-use crate::protocol::{Limits, Parser, Request, Step};
+use crate::protocol::{Limits, Request, whole};
 use crate::server::{Asker, Batch, Ticket};
 
 /// What a request or an answer takes beside its text.
@@ -307,8 +307,7 @@ fn fate(text: &[u8]) -> Fate {
         item_bytes_max: u64::MAX,
         ..Limits::default()
     };
-    let mut parser = Parser::new(limits);
-    let Step::Request { request, .. } = parser.parse(text) else {
+    let Some(request) = whole(text, limits) else {
         return Fate::Unknown;
     };
     match request {
@@ -319,6 +318,7 @@ fn fate(text: &[u8]) -> Fate {
             Fate::Again
         }
         Request::MetaDebug(_) => Fate::Again,
+        Request::Binary(message) if message.only_reads() => Fate::Again,
         Request::Store(store) if store.noreply => Fate::Silent,
         Request::Delete { noreply: true, .. }
         | Request::Arithmetic { noreply: true, .. }

@@ -6,6 +6,7 @@ use crate::group::Bound;
 use crate::group::owner::{Found, Owner, Refusal};
 use crate::memory::key_hash::KeyHasher;
 use crate::protocol::Limits;
+use crate::protocol::{Parser, Step};
 use crate::server::parked::ENTRY_BYTES;
 use crate::server::session::Session;
 use crate::server::settings::Settings;

@@ -202,13 +202,6 @@ impl Owner {
         self.view = view;
     }
 
-    /// What has made room for others since this was last asked, as far as it is kept; `keeps`: whether
-    /// it is from now on.
-    pub fn take_evicted(&mut self, keeps: bool) -> Vec<(Vec<u8>, Entry)> {
-        let next = keeps.then(Vec::new);
-        std::mem::replace(&mut self.evicted, next).unwrap_or_default()
-    }
-
     /// Why a key's item is not there, of one that was seen last and not removed.
     pub fn gone(&self, hash: u64, key: &[u8]) -> Option<Gone> {
         let entry = self.stored(hash, key)?.entry;

@@ -144,6 +144,13 @@ impl Owner {
         true
     }
 
+    /// What has made room for others since this was last asked, as far as it is kept; `keeps`: whether
+    /// it is from now on.
+    pub fn take_evicted(&mut self, keeps: bool) -> Vec<(Vec<u8>, Entry)> {
+        let next = keeps.then(Vec::new);
+        std::mem::replace(&mut self.evicted, next).unwrap_or_default()
+    }
+
     /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
     fn trim(&mut self) {
         let Some(footprint) = self.room.bound.footprint else {

@@ -20,7 +20,6 @@ use super::crawl::Walk;
 use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
-use super::watch::{EVICTIONS, FETCHERS, MUTATIONS, evicted, line_of};
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
 use crate::group::pace::Pace;
@@ -378,42 +377,6 @@ impl<B: Backend> Core<B> {
             }
         }
         true
-    }
-
-    /// Tells who watches what the last request did, and counts it.
-    pub(super) fn note_events(&mut self, key: &[u8], connection: impl FnOnce() -> i32) {
-        if !self.engine.is_watched() {
-            return;
-        }
-        let events = self.engine.take_events();
-        if events.is_empty() {
-            return;
-        }
-        let connection = connection();
-        for event in events {
-            self.shared.details.count(&event, key);
-            if let Some((kind, line)) = line_of(&event, key, connection) {
-                self.shared.watched(kind, || line);
-            }
-        }
-    }
-
-    /// What is kept for who watches, from this turn on; tells them what made room.
-    pub(super) fn look_for_watchers(&mut self) {
-        let watchers = &self.shared.watchers;
-        let is_watched = watchers.want(FETCHERS | MUTATIONS) || self.shared.details.is_on();
-        self.engine.set_watched(is_watched);
-        let sees_evictions = watchers.want(EVICTIONS);
-        for index in 0..self.backend.partition_count() {
-            if !self.backend.is_here(index) {
-                continue;
-            }
-            let partition = self.backend.partition(index);
-            for (key, item) in partition.take_evicted(sees_evictions) {
-                let line = || evicted(&key, &item, self.now);
-                self.shared.watched(EVICTIONS, line);
-            }
-        }
     }
 
     /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these

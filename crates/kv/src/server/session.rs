@@ -15,7 +15,7 @@ use super::dump::Dump;
 use super::replies::{Replies, is_error};
 use super::stats;
 use super::transport::Transport;
-use super::watch::{Watcher, wanted};
+use super::watch::Watcher;
 use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
 use crate::memory::key_hash::place_hash;
 use crate::protocol::binary::Head;
@@ -147,6 +147,11 @@ impl Session {
     /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`].
     pub(super) fn has_more(&self) -> bool {
         self.long_get.is_some() || self.walk.is_some()
+    }
+
+    /// Its place at its worker.
+    pub(super) fn place(&self) -> usize {
+        self.client as usize
     }
 
     /// Memory that it has taken.
@@ -354,36 +359,6 @@ impl Session {
             shared.has_crawler.store(is_on, Ordering::Relaxed);
         }
         self.replies.tail().extend_from_slice(text);
-    }
-
-    /// Shows what happens from now on.
-    fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
-        let shared = &core.shared;
-        let is_first = self.replies.is_done();
-        let answer: &[u8] = match (wanted(words), self.connection) {
-            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
-            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
-            (Some(wanted), Some(_)) => {
-                let place = self.client as usize;
-                self.watcher = shared.watchers.add(wanted, core.index, place);
-                match self.watcher {
-                    Some(_) => b"OK\r\n",
-                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
-                }
-            }
-            _ => b"ERROR\r\n",
-        };
-        self.replies.tail().extend_from_slice(answer);
-    }
-
-    /// Moves what is to be shown to the replies, as the client reads.
-    pub(super) fn show_events(&mut self) {
-        let Some(watcher) = &self.watcher else {
-            return;
-        };
-        if !self.replies.is_full() {
-            self.replies.tail().extend_from_slice(&watcher.take());
-        }
     }
 
     /// Asks for the next piece of a dump, if the client takes it.

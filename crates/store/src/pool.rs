@@ -82,6 +82,8 @@ pub struct Pool<M> {
 struct Pending {
     at: u64,
     sequence: u64,
+    /// Of its key.
+    hash: u64,
     state: Waiting,
 }
 
@@ -238,7 +240,7 @@ impl<M: Medium> Pool<M> {
             return Err(StoreError::Value(value_bytes));
         }
         let allocation = self.append(Kind::Value, key, value_bytes, checksum)?;
-        self.wait_for(allocation, source);
+        self.wait_for(key, allocation, source);
         Ok(allocation)
     }
 
@@ -273,7 +275,7 @@ impl<M: Medium> Pool<M> {
         self.check(condition, key)?;
         let sum = checksum(&[key]);
         let allocation = self.append(Kind::Deletion, key, 0, sum)?;
-        self.wait_for(allocation, Source::Landing(Box::new(Vec::new())));
+        self.wait_for(key, allocation, Source::Landing(Box::new(Vec::new())));
         Ok(allocation)
     }
 
@@ -534,11 +536,12 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    fn wait_for(&mut self, allocation: Allocation, source: Source) {
+    fn wait_for(&mut self, key: &[u8], allocation: Allocation, source: Source) {
         self.backlog += 1;
         self.pending.push_back(Pending {
             at: allocation.at,
             sequence: allocation.sequence,
+            hash: self.hash(key),
             state: Waiting::Value(source),
         });
     }

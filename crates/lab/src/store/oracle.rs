@@ -1,6 +1,6 @@
 //! What is known of a store from outside, and what it may not say.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Whether what was said is allowed, and if not why.
 pub type Checked = Result<(), String>;
@@ -24,6 +24,10 @@ pub struct Oracle {
     /// The newest version of a key that was told as durable.
     told: HashMap<u64, u64>,
     sequences: HashSet<u64>,
+    /// Of each key, versions that were told as durable, or read.
+    seen: HashMap<u64, BTreeSet<u64>>,
+    /// Versions that were put in place of another: nothing is between the two.
+    replaced: Vec<(u64, u64, u64)>,
     /// Versions of earlier lives that were not there any more when somebody looked.
     gone: HashSet<u64>,
     /// Sequences of earlier lives are below this.
@@ -60,6 +64,28 @@ impl Oracle {
     pub fn tell(&mut self, key: u64, sequence: u64) {
         let told = self.told.entry(key).or_default();
         *told = sequence.max(*told);
+        self.seen.entry(key).or_default().insert(sequence);
+    }
+
+    /// A change was made in place of the version `before`, and of no other.
+    pub fn replaced(&mut self, key: u64, before: u64, sequence: u64) {
+        self.replaced.push((key, before, sequence));
+    }
+
+    /// Whether each change that names a version was made in place of it.
+    pub fn check_replaced(&self) -> Checked {
+        for (key, before, sequence) in &self.replaced {
+            let seen = self.seen.get(key);
+            let mut between = seen
+                .into_iter()
+                .flat_map(|seen| seen.range(before + 1..*sequence));
+            if let Some(other) = between.next() {
+                return Err(format!(
+                    "key {key}: {sequence} was put in place of {before}, and {other} was there"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The newest version that was told.
@@ -126,6 +152,7 @@ impl Oracle {
         self.gone.extend(earlier.map(|(later, _)| *later));
         meant.insert(sequence, Some(value));
         self.sequences.insert(sequence);
+        self.seen.entry(key).or_default().insert(sequence);
         if is_durable {
             self.tell(key, sequence);
         }

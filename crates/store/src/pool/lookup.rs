@@ -126,6 +126,21 @@ impl<M: Medium> Pool<M> {
         found.ok()
     }
 
+    /// The newest version of a key that waits for its value or its fence, whether the index names it
+    /// already or not.
+    pub fn newest_waiting(&self, key: &[u8]) -> Option<u64> {
+        let wanted = self.hash(key);
+        let mut newest_first = self.pending.iter().rev();
+        let found = newest_first.find(|one| {
+            one.hash == wanted
+                && !matches!(one.state, Waiting::Over)
+                && self
+                    .read_object(one.at)
+                    .is_some_and(|object| object.key() == key)
+        });
+        found.map(|one| one.sequence)
+    }
+
     /// Whether a version waits for its value or its fence, and was not given up.
     pub(super) fn is_waiting(&self, sequence: u64) -> bool {
         let index = self.waiting(sequence);

@@ -6,7 +6,8 @@ use cenote_fabric::ClientId;
 
 use super::shard::Waiter;
 use crate::landing::Area;
-use crate::pool::Condition;
+use crate::medium::Medium;
+use crate::pool::{Condition, Located, Pool};
 use crate::protocol::Request;
 
 /// What the persister does for a request, since it waits for the medium.
@@ -37,6 +38,44 @@ pub(super) enum JobKind {
     Delete {
         condition: Condition,
     },
+}
+
+impl Job {
+    /// The version that has to be durable, or known not to be whole, before the job is done.
+    ///
+    /// A read takes the one below a version that is not whole. A change that is made of one version
+    /// goes by the newest, named or not: two of them would be made of one otherwise.
+    pub fn awaits<M: Medium>(&self, pool: &Pool<M>) -> Option<u64> {
+        if !self.is_conditional() {
+            return match pool.locate(&self.key, self.below) {
+                Ok(Located::Waiting(sequence)) => Some(sequence),
+                _ => None,
+            };
+        }
+        let is_older = |sequence: &u64| match pool.locate(&self.key, u64::MAX) {
+            Ok(Located::Durable(place)) => *sequence < place.sequence,
+            Ok(_) => false,
+            // The medium failed: nothing is waited for.
+            Err(_) => true,
+        };
+        pool.newest_waiting(&self.key)
+            .filter(|sequence| !is_older(sequence))
+    }
+
+    /// Whether it is such a change, and the version that it awaits turned out not to be whole.
+    pub fn is_tried(&self) -> bool {
+        self.is_conditional() && self.below < u64::MAX
+    }
+
+    fn is_conditional(&self) -> bool {
+        let condition = match self.kind {
+            JobKind::Locate => return false,
+            JobKind::Space { condition, .. }
+            | JobKind::Put { condition, .. }
+            | JobKind::Delete { condition } => condition,
+        };
+        condition != Condition::Always
+    }
 }
 
 /// Of a request that waits: a locate, or a change.

@@ -110,9 +110,7 @@ impl<M: Medium> Persister<M> {
             jobs = self.do_jobs(&mut state, jobs, now);
             let mut sequences: BTreeSet<u64> = state.wanted.drain(..).collect();
             for job in &jobs {
-                if let Ok(Located::Waiting(sequence)) = state.pool.locate(&job.key, job.below) {
-                    sequences.insert(sequence);
-                }
+                sequences.extend(job.awaits(&state.pool));
             }
             let has_syncs = state.books.values().any(|book| !book.syncs.is_empty());
             let is_long = state.pool.backlog() > LAZY_BACKLOG_MAX;
@@ -152,8 +150,7 @@ impl<M: Medium> Persister<M> {
             }
             for sequence in &settled.waiting {
                 for job in &mut jobs {
-                    let found = state.pool.locate(&job.key, job.below);
-                    if matches!(found, Ok(Located::Waiting(one)) if one == *sequence) {
+                    if job.awaits(&state.pool) == Some(*sequence) {
                         job.below = *sequence;
                     }
                 }
@@ -171,11 +168,23 @@ impl<M: Medium> Persister<M> {
     fn do_jobs(&self, state: &mut State<M>, jobs: Vec<Job>, now: Time) -> Vec<Job> {
         let mut left = Vec::new();
         for job in jobs {
-            let answer = match state.pool.locate(&job.key, job.below) {
-                Ok(Located::Waiting(_)) => {
+            match job.awaits(&state.pool) {
+                None => {}
+                // What is on its way may be the newest version by now. A change that is made of one
+                // version asks again until that is there, or given up.
+                Some(_) if job.is_tried() => {
+                    let busy = Answer::Refused(Refusal::Busy);
+                    self.outboxes.answer(job.waiter, &busy, 0);
+                    continue;
+                }
+                Some(_) => {
                     left.push(job);
                     continue;
                 }
+            }
+            let answer = match state.pool.locate(&job.key, job.below) {
+                // None that is named is awaited no more.
+                Ok(Located::Waiting(_)) => Some(Answer::Refused(Refusal::Busy)),
                 Ok(Located::Durable(place)) => self.do_job(state, &job, Some(place), now),
                 Ok(Located::Absent) => self.do_job(state, &job, None, now),
                 Err(error) => Some(Answer::Refused(state.refuse(&error))),

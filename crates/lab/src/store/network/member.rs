@@ -47,6 +47,8 @@ enum Asked {
         key: u64,
         value: Vec<u8>,
         is_durable: bool,
+        /// The version that it is to be put in place of.
+        before: Option<u64>,
     },
     Delete {
         key: u64,
@@ -225,10 +227,14 @@ impl Member {
                     key,
                     value,
                     is_durable,
+                    before,
                 },
                 Outcome::Done { sequence },
             ) => {
                 let sequence = version(key, sequence);
+                if let Some(before) = before {
+                    oracle.replaced(key, before, sequence);
+                }
                 oracle.known(key, Some(&value));
                 oracle.allocated(key, sequence, Some(value))?;
                 match is_durable || at_once {
@@ -320,10 +326,12 @@ impl Member {
             condition,
             is_durable,
         };
+        let before = matches!(condition, Condition::Sequence(_)).then(|| oracle.told(key));
         let asked = Asked::Put {
             key,
             value,
             is_durable,
+            before,
         };
         (command, asked)
     }

@@ -381,6 +381,7 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
     );
     assert!(sum("memcached_current_connections ") >= 1.0);
     assert!(sum("memcached_uptime_seconds ") >= 0.0);
+    assert!(sum("memcached_malloced_bytes ") > 0.0);
     assert_eq!(sum("cenote_kv_group_missing_bytes{group=\"0\"} "), 0.0);
     assert!(sum("cenote_kv_group_view{group=\"2\"} ") >= 3.0);
     assert!(all[0].contains("memcached_version{version=\"1.6.18-cenote"));
@@ -400,7 +401,7 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
 /// absent where a server has no segmented LRU, no disk and no proxy.
 const GENERAL: &str = "uptime time version cas_badval cmd_flush cmd_set rusage_user rusage_system bytes limit_maxbytes \
     curr_items total_items bytes_read bytes_written curr_connections total_connections rejected_connections conn_yields \
-    listen_disabled_num evictions reclaimed store_too_large store_no_memory total_malloced accepting_conns \
+    listen_disabled_num evictions reclaimed store_too_large store_no_memory accepting_conns \
     get_hits get_misses delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses \
     touch_hits touch_misses";
 const OF_SLABS: &str = "get_hits delete_hits incr_hits decr_hits cas_hits touch_hits cas_badval cmd_set chunk_size \
@@ -439,6 +440,7 @@ fn memcacheds_exporter_finds_what_it_reads() {
     };
     check("stats", 0, GENERAL);
     check("stats slabs", 1, OF_SLABS);
+    check("stats slabs", 0, "active_slabs total_malloced");
     check("stats items", 2, OF_ITEMS);
     // Of settings it can read no other line than these.
     assert!(check("stats settings", 0, "maxconns"));

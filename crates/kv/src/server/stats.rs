@@ -141,6 +141,8 @@ impl List for Vec<(String, String)> {
 pub(super) fn listed(shared: &Shared) -> Vec<(String, String)> {
     let mut list = Vec::new();
     general(&mut list, shared, clock());
+    // memcached tells it among its size classes; who reads all of this at once wants it as well.
+    list.add("total_malloced", figures(shared).resident_bytes);
     list
 }
 

@@ -45,7 +45,7 @@ fn a_flag_that_is_read_with_its_value_is_believed_too_early() {
     let _turn = TURN.lock();
     for mistake in [Planted::FlagInOneRead, Planted::EpochUnread] {
         plant(Some(mistake));
-        let found = (0..60).find_map(|seed| run(&EFactory, seed, STEPS).err());
+        let found = (0..600).find_map(|seed| run(&EFactory, seed, STEPS).err());
         plant(None);
         println!("{mistake:?}: {}", found.expect("it is not found"));
     }

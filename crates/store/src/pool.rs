@@ -19,7 +19,8 @@ mod lookup;
 mod recovery;
 mod version;
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +67,8 @@ pub struct Pool<M> {
     next_sequence: u64,
     /// Versions that are not durable, by sequence; some in the middle are by now.
     pending: VecDeque<Pending>,
+    /// The same by a key's hash.
+    waiting_of: HashMap<u64, WaitingOf>,
     /// How many are not.
     backlog: usize,
     /// Headers that are not written back yet, as they come in the log, with their sequences. Copies are
@@ -85,6 +88,14 @@ struct Pending {
     /// Of its key.
     hash: u64,
     state: Waiting,
+}
+
+/// Versions of one key that wait.
+#[derive(Default)]
+struct WaitingOf {
+    count: usize,
+    /// The newest of them; `None`: it is over, and the others are older than a durable one.
+    newest: Option<u64>,
 }
 
 /// What a version waits for.
@@ -153,6 +164,7 @@ impl<M: Medium> Pool<M> {
             tail: head.half(space.active).start,
             next_sequence: 1,
             pending: VecDeque::new(),
+            waiting_of: HashMap::new(),
             backlog: 0,
             headers: VecDeque::new(),
             next_try: 0,
@@ -370,7 +382,9 @@ impl<M: Medium> Pool<M> {
         if let Some(index) = self.waiting(sequence)
             && matches!(self.pending[index].state, Waiting::Value(_))
         {
+            let hash = self.pending[index].hash;
             self.end_wait(index);
+            self.look_for_older(hash);
         }
         self.backlog < before
     }
@@ -538,18 +552,50 @@ impl<M: Medium> Pool<M> {
 
     fn wait_for(&mut self, key: &[u8], allocation: Allocation, source: Source) {
         self.backlog += 1;
+        let hash = self.hash(key);
+        let of_key = self.waiting_of.entry(hash).or_default();
+        of_key.count += 1;
+        of_key.newest = Some(allocation.sequence);
         self.pending.push_back(Pending {
             at: allocation.at,
             sequence: allocation.sequence,
-            hash: self.hash(key),
+            hash,
             state: Waiting::Value(source),
         });
+    }
+
+    /// After a version was given up: one before it may be the newest again.
+    fn look_for_older(&mut self, hash: u64) {
+        let Some(of_key) = self.waiting_of.get_mut(&hash) else {
+            return;
+        };
+        if of_key.newest.is_none() {
+            let waits = |one: &&Pending| one.hash == hash && !matches!(one.state, Waiting::Over);
+            let older = self.pending.iter().rev().find(waits);
+            of_key.newest = older.map(|one| one.sequence);
+        }
+    }
+
+    /// Of its key, the version at a place in the list waits no longer.
+    fn leave_key(&mut self, index: usize) {
+        let Pending { hash, sequence, .. } = self.pending[index];
+        if let Entry::Occupied(mut of_key) = self.waiting_of.entry(hash) {
+            let waits = of_key.get_mut();
+            waits.count -= 1;
+            waits.newest = waits.newest.filter(|newest| *newest != sequence);
+            if waits.count == 0 {
+                of_key.remove();
+            }
+        }
     }
 
     /// The version at a place in the list waits no longer.
     fn end_wait(&mut self, index: usize) {
         let before = std::mem::replace(&mut self.pending[index].state, Waiting::Over);
-        self.backlog -= usize::from(!matches!(before, Waiting::Over));
+        if !matches!(before, Waiting::Over) {
+            self.backlog -= 1;
+            self.leave_key(index);
+        }
         while let Some(Waiting::Over) = self.pending.front().map(|one| &one.state) {
             self.pending.pop_front();
         }

@@ -127,18 +127,9 @@ impl<M: Medium> Pool<M> {
     }
 
     /// The newest version of a key that waits for its value or its fence, whether the index names it
-    /// already or not.
+    /// already or not. Of keys with one hash, of either; `None` perhaps if a newer one is durable.
     pub fn newest_waiting(&self, key: &[u8]) -> Option<u64> {
-        let wanted = self.hash(key);
-        let mut newest_first = self.pending.iter().rev();
-        let found = newest_first.find(|one| {
-            one.hash == wanted
-                && !matches!(one.state, Waiting::Over)
-                && self
-                    .read_object(one.at)
-                    .is_some_and(|object| object.key() == key)
-        });
-        found.map(|one| one.sequence)
+        self.waiting_of.get(&self.hash(key))?.newest
     }
 
     /// Whether a version waits for its value or its fence, and was not given up.

@@ -47,6 +47,8 @@ cenote_pool::mistakes! {
         EmptiedTooEarly = "emptied-too-early",
         /// Cleaning copies what is not the newest version.
         OldVersionCopied = "old-version-copied",
+        /// A change goes by the version below one whose value is on its way, or is not named yet.
+        UnwrittenPassedOver = "unwritten-passed-over",
         /// A change of an object with copies is told once the first store has it.
         CopyAcknowledgedFirst = "copy-acknowledged-first",
         /// A store takes a copy whatever it has by now.

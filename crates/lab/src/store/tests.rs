@@ -35,6 +35,7 @@ fn each_planted_mistake_of_the_store_is_found() {
         Planted::FlagInOneRead,
         Planted::EpochUnread,
         Planted::IncarnationIgnored,
+        Planted::UnwrittenPassedOver,
         Planted::CopyAcknowledgedFirst,
         Planted::CopyUnconditional,
         Planted::CopyOverNewer,

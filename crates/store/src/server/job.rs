@@ -7,6 +7,7 @@ use cenote_fabric::ClientId;
 use super::shard::Waiter;
 use crate::landing::Area;
 use crate::medium::Medium;
+use crate::planted::{Planted, is_planted};
 use crate::pool::{Condition, Located, Pool};
 use crate::protocol::Request;
 
@@ -74,7 +75,7 @@ impl Job {
             | JobKind::Put { condition, .. }
             | JobKind::Delete { condition } => condition,
         };
-        condition != Condition::Always
+        condition != Condition::Always && !is_planted(Planted::UnwrittenPassedOver)
     }
 }
 

@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use cenote_store::schemes::{EFactory, all};
+use cenote_store::schemes::{EFactory, Rpc, all};
 use cenote_store::{Planted, plant};
 
 use super::*;
@@ -41,11 +41,15 @@ fn the_same_seed_runs_the_same() {
 }
 
 #[test]
-fn a_flag_that_is_read_with_its_value_is_believed_too_early() {
+fn every_planted_mistake_is_found() {
     let _turn = TURN.lock();
-    for mistake in [Planted::FlagInOneRead, Planted::EpochUnread] {
+    for (mistake, scheme) in [
+        (Planted::FlagInOneRead, &EFactory as &dyn Scheme),
+        (Planted::EpochUnread, &EFactory),
+        (Planted::UnwrittenPassedOver, &Rpc),
+    ] {
         plant(Some(mistake));
-        let found = (0..600).find_map(|seed| run(&EFactory, seed, STEPS).err());
+        let found = (0..600).find_map(|seed| run(scheme, seed, STEPS).err());
         plant(None);
         println!("{mistake:?}: {}", found.expect("it is not found"));
     }

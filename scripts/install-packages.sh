@@ -9,7 +9,8 @@
 set -eu
 
 # package | groups | why, and what is left out without it | a command that does instead
-packages='
+rows() {
+    cat <<'END'
 make|build|runs the Makefile
 gcc|build|links Rust programs
 libc6-dev|build|links Rust programs
@@ -59,9 +60,8 @@ iproute2|rdma|makes a soft-RoCE device, in the guest
 kmod|long rdma|finds the modules that the guest needs
 ibverbs-providers|rdma|libibverbs and its soft-RoCE part, in the guest
 perftest|rdma|the peer of the rdma benchmark, in the guest
-'
-
-rows() { printf '%s' "$packages" | sed '/^$/d'; }
+END
+}
 
 if [ "${1-}" = --list ]; then
     rows | while IFS='|' read -r package groups why _; do

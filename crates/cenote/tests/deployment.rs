@@ -239,3 +239,36 @@ fn the_units_say_what_the_program_relies_on() {
     }
     assert!(read("host.toml").contains("keep_slabs = true"));
 }
+
+/// A slip in one of them, such as an apostrophe in a quoted text, is seen before it is run.
+#[test]
+fn every_script_is_understood_by_the_shell() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut scripts = vec![root.join(".ci/run")];
+    for folder in ["scripts", "tests/clients"] {
+        for entry in fs::read_dir(root.join(folder)).expect("a folder of scripts") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|name| name == "sh") {
+                scripts.push(path);
+            }
+        }
+    }
+    assert!(
+        scripts.len() > 10,
+        "only {} scripts were found",
+        scripts.len()
+    );
+    for script in scripts {
+        let parsed = Command::new("sh")
+            .arg("-n")
+            .arg(&script)
+            .output()
+            .expect("sh");
+        assert!(
+            parsed.status.success(),
+            "{}: {}",
+            script.display(),
+            String::from_utf8_lossy(&parsed.stderr)
+        );
+    }
+}

@@ -1,10 +1,11 @@
 //! Where one client's values land: memory of its own, in a window that it alone was told of.
 //!
-//! A slot is taken with the space for a version and given back when the version is durable or was given
+//! A slot is taken with the space for a version and given back when its value is in the log or was given
 //! up. A client that writes later, or elsewhere in its landing, spoils values of its own alone: they are
 //! verified after they were copied.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::{Region, RegionOptions};
@@ -20,6 +21,7 @@ pub(crate) struct Area {
     region: Arc<Region>,
     /// Free ranges: where they begin, and their bytes. None touches the next.
     free: Mutex<BTreeMap<u64, u64>>,
+    free_bytes: AtomicU64,
 }
 
 /// A part of one, for one value.
@@ -38,11 +40,17 @@ impl Area {
         Ok(Arc::new(Self {
             region: Arc::new(region),
             free: Mutex::new(BTreeMap::from([(0, len_bytes)])),
+            free_bytes: AtomicU64::new(len_bytes),
         }))
     }
 
     pub fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// Whether less than half of it is free.
+    pub fn is_short(&self) -> bool {
+        self.free_bytes.load(Ordering::Relaxed) < self.region.len_bytes() / 2
     }
 
     /// A slot for a value; `None`: there is no room now.
@@ -54,6 +62,7 @@ impl Area {
         if room > bytes {
             free.insert(offset + bytes, room - bytes);
         }
+        self.free_bytes.fetch_sub(bytes, Ordering::Relaxed);
         Some(Slot {
             area: Arc::clone(self),
             offset,
@@ -63,6 +72,7 @@ impl Area {
 
     fn give_back(&self, mut offset: u64, mut bytes: u64) {
         let mut free = self.lock();
+        self.free_bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(behind) = free.remove(&(offset + bytes)) {
             bytes += behind;
         }
@@ -120,5 +130,8 @@ mod tests {
         let whole = area.take(4096).unwrap();
         assert_eq!(whole.offset, 0);
         assert!(area.take(1).is_none());
+        assert!(area.is_short());
+        drop(whole);
+        assert!(!area.is_short());
     }
 }

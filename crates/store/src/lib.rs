@@ -34,7 +34,7 @@ pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
 pub use pool::{
     Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Place, Pool, PoolConfig,
-    Recovered, Settled, Source, StoreError, Version,
+    Recovered, Settled, Source, StoreError, Taking, Version,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
 pub use server::{Figures, ServeError, Server, ServerConfig, ServerParts, shard_of};

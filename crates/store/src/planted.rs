@@ -9,6 +9,8 @@ cenote_pool::mistakes! {
         FlagBeforeValue = "flag-before-value",
         /// No fence between the value and the flag.
         NoFenceBeforeFlag = "no-fence-before-flag",
+        /// A value that was copied into the log ahead of its group is not written back.
+        TakenNotWrittenBack = "taken-not-written-back",
         /// A new version's header is not written back.
         HeaderNotWrittenBack = "header-not-written-back",
         /// What an earlier object left is taken for a version's flag.

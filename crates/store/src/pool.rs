@@ -13,14 +13,14 @@
 //! work and needs no pool: a server's persister does it while other threads use the pool.
 //! Paper: eFactory, section on PUT, hybrid GET and recovery.
 
+mod backlog;
 mod cleaning;
 mod group;
 mod lookup;
 mod recovery;
 mod version;
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,17 +37,16 @@ use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
+use backlog::{Backlog, Pending, Waiting};
 use cleaning::Cleaning;
 use lookup::{Found, Object};
 
 pub use cleaning::{Batch, Cleaned};
-pub use group::{Group, Settled};
+pub use group::{Group, Settled, Taking};
 pub use lookup::{Located, Place};
 pub use recovery::Recovered;
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};
 
-/// Versions that may wait to be made durable.
-const BACKLOG_MAX: usize = 65_536;
 /// Sequences that may be given out before the medium hears of it.
 const LEASE: u64 = 1 << 20;
 
@@ -65,12 +64,8 @@ pub struct Pool<M> {
     /// Where the next object goes.
     tail: u64,
     next_sequence: u64,
-    /// Versions that are not durable, by sequence; some in the middle are by now.
-    pending: VecDeque<Pending>,
-    /// The same by a key's hash.
-    waiting_of: HashMap<u64, WaitingOf>,
-    /// How many are not.
-    backlog: usize,
+    /// Versions that are not durable.
+    backlog: Backlog,
     /// Headers that are not written back yet, as they come in the log, with their sequences. Copies are
     /// older than what is around them.
     headers: VecDeque<(u64, Range<u64>)>,
@@ -78,34 +73,10 @@ pub struct Pool<M> {
     next_try: u64,
     /// Groups that are under way.
     groups: usize,
+    /// And takings.
+    takings: usize,
     /// Set by an error of the medium: what is in memory may not be what is durable.
     is_broken: bool,
-}
-
-struct Pending {
-    at: u64,
-    sequence: u64,
-    /// Of its key.
-    hash: u64,
-    state: Waiting,
-}
-
-/// Versions of one key that wait.
-#[derive(Default)]
-struct WaitingOf {
-    count: usize,
-    /// The newest of them; `None`: it is over, and the others are older than a durable one.
-    newest: Option<u64>,
-}
-
-/// What a version waits for.
-enum Waiting {
-    /// Its value.
-    Value(Source),
-    /// A group that it is in.
-    Group,
-    /// Nothing: it is durable, or was given up.
-    Over,
 }
 
 impl<M: Medium> Pool<M> {
@@ -163,12 +134,11 @@ impl<M: Medium> Pool<M> {
             cleaning: None,
             tail: head.half(space.active).start,
             next_sequence: 1,
-            pending: VecDeque::new(),
-            waiting_of: HashMap::new(),
-            backlog: 0,
+            backlog: Backlog::default(),
             headers: VecDeque::new(),
             next_try: 0,
             groups: 0,
+            takings: 0,
             is_broken: false,
         })
     }
@@ -199,7 +169,7 @@ impl<M: Medium> Pool<M> {
     /// Versions that are not durable.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.backlog
+        self.backlog.len()
     }
 
     /// Ends the work with a pool: versions that are not durable may be lost, and the next that is given is
@@ -252,7 +222,7 @@ impl<M: Medium> Pool<M> {
             return Err(StoreError::Value(value_bytes));
         }
         let allocation = self.append(Kind::Value, key, value_bytes, checksum)?;
-        self.wait_for(key, allocation, source);
+        self.wait_for(key, value_bytes, allocation, source);
         Ok(allocation)
     }
 
@@ -287,7 +257,7 @@ impl<M: Medium> Pool<M> {
         self.check(condition, key)?;
         let sum = checksum(&[key]);
         let allocation = self.append(Kind::Deletion, key, 0, sum)?;
-        self.wait_for(key, allocation, Source::Landing(Box::new(Vec::new())));
+        self.wait_for(key, 0, allocation, Source::Landing(Box::new(Vec::new())));
         Ok(allocation)
     }
 
@@ -370,23 +340,23 @@ impl<M: Medium> Pool<M> {
         self.carry_out(group)
     }
 
-    /// Whether a version still waits for its value, so that its space is its client's.
+    /// Whether a version is not durable and was not given up, so that its space is its client's.
     #[must_use]
     pub fn is_space_of(&self, sequence: u64) -> bool {
         self.is_waiting(sequence)
     }
 
+    /// Whether a version's value has come, and it will be durable if the medium does not fail; or somebody
+    /// is looking at it just now.
+    #[must_use]
+    pub fn is_on_its_way(&self, sequence: u64) -> bool {
+        let version = self.backlog.get(sequence);
+        version.is_some_and(|one| !matches!(one.state, Waiting::Value(_)))
+    }
+
     /// Gives up a version whose value never came. `false`: it is durable, is becoming so, or was given up.
     pub fn give_up(&mut self, sequence: u64) -> bool {
-        let before = self.backlog;
-        if let Some(index) = self.waiting(sequence)
-            && matches!(self.pending[index].state, Waiting::Value(_))
-        {
-            let hash = self.pending[index].hash;
-            self.end_wait(index);
-            self.look_for_older(hash);
-        }
-        self.backlog < before
+        self.backlog.give_up(sequence)
     }
 
     /// Keys with a durable value that begin with `prefix`, in no order.
@@ -409,7 +379,9 @@ impl<M: Medium> Pool<M> {
         None
     }
 
-    fn check_whole(&self) -> Result<(), StoreError> {
+    /// # Errors
+    /// [`StoreError::Io`]: the medium failed before.
+    pub(crate) fn check_whole(&self) -> Result<(), StoreError> {
         match self.is_broken {
             true => Err(io::Error::other("it failed before").into()),
             false => Ok(()),
@@ -446,9 +418,8 @@ impl<M: Medium> Pool<M> {
         value_bytes: usize,
         checksum: u32,
     ) -> Result<Allocation, StoreError> {
-        // A version that never comes keeps those behind it in the list.
-        if self.pending.len() >= BACKLOG_MAX || self.next_sequence >= self.space.ceiling {
-            return Err(StoreError::Backlog(self.backlog));
+        if self.backlog.is_full() || self.next_sequence >= self.space.ceiling {
+            return Err(StoreError::Backlog(self.backlog()));
         }
         let found = self.find(key);
         let (slot, previous_at) = match found {
@@ -507,7 +478,7 @@ impl<M: Medium> Pool<M> {
     fn has_place(&self) -> bool {
         let kept = match self.named {
             Named::AtAllocation => 0,
-            Named::WhenDurable => self.backlog as u64,
+            Named::WhenDurable => self.backlog() as u64,
         };
         self.entries + kept + 1 < self.head.entry_count
     }
@@ -550,55 +521,14 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    fn wait_for(&mut self, key: &[u8], allocation: Allocation, source: Source) {
-        self.backlog += 1;
-        let hash = self.hash(key);
-        let of_key = self.waiting_of.entry(hash).or_default();
-        of_key.count += 1;
-        of_key.newest = Some(allocation.sequence);
-        self.pending.push_back(Pending {
+    fn wait_for(&mut self, key: &[u8], value_bytes: usize, allocation: Allocation, source: Source) {
+        let version = Pending {
             at: allocation.at,
-            sequence: allocation.sequence,
-            hash,
+            hash: self.hash(key),
+            value_bytes: value_bytes as u32,
             state: Waiting::Value(source),
-        });
-    }
-
-    /// After a version was given up: one before it may be the newest again.
-    fn look_for_older(&mut self, hash: u64) {
-        let Some(of_key) = self.waiting_of.get_mut(&hash) else {
-            return;
         };
-        if of_key.newest.is_none() {
-            let waits = |one: &&Pending| one.hash == hash && !matches!(one.state, Waiting::Over);
-            let older = self.pending.iter().rev().find(waits);
-            of_key.newest = older.map(|one| one.sequence);
-        }
-    }
-
-    /// Of its key, the version at a place in the list waits no longer.
-    fn leave_key(&mut self, index: usize) {
-        let Pending { hash, sequence, .. } = self.pending[index];
-        if let Entry::Occupied(mut of_key) = self.waiting_of.entry(hash) {
-            let waits = of_key.get_mut();
-            waits.count -= 1;
-            waits.newest = waits.newest.filter(|newest| *newest != sequence);
-            if waits.count == 0 {
-                of_key.remove();
-            }
-        }
-    }
-
-    /// The version at a place in the list waits no longer.
-    fn end_wait(&mut self, index: usize) {
-        let before = std::mem::replace(&mut self.pending[index].state, Waiting::Over);
-        if !matches!(before, Waiting::Over) {
-            self.backlog -= 1;
-            self.leave_key(index);
-        }
-        while let Some(Waiting::Over) = self.pending.front().map(|one| &one.state) {
-            self.pending.pop_front();
-        }
+        self.backlog.push(allocation.sequence, version);
     }
 
     /// Does what may fail in the middle: after that the pool is not used any more.

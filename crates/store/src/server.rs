@@ -8,6 +8,7 @@
 
 mod calls;
 mod desk;
+mod fence;
 mod job;
 mod outbox;
 mod parts;

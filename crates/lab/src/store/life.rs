@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_store::schemes::{Durable, Named, PutStep, Scheme};
 use cenote_store::{
-    Batch, Condition, Group, Landing, Medium as _, ModelMedium, Pool, Source, StoreError,
+    Batch, Condition, Group, Landing, Medium as _, ModelMedium, Pool, Source, StoreError, Taking,
 };
 
 use super::KEYS;
@@ -59,6 +59,7 @@ pub struct Life<'a> {
     pub scheme: &'a dyn Scheme,
     /// Versions that another thread is making durable, and what it is copying.
     group: Option<Group<ModelMedium>>,
+    taking: Option<Taking<ModelMedium>>,
     batch: Option<Batch<ModelMedium>>,
     late: Vec<Late>,
     pub next_value: u64,
@@ -77,6 +78,7 @@ impl<'a> Life<'a> {
             oracle,
             scheme,
             group: None,
+            taking: None,
             batch: None,
             late: Vec::new(),
             next_value,
@@ -104,7 +106,10 @@ impl<'a> Life<'a> {
             8 | 9 if self.scheme.durable() == Durable::InBackground => self.persist(random),
             12.. => self.clean(random),
             // What another thread is making durable is not settled by this one.
-            _ if self.pool.is_busy() => self.end_group(),
+            _ if self.pool.is_busy() => {
+                self.end_taking();
+                self.end_group()
+            }
             _ => self.get(key),
         }
     }
@@ -259,8 +264,12 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// A group in one go, or begun now and ended some steps later.
+    /// A group in one go, or begun now and ended some steps later, while values of the next are copied.
     fn persist(&mut self, random: &mut Random) -> Result<Ended, String> {
+        if random.below(3) == 0 {
+            self.take(random);
+            return Ok(Ended::Through);
+        }
         if self.group.is_some() {
             return self.end_group();
         }
@@ -272,6 +281,27 @@ impl<'a> Life<'a> {
         match random.below(2) {
             0 => self.end_group(),
             _ => Ok(Ended::Through),
+        }
+    }
+
+    fn take(&mut self, random: &mut Random) {
+        if self.taking.is_some() {
+            return self.end_taking();
+        }
+        let sequences = self
+            .pool
+            .next_waiting(1 + random.below(4) as usize, u64::MAX);
+        let mut taking = self.pool.begin_taking(&sequences);
+        taking.copy();
+        self.taking = Some(taking);
+        if random.below(2) == 0 {
+            self.end_taking();
+        }
+    }
+
+    fn end_taking(&mut self) {
+        if let Some(taking) = self.taking.take() {
+            self.pool.end_taking(taking);
         }
     }
 

@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::group::set_flag;
-use super::{Found, Object, Pending, Pool, Space, StoreError, Waiting};
+use super::{Found, Object, Pool, Space, StoreError, Waiting};
 use crate::format::{Header, Kind, Word};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
@@ -255,23 +255,20 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Gives up what still waits in the half that is left: durable versions came after it. `false`: a group
-    /// has some of it, or it may become the newest, since nothing names it until it is durable.
+    /// Gives up what still waits in the half that is left: durable versions came after it. `false`: the value
+    /// of one has come, or it may become the newest, since nothing names it until it is durable.
     fn leave_behind(&mut self) -> bool {
         let old = self.head.half(1 - self.space.active);
-        let is_left = |one: &Pending| old.contains(&one.at);
         let may_be_named = self.named == Named::WhenDurable;
-        let in_group = |one: &Pending| match one.state {
-            Waiting::Group => true,
-            Waiting::Value(_) => may_be_named,
-            Waiting::Over => false,
-        };
-        if self.pending.iter().any(|one| is_left(one) && in_group(one)) {
-            return false;
+        let left = self.backlog.iter().filter(|(_, one)| old.contains(&one.at));
+        let mut over = Vec::new();
+        for (sequence, one) in left {
+            if may_be_named || !matches!(one.state, Waiting::Value(_)) {
+                return false;
+            }
+            over.push(sequence);
         }
-        let left = self.pending.iter().filter(|one| is_left(one));
-        let left: Vec<u64> = left.map(|one| one.sequence).collect();
-        for sequence in left {
+        for sequence in over {
             self.give_up(sequence);
         }
         true
@@ -280,9 +277,9 @@ impl<M: Medium> Pool<M> {
     /// Whether an older version may still become durable that nothing names: without the deletion that came
     /// after it, it would be the newest.
     fn may_be_followed(&self, deletion: &Object) -> bool {
-        let oldest = self.pending.front();
+        let oldest = self.backlog.oldest();
         self.named == Named::WhenDurable
-            && oldest.is_some_and(|oldest| oldest.sequence < deletion.header.sequence)
+            && oldest.is_some_and(|oldest| oldest < deletion.header.sequence)
     }
 
     /// Whether all versions in front of a copy were given up, so that the copy is the newest.

@@ -1,20 +1,31 @@
 //! Versions that become durable together: verified, written back, and one fence for all.
 //!
-//! Begun and ended with the pool; in between it needs the medium alone, and takes its time there.
+//! A value is verified and copied out of its landing with its group, or ahead of that by a [`Taking`], so
+//! that its landing is free again while the groups before it are in their fences. Both are begun and ended
+//! with the pool; in between they need the medium alone, and take their time there.
 
 use std::io;
 use std::sync::Arc;
 
-use super::{Found, LEASE, Pool, Source, StoreError, Waiting};
+use super::{Found, LEASE, Pending, Pool, Source, StoreError, Waiting};
 use crate::format::{FLAG_AT, Header, Space, Word, checksum};
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
+/// Some values on their way from their landings into the log.
+pub struct Taking<M> {
+    medium: Arc<M>,
+    members: Vec<Member>,
+    unreadable: Vec<u64>,
+}
+
 /// Some versions on their way to be durable.
 pub struct Group<M> {
     medium: Arc<M>,
     members: Vec<Member>,
+    /// Those of damaged headers, which are not whole.
+    unreadable: Vec<u64>,
     /// Whether a record goes with it that lets more sequences be given.
     is_leasing: bool,
     /// What the medium said to the headers.
@@ -26,10 +37,10 @@ struct Member {
     sequence: u64,
     header: Header,
     key: Vec<u8>,
-    source: Source,
+    /// Where its value comes from, until it is in the log and verified.
+    source: Option<Source>,
     /// Its flag once it is durable.
     flag: u64,
-    is_whole: bool,
 }
 
 /// What became of a group's members.
@@ -37,15 +48,41 @@ struct Member {
 pub struct Settled {
     /// Sequences of those that are durable.
     pub durable: Vec<u64>,
-    /// Sequences of those whose values are not, or not yet, what was announced.
+    /// Sequences of those whose values are not, or not yet, what was announced, ascending.
     pub waiting: Vec<u64>,
+}
+
+impl<M: Medium> Taking<M> {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Its values, and their bytes.
+    #[must_use]
+    pub fn size(&self) -> (usize, u64) {
+        let bytes = self
+            .members
+            .iter()
+            .map(|one| u64::from(one.header.value_bytes));
+        (self.members.len(), bytes.sum())
+    }
+
+    /// Verifies values, and copies those that are whole into the log.
+    pub fn copy(&mut self) {
+        let mut scratch = Vec::new();
+        for member in &mut self.members {
+            member.take_value(&*self.medium, &mut scratch);
+        }
+    }
 }
 
 impl<M: Medium> Group<M> {
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && !self.is_leasing
+        self.members.is_empty() && self.unreadable.is_empty() && !self.is_leasing
     }
 
     /// Verifies values, and writes back those that are whole. A fence makes them durable.
@@ -56,12 +93,16 @@ impl<M: Medium> Group<M> {
         std::mem::replace(&mut self.headers, Ok(()))?;
         let mut scratch = Vec::new();
         for member in &mut self.members {
-            member.is_whole = member.take_value(&*self.medium, &mut scratch);
-            if !member.is_whole {
+            let was_taken = member.source.is_none();
+            member.take_value(&*self.medium, &mut scratch);
+            if !member.is_whole() {
                 continue;
             }
             if is_planted(Planted::FlagBeforeValue) {
                 set_flag(&*self.medium, member.at, member.flag)?;
+            }
+            if was_taken && is_planted(Planted::TakenNotWrittenBack) {
+                continue;
             }
             let value_at = member.header.value_at(member.at);
             let value_end = value_at + u64::from(member.header.value_bytes);
@@ -70,70 +111,87 @@ impl<M: Medium> Group<M> {
         Ok(())
     }
 
+    /// Whether something was written back that a fence makes durable.
+    #[must_use]
+    pub fn needs_fence(&self) -> bool {
+        let has_none = !self.is_leasing && !self.members.iter().any(Member::is_whole);
+        let is_left_out =
+            is_planted(Planted::NoFenceBeforeFlag) || is_planted(Planted::ReadNotPersisted);
+        !has_none && !is_left_out
+    }
+
     /// Waits until all that was written back is durable.
     ///
     /// # Errors
     /// Those of the medium.
     pub fn fence(&self) -> io::Result<()> {
-        let has_none = !self.is_leasing && !self.members.iter().any(|member| member.is_whole);
-        let is_left_out =
-            is_planted(Planted::NoFenceBeforeFlag) || is_planted(Planted::ReadNotPersisted);
-        match has_none || is_left_out {
-            true => Ok(()),
-            false => self.medium.fence(),
+        match self.needs_fence() {
+            true => self.medium.fence(),
+            false => Ok(()),
         }
     }
 }
 
 impl Member {
-    /// Copies the value into the log, if it is what was announced.
-    fn take_value(&mut self, medium: &impl Medium, scratch: &mut Vec<u8>) -> bool {
+    fn is_whole(&self) -> bool {
+        self.source.is_none()
+    }
+
+    /// Copies the value into the log, if it is what was announced: its landing is free then.
+    fn take_value(&mut self, medium: &impl Medium, scratch: &mut Vec<u8>) {
+        let Some(source) = &mut self.source else {
+            return;
+        };
         let value_at = self.header.value_at(self.at);
         scratch.resize(self.header.value_bytes as usize, 0);
-        match &mut self.source {
+        match source {
             // A copy of our own: the client may write to its landing while this is verified.
             Source::Landing(landing) => landing.read(scratch),
             Source::Log => medium.read(value_at, scratch),
         }
         let is_right = checksum(&[&self.key, scratch]) == self.header.checksum;
         if !is_right && !is_planted(Planted::ChecksumSkipped) {
-            return false;
+            return;
         }
-        if let Source::Landing(landing) = &mut self.source {
+        if let Source::Landing(landing) = source {
             if is_planted(Planted::CheckedThenCopied) {
                 landing.read(scratch);
             }
             medium.write(value_at, scratch);
         }
-        true
+        self.source = None;
     }
 }
 
 impl<M: Medium> Pool<M> {
     /// Begins to make at most `limit` versions durable, in turn. End it with [`Pool::end_group`].
     pub fn begin_group(&mut self, limit: usize) -> Group<M> {
-        let taken = self.next_waiting(limit);
-        self.group_of(&taken)
+        let mut chosen = self.oldest_taken(limit, u64::MAX);
+        let left = limit - chosen.len();
+        chosen.extend(self.next_waiting(left, u64::MAX));
+        self.group_of(&chosen)
     }
 
-    /// At most `limit` versions that wait for their values, those first that were not looked at for longest.
-    pub fn next_waiting(&mut self, limit: usize) -> Vec<u64> {
-        let start = self
-            .pending
-            .partition_point(|one| one.sequence < self.next_try);
-        let count = self.pending.len();
-        let mut taken = Vec::new();
-        for step in 0..count {
-            let index = (start + step) % count;
-            if let Waiting::Value(_) = self.pending[index].state {
-                taken.push(self.pending[index].sequence);
-                if taken.len() == limit {
-                    break;
-                }
-            }
-        }
-        self.next_try = taken.last().map_or(0, |last| last + 1);
-        taken
+    /// At most `limit` versions that wait for their values, and of their bytes `bytes` and one value at most:
+    /// those first that were not looked at for longest.
+    pub fn next_waiting(&mut self, limit: usize, bytes: u64) -> Vec<u64> {
+        let waiting = self.backlog.untaken_from(self.next_try);
+        let chosen = up_to(waiting.take(limit), bytes);
+        self.next_try = chosen.last().map_or(0, |last| last + 1);
+        chosen
+    }
+
+    /// The oldest versions whose values are in the log and wait for a fence: `limit`, and `bytes` and one
+    /// value, at most.
+    #[must_use]
+    pub fn oldest_taken(&self, limit: usize, bytes: u64) -> Vec<u64> {
+        up_to(self.backlog.taken().take(limit), bytes)
+    }
+
+    /// Versions whose values are in the log and wait for a fence.
+    #[must_use]
+    pub fn taken_count(&self) -> usize {
+        self.backlog.taken_count()
     }
 
     /// The sequence that is given next.
@@ -142,38 +200,80 @@ impl<M: Medium> Pool<M> {
         self.next_sequence
     }
 
-    /// Begins to make these durable, those that wait for it.
-    pub fn group_of(&mut self, sequences: &[u64]) -> Group<M> {
-        let mut members = Vec::with_capacity(sequences.len());
-        for sequence in sequences {
-            let Some(index) = self.waiting(*sequence) else {
-                continue;
-            };
-            let at = self.pending[index].at;
-            let Some(object) = self.read_object(at) else {
-                continue;
-            };
-            let flag = self.flag(at, *sequence);
-            let pending = &mut self.pending[index];
-            match std::mem::replace(&mut pending.state, Waiting::Group) {
-                Waiting::Value(source) => members.push(Member {
-                    at,
-                    sequence: *sequence,
-                    header: object.header,
-                    key: object.key().to_vec(),
-                    source,
-                    flag,
-                    is_whole: false,
-                }),
-                other => pending.state = other,
-            }
+    /// Begins to copy the values of these into the log, those that come from landings and wait for it. End
+    /// it with [`Pool::end_taking`].
+    pub fn begin_taking(&mut self, sequences: &[u64]) -> Taking<M> {
+        let is_beside = |sequence: &&u64| {
+            let version = self.backlog.get(**sequence);
+            version.is_some_and(|one| matches!(one.state, Waiting::Value(Source::Landing(_))))
+        };
+        let beside: Vec<u64> = sequences.iter().filter(is_beside).copied().collect();
+        self.takings += 1;
+        let (members, unreadable) = self.members(&beside);
+        Taking {
+            medium: Arc::clone(&self.medium),
+            members,
+            unreadable,
         }
+    }
+
+    /// Ends it: landings of values that are whole are free. The others, which wait on.
+    pub fn end_taking(&mut self, taking: Taking<M>) -> Vec<u64> {
+        self.takings -= 1;
+        let mut waiting = taking.unreadable;
+        for member in taking.members {
+            let state = match member.source {
+                None => Waiting::Fence,
+                Some(source) => {
+                    waiting.push(member.sequence);
+                    Waiting::Value(source)
+                }
+            };
+            self.backlog.set(member.sequence, state);
+        }
+        waiting.sort_unstable();
+        waiting
+    }
+
+    /// Takes hold of these, those that wait and are nobody's; and those whose headers are damaged.
+    fn members(&mut self, sequences: &[u64]) -> (Vec<Member>, Vec<u64>) {
+        let mut members = Vec::with_capacity(sequences.len());
+        let mut unreadable = Vec::new();
+        for sequence in sequences {
+            let Some(at) = self.backlog.get(*sequence).map(|one| one.at) else {
+                continue;
+            };
+            let Some(object) = self.read_object(at) else {
+                unreadable.push(*sequence);
+                continue;
+            };
+            let source = match self.backlog.hold(*sequence) {
+                Some(Waiting::Value(source)) => Some(source),
+                Some(Waiting::Fence) => None,
+                Some(Waiting::Holder) | None => continue,
+            };
+            members.push(Member {
+                at,
+                sequence: *sequence,
+                header: object.header,
+                key: object.key().to_vec(),
+                source,
+                flag: self.flag(at, *sequence),
+            });
+        }
+        (members, unreadable)
+    }
+
+    /// Begins to make these durable, those that wait and are nobody's.
+    pub fn group_of(&mut self, sequences: &[u64]) -> Group<M> {
+        let (members, unreadable) = self.members(sequences);
         self.groups += 1;
         let last = members.iter().map(|member| member.sequence).max();
         Group {
             headers: self.write_back_headers(last.unwrap_or(0)),
             medium: Arc::clone(&self.medium),
             members,
+            unreadable,
             is_leasing: self.is_lease_short() && self.groups == 1 && !self.is_broken,
         }
     }
@@ -184,10 +284,10 @@ impl<M: Medium> Pool<M> {
         self.space.ceiling.saturating_sub(self.next_sequence) < LEASE / 2
     }
 
-    /// Whether groups are under way: versions in them cannot be settled by others.
+    /// Whether groups or takings are under way: versions in them cannot be settled by others.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.groups > 0
+        self.groups > 0 || self.takings > 0
     }
 
     /// Ends a group: its members that are whole are durable if the medium says so.
@@ -204,13 +304,13 @@ impl<M: Medium> Pool<M> {
             self.is_broken = true;
             return Err(error.into());
         }
-        let mut settled = Settled::default();
+        let mut settled = Settled {
+            durable: Vec::new(),
+            waiting: group.unreadable,
+        };
         for member in group.members {
-            let Some(index) = self.waiting(member.sequence) else {
-                continue;
-            };
-            if !member.is_whole {
-                self.pending[index].state = Waiting::Value(member.source);
+            if let Some(source) = member.source {
+                self.backlog.set(member.sequence, Waiting::Value(source));
                 settled.waiting.push(member.sequence);
                 continue;
             }
@@ -221,7 +321,7 @@ impl<M: Medium> Pool<M> {
                 self.name_durable(member.at, member.header, &member.key);
             }
             settled.durable.push(member.sequence);
-            self.end_wait(index);
+            self.backlog.remove(member.sequence);
         }
         if group.is_leasing {
             self.set_space(Space {
@@ -229,6 +329,7 @@ impl<M: Medium> Pool<M> {
                 ..self.space.next()
             })?;
         }
+        settled.waiting.sort_unstable();
         Ok(settled)
     }
 
@@ -279,6 +380,17 @@ impl<M: Medium> Pool<M> {
     pub fn settle_if_idle(&mut self, sequence: u64) -> Result<bool, StoreError> {
         Ok(!self.is_busy() && self.settle(&[sequence])? == 1)
     }
+}
+
+/// Versions in their order, until they have so many bytes.
+fn up_to<'a>(versions: impl Iterator<Item = (u64, &'a Pending)>, bytes: u64) -> Vec<u64> {
+    let mut left = Some(bytes);
+    let fitting = versions.map_while(|(sequence, one)| {
+        let before = left?;
+        left = before.checked_sub(u64::from(one.value_bytes));
+        Some(sequence)
+    });
+    fitting.collect()
 }
 
 /// A crash may take it: recovery looks at the value then.

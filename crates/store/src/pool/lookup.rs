@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Pool, StoreError, Waiting};
+use super::{Pool, StoreError};
 use crate::format::{
     FLAG_AT, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
 };
@@ -118,24 +118,15 @@ impl<M: Medium> Pool<M> {
         Found::Full
     }
 
-    /// Of the version of a sequence, its number in what waits.
-    pub(super) fn waiting(&self, sequence: u64) -> Option<usize> {
-        let found = self
-            .pending
-            .binary_search_by_key(&sequence, |one| one.sequence);
-        found.ok()
-    }
-
     /// The newest version of a key that waits for its value or its fence, whether the index names it
     /// already or not. Of keys with one hash, of either; `None` perhaps if a newer one is durable.
     pub fn newest_waiting(&self, key: &[u8]) -> Option<u64> {
-        self.waiting_of.get(&self.hash(key))?.newest
+        self.backlog.newest_of(self.hash(key))
     }
 
     /// Whether a version waits for its value or its fence, and was not given up.
     pub(super) fn is_waiting(&self, sequence: u64) -> bool {
-        let index = self.waiting(sequence);
-        index.is_some_and(|index| !matches!(self.pending[index].state, Waiting::Over))
+        self.backlog.get(sequence).is_some()
     }
 
     /// The object at a place, if there is one that is whole, of the epoch of its half, and inside it.

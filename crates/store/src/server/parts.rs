@@ -9,6 +9,7 @@ use cenote_fabric::{Error, Listen, Rights, Time, Waker};
 
 use super::calls::{Calls, Clients};
 use super::desk::Desk;
+use super::fence::Fencer;
 use super::outbox::{Outbox, Outboxes};
 use super::persister::Persister;
 use super::shard::Shard;
@@ -72,10 +73,8 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
             .map(|(number, pool)| Arc::new(Shard::new(pool, &config.scheme, number as u16)))
             .collect();
         let clients: Clients = Arc::default();
-        let persister = |shard: &Arc<Shard<M>>| Persister {
-            shard: Arc::clone(shard),
-            outboxes: Arc::clone(&outboxes),
-            patience: config.patience,
+        let persister = |shard: &Arc<Shard<M>>| {
+            Persister::new(Arc::clone(shard), Arc::clone(&outboxes), config.patience)
         };
         let calls = |(index, answerer)| Calls {
             index,
@@ -118,13 +117,18 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
         Ok(())
     }
 
-    /// Makes durable what is there, and cleans a little, once for each shard.
+    /// Makes durable what is there, and cleans a little, once for each shard. A disk's fence is over the
+    /// next time.
     ///
     /// # Errors
     /// The medium's: the store ends.
     pub fn persist(&mut self, now: Time) -> Result<(), StoreError> {
-        for persister in &self.persisters {
-            drop(persister.turn(persister.shard.lock(), now)?);
+        for persister in &mut self.persisters {
+            let shard = Arc::clone(&persister.shard);
+            if persister.is_in_fence() {
+                shard.end_fence();
+            }
+            drop(persister.turn(&shard, shard.lock(), &Fencer::Later, now)?);
         }
         Ok(())
     }

@@ -1,26 +1,34 @@
 //! The thread that makes a shard's versions durable, answers what waits for that, and cleans the log.
 //!
-//! Whatever waits when it begins is one group with one fence, and what comes during the fence is the next:
-//! under load many share one. Values that clients write one-sided come without a word, so it looks for them:
-//! at once while some come, and more and more rarely while none do.
+//! What waits when a group begins shares one fence. A disk's fence is waited for by a thread of its own
+//! (`fence.rs`): meanwhile this one copies values out of their landings, so that clients have room for
+//! more, and what was copied is the next group. Values that clients write one-sided come without a word, so
+//! it looks for them: at once while some come, and more and more rarely while none do.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::Time;
 
+use super::fence::Fencer;
 use super::job::{Job, JobKind};
 use super::outbox::Outboxes;
 use super::shard::{Shard, State, Waiter, place_answer};
 use crate::medium::Medium;
-use crate::pool::{Cleaned, Condition, Located, StoreError};
+use crate::pool::{Cleaned, Condition, Group, Located, Settled, StoreError};
 use crate::protocol::{Answer, Refusal};
 use crate::schemes::Durable;
 
-/// Most versions of one group.
-const GROUP_MAX: usize = 1024;
+/// Most versions that are looked at in a turn, and of a group that nobody waits for: others wait for the
+/// shard while their books are kept.
+const VERSIONS_MAX: usize = 1024;
+/// Of their values, bytes that are copied in a turn: those who wait for the fence wait for that as well.
+const TAKEN_BYTES: u64 = 1 << 20;
+/// Bytes of the values of a disk's group that nobody waits for: who comes next waits for its fence.
+const GROUP_BYTES: u64 = 4 << 20;
+/// The same beside values that somebody waits for.
+const BESIDE_BYTES: u64 = 1 << 20;
 /// Entries of the index that are cleaned between two groups.
 const CLEAN_ENTRIES: usize = 64;
 /// Under schemes that make nothing durable on their own, so many versions may wait; then some are.
@@ -36,138 +44,278 @@ pub(super) struct Persister<M> {
     pub outboxes: Arc<Outboxes>,
     /// How long a value may take to come.
     pub patience: Duration,
+    /// Requests that wait for versions.
+    jobs: Vec<Job>,
+    /// Versions that somebody waits for.
+    awaited: BTreeSet<u64>,
+    /// The group that waits for its fence.
+    flight: Option<Flight<M>>,
+    /// When the last one began to.
+    fenced: Time,
 }
 
+struct Flight<M> {
+    group: Group<M>,
+    /// Members that are given up if they are not whole.
+    decided: BTreeSet<u64>,
+}
+
+/// What came of one turn.
+#[derive(Debug, Default)]
+pub(super) struct Turned {
+    /// Versions that are durable.
+    settled: usize,
+    /// Values that were copied.
+    taken: usize,
+    /// There is more to copy, or to clean, at once.
+    is_more: bool,
+}
+
+type Guard<'a, M> = MutexGuard<'a, State<M>>;
+
 impl<M: Medium> Persister<M> {
+    pub fn new(shard: Arc<Shard<M>>, outboxes: Arc<Outboxes>, patience: Duration) -> Self {
+        Self {
+            shard,
+            outboxes,
+            patience,
+            jobs: Vec::new(),
+            awaited: BTreeSet::new(),
+            flight: None,
+            fenced: Time::default(),
+        }
+    }
+
     /// Until the store stops and all that is whole is durable.
     ///
     /// # Errors
     /// The medium's: the store ends.
-    pub fn run(&self) -> Result<(), StoreError> {
-        let shard = &self.shard;
+    pub fn run(mut self) -> Result<(), StoreError> {
+        let shard = Arc::clone(&self.shard);
+        std::thread::scope(|scope| self.run_beside(&shard, &Fencer::start(scope, &shard)))
+    }
+
+    fn run_beside(&mut self, shard: &Shard<M>, fencer: &Fencer) -> Result<(), StoreError> {
         let mut pause = LOOK_EVERY.0;
         let mut state = shard.lock();
         loop {
             let is_stopping = state.is_stopping;
-            let (settled, cleaned);
-            (state, settled, cleaned) = self.turn(state, Time::now())?;
-            if is_stopping && settled == 0 {
+            let turned;
+            (state, turned) = self.turn(shard, state, fencer, Time::now())?;
+            let is_idle = turned.settled + turned.taken == 0;
+            if is_stopping && is_idle && self.flight.is_none() {
                 return Ok(());
             }
-            if settled > 0 || cleaned {
+            if !is_idle || turned.is_more {
                 pause = LOOK_EVERY.0;
             }
-            let is_background = shard.scheme.durable() == Durable::InBackground;
-            let looks = match is_background {
-                true => state.pool.backlog() > 0,
-                false => state.pool.backlog() > LAZY_BACKLOG_MAX,
-            };
-            if state.has_work() || cleaned {
+            if turned.is_more || state.has_news() || state.is_stopping != is_stopping {
                 continue;
             }
+            let looks = self.is_eager(&state) && state.pool.backlog() > 0;
             let wait = match (looks, shard.medium.is_quick()) {
                 (false, _) => Duration::from_millis(100),
-                (true, true) if settled > 0 => continue,
+                (true, true) if turned.settled > 0 => continue,
                 (true, true) => pause,
                 (true, false) => pause.max(LINGER),
             };
             pause = (pause * 2).min(LOOK_EVERY.1);
             let waited = shard.work.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// One group, and one batch of cleaning: how many versions are durable, and whether there is more to
-    /// clean.
+    /// Whether a group waits for its fence.
+    pub fn is_in_fence(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Looks for values, makes one group durable or begins to, answers who waited, and cleans one batch.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The medium's.
     pub fn turn<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State<M>>,
+        &mut self,
+        shard: &'a Shard<M>,
+        mut state: Guard<'a, M>,
+        fencer: &Fencer,
         now: Time,
-    ) -> Result<(MutexGuard<'a, State<M>>, usize, bool), StoreError> {
-        let is_stopping = state.is_stopping;
-        let jobs: Vec<Job> = state.jobs.drain(..).collect();
-        let (settled, cleaned);
-        (state, settled) = self.settle(state, jobs, is_stopping, now)?;
-        (state, cleaned) = self.clean(state)?;
-        self.give_up_late(&mut state, now);
-        Ok((state, settled, cleaned))
+    ) -> Result<(Guard<'a, M>, Turned), StoreError> {
+        state.pool.check_whole()?;
+        let mut turned = Turned::default();
+        self.jobs.extend(state.jobs.drain(..));
+        self.awaited.extend(state.wanted.drain(..));
+        if let Some(fenced) = state.fenced.take() {
+            turned.settled += self.land(&mut state, fenced, now)?;
+        }
+        self.do_jobs(&mut state, now);
+        let awaits = self.jobs.iter().filter_map(|job| job.awaits(&state.pool));
+        self.awaited.extend(awaits);
+        // Somebody else made it durable, or it was given up.
+        self.awaited
+            .retain(|sequence| state.pool.is_space_of(*sequence));
+        if shard.medium.is_quick() || self.is_due(&state, now) {
+            state = self.begin(shard, state, fencer, now)?;
+        } else if state.wants_room {
+            state = self.take(shard, state, &mut turned, now);
+        }
+        if let Some(fenced) = state.fenced.take() {
+            turned.settled += self.land(&mut state, fenced, now)?;
+            turned.is_more |= !self.jobs.is_empty();
+        }
+        let is_more;
+        (state, is_more) = self.clean(shard, state)?;
+        turned.is_more |= is_more;
+        self.look_at_late(&mut state, now);
+        Ok((state, turned))
     }
 
-    /// Makes one group durable, and does what jobs wait for it. How many are.
-    fn settle<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State<M>>,
-        mut jobs: Vec<Job>,
-        is_last: bool,
+    /// Whether all versions are to be durable soon, not those alone that somebody waits for.
+    fn is_eager(&self, state: &State<M>) -> bool {
+        self.shard.scheme.durable() == Durable::InBackground
+            || state.is_stopping
+            || state.has_syncs()
+            || state.pool.backlog() > LAZY_BACKLOG_MAX
+    }
+
+    /// Whether a disk's next group may begin: one at a time, and not at once if nobody waits for it.
+    fn is_due(&self, state: &State<M>, now: Time) -> bool {
+        let is_awaited = !self.awaited.is_empty() || state.is_stopping || state.has_syncs();
+        let is_large = || state.pool.oldest_taken(VERSIONS_MAX, GROUP_BYTES).len();
+        self.flight.is_none()
+            && (is_awaited
+                || now.since(self.fenced) >= LINGER
+                || is_large() < state.pool.taken_count())
+    }
+
+    /// Those to look at now.
+    fn chosen(&self, state: &mut State<M>, bytes: u64) -> BTreeSet<u64> {
+        let mut chosen = self.awaited.clone();
+        if self.is_eager(state) {
+            chosen.extend(state.pool.next_waiting(VERSIONS_MAX, bytes));
+        }
+        chosen
+    }
+
+    /// Copies values out of their landings, ahead of their group.
+    fn take<'a>(
+        &mut self,
+        shard: &'a Shard<M>,
+        mut state: Guard<'a, M>,
+        turned: &mut Turned,
         now: Time,
-    ) -> Result<(MutexGuard<'a, State<M>>, usize), StoreError> {
-        let is_background = self.shard.scheme.durable() == Durable::InBackground;
-        let mut total = 0;
-        loop {
-            jobs = self.do_jobs(&mut state, jobs, now);
-            let mut sequences: BTreeSet<u64> = state.wanted.drain(..).collect();
-            for job in &jobs {
-                sequences.extend(job.awaits(&state.pool));
-            }
-            let has_syncs = state.books.values().any(|book| !book.syncs.is_empty());
-            let is_long = state.pool.backlog() > LAZY_BACKLOG_MAX;
-            if is_background || is_last || has_syncs || is_long {
-                sequences.extend(state.pool.next_waiting(GROUP_MAX));
-            }
-            if sequences.is_empty() && !state.pool.is_lease_short() {
-                return Ok((state, total));
-            }
-            // Who waits for it by now has written it, or says so. Who asks from here on may have written it
-            // after this group looked.
-            let is_asked = |sequence: &u64| {
-                let ticket = state.tickets.get(sequence);
-                ticket.is_some_and(|ticket| !ticket.waiters.is_empty())
-            };
-            let asked: BTreeSet<u64> = sequences.iter().copied().filter(is_asked).collect();
-            let sequences: Vec<u64> = sequences.into_iter().collect();
-            let mut group = state.pool.group_of(&sequences);
+    ) -> Guard<'a, M> {
+        let chosen = self.chosen(&mut state, TAKEN_BYTES);
+        let decided = state.decided_of(&chosen);
+        let sequences: Vec<u64> = chosen.into_iter().collect();
+        let mut taking = state.pool.begin_taking(&sequences);
+        let (count, bytes) = taking.size();
+        if count > 0 {
             drop(state);
-            let done = group.write_back().and_then(|()| group.fence());
-            state = self.shard.lock();
-            let settled = state.pool.end_group(group, done)?;
-            total += settled.durable.len();
-            for sequence in &settled.durable {
-                let client = state.tickets.get(sequence).map(|ticket| ticket.client);
-                let waiters = state.close_ticket(*sequence);
-                self.tell(
-                    waiters,
-                    &Answer::Done {
-                        sequence: *sequence,
-                    },
-                    *sequence,
-                );
-                if let Some(client) = client {
-                    self.tell_synced(&mut state, client);
-                }
+            taking.copy();
+            state = shard.lock();
+        }
+        let waiting = state.pool.end_taking(taking);
+        turned.taken = count - waiting.len();
+        turned.is_more = turned.taken > 0 && (count >= VERSIONS_MAX || bytes >= TAKEN_BYTES);
+        state.wants_room = turned.is_more;
+        self.pass_over(&mut state, &waiting, &decided);
+        self.do_jobs(&mut state, now);
+        state
+    }
+
+    /// Begins to make a group durable, if there is something to be made so.
+    fn begin<'a>(
+        &mut self,
+        shard: &'a Shard<M>,
+        mut state: Guard<'a, M>,
+        fencer: &Fencer,
+        now: Time,
+    ) -> Result<Guard<'a, M>, StoreError> {
+        let bytes = match (shard.medium.is_quick(), self.awaited.is_empty()) {
+            (true, _) => u64::MAX,
+            (false, true) => GROUP_BYTES,
+            (false, false) => BESIDE_BYTES,
+        };
+        let mut chosen = self.chosen(&mut state, bytes);
+        chosen.extend(state.pool.oldest_taken(VERSIONS_MAX, bytes));
+        if chosen.is_empty() && !state.pool.is_lease_short() {
+            return Ok(state);
+        }
+        let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
+        let decided = state.decided_of(&chosen);
+        let sequences: Vec<u64> = chosen.into_iter().collect();
+        let mut group = state.pool.group_of(&sequences);
+        drop(state);
+        let written = group.write_back();
+        // Another thread waits for it, unless that is quicker here, or nothing else is to be done.
+        let is_over =
+            is_alone || shard.medium.is_quick() || written.is_err() || !group.needs_fence();
+        let fenced = match written {
+            Ok(()) if is_over => group.fence(),
+            written => written,
+        };
+        self.flight = Some(Flight { group, decided });
+        self.fenced = now;
+        if !is_over {
+            fencer.fence();
+        }
+        state = shard.lock();
+        if is_over {
+            state.fenced = Some(fenced);
+        }
+        Ok(state)
+    }
+
+    /// Ends the group whose fence is over; how many versions are durable.
+    fn land(
+        &mut self,
+        state: &mut State<M>,
+        fenced: std::io::Result<()>,
+        now: Time,
+    ) -> Result<usize, StoreError> {
+        let Some(Flight { group, decided }) = self.flight.take() else {
+            return Ok(0);
+        };
+        let Settled { durable, waiting } = state.pool.end_group(group, fenced)?;
+        for sequence in &durable {
+            self.awaited.remove(sequence);
+            let client = state.tickets.get(sequence).map(|ticket| ticket.client);
+            let waiters = state.close_ticket(*sequence);
+            let done = Answer::Done {
+                sequence: *sequence,
+            };
+            self.tell(waiters, &done, *sequence);
+            if let Some(client) = client {
+                self.tell_synced(state, client);
             }
-            for sequence in &settled.waiting {
-                for job in &mut jobs {
-                    if job.awaits(&state.pool) == Some(*sequence) {
-                        job.below = *sequence;
-                    }
-                }
-                if asked.contains(sequence) {
-                    self.refuse(&mut state, *sequence);
-                }
+        }
+        self.pass_over(state, &waiting, &decided);
+        self.do_jobs(state, now);
+        Ok(durable.len())
+    }
+
+    /// Versions whose values turned out not to be whole: nothing waits for them. `decided`: this look
+    /// is their last.
+    fn pass_over(&mut self, state: &mut State<M>, waiting: &[u64], decided: &BTreeSet<u64>) {
+        for job in &mut self.jobs {
+            let awaited = job.awaits(&state.pool);
+            if let Some(sequence) = awaited.filter(|one| waiting.binary_search(one).is_ok()) {
+                job.below = sequence;
             }
-            if jobs.is_empty() {
-                return Ok((state, total));
+        }
+        for sequence in waiting {
+            self.awaited.remove(sequence);
+            if decided.contains(sequence) {
+                self.refuse(state, *sequence);
             }
         }
     }
 
-    /// Does those jobs that wait for nothing any more; the others.
-    fn do_jobs(&self, state: &mut State<M>, jobs: Vec<Job>, now: Time) -> Vec<Job> {
+    /// Does those jobs that wait for nothing any more.
+    fn do_jobs(&mut self, state: &mut State<M>, now: Time) {
         let mut left = Vec::new();
-        for job in jobs {
+        for job in std::mem::take(&mut self.jobs) {
             match job.awaits(&state.pool) {
                 None => {}
                 // What is on its way may be the newest version by now. A change that is made of one
@@ -193,7 +341,7 @@ impl<M: Medium> Persister<M> {
                 self.outboxes.answer(job.waiter, &answer, 0);
             }
         }
-        left
+        self.jobs = left;
     }
 
     /// Does a job now that the key's newest version is known.
@@ -251,9 +399,10 @@ impl<M: Medium> Persister<M> {
 
     /// One batch of cleaning, if it is due. Whether there is more.
     fn clean<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State<M>>,
-    ) -> Result<(MutexGuard<'a, State<M>>, bool), StoreError> {
+        &self,
+        shard: &'a Shard<M>,
+        mut state: Guard<'a, M>,
+    ) -> Result<(Guard<'a, M>, bool), StoreError> {
         if !state.wants_cleaning && !state.pool.is_cleaning_due() {
             return Ok((state, false));
         }
@@ -267,7 +416,7 @@ impl<M: Medium> Persister<M> {
         };
         drop(state);
         let done = batch.write_back().and_then(|()| batch.fence());
-        state = self.shard.lock();
+        state = shard.lock();
         let cleaned = state.pool.end_clean(batch, done)?;
         if cleaned == Cleaned::Done {
             state.used_after_cleaning = state.pool.log_bytes().0;
@@ -275,32 +424,32 @@ impl<M: Medium> Persister<M> {
         Ok((state, cleaned == Cleaned::Going))
     }
 
-    /// Gives up what did not come in time, or whose client is gone, once it was looked at after that.
-    fn give_up_late(&self, state: &mut State<M>, now: Time) {
+    /// Has what did not come in time, or whose client is gone, looked at once more: what is not whole then
+    /// is given up.
+    fn look_at_late(&self, state: &mut State<M>, now: Time) {
         let tickets = state.tickets.iter();
         // By sequence, which is by age but for those that were asked for since.
         let late = tickets.take_while(|(_, ticket)| now.since(ticket.since) > self.patience);
-        let mut over: Vec<u64> = late
+        let in_time = late.filter(|(_, ticket)| !ticket.is_late);
+        let mut late: Vec<u64> = in_time
             .map(|(sequence, _)| *sequence)
-            .take(GROUP_MAX)
+            .take(VERSIONS_MAX)
             .collect();
         for client in std::mem::take(&mut state.gone) {
             let Some(book) = state.books.get(&client) else {
                 continue;
             };
-            over.extend(&book.waiting);
+            late.extend(&book.waiting);
             match book.waiting.is_empty() {
                 true => drop(state.books.remove(&client)),
                 false => state.gone.push(client),
             }
         }
-        for sequence in over {
-            match state.tickets.get_mut(&sequence) {
-                Some(ticket) if !ticket.is_tried => {
-                    ticket.is_tried = true;
-                    state.wanted.push(sequence);
-                }
-                _ => self.refuse(state, sequence),
+        for sequence in late {
+            if let Some(ticket) = state.tickets.get_mut(&sequence)
+                && !std::mem::replace(&mut ticket.is_late, true)
+            {
+                state.wanted.push(sequence);
             }
         }
     }

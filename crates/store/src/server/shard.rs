@@ -5,6 +5,7 @@
 //! landing, then an outbox.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::calls::CallId;
@@ -33,8 +34,8 @@ pub(super) struct Ticket {
     pub since: Time,
     /// Who is told when it is durable. With any, the value is there, or was never meant to come.
     pub waiters: Vec<Waiter>,
-    /// It was looked at since its time was over.
-    pub is_tried: bool,
+    /// Its time is over: it is given up if the next look finds it not whole.
+    pub is_late: bool,
 }
 
 /// What is known of a client's versions.
@@ -59,9 +60,13 @@ pub(super) struct State<M> {
     /// Given up lately: who asks for one is told so.
     pub given_up: VecDeque<u64>,
     pub wants_cleaning: bool,
+    /// A client's landing fills up.
+    pub wants_room: bool,
     /// Bytes of the log in use when it was last cleaned.
     pub used_after_cleaning: u64,
     pub is_stopping: bool,
+    /// What the medium said to the fence that the persister began.
+    pub fenced: Option<io::Result<()>>,
     /// Bytes of values and keys that were put.
     pub put_bytes: u64,
 }
@@ -104,8 +109,10 @@ impl<M: Medium> Shard<M> {
                 wanted: Vec::new(),
                 given_up: VecDeque::new(),
                 wants_cleaning: false,
+                wants_room: false,
                 used_after_cleaning,
                 is_stopping: false,
+                fenced: None,
                 put_bytes: 0,
             }),
             work: Condvar::new(),
@@ -209,6 +216,13 @@ impl<M: Medium> Shard<M> {
         book.is_none_or(|book| book.waiting.is_empty())
     }
 
+    /// Waits in the fence that the persister began.
+    pub fn end_fence(&self) {
+        let fenced = self.medium.fence();
+        self.lock().fenced = Some(fenced);
+        self.work.notify_one();
+    }
+
     pub fn stop(&self) {
         self.lock().is_stopping = true;
         self.work.notify_one();
@@ -238,6 +252,29 @@ impl<M: Medium> State<M> {
             || !self.gone.is_empty()
     }
 
+    /// Whether something came since the persister began its turn that it can do at once.
+    pub fn has_news(&self) -> bool {
+        !self.jobs.is_empty()
+            || !self.wanted.is_empty()
+            || self.wants_cleaning
+            || self.fenced.is_some()
+    }
+
+    /// Whether a client waits until all of its versions are durable.
+    pub fn has_syncs(&self) -> bool {
+        self.books.values().any(|book| !book.syncs.is_empty())
+    }
+
+    /// Of versions that are looked at, those that are given up if they are not whole: their time is over, or
+    /// who waits for one has written it. Who asks later may have written it after the look.
+    pub fn decided_of(&self, versions: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let is_decided = |sequence: &&u64| {
+            let ticket = self.tickets.get(*sequence);
+            ticket.is_some_and(|ticket| ticket.is_late || !ticket.waiters.is_empty())
+        };
+        versions.iter().filter(is_decided).copied().collect()
+    }
+
     pub fn add_job(&mut self, job: Job) -> Option<Answer> {
         if self.jobs.len() >= JOBS_MAX {
             return Some(Answer::Refused(Refusal::Busy));
@@ -265,17 +302,21 @@ impl<M: Medium> State<M> {
             _ if !is_possible_value(value_bytes) => {
                 return Some(Answer::Refused(Refusal::Value));
             }
-            Some(area) if lands_beside => match area.take(value_bytes) {
-                Some(slot) => Some(slot),
-                // A landing that is empty and too small is so for ever.
-                None if u64::from(value_bytes) > area.region().len_bytes() => {
-                    return Some(Answer::Refused(Refusal::Value));
-                }
-                None => {
+            // A landing that is empty and too small is so for ever.
+            Some(area) if lands_beside && u64::from(value_bytes) > area.region().len_bytes() => {
+                return Some(Answer::Refused(Refusal::Value));
+            }
+            Some(area) if lands_beside => {
+                let slot = area.take(value_bytes);
+                if (slot.is_none() || area.is_short()) && !self.wants_room {
+                    self.wants_room = true;
                     shard.work.notify_one();
+                }
+                if slot.is_none() {
                     return Some(Answer::Refused(Refusal::Busy));
                 }
-            },
+                slot
+            }
             None if lands_beside => return Some(Answer::Refused(Refusal::Busy)),
             _ => None,
         };
@@ -378,7 +419,7 @@ impl<M: Medium> State<M> {
             client,
             since: now,
             waiters,
-            is_tried: false,
+            is_late: false,
         };
         self.tickets.insert(given.sequence, ticket);
     }

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cenote_store::schemes::Named;
 use cenote_store::{
     Cleaned, Condition, FileMedium, Landing, Medium as _, ModelMedium, Planted, Pool, PoolConfig,
     Source, StoreError, plant,
@@ -276,6 +277,29 @@ fn a_version_that_waits_for_its_value_outlives_cleaning_and_one_that_was_given_u
     assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
     let (mut pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
     assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"new");
+}
+
+#[test]
+fn a_deletion_that_becomes_durable_while_the_log_is_cleaned_deletes_what_was_copied() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    pool.name_versions(Named::WhenDurable);
+    let always = Condition::Always;
+    pool.put_durable(b"key", b"value", always).unwrap();
+    let deletion = pool.begin_delete(b"key", always).unwrap();
+    let mut group = pool.group_of(&[deletion.sequence]);
+    group.write_back().unwrap();
+    // Nothing names the deletion yet, so the value is copied.
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    let fenced = group.fence();
+    pool.end_group(group, fenced).unwrap();
+    let clean = |pool: &mut Pool<ModelMedium>| while pool.clean(1000).unwrap() != Cleaned::Done {};
+    clean(&mut pool);
+    assert_eq!(pool.get(b"key").unwrap(), None);
+    let (mut pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    assert_eq!(pool.get(b"key").unwrap(), None);
+    // By now nothing is left that it deletes.
+    clean(&mut pool);
+    assert_eq!(pool.log_bytes().0, 0);
 }
 
 #[test]

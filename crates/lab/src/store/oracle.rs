@@ -75,6 +75,11 @@ impl Oracle {
     /// Whether each change that names a version was made in place of it.
     pub fn check_replaced(&self) -> Checked {
         for (key, before, sequence) in &self.replaced {
+            if sequence <= before {
+                return Err(format!(
+                    "key {key}: {sequence} was put in place of {before}"
+                ));
+            }
             let seen = self.seen.get(key);
             let mut between = seen
                 .into_iter()

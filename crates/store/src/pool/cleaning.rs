@@ -19,7 +19,7 @@
 //! objects of its epoch are gone.
 //! Paper: eFactory, log cleaning.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +41,9 @@ pub(super) struct Cleaning {
     reserve: u64,
     /// Where objects are being copied to.
     moving: HashMap<u64, u64>,
+    /// Deletions in the half that is left that the index did not name at first: what they delete may have
+    /// been copied already. `None`: a crash came in between, and all are such.
+    late_deletions: Option<HashSet<u64>>,
 }
 
 impl Cleaning {
@@ -51,6 +54,12 @@ impl Cleaning {
     /// Where the object at a place is being copied to.
     pub fn copy_of(&self, at: u64) -> Option<u64> {
         self.moving.get(&at).copied()
+    }
+
+    /// Whether a copy that this cleaning made may need a deletion, so that the deletion is copied as well.
+    fn may_have_copied_before(&self, deletion: &Header) -> bool {
+        let late = self.late_deletions.as_ref();
+        late.is_none_or(|late| late.contains(&deletion.sequence))
     }
 }
 
@@ -247,11 +256,16 @@ impl<M: Medium> Pool<M> {
         Ok(Cleaned::Done)
     }
 
-    /// Has this pass not be the last one, if a place is in the half that is left.
-    pub(super) fn defer_cleaning(&mut self, at: u64) {
+    /// The index names a version from here on. If that is in the half that is left, this pass is not the
+    /// last one.
+    pub(super) fn defer_cleaning(&mut self, at: u64, header: Header) {
         let active = self.head.half(self.space.active);
-        if let Some(cleaning) = &mut self.cleaning {
-            cleaning.is_deferred |= !active.contains(&at);
+        let Some(cleaning) = self.cleaning.as_mut().filter(|_| !active.contains(&at)) else {
+            return;
+        };
+        cleaning.is_deferred = true;
+        if let (Kind::Deletion, Some(late)) = (header.kind, &mut cleaning.late_deletions) {
+            late.insert(header.sequence);
         }
     }
 
@@ -282,6 +296,11 @@ impl<M: Medium> Pool<M> {
             && oldest.is_some_and(|oldest| oldest < deletion.header.sequence)
     }
 
+    fn may_have_copied_before(&self, deletion: &Header) -> bool {
+        let cleaning = self.cleaning.as_ref();
+        cleaning.is_some_and(|cleaning| cleaning.may_have_copied_before(deletion))
+    }
+
     /// Whether all versions in front of a copy were given up, so that the copy is the newest.
     fn leads_past(&self, word: Word, copy: &Copy) -> bool {
         let mut next = self.object(word);
@@ -310,6 +329,7 @@ impl<M: Medium> Pool<M> {
         // Before the first byte there is overwritten.
         self.index.set_oldest_epoch(space.oldest_epoch());
         self.resume_cleaning(reserve);
+        self.cleaning_mut().late_deletions = Some(HashSet::new());
         Ok(())
     }
 
@@ -321,6 +341,7 @@ impl<M: Medium> Pool<M> {
             is_deferred: false,
             reserve,
             moving: HashMap::new(),
+            late_deletions: None,
         });
     }
 
@@ -384,6 +405,9 @@ impl<M: Medium> Pool<M> {
                     _ if waits && !is_planted(Planted::OldVersionCopied) => Plan::Wait,
                     Kind::Value => Plan::Copy(Box::new(object)),
                     Kind::Deletion if self.may_be_followed(&object) => Plan::Wait,
+                    Kind::Deletion if self.may_have_copied_before(&object.header) => {
+                        Plan::Copy(Box::new(object))
+                    }
                     Kind::Deletion => Plan::Drop,
                 };
             }

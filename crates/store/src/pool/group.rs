@@ -337,7 +337,7 @@ impl<M: Medium> Pool<M> {
     fn name_durable(&mut self, at: u64, header: Header, key: &[u8]) {
         let word = Word::to(at, header.object_bytes(), self.epoch_at(at));
         // Cleaning may have passed its entry: it comes back to what is named in the half that it leaves.
-        self.defer_cleaning(at);
+        self.defer_cleaning(at, header);
         match self.find(key) {
             Found::Entry { slot, word: named } => {
                 let newer = self.object(named);

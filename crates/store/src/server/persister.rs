@@ -143,11 +143,12 @@ impl<M: Medium> Persister<M> {
     ) -> Result<(Guard<'a, M>, Turned), StoreError> {
         state.pool.check_whole()?;
         let mut turned = Turned::default();
-        self.jobs.extend(state.jobs.drain(..));
-        self.awaited.extend(state.wanted.drain(..));
+        // First: who asks for what was in that group is looked at again.
         if let Some(fenced) = state.fenced.take() {
             turned.settled += self.land(&mut state, fenced, now)?;
         }
+        self.jobs.extend(state.jobs.drain(..));
+        self.awaited.extend(state.wanted.drain(..));
         self.do_jobs(&mut state, now);
         let awaits = self.jobs.iter().filter_map(|job| job.awaits(&state.pool));
         self.awaited.extend(awaits);

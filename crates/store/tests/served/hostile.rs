@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, ClusterKey, Connector as _, Hello, connector};
-use cenote_store::Refusal;
-use cenote_store::client::{Client, ClientError, Command};
+use cenote_store::client::{Client, ClientError, Command, Outcome};
+use cenote_store::{Condition, Refusal};
 
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
@@ -113,7 +113,7 @@ fn a_value_that_is_too_large_is_refused_and_nothing_is_lost() {
     let put = |value: Vec<u8>| Command::Put {
         key: b"key".to_vec(),
         value,
-        condition: cenote_store::Condition::Always,
+        condition: Condition::Always,
         is_durable: false,
     };
     let refused = user.call(put(vec![0; 65 << 10]));
@@ -168,4 +168,48 @@ fn a_client_does_not_end_what_another_is_writing() {
     // Its own client's word counts: the value is not there, and it is given up.
     assert_eq!(ask(0, &settle)[..2], [7, 6]);
     assert_eq!(server.figures()[0].backlog, 0);
+}
+
+/// A change by version waits for the newest version, and not for ever: its client may never write it.
+#[test]
+fn a_change_behind_values_that_never_come_succeeds_once_they_are_given_up() {
+    let lab = Lab::new();
+    let options = Options {
+        shards: 1,
+        patience: Duration::from_millis(300),
+        ..Options::new(TRANSPORTS[1])
+    };
+    let server = lab.serve(&options);
+    let mut user = lab.client(&server);
+    let first = user.put_durable(b"key", b"value");
+    let connector = connector(lab.key.clone());
+    let hello = Hello {
+        client: ClientId(3000),
+        name: "by hand".to_owned(),
+    };
+    let session = connector
+        .connect(&server.addresses()[0], &hello, LIMIT)
+        .unwrap();
+    let mut caller = session.caller_opener()(LIMIT).unwrap();
+    let mut space = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    space.extend(5_u32.to_le_bytes());
+    space.extend(7_u32.to_le_bytes());
+    space.extend(b"key");
+    for _ in 0..10 {
+        caller.call(&space, 1).unwrap();
+        let mut said = None;
+        while said.is_none() {
+            let take = &mut |_, answer: Result<&[u8], _>| said = Some(answer.unwrap()[0]);
+            caller.poll(cenote_fabric::Time::now(), take);
+        }
+        assert_eq!(said, Some(1), "space was given");
+    }
+    let changed = user.call(Command::Put {
+        key: b"key".to_vec(),
+        value: b"another".to_vec(),
+        condition: Condition::Sequence(first),
+        is_durable: true,
+    });
+    assert!(matches!(changed, Ok(Outcome::Done { .. })), "{changed:?}");
+    assert_eq!(user.get(b"key"), Some(b"another".to_vec()));
 }

@@ -79,7 +79,7 @@ impl Lab {
         })
     }
 
-    fn serve_on<M: Medium>(&self, options: &Options, open: impl Fn(File) -> M) -> Server<M> {
+    pub fn serve_on<M: Medium>(&self, options: &Options, open: impl Fn(File) -> M) -> Server<M> {
         let pools = (0..options.shards).map(|shard| {
             let file = self.file(shard);
             if file.metadata().unwrap().len() > 0 {

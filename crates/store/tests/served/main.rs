@@ -1,6 +1,7 @@
 //! Real servers and clients over shm and tcp.
 
 mod copies;
+mod fences;
 mod lab;
 
 mod hostile;

@@ -49,8 +49,11 @@ fn every_planted_mistake_is_found() {
         (Planted::UnwrittenPassedOver, &Rpc),
     ] {
         plant(Some(mistake));
-        let found = (0..600).find_map(|seed| run(scheme, seed, STEPS).err());
+        let found = (0..600).find_map(|seed| Some((seed, run(scheme, seed, STEPS).err()?)));
         plant(None);
-        println!("{mistake:?}: {}", found.expect("it is not found"));
+        let (seed, violation) = found.expect("it is not found");
+        println!("{mistake:?}, seed {seed}: {violation}");
+        let without = run(scheme, seed, STEPS);
+        assert!(without.is_ok(), "without it: {without:?}");
     }
 }

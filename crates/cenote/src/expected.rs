@@ -16,8 +16,9 @@ pub struct Expected {
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
     /// Splits read besides the K needed, of which the first to come are taken; with detection and
-    /// correction also the wrong splits of a page that are found or put right
-    /// [default: 1 with detection and correction, else 0]
+    /// correction also the wrong splits of a page that are found or put right. Over shared memory no
+    /// split is late, and failure-recovery reads K whatever this says
+    /// [default: 1 with rs:K+R, and with detection and correction; else 0]
     #[arg(long, value_name = "N")]
     pub delta: Option<usize>,
 }
@@ -48,14 +49,21 @@ impl Expected {
     pub fn of(&self, scheme: &str) -> Result<Resilience> {
         let scheme: Scheme = scheme.parse()?;
         let mode = self.mode.unwrap_or_default();
-        let usual = match mode {
-            Mode::Detection | Mode::Correction => 1,
-            // Late binding shows no gain over tcp on one machine: decision 22.
-            Mode::FailureRecovery | Mode::EcOnly => 0,
-        };
+        let usual = usual_delta(scheme, mode);
         let resilience = Resilience::new(scheme, mode, self.delta.unwrap_or(usual));
         Ok(resilience
             .map_err(|error| Failure::usage(format!("--mode: {error}"), "--scheme rs:8+3"))?)
+    }
+}
+
+/// The delta of a volume that is not told one: the paper's, 1. A copy more of each page would double
+/// what mirrors read, and EC-only waits for the K that it asks for. Decision 22.
+#[must_use]
+pub fn usual_delta(scheme: Scheme, mode: Mode) -> usize {
+    match mode {
+        Mode::Detection | Mode::Correction => 1,
+        Mode::FailureRecovery => usize::from(scheme.k() > 1 && scheme.r() > 0),
+        Mode::EcOnly => 0,
     }
 }
 
@@ -79,8 +87,11 @@ mod tests {
         let mut spec = Spec::new(Size(4096), "rs:8+3").unwrap();
         spec.expect(resilience);
         assert_eq!(spec.resilience().unwrap(), resilience);
-        let usual = Expected::default().of("rs:8+2").unwrap();
-        assert_eq!((usual.mode(), usual.delta()), (Mode::FailureRecovery, 0));
+        for (scheme, delta) in [("rs:8+2", 1), ("rs:2+1", 1), ("mirror:2", 0), ("plain", 0)] {
+            let usual = Expected::default().of(scheme).unwrap();
+            let expected = (Mode::FailureRecovery, delta);
+            assert_eq!((usual.mode(), usual.delta()), expected, "{scheme}");
+        }
         assert_eq!(said.arguments(), ["--mode", "correction"]);
         assert!(said.of("rs:8+2").is_err(), "too few parities");
         spec.scheme = "rs:8+2".to_owned();

@@ -254,3 +254,93 @@ fn a_node_whose_lane_panics_ends_and_its_group_serves_on() {
     well.run(&["join", "--name", "n01"]).expect(0);
     well.until_whole();
 }
+
+/// The rest of `make test-long`.
+mod long {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    /// Short ones, each with a trouble: what is judged is what came of it.
+    const HISTORIES: u64 = 52;
+
+    #[test]
+    fn fifty_histories_with_nodes_killed_and_stopped_are_linearizable() {
+        let judge = match judge::judge() {
+            Ok(judge) => judge,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let Some(well) = Well::up(&FIVE) else {
+            return;
+        };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let given = std::env::var("CENOTE_SEED").ok();
+        let given = given.map(|text| text.parse().expect("CENOTE_SEED is a number"));
+        let first: u64 = given.unwrap_or(since.as_secs());
+        println!("CENOTE_SEED={first}");
+        let mut operations = 0;
+        for number in 0..HISTORIES {
+            let seed = first + number;
+            let options = Options {
+                time: Duration::ZERO,
+                at_least: 200,
+                rate: 400,
+                seed,
+                ..Options::new(well.clients())
+            };
+            let history = history::record(&options, || {
+                trouble(&well, number);
+                Ok(())
+            });
+            let history = history.unwrap();
+            operations += history.len();
+            let (code, words) = judge::judged(&judge, &history);
+            assert_eq!(code, 0, "history {number}, seed {seed}: {words}");
+        }
+        println!("{HISTORIES} histories, {operations} operations");
+    }
+
+    /// One or two nodes, each pair and each single one in turn, are killed and come back, or stand
+    /// still until they are missed.
+    fn trouble(well: &Well, number: u64) {
+        const NODES: [&str; 5] = ["n00", "n01", "n02", "n03", "n04"];
+        let index = |number: u64| usize::try_from(number % 5).expect("below 5");
+        let one = index(number);
+        let other = (one + 1 + index(number / 5) % 4) % 5;
+        let nodes = match number % 4 {
+            0 | 1 => vec![one],
+            _ => vec![one, other],
+        };
+        let before = views(&well.until("etcd answers", |_| true));
+        let is_missed = |status: &serde_json::Value| views(status) > before;
+        if number % 2 == 0 {
+            for &node in &nodes {
+                signal(well.pid(&format!("nodes/{}", NODES[node])), "KILL");
+            }
+            well.until("others go on without it", is_missed);
+            let addresses = well.clients();
+            for &node in &nodes {
+                let address = addresses[node].to_string();
+                well.run(&["join", "--name", NODES[node], "--clients", &address])
+                    .expect(0);
+            }
+        } else {
+            let pids = nodes
+                .iter()
+                .map(|node| well.pid(&format!("nodes/{}", NODES[*node])));
+            let pids: Vec<_> = pids.collect();
+            pids.iter().for_each(|&pid| signal(pid, "STOP"));
+            well.until("others go on without it", is_missed);
+            pids.iter().for_each(|&pid| signal(pid, "CONT"));
+        }
+        well.until_whole();
+    }
+
+    /// The views of all groups added up.
+    fn views(status: &serde_json::Value) -> u64 {
+        let groups = status["by_group"].as_array().expect("groups").iter();
+        groups
+            .map(|group| group["view"].as_u64().expect("a number"))
+            .sum()
+    }
+}

@@ -144,9 +144,51 @@ fn loss_has_the_formula_and_the_simulation() {
     near("coding_sets", 0.01315, 0.001);
     near("ec_cache_simulated", 0.1295, 0.05);
     near("coding_sets_simulated", 0.01315, 0.06);
-    assert_eq!(line.as_object().unwrap().len(), 4);
+    assert_eq!(line["failing"], "share");
+    near("covered", 1.0, 0.001);
+    assert_eq!(line.as_object().unwrap().len(), 6);
     let ended = run(&["lab", "hydra", "loss", "--hosts", "11"]).expect(1);
     assert!(ended.stderr.contains("a group of 12"), "{ended:#?}");
+}
+
+#[test]
+fn a_small_cluster_has_binomial_odds_and_says_so() {
+    let plan = [
+        "plan",
+        "--hosts",
+        "100",
+        "--loss",
+        "1e-6",
+        "--overhead",
+        "2",
+    ];
+    let text = run(&plan).expect(0).stdout;
+    assert!(text.contains("LOSS: binomial"), "{text}");
+    assert!(!text.contains("0.0e0"), "{text}");
+    let loss = ["lab", "hydra", "loss", "--hosts", "100"];
+    let text = run(&loss).expect(0).stdout;
+    assert!(
+        text.contains("each of 100 hosts fails with probability 0.01"),
+        "{text}"
+    );
+    assert!(!text.contains("0.000e0"), "{text}");
+}
+
+#[test]
+fn where_the_formula_does_not_hold_loss_says_so() {
+    let wide = ["lab", "hydra", "loss", "--k", "3", "--r", "2", "--l", "7"];
+    let text = run(&wide).expect(0).stdout;
+    assert!(text.contains("too high"), "{text}");
+    let none = ["lab", "hydra", "loss", "--r", "0", "--json"];
+    let line = run(&none).expect(0).json();
+    for key in [
+        "ec_cache",
+        "coding_sets",
+        "ec_cache_simulated",
+        "coding_sets_simulated",
+    ] {
+        assert!(line[key].as_f64() <= Some(1.0), "{line}");
+    }
 }
 
 #[test]

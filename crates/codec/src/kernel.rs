@@ -11,6 +11,7 @@
 use std::{marker::PhantomData, mem::MaybeUninit};
 
 use crate::{
+    choice,
     code::{DATA_MAX, PARITY_MAX},
     gf,
 };
@@ -34,13 +35,13 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Every kernel, fastest first.
+    /// Every kernel, the one with the widest vectors first.
     pub const ALL: [Self; 4] = [Self::Gfni512, Self::Gfni256, Self::Avx2, Self::Portable];
 
-    /// The fastest this CPU can run.
+    /// The fastest this CPU can run. Where it has both Galois-field kernels the first call measures
+    /// them, for some milliseconds.
     pub fn best() -> Self {
-        let first = Self::ALL.into_iter().find(|kernel| kernel.is_supported());
-        first.expect("the portable kernel runs anywhere")
+        choice::best()
     }
 
     /// Whether this CPU and its operating system can run it.

@@ -89,7 +89,11 @@ pub(crate) fn carry_out(
     available_bytes: u64,
 ) -> Outcome {
     #[cfg(feature = "planted")]
-    planted::keep(&job);
+    if let Job::Prepare(slab) = job
+        && let Some(region) = planted::kept()
+    {
+        return Outcome::Prepared(slab, region);
+    }
     match job {
         Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes) {
             Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
@@ -98,6 +102,8 @@ pub(crate) fn carry_out(
                 Outcome::PrepareFailed(slab)
             }
         },
+        #[cfg(feature = "planted")]
+        Job::GiveBack(slab, region) if planted::keeps(&region) => Outcome::GivenBack(slab),
         Job::GiveBack(slab, region) => {
             if let Err(error) = region.truncate() {
                 tracing::error!(slab, %error, "a slab's memory is not given back");
@@ -123,8 +129,6 @@ fn prepare(
     }
     let region = Region::create(&format!("cenote-slab-{slab}"), slab_bytes, options)?;
     region.populate()?;
-    #[cfg(feature = "planted")]
-    planted::fill(&region);
     Ok(region)
 }
 
@@ -132,42 +136,34 @@ fn prepare(
 /// kill somebody for it. Arbitrary.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Slabs that go to their next client with former bytes.
+/// Slabs whose memory goes to the next client as the last one left it: nothing makes it zero.
 #[cfg(feature = "planted")]
 mod planted {
     use std::cell::RefCell;
+    use std::sync::Arc;
 
     use cenote_fabric::Region;
     use cenote_pool::planted::{Planted, is_planted};
 
-    use super::Job;
-
     thread_local! {
-        static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+        static KEPT: RefCell<Vec<Arc<Region>>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Remembers the bytes of a slab that is given back.
-    pub(super) fn keep(job: &Job) {
+    /// Keeps the memory of a slab that is given back; whether it does.
+    pub(super) fn keeps(region: &Arc<Region>) -> bool {
+        let keeps = is_planted(Planted::NoZero);
+        if keeps {
+            KEPT.with_borrow_mut(|kept| kept.push(Arc::clone(region)));
+        }
+        keeps
+    }
+
+    /// Memory that was kept, for the next slab.
+    pub(super) fn kept() -> Option<Arc<Region>> {
         if !is_planted(Planted::NoZero) {
-            return KEPT.with_borrow_mut(Vec::clear);
+            KEPT.with_borrow_mut(Vec::clear);
         }
-        if let Job::GiveBack(_, region) = job
-            && let Ok(len_bytes) = usize::try_from(region.len_bytes())
-        {
-            let mut bytes = vec![0; len_bytes];
-            if region.read(0, &mut bytes).is_ok() {
-                KEPT.with_borrow_mut(|kept| kept.push(bytes));
-            }
-        }
-    }
-
-    /// Puts remembered bytes into a slab that is being made.
-    pub(super) fn fill(region: &Region) {
-        if let Some(bytes) = KEPT.with_borrow_mut(Vec::pop)
-            && region.write(0, &bytes).is_err()
-        {
-            tracing::error!("no memory for planted bytes");
-        }
+        KEPT.with_borrow_mut(Vec::pop)
     }
 }
 

@@ -12,7 +12,7 @@ use cenote_fabric::{
     ClientId, Connector, Event, Listen, Region, RegionOptions, Time, WindowDescriptor, Windows,
 };
 use cenote_pool::control::{Drain, HostStatus};
-use cenote_pool::ledger::Handover;
+use cenote_pool::ledger::{Demand, Handover};
 
 use crate::cache_threads::{CacheThreads, Owners, answer_call};
 use crate::daemon::{Daemon, Heir, Inheritance, Outcome, Parts, Watch, inherit};
@@ -214,6 +214,12 @@ impl Stepped {
     #[must_use]
     pub fn status(&self) -> HostStatus {
         self.daemon.status()
+    }
+
+    /// What it asks back of its clients, and what it has room for.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        self.daemon.demand()
     }
 
     /// What its book says: who holds which slab, and who owns which volume.

@@ -7,6 +7,7 @@
 pub mod ablation;
 pub mod balance;
 pub mod loss;
+pub mod odds;
 pub mod placed;
 pub mod plan;
 pub mod racks;

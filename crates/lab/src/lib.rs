@@ -24,3 +24,4 @@ pub mod sim;
 pub mod spread;
 pub mod store;
 mod swapping;
+pub mod verdict;

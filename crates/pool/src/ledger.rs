@@ -34,7 +34,7 @@ use std::time::Duration;
 use crate::control::{Refusal, Reply, Window};
 use crate::planted::{Planted, is_planted};
 use crate::pressure::Room;
-pub use evicting::EvictionCounts;
+pub use evicting::{Demand, EvictionCounts};
 use evicting::{Asked, Evicting};
 pub use handover::{HandedClient, HandedSlab, Handover};
 use leases::Leases;
@@ -546,10 +546,14 @@ impl Ledger {
 
     fn take_orphan(&mut self, slab: SlabIndex) {
         self.orphans_taken += 1;
-        self.retire(slab, false);
-        if is_planted(Planted::DoubleFree) {
-            self.slabs[slab as usize] = Slab::Free;
+        if is_planted(Planted::ReuseOpen)
+            && let Slab::Mapped(grant) = self.slabs[slab as usize]
+        {
+            let window = grant.window;
+            self.slabs[slab as usize] = Slab::Prepared { window };
+            return self.leases.remove_slab(grant.client);
         }
+        self.retire(slab, false);
     }
 
     /// Orphaned slabs with the time since when, ordered so that the least is the oldest.

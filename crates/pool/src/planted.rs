@@ -88,8 +88,14 @@ mistakes! {
         EvictUnasked = "evict-unasked",
         /// A slab that is asked back goes before its client is done with it.
         FreeBeforeDone = "free-before-done",
-        /// A slab whose client lost its lease is freed before its window is closed.
-        DoubleFree = "double-free",
+        /// A slab whose client lost its lease goes to the next one before its window is closed.
+        ReuseOpen = "reuse-open",
+        /// A host asks for more slabs without counting those that are on their way back already.
+        AskTwice = "ask-twice",
+        /// A stripe whose group has no host left for a lost slab stays without it.
+        StayInside = "stay-inside",
+        /// A slab is given back while workers may still use it.
+        GiveBackUnsettled = "give-back-unsettled",
         /// A write is acknowledged before the journal says which slabs it is on.
         JournalLate = "journal-late",
         /// A slab that missed writes stays in the journal.
@@ -120,6 +126,10 @@ mistakes! {
         DiskOvertakes = "disk-overtakes",
         /// A buffer is used again while the disk refers to it.
         FreeEarly = "free-early",
+        /// Of writes of a page that wait for the disk, an older one is the last to get there.
+        DiskReorders = "disk-reorders",
+        /// That the disk refused a page is not noted: it is read from there once its slabs are gone.
+        ForgetRefusal = "forget-refusal",
         /// What a read did not wait for lands after its end.
         LateSplitLands = "late-split-lands",
         /// The page of a write that is acknowledged early is given back before the write has landed.
@@ -152,6 +162,8 @@ mistakes! {
         ForgetSlab = "forget-slab",
         /// A write that the disk alone took leaves the page to slabs that are away and will be back.
         KeepBitAway = "keep-bit-away",
+        /// A write that failed at its hosts and that the disk took leaves the page to its slabs.
+        KeepBitFailed = "keep-bit-failed",
         /// A write that the disk alone was to take, and refused, takes the page from its slabs.
         ClearBitRefused = "clear-bit-refused",
         /// A page counts as on all its slabs while one of them is away.

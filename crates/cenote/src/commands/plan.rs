@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cenote_lab::hydra::loss::Case;
+use cenote_lab::hydra::odds::Failing;
 use cenote_lab::hydra::plan::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
 
 use super::lab::output::{amount, share};
@@ -26,8 +27,9 @@ use crate::table::Table;
   cenote plan tco
 
 Of the codes within the wish the one is chosen whose writes touch the fewest splits. LOSS is the
-odds that data goes when so many hosts or racks fail at once, by Hydra's formula for CodingSets.
-LOAD is the fullest host by the mean, simulated. Exit code 1: nothing fits."
+odds that data goes when so many hosts or racks fail at once: by Hydra's formula for CodingSets, and
+where fewer than 10 hosts fail on average, binomial: each host fails by itself. Which of the two
+stands below the table. Odds of racks are exact. LOAD is the fullest host by the mean, simulated. Exit code 1: nothing fits."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -161,6 +163,20 @@ fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
     }
     table.write(out)?;
     writeln!(out, "* the choice, + fits, - does not")?;
+    let wish = &plan.wish;
+    match plan.failing {
+        Failing::Share => writeln!(
+            out,
+            "LOSS: the paper's formula, {} of {} hosts fail at once",
+            wish.failing_hosts(),
+            wish.hosts
+        )?,
+        Failing::Each => writeln!(
+            out,
+            "LOSS: binomial, as each of {} hosts fails with probability {}",
+            wish.hosts, wish.failed
+        )?,
+    }
     if let Some(choice) = &plan.choice {
         writeln!(
             out,

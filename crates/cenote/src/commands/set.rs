@@ -7,7 +7,7 @@ use cenote_volume::{Mode, Resilience, Scheme};
 use serde_json::Value;
 
 use super::volume::check_scheme;
-use crate::expected::Expected;
+use crate::expected::{Expected, usual_delta};
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::progress;
@@ -38,7 +38,9 @@ impl Wish {
             None => before.scheme(),
         };
         let mode = self.expected.mode.unwrap_or(before.mode());
+        let was_usual = before.delta() == usual_delta(before.scheme(), before.mode());
         let usual = match mode {
+            _ if was_usual => usual_delta(scheme, mode),
             _ if mode == before.mode() => before.delta(),
             Mode::Detection | Mode::Correction => before.delta().max(1),
             Mode::FailureRecovery | Mode::EcOnly => before.delta(),
@@ -172,6 +174,19 @@ mod tests {
         assert!(refused.to_string().contains("at least 3"), "{refused:#}");
         assert!(said(wish(None, None, Some(2))).is_err());
         assert!(said(wish(Some("rs:7+2"), None, None)).is_err());
+    }
+
+    #[test]
+    fn a_delta_that_nobody_chose_goes_with_the_scheme() {
+        let mut spec = Spec::new(Size(4096), "rs:8+2").unwrap();
+        spec.expect(Expected::default().of("rs:8+2").unwrap());
+        let delta = |spec: &Spec, scheme| wish(Some(scheme), None, None).of(spec).unwrap().delta();
+        assert_eq!(delta(&spec, "plain"), 0);
+        assert_eq!(delta(&spec, "mirror:3"), 0);
+        assert_eq!(delta(&spec, "rs:4+2"), 1);
+        let chosen = Resilience::new("rs:8+2".parse().unwrap(), Mode::FailureRecovery, 2);
+        spec.expect(chosen.unwrap());
+        assert_eq!(delta(&spec, "rs:4+2"), 2);
     }
 
     #[test]

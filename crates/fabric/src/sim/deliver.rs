@@ -125,6 +125,7 @@ impl State {
         let node = &mut self.nodes[host.0 as usize];
         let process = node.process.as_mut().expect("the node is up");
         let message = self.messages.at_mut(id);
+        self.witness.receive(host, message);
         let mut status = act(&process.table, message, self.planted, part, |message| {
             self.witness.see(host, message);
         });

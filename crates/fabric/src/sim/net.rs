@@ -7,7 +7,7 @@ use super::listener::SimListener;
 use super::model::{LinkModel, Nic};
 use super::session::SimConnector;
 use super::state::State;
-use crate::{Address, Time, memory};
+use crate::{Address, Generation, Time, memory};
 
 /// A machine of a simulated network.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -133,6 +133,11 @@ impl Net {
             }
             node.is_paused
         });
+    }
+
+    /// A client has told a host that it needs a window no more: no write of it may arrive from here on.
+    pub fn note_given_back(&self, host: NodeId, generation: Generation) {
+        self.lock().witness.give_back(host, generation);
     }
 
     /// Takes what the network itself saw go wrong since the last call: a verb that took effect in

@@ -3,6 +3,8 @@
 //! It keeps books of its own: of the windows that hosts open and close, and of what was sent. It
 //! asks neither the window table nor what is planted, so that it notices when those are wrong.
 
+use std::collections::HashSet;
+
 use super::connection::ConnectionId;
 use super::message::{Body, Leg, Message};
 use super::net::NodeId;
@@ -13,6 +15,8 @@ use crate::{Generation, WindowDescriptor, WindowId};
 pub(super) struct Witness {
     /// The generation of each window that stands, by node and id.
     windows: Vec<Vec<Option<Generation>>>,
+    /// Windows that clients have given back, by node.
+    given_back: HashSet<(u32, Generation)>,
     broken: Vec<String>,
 }
 
@@ -43,6 +47,24 @@ impl Witness {
     pub(super) fn forget(&mut self, host: NodeId) {
         if let Some(windows) = self.windows.get_mut(host.0 as usize) {
             windows.clear();
+        }
+        self.given_back.retain(|(node, _)| *node != host.0);
+    }
+
+    /// A client needs a window no more.
+    pub(super) fn give_back(&mut self, host: NodeId, generation: Generation) {
+        self.given_back.insert((host.0, generation));
+    }
+
+    /// A verb that changes memory has arrived on a connection that stands, whatever becomes of it. Who
+    /// has given a window back has ended its writes there; reads may still be under way for nobody.
+    #[inline]
+    pub(super) fn receive(&mut self, host: NodeId, message: &Message) {
+        if message.is_change() && self.given_back.contains(&(host.0, message.generation)) {
+            self.complain(format!(
+                "a {:?} arrives in window {} of node {}, which its client has given back",
+                message.body, message.window.0, host.0
+            ));
         }
     }
 

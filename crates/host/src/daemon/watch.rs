@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cenote_pool::control::{PressureStatus, SlabCounts};
 use cenote_pool::homing::{Homing, Look};
+use cenote_pool::ledger::Demand;
 use cenote_pool::pressure::{Pressure, Room, Sample};
 
 use super::Daemon;
@@ -143,6 +144,11 @@ impl Daemon {
             self.ledger.handle_room(now, room, watch.extra, seed);
         }
         self.offer_home();
+    }
+
+    /// What is asked back, and what there is room for.
+    pub(crate) fn demand(&self) -> Demand {
+        self.ledger.demand(self.elapsed())
     }
 
     pub(super) fn pressure_status(&self) -> PressureStatus {

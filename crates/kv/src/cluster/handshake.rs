@@ -18,8 +18,8 @@ use super::config::NAME_BYTES_MAX;
 pub const PROTOCOL: Protocol = Protocol {
     magic: *b"cnkv",
     versions: Versions {
-        oldest: 2,
-        newest: 2,
+        oldest: 3,
+        newest: 3,
     },
 };
 /// In the place of a node's number: one that asks and is no node.

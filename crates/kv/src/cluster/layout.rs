@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use super::NodeId;
 
-/// Most slots of one group: the matrix of the code is known to be good up to here.
-pub const SLOTS_MAX: usize = 32;
+/// Most slots of one group: a code has at most 32 data splits and 8 parities.
+pub const SLOTS_MAX: usize = 40;
 /// Most parity slots of one group.
 pub const PARITIES_MAX: usize = 8;
 /// Most groups of a cluster; arbitrary, bounds what a document may ask for.

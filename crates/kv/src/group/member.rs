@@ -127,7 +127,7 @@ impl Member {
                 .is_multiple_of(super::message::UNIT_BYTES)
         );
         assert!((1..=view::PARTITIONS_MAX).contains(&shape.k) && shape.m <= view::PARITIES_MAX);
-        let code = Code::new(shape.k, shape.m).expect("16 + 4 is less than a code can have");
+        let code = Code::new(shape.k, shape.m).expect("32 + 4 is what a code can have, or less");
         Self {
             me,
             answered: vec![None; shape.k],

@@ -18,6 +18,7 @@ mod backlog;
 mod backup;
 pub mod change;
 mod exchange;
+mod lookup;
 pub mod marks;
 pub mod member;
 pub mod message;

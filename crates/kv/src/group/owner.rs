@@ -150,6 +150,9 @@ pub struct Owner {
     pace: Pace,
     /// When somebody last asked for leave to read, in nanoseconds.
     pub(super) wanted_at: Cell<Option<u64>>,
+    /// What reads found that wait for units.
+    #[cfg(feature = "planted")]
+    pub(super) stale: std::cell::RefCell<super::lookup::Stale>,
 }
 
 impl Owner {
@@ -189,6 +192,8 @@ impl Owner {
             sweep: Sweep::default(),
             pace: Pace::default(),
             wanted_at: Cell::new(None),
+            #[cfg(feature = "planted")]
+            stale: std::cell::RefCell::default(),
         }
     }
 
@@ -263,8 +268,8 @@ impl Owner {
         self.present.as_ref().map_or(0, Units::missing)
     }
 
-    /// The newest state of a key, operations under way included.
-    pub fn newest(&self, hash: u64, key: &[u8]) -> Newest {
+    /// The newest state of a key, operations under way included, that an operation is decided on.
+    pub(super) fn newest_of(&self, hash: u64, key: &[u8]) -> Newest {
         let (found, pending) = match self.backlog.last_on(hash, key) {
             Some((xid, pending)) => {
                 let found = pending.after.map(|(entry, value_in)| Found {
@@ -289,12 +294,6 @@ impl Owner {
         }
     }
 
-    /// The committed state of a key.
-    pub fn committed(&self, hash: u64, key: &[u8]) -> Option<Found> {
-        let is_live = |found: &Found| self.replica.is_live(&found.entry);
-        self.stored(hash, key).filter(is_live)
-    }
-
     /// The value of an item, in parts.
     ///
     /// # Errors
@@ -313,7 +312,9 @@ impl Owner {
             });
             return Ok(with(&[&value]));
         }
-        self.check_present(&found.entry)?;
+        let present = self.check_present(&found.entry);
+        self.note_read(present.is_ok());
+        present?;
         Ok(self.region.with_parts(address, bytes, with))
     }
 
@@ -374,7 +375,7 @@ impl Owner {
                 marks,
                 renews_cas,
             } => {
-                let newest = self.newest(hash, key);
+                let newest = self.newest_of(hash, key);
                 let found = newest.found.expect("only an item that is there is altered");
                 let cas = if renews_cas { cas } else { found.entry.cas };
                 let after = Entry {
@@ -568,7 +569,7 @@ impl Owner {
         self.replica
     }
 
-    fn stored(&self, hash: u64, key: &[u8]) -> Option<Found> {
+    pub(super) fn stored(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let slot = self.replica.table().find(hash, key)?;
         Some(Found {
             entry: self.replica.table().entry(slot),

@@ -442,7 +442,7 @@ impl Parity {
             Content::Known { .. } => {}
         }
         let attempt = &self.attempts[&run.first];
-        if attempt.known | attempt.lost | self.lost != (1 << self.streams.len()) - 1 {
+        if attempt.known | attempt.lost | self.lost != all_of(self.streams.len()) {
             return Ok(None);
         }
         let attempt = self.attempts.remove(&run.first).expect("it is open");
@@ -558,4 +558,9 @@ pub(super) fn install(region: &Region, units: &mut Units, run: Run, bytes: &[u8]
         }
     }
     count
+}
+
+/// The set of so many partitions, from 1 to 32.
+fn all_of(partitions: usize) -> u32 {
+    u32::MAX >> (u32::BITS as usize - partitions)
 }

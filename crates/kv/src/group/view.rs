@@ -7,8 +7,8 @@
 use super::process::Process;
 use crate::planted::{Planted, is_planted};
 
-/// Most partitions of a group.
-pub const PARTITIONS_MAX: usize = 16;
+/// Most partitions of a group: sets of them are 32 bits.
+pub const PARTITIONS_MAX: usize = 32;
 /// Most parities of a group.
 pub const PARITIES_MAX: usize = 4;
 

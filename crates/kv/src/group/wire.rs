@@ -177,7 +177,7 @@ pub fn encode_into(group: u16, view: u32, message: &Message, head: &mut BytesMut
         } => {
             head.put_u64_le(*attempt);
             put_run(head, run);
-            head.put_u16_le(u16::try_from(*lost).expect("a bit per partition"));
+            head.put_u32_le(*lost);
             return put_content(head, run, bytes);
         }
         Message::Solved { run, bytes, .. } | Message::Pulled { run, bytes, .. } => {
@@ -377,7 +377,7 @@ fn residual(from: &mut Reader) -> Result<Message, NoMessage> {
     Ok(Message::Residual {
         attempt,
         run,
-        lost: from.u16()?.into(),
+        lost: from.u32()?,
         bytes: from.content(&run)?,
     })
 }

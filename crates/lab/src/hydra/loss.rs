@@ -5,7 +5,12 @@
 //! the G groups, taken as independent and the groups as disjoint. Random groups (EC-Cache, two
 //! choices): g = k+r, G = N S / (k+r). `CodingSets`: g = k+r+l, G = N / (k+r+l).
 //! Data is lost when r+1 hosts of a group fail; where the text says "more than r+1", its formula
-//! and its example do not. Paper: \[hydra22\] 5.
+//! and its example do not.
+//!
+//! It holds where the hosts that fail are many more than r and few of all, where a group's stripes
+//! are so many that every r+1 of its hosts are those of one ([`super::odds::covered`]), and where a
+//! loss is that of one set of hosts (r of 2 or more). Elsewhere: [`super::odds`], which is used for
+//! clusters where few hosts fail. Paper: \[hydra22\] 5.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -29,6 +34,9 @@ pub struct Case {
 
 /// Hosts of a cluster at most; far above what a formula of doubles is good for.
 pub const HOSTS_MAX: usize = 10_000_000;
+
+/// Parities at most: sets of that many hosts of [`HOSTS_MAX`] are as many as a double can count.
+pub const R_MAX: usize = 32;
 
 impl Case {
     /// The parameters that every sweep of figure 15 starts from.
@@ -64,6 +72,7 @@ impl Case {
     /// What makes no sense, by name.
     pub fn check(&self) -> Result<()> {
         ensure!(self.k > 0, "k is 1 or more");
+        ensure!(self.r <= R_MAX, "r is {R_MAX} at most");
         ensure!(self.slabs_per_host > 0, "no slab is used");
         ensure!(
             (0.0..=1.0).contains(&self.failed),

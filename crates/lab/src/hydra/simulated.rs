@@ -5,11 +5,13 @@
 //! fail at random. Every failure with X lost pairs (stripe, r+1 of its hosts) can be drawn in X
 //! ways, so counting it as 1/X, times the expected number of such pairs, is the probability, without
 //! bias (Karp, Luby and Madras 1989). Its error is relative to the probability, however small.
+//! Where each host fails by itself ([`Failing::Each`]), those others are as many as chance has it.
 //! The placement is drawn several times; the error stated is of their mean, one standard deviation.
 
 use serde::Serialize;
 
 use super::loss::{Case, choose};
+use super::odds::Failing;
 use super::placed::{Cluster, Placer, Stripes, apart};
 use crate::sim::random::Random;
 
@@ -58,9 +60,39 @@ pub const USUAL: Effort = Effort {
     seed: 1,
 };
 
-/// The probability of a loss for stripes that `placer` placed.
+impl Effort {
+    /// As much of this as ends in seconds for a cluster of this size; all of it at the paper's.
+    #[must_use]
+    pub fn within_seconds(self, case: &Case) -> Self {
+        const SLABS_PLACED: usize = 8_000_000;
+        const SLABS_FAILED: usize = 128_000_000;
+        const FAILURES_MIN: u32 = 50;
+        let slabs = case.slabs_per_host as usize;
+        let most = |work: usize, each: usize| u32::try_from(work / each.max(1)).unwrap_or(u32::MAX);
+        let clusters = self
+            .clusters
+            .min(most(SLABS_PLACED, case.hosts * slabs))
+            .max(2);
+        let drawn = case.failing() * slabs * clusters as usize;
+        let failures = most(SLABS_FAILED, drawn).max(FAILURES_MIN);
+        Self {
+            clusters,
+            failures: self.failures.min(failures),
+            ..self
+        }
+    }
+}
+
+/// The probability of a loss for stripes that `placer` placed. `step` is called after each of as
+/// many clusters as [`Effort::clusters`] says.
 #[must_use]
-pub fn loss(case: &Case, placer: Placer, effort: Effort) -> Estimate {
+pub fn loss(
+    case: &Case,
+    failing: Failing,
+    placer: Placer,
+    effort: Effort,
+    mut step: impl FnMut(),
+) -> Estimate {
     let domains = apart(case.hosts);
     let cluster = Cluster {
         domains: &domains,
@@ -70,15 +102,23 @@ pub fn loss(case: &Case, placer: Placer, effort: Effort) -> Estimate {
     let one = |number: u32| {
         let mut random = Random::new(effort.seed.wrapping_add(u64::from(number)));
         let stripes = Stripes::place(placer, &cluster, &mut random);
-        Failures::new(case, &stripes).loss(effort.failures, &mut random)
+        let odds = Failures::new(case, failing, &stripes).loss(effort.failures, &mut random);
+        step();
+        odds
     };
     let figures: Vec<f64> = (0..effort.clusters).map(one).collect();
-    Estimate::of(&figures)
+    let found = Estimate::of(&figures);
+    // Without bias it is above a probability of 1 as often as below.
+    Estimate {
+        mean: found.mean.min(1.0),
+        ..found
+    }
 }
 
 /// What failures of the hosts of one placement do.
 struct Failures<'a> {
     case: &'a Case,
+    failing: Failing,
     stripes: &'a Stripes,
     // Stripes of each host: those of host h are from ends[h-1] to ends[h].
     of_host: Vec<u32>,
@@ -86,7 +126,7 @@ struct Failures<'a> {
 }
 
 impl<'a> Failures<'a> {
-    fn new(case: &'a Case, stripes: &'a Stripes) -> Self {
+    fn new(case: &'a Case, failing: Failing, stripes: &'a Stripes) -> Self {
         let mut ends = Vec::with_capacity(case.hosts);
         let mut end = 0;
         for load in stripes.loads(case.hosts) {
@@ -104,6 +144,7 @@ impl<'a> Failures<'a> {
         }
         Self {
             case,
+            failing,
             stripes,
             of_host,
             ends,
@@ -117,40 +158,55 @@ impl<'a> Failures<'a> {
 
     fn loss(&self, draws: u32, random: &mut Random) -> f64 {
         let fatal = self.case.r + 1;
+        let hosts = self.case.hosts;
         let failing = self.case.failing();
         let count = self.stripes.iter().len();
-        if failing < fatal || count == 0 {
+        // Odds that r+1 given hosts are among those that fail.
+        let all_fail = match self.failing {
+            Failing::Share => choose(failing, fatal) / choose(hosts, fatal),
+            Failing::Each => (0..fatal).map(|_| self.case.failed).product(),
+        };
+        if all_fail == 0.0 || count == 0 {
             return 0.0;
         }
-        let each = choose(self.case.members(), fatal) / choose(self.case.hosts, fatal);
-        let pairs = count as f64 * each * choose(failing, fatal);
-        let mut lost_of = vec![0_u8; count];
+        let pairs = count as f64 * choose(self.case.members(), fatal) * all_fail;
+        let mut lost_of = vec![0_u32; count];
+        let mut is_failed = vec![false; hosts];
         let mut failed = Vec::with_capacity(failing);
         let mut sum = 0.0;
         for _ in 0..draws {
-            failed.clear();
             let stripe = index_below(count, random);
             draw_from(self.stripes.of(stripe), fatal, &mut failed, random);
-            while failed.len() < failing {
-                let host = u32::try_from(index_below(self.case.hosts, random)).expect("HOSTS_MAX");
-                if !failed.contains(&host) {
+            let others = match self.failing {
+                Failing::Share => failing - fatal,
+                Failing::Each => failing_of(hosts - fatal, self.case.failed, random),
+            };
+            for &host in &failed {
+                is_failed[host as usize] = true;
+            }
+            while failed.len() < fatal + others {
+                let host = u32::try_from(index_below(hosts, random)).expect("HOSTS_MAX");
+                if !std::mem::replace(&mut is_failed[host as usize], true) {
                     failed.push(host);
                 }
             }
             sum += 1.0 / self.pairs_lost(&failed, &mut lost_of);
+            for host in failed.drain(..) {
+                is_failed[host as usize] = false;
+            }
         }
         pairs * sum / f64::from(draws)
     }
 
     /// Pairs of a stripe and r+1 of its hosts among those that failed. `lost_of` is all 0.
-    fn pairs_lost(&self, failed: &[u32], lost_of: &mut [u8]) -> f64 {
+    fn pairs_lost(&self, failed: &[u32], lost_of: &mut [u32]) -> f64 {
         let mut pairs = 0.0;
         for &host in failed {
             for &stripe in self.of_host(host as usize) {
                 let lost = &mut lost_of[stripe as usize];
                 // Each r of those before make r+1 with this one.
-                if usize::from(*lost) >= self.case.r {
-                    pairs += choose(usize::from(*lost), self.case.r);
+                if *lost as usize >= self.case.r {
+                    pairs += choose(*lost as usize, self.case.r);
                 }
                 *lost += 1;
             }
@@ -162,6 +218,24 @@ impl<'a> Failures<'a> {
         }
         pairs
     }
+}
+
+/// How many of `hosts` fail, each with probability `failed`: the hosts between two that do are
+/// distributed geometrically.
+fn failing_of(hosts: usize, failed: f64, random: &mut Random) -> usize {
+    if failed >= 1.0 {
+        return hosts;
+    }
+    let mut left = hosts as f64;
+    for count in 0.. {
+        // 0 to 1, without 0.
+        let drawn = 1.0 - random.unit();
+        left -= (drawn.ln() / (-failed).ln_1p()).floor() + 1.0;
+        if left < 0.0 {
+            return count;
+        }
+    }
+    unreachable!("hosts are finitely many")
 }
 
 /// Adds `count` of `hosts`, each at most once.

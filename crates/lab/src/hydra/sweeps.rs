@@ -5,6 +5,7 @@ use cenote_pool::placement::Pick;
 use serde::Serialize;
 
 use super::loss::Case;
+use super::odds::Failing;
 use super::placed::Placer;
 use super::simulated::{self, Effort, Estimate};
 use crate::figure::{Csv, Legend, Line, Plot, Scale};
@@ -78,11 +79,18 @@ pub const SWEEPS: [Sweep; 5] = [
     },
 ];
 
-/// Formula and simulation of one case.
+/// Formula and simulation of one case. `step` is called after each simulated cluster, of which
+/// there are twice as many as [`Effort::clusters`] says.
 ///
 /// # Errors
 /// A case that makes no sense.
-pub fn row(parameter: &'static str, value: f64, case: &Case, effort: Effort) -> Result<Row> {
+pub fn row(
+    (parameter, value): (&'static str, f64),
+    case: &Case,
+    failing: Failing,
+    effort: Effort,
+    mut step: impl FnMut(),
+) -> Result<Row> {
     case.check()?;
     let sets = Placer::CodingSets {
         spare: case.l,
@@ -91,15 +99,16 @@ pub fn row(parameter: &'static str, value: f64, case: &Case, effort: Effort) -> 
     Ok(Row {
         parameter,
         value,
-        ec_cache: case.random_groups(),
-        coding_sets: case.coding_sets(),
-        ec_cache_simulated: simulated::loss(case, Placer::Random, effort),
-        coding_sets_simulated: simulated::loss(case, sets, effort),
+        ec_cache: failing.random_groups(case),
+        coding_sets: failing.coding_sets(case),
+        ec_cache_simulated: simulated::loss(case, failing, Placer::Random, effort, &mut step),
+        coding_sets_simulated: simulated::loss(case, failing, sets, effort, &mut step),
     })
 }
 
 impl Sweep {
-    /// Goes through the values; `step` is called after each.
+    /// Goes through the values; `step` is called after each. As in the paper, a share of the hosts
+    /// fails, also where those are few.
     ///
     /// # Errors
     /// A value that makes no sense with the other parameters.
@@ -108,7 +117,8 @@ impl Sweep {
         for &value in self.values {
             let mut case = *base;
             (self.set)(&mut case, value);
-            rows.push(row(self.parameter, value, &case, effort)?);
+            let named = (self.parameter, value);
+            rows.push(row(named, &case, Failing::Share, effort, || {})?);
             step();
         }
         Ok(rows)
@@ -228,7 +238,7 @@ mod tests {
     fn the_seed_decides() {
         let of = |seed| {
             let effort = Effort { seed, ..FEW };
-            row("k", 8.0, &Case::PAPER, effort).unwrap()
+            row(("k", 8.0), &Case::PAPER, Failing::Share, effort, || {}).unwrap()
         };
         assert_eq!(of(3), of(3));
         assert_ne!(of(3), of(4));

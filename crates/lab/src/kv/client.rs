@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use cenote_kv::group::marks::Marks;
 use cenote_kv::group::member::Member;
-use cenote_kv::group::owner::{Change, Found, Refusal};
+use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
-use cenote_kv::planted::{Planted, is_planted};
 
 use super::linear::{Call, Kind, Value};
 use super::mood::Mood;
@@ -35,8 +34,6 @@ struct Open {
     intent: Intent,
     /// Proposed or read: where, and what has to be committed there.
     sent: Option<Sent>,
-    /// For the mistake [`Planted::StaleAddress`].
-    found: Option<Found>,
 }
 
 #[derive(Clone, Copy)]
@@ -167,7 +164,6 @@ impl Client {
             begun: world.now,
             intent,
             sent: None,
-            found: None,
         });
     }
 
@@ -194,7 +190,7 @@ impl Client {
             self.open = Some(open);
             return;
         };
-        match self.attempt(&mut open, partition, process, world) {
+        match self.attempt(&open, partition, process, world) {
             Ok(Outcome::Done(kind, 0)) => self.finish(&open, kind, process, world),
             Ok(Outcome::Done(kind, xid)) => {
                 let member = world.members.get_mut(&process);
@@ -236,7 +232,7 @@ impl Client {
     /// What was done, and what has to be committed before the client may know.
     fn attempt(
         &mut self,
-        open: &mut Open,
+        open: &Open,
         partition: usize,
         process: Process,
         world: &mut World,
@@ -257,9 +253,6 @@ impl Client {
             pending = 0;
         }
         let is_read = matches!(open.intent, Intent::Read | Intent::ReadCommitted);
-        if is_planted(Planted::StaleAddress) && is_read {
-            found = open.found.or(found);
-        }
         if is_read && !may_read {
             return Ok(Outcome::Again);
         }
@@ -272,7 +265,6 @@ impl Client {
             match owner.value(&found, |parts| parts.concat()) {
                 Ok(bytes) => check_bytes(&bytes, found.entry.client_flags, self.value_bytes)?,
                 Err(Refusal::Units(run)) => {
-                    open.found = Some(found);
                     member.want(partition, run, now);
                     world.post(process);
                     return Ok(Outcome::Again);

@@ -178,6 +178,9 @@ pub struct Report {
     pub refused: u64,
     /// The first promise that was broken.
     pub violation: Option<String>,
+    /// Whether it ended in a panic, which is what `violation` says then.
+    #[serde(skip)]
+    pub has_panicked: bool,
     /// The last things that happened before it.
     pub log: Vec<String>,
 }
@@ -201,9 +204,10 @@ impl Report {
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
     cenote_kv::planted::plant(options.planted);
-    let report = caught(|| World::new(options).run()).unwrap_or_else(|violation| Report {
+    let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
         seed: options.seed,
-        violation: Some(violation),
+        violation: Some(panic),
+        has_panicked: true,
         ..Report::default()
     });
     #[cfg(feature = "planted")]

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Time, sim};
 use cenote_volume::{
-    ChangeStatus, Done, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement, Protection,
-    Request, Resilience, Scheme, Seat, Stepped, Worker,
+    ChangeStatus, Done, ExtentStatus, Health, HostConfig, IoError, Op, PAGE_BYTES, Placement,
+    Protection, Request, Resilience, Scheme, Seat, Stepped, Worker,
 };
 
 use super::dialer::Dialing;
@@ -239,11 +239,13 @@ impl Client {
             return true;
         };
         let status = volume.status();
-        status.hosts.iter().all(|host| host.connected)
-            && status
-                .extents
-                .iter()
-                .all(|extent| extent.health == Health::Healthy)
+        status.hosts.iter().all(|host| host.connected) && are_whole(&status.extents)
+    }
+
+    /// Whether every extent is whole, on the hosts that there are.
+    pub fn is_whole(&mut self) -> bool {
+        let volume = self.volume.as_mut();
+        volume.is_none_or(|volume| are_whole(&volume.status().extents))
     }
 
     /// Whether pages are errors until they are written whole.
@@ -569,4 +571,10 @@ fn pages_of(first: usize, count: usize) -> Range<usize> {
 
 fn to_index(value: u64) -> usize {
     usize::try_from(value).expect("simulated volumes are small")
+}
+
+fn are_whole(extents: &[ExtentStatus]) -> bool {
+    extents
+        .iter()
+        .all(|extent| extent.health == Health::Healthy)
 }

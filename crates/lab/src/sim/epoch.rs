@@ -1,8 +1,10 @@
 //! One epoch: work under faults, healing, reading everything back, and once more with r hosts gone.
+//! Where stripes are in groups of hosts, they have to become whole without these, too.
 
 use std::time::Duration;
 
 use cenote_fabric::sim::{Late, Memory, Notice};
+use cenote_volume::Placement;
 
 use super::Options;
 use super::client::Client;
@@ -143,6 +145,9 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
         world.hosts[host].crash(&net, Memory::Lost, Notice::AtOnce);
     }
     read_back(world);
+    if has_room_without(options, r) {
+        heal_without(world, &gone);
+    }
     world.note_loss();
     for &host in &gone {
         world.hosts[host].restart(&net);
@@ -153,4 +158,26 @@ fn lose_and_read_back(world: &mut World, options: &Options) {
     heal(world);
     world.compare_books();
     world.is_gentle = was_gentle;
+}
+
+/// Whether stripes have to become whole on the hosts that are left, though groups may have none left.
+fn has_room_without(options: &Options, gone: usize) -> bool {
+    let has_groups = matches!(options.placement, Some(Placement::CodingSets { .. }));
+    has_groups && !options.is_backed && options.hosts - gone >= options.scheme.members()
+}
+
+/// Waits until every extent is whole while these hosts are gone.
+fn heal_without(world: &mut World, gone: &[usize]) {
+    let start = world.net.now();
+    while world.violations.is_empty() && !world.clients.iter_mut().all(Client::is_whole) {
+        world.run_until(world.net.now().after(TICK));
+        if world.net.now().since(start) > HEALING_MAX {
+            let clients = world.clients.iter_mut();
+            let stuck: Vec<String> = clients.map(Client::state).collect();
+            let stuck = stuck.join("; ");
+            world.violate(format!(
+                "does not heal in {HEALING_MAX:?} without hosts {gone:?}: {stuck}"
+            ));
+        }
+    }
 }

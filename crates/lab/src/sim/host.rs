@@ -87,6 +87,7 @@ impl Host {
         let outward = net.client_on(self.node);
         let identity = ClientId(u128::from(self.node.0) << 64 | u128::from(net.now().0));
         let (name, seen, records) = (&self.name, &self.seen, &self.records);
+        let node = self.node;
         let mut serving = None;
         let watched = |windows: Windows| {
             let mut book = records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +98,8 @@ impl Host {
             }
             let mut listener = listen(windows);
             serving = Some((listener.answerer()?, listener.windows()?));
-            let watched = Watched::new(Box::new(listener), name, records, seen);
+            let machine = (net.clone(), node);
+            let watched = Watched::new(Box::new(listener), machine, name, records, seen);
             Ok(Box::new(watched) as Box<dyn Listen>)
         };
         let process = Stepped::start_with(
@@ -201,6 +203,7 @@ impl Host {
         let Some(process) = &mut self.process else {
             return;
         };
+        let before = process.demand();
         loop {
             if let Err(error) = process.turn() {
                 let text = format!("{}: the listener broke: {error}", self.name);
@@ -209,6 +212,19 @@ impl Host {
             }
             if !process.work() {
                 break;
+            }
+        }
+        let now = process.demand();
+        if now.asked > before.asked {
+            // Some may have been given back or wanted in this turn, before or after the asking.
+            let claimed = now.claimed.max(before.claimed);
+            let (going, excess) = (now.going, claimed.saturating_sub(now.slabs_max));
+            if going > excess {
+                let text = format!(
+                    "{}: {going} slabs are on their way back where {excess} have to go",
+                    self.name
+                );
+                complain(&self.seen, text);
             }
         }
         let status = process.status();

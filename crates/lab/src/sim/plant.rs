@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cenote_fabric::sim::planted::Planted;
-use cenote_volume::{Mode, Protection};
+use cenote_volume::{Mode, Placement, Protection};
 
 use super::world::World;
 use super::{Options, Weights};
@@ -286,20 +286,84 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..small.backed()
         },
-        // Hosts are replaced while disks refuse things.
-        "keep-bit-away" | "clear-bit-refused" | "mark-while-stranded" => Options {
+        // Machines need their memory again and again, and hosts ask for many slabs at a time.
+        "ask-twice" => Options {
+            weights: Weights {
+                squeeze: 8,
+                delay: 2,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Hosts go, of groups that have just enough.
+        "stay-inside" => Options {
+            hosts: 9,
+            placement: Some(Placement::CodingSets { spare: 0 }),
+            weights: Weights {
+                crash: 2,
+                ..Weights::default()
+            },
+            ..small
+        },
+        // Slabs move and are given up all the time, under many writes over links that are slow now
+        // and then.
+        "give-back-unsettled" => Options {
             workers: 3,
-            hosts: 6,
+            slabs_per_host: Some(24),
+            rate: 2000,
+            gentle_percent: 100,
+            weights: Weights {
+                drain: 8,
+                reshape: 4,
+                delay: 8,
+                ..Weights::default()
+            },
+            ..tiny
+        },
+        // Few pages are written again and again, the disk is late, and hosts go.
+        "disk-reorders" => Options {
+            clients: 1,
+            workers: 3,
+            slab_bytes: 8 << 10,
+            volume_bytes: 64 << 10,
+            rate: 2000,
+            weights: Weights {
+                drain: 8,
+                disk: 4,
+                crash: 2,
+                ..Weights::default()
+            },
+            ..small.backed()
+        },
+        // Disks refuse things, and hosts go.
+        "forget-refusal" => Options {
+            workers: 3,
             volume_bytes: 128 << 10,
             rate: 1000,
             weights: Weights {
-                upgrade: 6,
-                disk: 4,
-                delay: 1,
+                disk: 8,
+                crash: 4,
+                drain: 2,
                 ..Weights::default()
             },
-            ..small.backed_as("rs:2+1".parse().expect("a scheme"))
+            ..small.backed()
         },
+        // Hosts are replaced while disks refuse things.
+        "keep-bit-away" | "keep-bit-failed" | "clear-bit-refused" | "mark-while-stranded" => {
+            Options {
+                workers: 3,
+                hosts: 6,
+                volume_bytes: 128 << 10,
+                rate: 1000,
+                weights: Weights {
+                    upgrade: 6,
+                    disk: 4,
+                    delay: 1,
+                    ..Weights::default()
+                },
+                ..small.backed_as("rs:2+1".parse().expect("a scheme"))
+            }
+        }
         // Hosts are replaced, and lend a slab or two each.
         "forget-slab" => Options {
             weights: Weights {

@@ -6,12 +6,14 @@
 //! Checked: what is granted is zero, stands, and was never granted before; a client is told
 //! `Unmapped` only once its window is closed (I3, I4); a granted slab is taken back only when its
 //! client asked, mapped its place anew, or was silent for a lease; a process that takes another's place has
-//! every slab that was lent; requests arrive in order.
+//! every slab that was lent; requests arrive in order. What clients give back it tells the network,
+//! whose witness looks for writes that arrive there nevertheless.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cenote_fabric::sim::{Net, NodeId};
 use cenote_fabric::{
     Address, ClientId, Event, Generation, Listen, PeerId, Region, Result, Rights, Time, Waker,
     WindowDescriptor, WindowId, sim,
@@ -34,6 +36,7 @@ pub type Sightings = Arc<Mutex<Seen>>;
 /// See the module's text.
 pub struct Watched {
     listener: Box<dyn Listen>,
+    machine: (Net, NodeId),
     host: String,
     book: Records,
     seen: Sightings,
@@ -91,9 +94,16 @@ struct Grant {
 const DECIDED: Duration = Duration::from_secs(2);
 
 impl Watched {
-    pub fn new(listener: Box<dyn Listen>, host: &str, book: &Records, seen: &Sightings) -> Self {
+    pub fn new(
+        listener: Box<dyn Listen>,
+        machine: (Net, NodeId),
+        host: &str,
+        book: &Records,
+        seen: &Sightings,
+    ) -> Self {
         Self {
             listener,
+            machine,
             host: host.to_owned(),
             book: Arc::clone(book),
             seen: Arc::clone(seen),
@@ -130,10 +140,16 @@ impl Watched {
                     return;
                 };
                 book.hear(client);
-                if let Ok(request) = Request::decode(bytes)
-                    && let Err(what) = book.ask(*peer, client, &request)
-                {
-                    drop(book);
+                let Ok(request) = Request::decode(bytes) else {
+                    return;
+                };
+                let outcome = book.ask(*peer, client, &request);
+                drop(book);
+                if let Request::Unmap { window } = request {
+                    let (net, node) = &self.machine;
+                    net.note_given_back(*node, Generation(window.generation));
+                }
+                if let Err(what) = outcome {
                     self.complain(&what);
                 }
             }

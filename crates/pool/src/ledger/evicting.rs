@@ -61,6 +61,19 @@ pub struct EvictionCounts {
     pub taken: u64,
 }
 
+/// What a host asks back, for whoever checks that it is no more than has to go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Demand {
+    /// Slabs that clients were asked for so far.
+    pub asked: u64,
+    /// Of those, the ones that are on their way back.
+    pub going: u32,
+    /// Slabs that clients hold or wait for, those on their way included.
+    pub claimed: u32,
+    /// How many of these there is room for.
+    pub slabs_max: u32,
+}
+
 /// What the ledger knows of its evictions.
 #[derive(Debug, Default)]
 pub(super) struct Evicting {
@@ -252,7 +265,7 @@ impl Ledger {
     /// Asks for what is missing, and no longer for what is not.
     fn tend_evictions(&mut self, now: Duration, extra: usize, seed: u64) {
         let excess = self.excess();
-        let missing = excess.saturating_sub(self.going(now));
+        let missing = excess.saturating_sub(self.counted(now));
         if missing == 0 {
             self.evicting.round = None;
             self.ask_no_longer(now, excess);
@@ -264,6 +277,25 @@ impl Ledger {
                 self.end_round(now);
             }
             Some(_) => {}
+        }
+    }
+
+    /// Slabs on their way back, of which no more are asked for in their stead (Z9).
+    fn counted(&self, now: Duration) -> u32 {
+        if is_planted(Planted::AskTwice) {
+            return 0;
+        }
+        self.going(now)
+    }
+
+    /// What is asked back, and what there is room for.
+    #[must_use]
+    pub fn demand(&self, now: Duration) -> Demand {
+        Demand {
+            asked: self.evicting.counts.asked,
+            going: self.going(now),
+            claimed: self.claimed(&self.counts()),
+            slabs_max: self.room.slabs_max,
         }
     }
 
@@ -337,7 +369,7 @@ impl Ledger {
         let Some(round) = self.evicting.round.take() else {
             return;
         };
-        let missing = self.excess().saturating_sub(self.going(now));
+        let missing = self.excess().saturating_sub(self.counted(now));
         let asked: Vec<_> = round
             .looked_at
             .iter()

@@ -9,6 +9,8 @@
 
 use std::collections::HashMap;
 
+use cenote_pool::planted::{Planted, is_planted};
+
 /// Writes under way, by page.
 pub struct Order {
     lines: HashMap<u64, Line>,
@@ -91,13 +93,17 @@ impl Order {
             waiting,
             newest,
         } = *line;
+        let (next, rest) = match is_planted(Planted::DiskReorders) {
+            true if newest != NONE => (waiting, self.next[waiting as usize]),
+            _ => (newest, waiting),
+        };
         if newest == NONE {
             self.lines.remove(&page);
         } else {
             // The list of the waiting ends at its newest: the rest rides with that one.
-            let riders = if waiting == newest { NONE } else { waiting };
+            let riders = if rest == next { NONE } else { rest };
             *line = Line {
-                flying: newest,
+                flying: next,
                 riders,
                 waiting: NONE,
                 newest: NONE,
@@ -106,11 +112,11 @@ impl Order {
         ended(flying);
         let mut rider = riders;
         while rider != NONE && rider != flying {
-            let next = self.next[rider as usize];
+            let after = self.next[rider as usize];
             ended(rider);
-            rider = next;
+            rider = after;
         }
-        (newest != NONE).then_some(newest)
+        (next != NONE).then_some(next)
     }
 }
 

@@ -337,7 +337,7 @@ impl DiskQueue {
         // Before anybody is told. Only this queue changes the bit of this page.
         if is_ok {
             store.pages.stale.remove(page);
-        } else {
+        } else if !is_planted(Planted::ForgetRefusal) {
             store.pages.stale.insert(page);
         }
         let next = self

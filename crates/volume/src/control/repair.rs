@@ -246,7 +246,9 @@ impl Control {
                 epoch,
                 session,
                 window,
-            } if self.core.directory.is_settled(epoch) => {
+            } if self.core.directory.is_settled(epoch)
+                || is_planted(Planted::GiveBackUnsettled) =>
+            {
                 let repair = self.repairs.swap_remove(at);
                 self.core.timings.leave.note(now.since(repair.began));
                 self.give_back(session, window);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_pool::placement::Candidate;
+use cenote_pool::planted::{Planted, is_planted};
 
 use super::placing::Placer;
 use super::repair::REPAIRS_MAX;
@@ -194,7 +195,9 @@ impl Control {
     pub(super) fn give_up_surplus(&mut self) {
         let core = Arc::clone(&self.core);
         let is_free = |surplus: &Surplus| {
-            core.directory.is_settled(surplus.epoch) && core.is_journaled(surplus.epoch)
+            let is_unused =
+                core.directory.is_settled(surplus.epoch) || is_planted(Planted::GiveBackUnsettled);
+            is_unused && core.is_journaled(surplus.epoch)
         };
         let all = std::mem::take(&mut self.reshaping.surplus);
         let (free, used): (Vec<_>, Vec<_>) = all.into_iter().partition(is_free);

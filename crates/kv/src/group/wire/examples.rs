@@ -145,10 +145,10 @@ pub(super) fn examples() -> Vec<(&'static str, Message, &'static str)> {
             Message::Residual {
                 attempt,
                 run: unit,
-                lost: 0x8021,
+                lost: 0x8000_0021,
                 bytes: bytes.clone(),
             },
-            "3412070000000c0807060504030201410000000000000001218001abababab",
+            "3412070000000c08070605040302014100000000000000012100008001abababab",
         ),
         (
             "mixed",

@@ -78,7 +78,7 @@ pub(super) fn view() -> impl Strategy<Value = View> {
                 partitions: partitions.into_iter().map(partition).collect(),
                 parities: parities.into_iter().map(parity).collect(),
                 heir,
-                let_go: (numbers >> 32) as u32 & ((1 << k) - 1),
+                let_go: (numbers >> 32 & ((1 << k) - 1)) as u32,
             }
         },
     )
@@ -235,11 +235,11 @@ fn recovery() -> impl Strategy<Value = Message> {
                 content: at.map_or(Content::Lost, |at| Content::Known { at, bytes }),
             }
         ),
-        (any::<u64>(), any::<u16>(), content()).prop_map(|(attempt, lost, (run, bytes))| {
+        (any::<u64>(), any::<u32>(), content()).prop_map(|(attempt, lost, (run, bytes))| {
             Message::Residual {
                 attempt,
                 run,
-                lost: lost.into(),
+                lost,
                 bytes,
             }
         }),

@@ -105,7 +105,7 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
     let parities = (0..m).map(|_| parity(from)).collect::<Result<_, _>>()?;
     let heir = heir(from, k, m)?;
     let let_go = from.u32()?;
-    if let_go >> k != 0 {
+    if u64::from(let_go) >> k != 0 {
         return Err(NoMessage::Field("partitions let go"));
     }
     Ok(View {

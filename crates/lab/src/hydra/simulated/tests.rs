@@ -33,21 +33,74 @@ fn every_failure_of_a_small_cluster_is_counted_once() {
             let hit = |stripe: &[u32]| stripe.iter().filter(|&&h| failed >> h & 1 == 1).count();
             stripes.iter().any(|stripe| hit(stripe) > case.r)
         };
-        let all = (0_u32..1 << 14).filter(|set| set.count_ones() == 4);
-        let (lost, total) = all.fold((0.0, 0.0), |(lost, total), failed| {
-            (lost + f64::from(u8::from(is_lost(failed))), total + 1.0)
-        });
-        let exact = lost / total;
-        assert!((0.1..0.95).contains(&exact), "{exact}");
-        let failures = Failures::new(&case, &stripes);
-        let figures: Vec<f64> = (0..20).map(|_| failures.loss(2000, &mut random)).collect();
-        let found = Estimate::of(&figures);
-        assert!(found.error < 0.01 * exact, "{found:?}");
-        assert!(
-            (found.mean - exact).abs() < 4.0 * found.error,
-            "{found:?} {exact}"
-        );
+        for failing in [Failing::Share, Failing::Each] {
+            let exact: f64 = (0_u32..1 << 14)
+                .filter(|&failed| is_lost(failed))
+                .map(|failed| match (failing, failed.count_ones()) {
+                    // One of C(14,4) sets.
+                    (Failing::Share, 4) => 1.0 / 1001.0,
+                    (Failing::Share, _) => 0.0,
+                    (Failing::Each, down) => {
+                        0.25_f64.powi(down.cast_signed()) * 0.75_f64.powi(14 - down.cast_signed())
+                    }
+                })
+                .sum();
+            assert!((0.1..0.95).contains(&exact), "{exact}");
+            let failures = Failures::new(&case, failing, &stripes);
+            let figures: Vec<f64> = (0..20).map(|_| failures.loss(2000, &mut random)).collect();
+            let found = Estimate::of(&figures);
+            assert!(found.error < 0.01 * exact, "{found:?}");
+            assert!(
+                (found.mean - exact).abs() < 4.0 * found.error,
+                "{failing:?} {found:?} {exact}"
+            );
+        }
     }
+}
+
+#[test]
+fn rare_losses_of_a_small_cluster_are_as_the_binomial_odds_have_them() {
+    // One host fails in the mean.
+    let case = Case {
+        hosts: 96,
+        ..Case::PAPER
+    };
+    let found = loss(&case, Failing::Each, SETS, USUAL, || {});
+    let expected = Failing::Each.coding_sets(&case);
+    let far = (found.mean - expected).abs();
+    assert!(found.error < 0.01 * found.mean, "{found:?}");
+    assert!(
+        far < 4.0 * found.error + 0.003 * expected,
+        "{found:?} {expected}"
+    );
+}
+
+#[test]
+fn odds_of_what_is_lost_for_sure_are_1_and_each_cluster_is_told() {
+    let mut steps = 0;
+    let case = Case {
+        r: 0,
+        ..Case::PAPER
+    };
+    let found = loss(&case, Failing::Share, Placer::Random, USUAL, || steps += 1);
+    assert!(found.mean <= 1.0 && found.mean > 0.99, "{found:?}");
+    assert_eq!(steps, USUAL.clusters);
+}
+
+#[test]
+fn large_clusters_get_less_effort_and_the_papers_gets_all() {
+    assert_eq!(USUAL.within_seconds(&Case::PAPER), USUAL);
+    let many = Case {
+        hosts: 2_000_000,
+        ..Case::PAPER
+    };
+    let effort = USUAL.within_seconds(&many);
+    assert_eq!((effort.clusters, effort.failures), (2, 200));
+    let none = Case {
+        failed: 0.0,
+        ..Case::PAPER
+    };
+    assert_eq!(USUAL.within_seconds(&none), USUAL);
 }
 
 /// That at least r+1 of the hosts of a group are among those that fail (hypergeometric), and that
@@ -65,7 +118,7 @@ fn one_of(sizes: &[usize], case: &Case) -> f64 {
 
 #[track_caller]
 fn agrees(case: &Case, placer: Placer, expected: f64) {
-    let found = loss(case, placer, USUAL);
+    let found = loss(case, Failing::Share, placer, USUAL, || {});
     assert!(found.error < 0.01 * found.mean, "{found:?}");
     let far = (found.mean - expected).abs();
     assert!(
@@ -98,7 +151,10 @@ fn too_few_failures_lose_nothing() {
         failed: 0.002,
         ..Case::PAPER
     };
-    assert_eq!(loss(&case, Placer::Random, USUAL).mean, 0.0);
+    assert_eq!(
+        loss(&case, Failing::Share, Placer::Random, USUAL, || {}).mean,
+        0.0
+    );
 }
 
 #[test]

@@ -154,6 +154,9 @@ pub struct Report {
     pub views: u32,
     /// The first promise that was broken.
     pub violation: Option<String>,
+    /// Whether it ended in a panic, which is what `violation` says then.
+    #[serde(skip)]
+    pub has_panicked: bool,
     /// The last things that happened before it.
     pub log: Vec<String>,
 }
@@ -163,9 +166,10 @@ pub struct Report {
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
     cenote_kv::planted::plant(options.planted);
-    let report = caught(|| live(World::new(options))).unwrap_or_else(|violation| Report {
+    let report = caught(|| live(World::new(options))).unwrap_or_else(|panic| Report {
         seed: options.seed,
-        violation: Some(violation),
+        violation: Some(panic),
+        has_panicked: true,
         ..Report::default()
     });
     #[cfg(feature = "planted")]

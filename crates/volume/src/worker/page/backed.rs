@@ -327,7 +327,13 @@ impl Worker {
     /// The disk has written the page, or refused it.
     fn end_store(&mut self, op: u16, is_ok: bool) {
         if is_ok {
-            if !is_planted(Planted::KeepBitAway) {
+            let is_parted = self.ops[usize::from(op)].is_parted;
+            let mistake = if is_parted {
+                Planted::KeepBitFailed
+            } else {
+                Planted::KeepBitAway
+            };
+            if !is_planted(mistake) {
                 self.unmark_remote(op);
             }
         } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {

@@ -3,12 +3,14 @@
 use std::io::{Write, stdout};
 
 use anyhow::Result;
+use cenote_lab::hydra::odds::{COVERED_ENOUGH, Failing, covered};
 use cenote_lab::hydra::simulated::{Effort, USUAL};
 use cenote_lab::hydra::sweeps;
 use serde::Serialize;
 
 use super::case::CaseArgs;
 use crate::failure::DONE;
+use crate::progress;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -25,6 +27,8 @@ pub struct Args {
 /// The JSON line.
 #[derive(Serialize)]
 struct Line {
+    failing: Failing,
+    covered: f64,
     ec_cache: f64,
     coding_sets: f64,
     ec_cache_simulated: f64,
@@ -33,15 +37,23 @@ struct Line {
 
 pub fn run(args: &Args) -> Result<u8> {
     let case = args.case.case();
+    case.check()?;
+    let failing = Failing::of(&case);
     let effort = Effort {
         seed: args.seed,
         ..USUAL
     };
-    let row = sweeps::row("l", case.l as f64, &case, effort)?;
+    let effort = effort.within_seconds(&case);
+    let bar = progress::steps(2 * u64::from(effort.clusters), "clusters simulated");
+    let row = sweeps::row(("l", case.l as f64), &case, failing, effort, || bar.inc(1))?;
+    bar.finish_and_clear();
+    let covered = covered(&case);
     let (random, sets) = (row.ec_cache_simulated, row.coding_sets_simulated);
     let mut out = stdout().lock();
     if args.json {
         let line = Line {
+            failing,
+            covered,
             ec_cache: row.ec_cache,
             coding_sets: row.coding_sets,
             ec_cache_simulated: random.mean,
@@ -51,13 +63,21 @@ pub fn run(args: &Args) -> Result<u8> {
         writeln!(out)?;
         return Ok(DONE);
     }
-    writeln!(
-        out,
-        "Probability that data is lost when {} of {} hosts fail at once",
-        case.failing(),
-        case.hosts
-    )?;
-    writeln!(out, "{:<12}  {:<10}  simulated", "", "formula")?;
+    let (which, formula) = match failing {
+        Failing::Share => (
+            format!("{} of {} hosts fail at once", case.failing(), case.hosts),
+            "formula",
+        ),
+        Failing::Each => (
+            format!(
+                "each of {} hosts fails with probability {}",
+                case.hosts, case.failed
+            ),
+            "binomial",
+        ),
+    };
+    writeln!(out, "Probability that data is lost when {which}")?;
+    writeln!(out, "{:<12}  {formula:<10}  simulated", "")?;
     for (name, formula, found) in [
         ("EC-Cache", row.ec_cache, random),
         ("CodingSets", row.coding_sets, sets),
@@ -66,6 +86,16 @@ pub fn run(args: &Args) -> Result<u8> {
             out,
             "{name:<12}  {formula:<10.3e}  {:.3e} +- {:.0e}",
             found.mean, found.error
+        )?;
+    }
+    if covered < COVERED_ENOUGH {
+        writeln!(
+            out,
+            "The {formula} odds of CodingSets are too high here: they count every {} hosts of a \
+             group of {},\nand {:.0} % of those hold a stripe together. Believe the simulation.",
+            case.r + 1,
+            case.width(),
+            covered * 100.0
         )?;
     }
     Ok(DONE)

@@ -12,9 +12,9 @@ help: ## This list
 	@echo "Targets:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
 
-build: ## The one binary, optimised: target/release/cenote
+build: ## Both programs, optimised: target/release/cenote, cenote-memcached
 	@sh scripts/install-packages.sh build
-	$(CARGO) build --release --locked -p cenote
+	$(CARGO) build --release --locked -p cenote -p cenote-kv
 
 demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/install-packages.sh build demo
@@ -74,6 +74,7 @@ clippy: ## Lints, warnings denied
 
 doc: ## Documentation, warnings denied
 	$(DENY_WARNINGS) $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	$(DENY_WARNINGS) $(CARGO) rustdoc --locked -p cenote --bin cenote --target-dir target/doc-program -- --document-private-items
 
 deny: ## Licences and sources of dependencies
 	@sh scripts/deny.sh

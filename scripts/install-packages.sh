@@ -22,6 +22,8 @@ nbdkit|test bench apps|its nbd plugin as a client of ours, its memory plugin as 
 qemu-utils|test|qemu-img and qemu-io against our NBD server
 mount|test demo apps|losetup, swapon and mounting what mkfs made
 util-linux|test demo|mkswap
+jq|test|reads JSON in the examples of the documents
+openssl|test|certificates in the examples of the documents
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
 iproute2|test|hosts in network namespaces whose links are cut

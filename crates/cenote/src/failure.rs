@@ -93,7 +93,16 @@ pub fn chain(error: &anyhow::Error) -> String {
 
 /// Whether stderr is a terminal that wants colours.
 pub fn colours() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    std::io::stderr().is_terminal() && wants_colours()
+}
+
+/// Whether stdout is one.
+pub fn colours_of_results() -> bool {
+    std::io::stdout().is_terminal() && wants_colours()
+}
+
+fn wants_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|said| said.is_empty())
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@
 
 mod ask;
 mod at_etcd;
+mod background;
 mod caches;
 mod commands;
 mod confined;
 mod expected;
 mod failure;
 mod folder;
+mod help;
 mod hints;
 mod limits;
 mod listening;
@@ -37,7 +39,7 @@ mod volumes;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::{
     bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, mount, nbd, plan,
@@ -47,7 +49,7 @@ use crate::role::Role;
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
 #[derive(Debug, Parser)]
-#[command(name = "cenote", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "cenote", version, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -56,7 +58,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Examples:
   cenote up --hosts 12 --memory 512M --dir ~/.cenote/well
-  cenote nbd --cluster ~/.cenote/well/cluster.toml --size 2G --scheme rs:8+2 --socket ~/.cenote/well/nbd
+  cenote nbd --volume v0 --size 2G --socket ~/.cenote/well/nbd --dir ~/.cenote/well --background
   cenote status --dir ~/.cenote/well
   cenote down --dir ~/.cenote/well
 
@@ -87,9 +89,9 @@ enum Command {
     Host(host::Args),
     /// Create, list, show, resize and delete volumes
     Volume(volume::Args),
-    /// Serve a volume as a network block device, in the foreground
+    /// Serve a volume as a network block device
     Nbd(nbd::Args),
-    /// Show a volume as a block device of this machine, in the foreground
+    /// Show a volume as a block device of this machine
     Ublk(ublk::Args),
     /// Show a volume as files in a directory, until it is unmounted
     Mount(mount::Args),
@@ -113,7 +115,7 @@ enum Command {
     Demo(demo::Args),
     /// Measure us beside a peer
     Bench(bench::Args),
-    /// Choose a scheme and groups of hosts for a cluster, and what memory that is sold twice brings
+    /// Choose a scheme and groups of hosts for a cluster; estimate savings from lending
     Plan(plan::Args),
     /// Experiments: a whole cluster simulated under faults
     Lab(lab::Args),
@@ -134,7 +136,9 @@ impl Command {
             Self::Swap(args) => serves(args.serves()),
             Self::Store(args) => serves(args.serves()),
             Self::Mount(args) => serves(args.serves()),
-            Self::Nbd(_) | Self::Ublk(_) | Self::Run(_) => Role::Serves,
+            Self::Nbd(args) => serves(args.serves()),
+            Self::Ublk(args) => serves(args.serves()),
+            Self::Run(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
             Self::Up(_)
@@ -152,8 +156,9 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    start_log();
+    let matches = help::laid_out(Cli::command(), help::width()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    start_log(&cli.command);
     cli.command.role().take();
     let result = match role::run(|| run(&cli.command)) {
         Ok(result) => result,
@@ -196,17 +201,42 @@ fn run(command: &Command) -> anyhow::Result<u8> {
 /// The level without a target has to be here: a filter that names targets replaces the default one.
 const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
 
-fn start_log() {
+fn start_log(command: &Command) {
+    let simulation = match command {
+        Command::Lab(args) => Some(args).filter(|args| args.simulates()),
+        _ => None,
+    };
+    // Simulated hosts warn of the faults that they are there for.
+    let usual = match simulation {
+        Some(args) if !args.is_verbose() => "off",
+        _ => LOGGED,
+    };
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
-        .parse_lossy(std::env::var("CENOTE_LOG").as_deref().unwrap_or(LOGGED));
-    tracing_subscriber::fmt()
+        .parse_lossy(std::env::var("CENOTE_LOG").as_deref().unwrap_or(usual));
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(failure::colours())
         // It would say so where it could not write, and panic: a full disk under a log ends no server.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match simulation {
+        Some(_) => log.with_timer(VirtualTime).init(),
+        None => log.init(),
+    }
+}
+
+/// The time of the simulated network that moved last on this thread; 0 where there is none.
+struct VirtualTime;
+
+impl tracing_subscriber::fmt::time::FormatTime for VirtualTime {
+    fn format_time(
+        &self,
+        out: &mut tracing_subscriber::fmt::format::Writer<'_>,
+    ) -> std::fmt::Result {
+        let now = cenote_fabric::sim::now();
+        write!(out, "{:>14.6} s", now.0 as f64 / 1e9)
+    }
 }
 
 #[cfg(test)]
@@ -258,6 +288,8 @@ mod tests {
             &["swap", "on", "--size", "1G"],
             &["swap", "status"],
             &["mount", "/mnt", "--volume", "v", "--background"],
+            &["nbd", "--volume", "v", "--socket", "s", "--background"],
+            &["ublk", "--volume", "v", "--background"],
             &["kv", "up", "--dir", "d"],
             &["volume", "list"],
             &["cache", "status"],

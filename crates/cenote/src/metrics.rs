@@ -1,9 +1,11 @@
-//! `--metrics ADDR`: Prometheus text over HTTP.
+//! `--metrics ADDR`: what is counted, over HTTP, as OpenMetrics or as Prometheus' older text.
 //!
 //! One thread, on which hyper serves every connection at once, and a few that put answers together. A
 //! connection carries one request and lasts [`CONNECTION_LIMIT`] at most; there are at most
 //! [`CONNECTIONS_MAX`], [`SOURCE_CONNECTIONS_MAX`] from one address, and above that the oldest goes.
 //! Loopback only unless the operator says otherwise in so many words.
+
+mod text;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,16 +16,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_fabric::HostPort;
+use cenote_volume::Latency;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -121,6 +126,39 @@ pub fn counters(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> Resu
     Ok(())
 }
 
+/// Encodes how long something took.
+///
+/// # Errors
+/// Those of the encoder.
+pub fn histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &'static str,
+    help: &'static str,
+    latency: &Latency,
+) -> Result<(), fmt::Error> {
+    // A bucket for each octave from 1 us to 17 s.
+    let octaves = (10..=34).map(|bits| (1_u64 << bits) - 1);
+    let mut before = 0;
+    let mut buckets: Vec<(f64, u64)> = octaves
+        .map(|limit_ns| {
+            let within = latency.within(limit_ns);
+            let count = within - before;
+            before = within;
+            (limit_ns as f64 / 1e9, count)
+        })
+        .collect();
+    let count = latency.values.count;
+    buckets.push((f64::INFINITY, count.saturating_sub(before)));
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    family.encode_histogram::<Vec<(String, String)>>(
+        latency.sum_ns as f64 / 1e9,
+        count,
+        &buckets,
+        None,
+    )
+}
+
 /// Takes connections for ever.
 async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Result<()> {
     let dropped = Counter::<u64>::default();
@@ -129,6 +167,12 @@ async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Resul
         "Connections to this page closed to make room for others",
         dropped.clone(),
     );
+    let build = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("arch", std::env::consts::ARCH),
+    ];
+    let help = "The program that answers";
+    registry.register("cenote_build", help, Info::new(build.to_vec()));
     let page = Page {
         registry: Arc::new(registry),
         turns: Arc::new(Semaphore::new(ANSWERS_MAX)),
@@ -220,19 +264,24 @@ async fn answer(
     if request.uri().path() != "/metrics" {
         return Ok(empty(StatusCode::NOT_FOUND));
     }
+    let accept = request.headers().get(ACCEPT);
+    let is_open = text::takes_open_metrics(accept.and_then(|kinds| kinds.to_str().ok()));
     let turn = page.turns.acquire_owned().await;
     // Asking a volume or a host may wait for its thread; other connections do not.
     let encoded = tokio::task::spawn_blocking(move || {
-        let mut text = String::new();
-        let encoded = prometheus_client::encoding::text::encode(&mut text, &page.registry);
+        let mut page_text = String::new();
+        let encoded = prometheus_client::encoding::text::encode(&mut page_text, &page.registry);
+        if !is_open {
+            page_text = text::of(&page_text);
+        }
         // The connection may be gone by now: the turn ends with the work, not with whoever asked.
         drop(turn);
-        encoded.map(|()| text)
+        encoded.map(|()| page_text)
     });
     Ok(match encoded.await {
         Ok(Ok(text)) => {
             let mut response = Response::new(Full::new(Bytes::from(text)));
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let kind = if is_open { OPEN_METRICS } else { text::KIND };
             let kind = hyper::header::HeaderValue::from_static(kind);
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
@@ -247,6 +296,8 @@ async fn answer(
         }
     })
 }
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
@@ -288,11 +339,38 @@ mod tests {
 
     #[test]
     fn a_scrape_has_values_help_and_the_end_mark() {
-        let text = exchange(served(), b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        let asked = b"GET /metrics?x=1 HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n";
+        let text = exchange(served(), asked);
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        assert!(
+            text.contains("application/openmetrics-text; version=1.0.0"),
+            "{text}"
+        );
         assert!(text.contains("# HELP depth_bytes How deep"), "{text}");
         assert!(text.contains("\ndepth_bytes 42\n"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn who_asks_for_nothing_else_gets_the_older_text() {
+        let text = exchange(served(), b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(text.contains("text/plain; version=0.0.4"), "{text}");
+        let (_, page) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(
+            text::prometheus::faults(page),
+            Vec::<String>::new(),
+            "{page}"
+        );
+        assert!(
+            page.contains("\ncenote_metrics_connections_dropped_total 0\n"),
+            "{page}"
+        );
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(
+            page.contains(&format!("cenote_build_info{{version=\"{version}\"")),
+            "{page}"
+        );
+        assert!(!page.contains("# EOF"), "{page}");
     }
 
     #[test]
@@ -391,7 +469,7 @@ mod tests {
         for mut stream in kept {
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
-            assert!(text.ends_with("# EOF\n"), "{text}");
+            assert!(text.contains("cenote_build_info"), "{text}");
         }
         let asked = gate.asked.load(Ordering::SeqCst);
         assert!(asked <= ANSWERS_MAX + SOURCE_CONNECTIONS_MAX, "{asked}");

@@ -11,7 +11,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
-use crate::metrics::{Metric, counters, gauges};
+use crate::metrics::{Metric, counters, gauges, histogram};
 
 /// Reads a volume, and the server in front of it, at each scrape. It keeps neither alive.
 pub struct VolumeMetrics {
@@ -40,6 +40,18 @@ impl Collector for VolumeMetrics {
         if let Some(Ok(status)) = self.volume.upgrade().map(|volume| volume.status()) {
             gauges(&mut encoder, &volume_gauges(&status))?;
             counters(&mut encoder, &volume_counters(&status))?;
+            histogram(
+                &mut encoder,
+                "cenote_volume_read_latency",
+                "How long reads of a page took, one of 16",
+                &status.latency.read,
+            )?;
+            histogram(
+                &mut encoder,
+                "cenote_volume_write_latency",
+                "How long writes of a page took, one of 16",
+                &status.latency.write,
+            )?;
             if let Some(journal) = &status.journal {
                 gauges(&mut encoder, &[journal_gauge(journal)])?;
             }

@@ -40,7 +40,7 @@ fn a_model_that_was_broken_off_is_gone_on_with_and_ends_the_same() {
     assert!(measured < 230, "early stop: {last}");
 
     let mut calls = 0;
-    while model(&parts, &["--limit", "70"])[1]["complete"] == false {
+    while model(&parts, &["--configurations", "70"])[1]["complete"] == false {
         calls += 1;
     }
     assert_eq!(calls, measured / 70, "70 each time");
@@ -64,7 +64,7 @@ fn a_model_that_was_broken_off_is_gone_on_with_and_ends_the_same() {
 fn a_model_that_is_damaged_or_another_is_refused_and_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut");
-    model(&path, &["--limit", "5"]);
+    model(&path, &["--configurations", "5"]);
     let text = fs::read_to_string(&path).unwrap();
     let path = path.to_str().unwrap();
     let add = [
@@ -109,7 +109,15 @@ fn real_transports_are_measured_and_the_survey_goes_on() {
         let path = path.to_str().unwrap();
         for measured in [2, 4] {
             let arguments = ["cache", "model", "--record", "16", "--transport", transport];
-            let rest = ["--limit", "2", "--json", "--writes", "5%", "--out", path];
+            let rest = [
+                "--configurations",
+                "2",
+                "--json",
+                "--writes",
+                "5%",
+                "--out",
+                path,
+            ];
             let ended = run(&[&arguments[..], &rest].concat()).expect(0);
             let last = ended.stdout.lines().last().unwrap();
             let said = format!("\"measured\":{measured},");
@@ -170,7 +178,7 @@ fn each_switch_is_measured_or_says_why_it_has_no_meaning() {
 fn a_share_of_writes_is_found_where_it_was_measured_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");
-    model(&path, &["--writes", "5%", "--limit", "20"]);
+    model(&path, &["--writes", "5%", "--configurations", "20"]);
     let path = path.to_str().unwrap();
     let asked = ["--throughput", "1000", "--latency", "1ms", "--record", "16"];
     let search = |writes| {

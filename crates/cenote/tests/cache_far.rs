@@ -182,8 +182,8 @@ fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_
         "c0",
         "--manager",
         MANAGER,
-        "--seconds",
-        "1",
+        "--duration",
+        "1s",
         "--json",
     ];
     let figures = world.on("far", &bench).expect(0).json();

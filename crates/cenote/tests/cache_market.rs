@@ -85,7 +85,7 @@ fn a_cheaper_machine_that_appears_is_moved_to() {
 fn a_machine_that_a_killed_manager_got_and_did_not_note_is_given_back() {
     let market = Market::new(&machine("small", "cloud", 12, "1"));
     fs::write(market.path("slow"), "").expect("a file");
-    market.create(&["--limit", "0"]).expect(3);
+    market.create(&["--timeout", "0s"]).expect(3);
     let deadline = Instant::now() + PATIENCE;
     while !market.log().contains("got ") {
         assert!(Instant::now() < deadline, "{}", market.log());

@@ -106,8 +106,8 @@ fn a_cache_is_made_used_measured_reshaped_and_deleted() {
         "cache",
         "bench",
         "c0",
-        "--seconds",
-        "1",
+        "--duration",
+        "1s",
         "--threads",
         "2",
         "--json",
@@ -297,7 +297,7 @@ fn requests_go_to_server_threads_where_the_configuration_has_some() {
         load.fill();
         assert_eq!(load.check(), 0);
         let figures = folder
-            .run(&["cache", "bench", "c0", "--seconds", "1", "--json"])
+            .run(&["cache", "bench", "c0", "--duration", "1s", "--json"])
             .expect(0)
             .json();
         assert_eq!((&figures["s"], &figures["threads"]), (&1.into(), &2.into()));

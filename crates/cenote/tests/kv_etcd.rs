@@ -70,8 +70,8 @@ impl Gated {
         let arguments = [
             "status",
             "--json",
-            "--timeout-ms",
-            "500",
+            "--timeout",
+            "500ms",
             "--etcd",
             &self.url,
         ];

@@ -46,12 +46,12 @@ fn two_of_five_nodes_die_under_a_load_and_tell_how_they_were_recovered() {
         "4",
         "--rounds",
         "1",
-        "--seconds",
-        "3",
+        "--duration",
+        "3s",
         "--kill-at",
-        "0.8",
+        "800ms",
         "--kill-at",
-        "1.6",
+        "1.6s",
         "--files",
     ];
     let ended = run(&[&command[..], &[files.to_str().unwrap()]].concat());

@@ -359,6 +359,10 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
         });
         values.sum::<f64>()
     };
+    for text in &all {
+        let (_, page) = text.split_once("\r\n\r\n").expect("a page");
+        assert_eq!(support::prometheus::faults(page), Vec::<String>::new());
+    }
     assert_eq!(sum("memcached_up "), 3.0);
     assert_eq!(
         sum("memcached_commands_total{command=\"get\",status=\"hit\"} "),

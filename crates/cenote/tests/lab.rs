@@ -6,7 +6,15 @@ use support::run;
 
 /// Small, and over within seconds.
 const SIM: [&str; 9] = [
-    "lab", "sim", "--seed", "7", "--hours", "0.01", "--rate", "20", "--json",
+    "lab",
+    "sim",
+    "--seed",
+    "7",
+    "--duration",
+    "36s",
+    "--rate",
+    "20",
+    "--json",
 ];
 
 #[test]

@@ -29,6 +29,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-block", &["cenote-volume"]),
+    (
+        "cenote-client",
+        &["cenote-volume", "cenote-fabric", "cenote-pool"],
+    ),
     ("cenote-vfs", &["cenote-volume", "cenote-pool"]),
     ("cenote-store", &["cenote-fabric", "cenote-pool"]),
     ("cenote-preload", &[]),
@@ -128,6 +132,16 @@ fn nobody_uses_the_binary_and_only_the_binary_uses_the_lab() {
                 other != "cenote-lab" || name == "cenote" || name == other,
                 "cenote-lab is used by {name}"
             );
+        }
+    }
+}
+
+/// What is behind it may change: who uses it uses nothing else.
+#[test]
+fn the_crate_for_programs_is_used_by_tests_alone() {
+    for (name, used) in uses() {
+        for (other, only_tests) in used {
+            assert!(other != "cenote-client" || only_tests, "used by {name}");
         }
     }
 }

@@ -135,9 +135,9 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
     small_load(&lab).expect_clean();
     let late = lab
         .folder
-        .run(&["host", "drain", "h00", "--timeout", "1"])
+        .run(&["host", "drain", "h00", "--timeout", "1s"])
         .expect(1);
-    assert!(late.stderr.contains("within 1 s"), "{late:#?}");
+    assert!(late.stderr.contains("within 1s"), "{late:#?}");
     // An empty host is drained at once, and lends nothing until it is told to.
     let folder = Folder::new();
     folder

@@ -53,6 +53,22 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     let scheme = choice["scheme"].as_str().unwrap();
     let line = format!("--scheme {scheme} --placement coding-sets:{}", choice["l"]);
     assert!(text.contains(&line), "{text}");
+    // Header, five rows, what marks mean, the command.
+    assert_eq!(text.lines().count(), 8, "{text}");
+    let rows: Vec<&str> = text.lines().skip(1).take(5).collect();
+    assert!(rows[0].starts_with(&format!("*  {scheme} ")), "{text}");
+    assert!(
+        rows[0].ends_with("a read takes the fewest splits of all that fit"),
+        "{text}"
+    );
+    // The nearest codes of fewer splits, and what keeps them out.
+    for row in &rows[1..3] {
+        assert!(row.starts_with('-'), "{text}");
+        assert!(
+            row.contains("too high") || row.contains("more memory than 1.3"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

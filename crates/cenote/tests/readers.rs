@@ -108,7 +108,7 @@ fn a_store_whose_start_nobody_reads_is_up() {
 fn a_benchmark_that_is_told_to_stop_leaves_no_hosts_and_no_files() {
     let benchmarks: [(&[&str], &str); 2] = [
         (
-            &["bench", "log", "--size", "12M", "--seconds", "600"],
+            &["bench", "log", "--size", "12M", "--duration", "600s"],
             "TERM",
         ),
         (

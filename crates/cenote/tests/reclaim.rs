@@ -292,29 +292,15 @@ fn reclaim_can_be_turned_off() {
     let folder = Folder::new();
     let up = Ended::from(
         cenote()
-            .args([
-                "up",
-                "--hosts",
-                "1",
-                "--memory",
-                "64M",
-                "--profile",
-                "fixed",
-            ])
+            .args(["up", "--hosts", "1", "--memory", "64M", "--yield", "fixed"])
             .args(["--reclaim", "on", "--dir", folder.str()])
             .output()
             .expect("the binary runs"),
     );
-    assert!(up.stderr.contains("--profile infiniswap"), "{up:?}");
+    assert!(up.stderr.contains("--yield headroom"), "{up:?}");
     folder
         .run(&[
-            "up",
-            "--hosts",
-            "1",
-            "--memory",
-            "64M",
-            "--profile",
-            "hydra",
+            "up", "--hosts", "1", "--memory", "64M", "--yield", "reclaim",
         ])
         .expect(0);
     let seen = pressure(&folder, 0);

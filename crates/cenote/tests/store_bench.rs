@@ -17,8 +17,8 @@ fn measured(arguments: &[&str]) -> Option<Vec<Value>> {
         "--json",
         "--rounds",
         "1",
-        "--seconds",
-        "0.1",
+        "--duration",
+        "100ms",
     ]);
     command.args(arguments).arg("--dir").arg(folder.path());
     let ended = Ended::from(command.output().expect("the binary runs"));

@@ -24,7 +24,7 @@ fn cluster() -> Folder {
 #[test]
 fn one_frame_is_text_with_every_host_and_volume() {
     let folder = cluster();
-    let once = ["top", "--once", "--interval-ms", "100"];
+    let once = ["top", "--once", "--interval", "100ms"];
     let frame = folder.run(&once).expect(0).stdout;
     let lines: Vec<&str> = frame.lines().collect();
     assert!(lines[0].starts_with("cenote top  "), "{frame}");
@@ -66,7 +66,7 @@ fn what_a_hosts_machine_needs_is_seen() {
         .run(&[&up[..], &["--headroom", "16M", "--floor", "1M"]].concat())
         .expect(0);
     let frame = || {
-        let once = ["top", "--once", "--interval-ms", "100"];
+        let once = ["top", "--once", "--interval", "100ms"];
         folder.run(&once).expect(0).stdout
     };
     // NAME up 0 B 32.0 MiB FREE MiB PERCENT % LEFT MiB HEADROOM MiB EVICTED CLIENTS
@@ -121,7 +121,7 @@ impl Terminal {
     /// `None` where there is no `script`; says so.
     fn new(folder: &Folder) -> Option<Self> {
         let command = format!(
-            "stty cols 160 rows 40; exec {} top --interval-ms 100 --timeout-ms 500 --dir {}",
+            "stty cols 160 rows 40; exec {} top --interval 100ms --timeout 500ms --dir {}",
             env!("CARGO_BIN_EXE_cenote"),
             folder.str()
         );

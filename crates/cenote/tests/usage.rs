@@ -145,8 +145,17 @@ fn doctor_says_the_same_to_people_and_to_scripts() {
     assert_eq!(json.code, people.code);
     let report = json.json();
     let findings = report["findings"].as_array().expect("a list");
-    let blocks = findings.iter().any(|finding| finding["state"] == "blocks");
-    assert_eq!(json.code, i32::from(blocks));
+    let errors = findings
+        .iter()
+        .filter(|finding| finding["state"] == "error")
+        .count();
+    assert_eq!(json.code, i32::from(errors > 0));
+    assert!(
+        people
+            .stdout
+            .ends_with(&format!(" warnings, {errors} errors\n")),
+        "{people:#?}"
+    );
     for finding in findings {
         let subject = finding["subject"].as_str().expect("a subject");
         assert!(people.stdout.contains(subject), "{subject}");

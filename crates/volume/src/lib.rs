@@ -57,9 +57,9 @@ pub use scheme::{Scheme, SchemeError};
 pub use scrub::{ScrubReport, ScrubStatus};
 pub use status::{
     BackingStatus, ChangeStatus, CounterValues, ExtentStatus, Health, HostState, JournalStatus,
-    RepairStatus, VolumeStatus,
+    LatencyStatus, RepairStatus, VolumeStatus,
 };
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
-pub use timings::{SpreadValues, TimingValues};
+pub use timings::{Latency, SpreadValues, TimingValues};
 pub use volume::{RETURN_MAX, Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};

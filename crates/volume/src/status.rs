@@ -10,7 +10,7 @@ use crate::directory::{MemberState, Stripe};
 use crate::extents::{Side, index_of};
 use crate::integrity::{IntegrityStatus, Standing};
 use crate::scrub::ScrubStatus;
-use crate::timings::{SpreadValues, TimingValues};
+use crate::timings::{Latency, SpreadValues, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -60,8 +60,19 @@ pub struct VolumeStatus {
     pub eviction: TimingValues,
     /// How slabs are rebuilt and moved.
     pub repair: RepairStatus,
+    /// How long requests of one page took.
+    pub latency: LatencyStatus,
     /// What happened so far.
     pub counters: CounterValues,
+}
+
+/// Of requests of one page that ended well, one of 16, since the volume was opened.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencyStatus {
+    /// Reads.
+    pub read: Latency,
+    /// Writes.
+    pub write: Latency,
 }
 
 /// A change of scheme, mode or delta that is under way: those that the volume is said to have are
@@ -281,6 +292,10 @@ impl Control {
             mapping: core.timings.map.values(),
             eviction: core.timings.evict.values(),
             repair: self.repair_status(),
+            latency: LatencyStatus {
+                read: core.timings.read.latency(),
+                write: core.timings.write.latency(),
+            },
             counters: self.counter_values(),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 mod spread;
-pub use spread::{Counts, Spread, SpreadValues};
+pub use spread::{Counts, Latency, Spread, SpreadValues};
 
 /// What is timed.
 #[derive(Debug, Default)]

@@ -83,28 +83,33 @@ fn print(
     Ok(())
 }
 
-/// Gives back what hosts hold of a volume that nobody serves, and forgets it. Hosts that cannot
+/// Gives back what hosts hold of a volume that nobody serves, and forgets it; says what that was. Hosts that cannot
 /// be told keep it until they are in want of memory, or for a day.
 ///
 /// # Errors
 /// Another process owns the volume; its files cannot be removed.
-pub fn release(which: &Which, name: &str) -> Result<()> {
+pub fn release(which: &Which, name: &str) -> Result<String> {
     let volumes = Volumes::new(&which.directory()?);
     volumes.load(name)?;
     drop(volumes.own(name)?);
     let given_back = match volumes.left(name) {
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => which
+        Ok(None) => Ok("it held nothing".to_owned()),
+        Ok(Some(left)) => which
             .load()
             .and_then(|loaded: Loaded| Serving::open_to_give_back(&loaded, volumes.clone(), name))
-            .map(drop),
+            .map(|_| {
+                let hosts = left.hosts.len();
+                format!("{} slabs given back to {hosts} hosts", left.slabs)
+            }),
         Err(damaged) => Err(damaged),
     };
-    if let Err(error) = given_back {
+    let said = given_back.unwrap_or_else(|error| {
         eprintln!(
             "warning: {error:#}; hosts keep what they hold of volume {name} until they need the \
              memory, or for a day"
         );
-    }
-    volumes.forget_content(name)
+        "not all that hosts hold of it is given back".to_owned()
+    });
+    volumes.forget_content(name)?;
+    Ok(said)
 }

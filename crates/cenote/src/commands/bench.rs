@@ -21,6 +21,7 @@ use cenote_lab::bench::{self, Row, codec, fabric, nbd, page as pages, regenerati
 use cenote_lab::cluster::LocalCluster;
 
 use crate::failure::DONE;
+use crate::size::Size;
 
 /// `bench` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -49,8 +50,12 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Bench {
     /// Encode and decode a page, against memcpy, ISA-L and the best Rust crate
+    #[command(
+        after_help = "Examples:\n  cenote bench codec --rounds 9\n  cenote bench codec --json --save codec.jsonl"
+    )]
     Codec,
     /// READ, WRITE and messages of each backend, against memcpy and bare sockets
+    #[command(after_help = "Example:\n  cenote bench fabric --transport tcp")]
     Fabric {
         /// Only over this transport; may be given again [default: shm and tcp]
         #[arg(long, value_enum)]
@@ -64,6 +69,9 @@ enum Bench {
     },
     /// Random reads and writes of pages, against a bare copy; under trouble, against copies and a
     /// disk; protected, against the same without
+    #[command(
+        after_help = "Examples:\n  cenote bench page --transport shm\n  cenote bench page --trouble all\n  cenote bench page --protected"
+    )]
     Page {
         /// Only over this transport; may be given again [default: shm and tcp; under trouble, tcp]
         #[arg(long, value_enum)]
@@ -81,6 +89,7 @@ enum Bench {
     #[command(hide = true)]
     PagerWorker(pager::Worker),
     /// fio over NBD, against nbdkit's memory plugin
+    #[command(after_help = "Example:\n  cenote bench nbd --rounds 5")]
     Nbd,
     /// Files of `cenote mount`, data and names, against a FUSE passthrough, tmpfs and ext4 on our device
     Files(files::Args),
@@ -99,17 +108,27 @@ enum Bench {
     /// YCSB's mixes on key-value stores, against memcached and Redis; nodes killed under them
     Kv(kv::Args),
     /// The log store over memory, disk and cache, against RocksDB and FASTER
+    #[command(after_help = "Example:\n  cenote bench log --size 3G --dir /mnt/nvme --duration 10s")]
     Log(log::Args),
     /// Objects that survive crashes under YCSB's mixes, against Redis with its log and RocksDB
     Store(store::Args),
     /// Procedures beside the data, native and WebAssembly, against verbs that fetch it
     Proc(proc::Args),
     /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
+    #[command(after_help = "Example:\n  cenote bench regeneration --slab 1G --rounds 3")]
     Regeneration {
-        /// Size of the slab that is evicted and lost step by step, in MiB
-        #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=4096))]
-        slab_mib: u64,
+        /// Size of the slab that is evicted and lost step by step, 1M to 4G
+        #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = slab)]
+        slab: Size,
     },
+}
+
+fn slab(text: &str) -> Result<Size> {
+    let size: Size = text.parse()?;
+    let is_whole =
+        size.bytes().is_multiple_of(1 << 20) && (1..=4096).contains(&(size.bytes() >> 20));
+    anyhow::ensure!(is_whole, "whole MiB from 1M to 4G");
+    Ok(size)
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -165,10 +184,10 @@ pub fn run(args: &Args) -> Result<u8> {
             apps::work(job)?;
             return Ok(DONE);
         }
-        Bench::Regeneration { slab_mib } => {
+        Bench::Regeneration { slab } => {
             let mut options = regeneration::Options::default();
             options.rounds = rounds.unwrap_or(options.rounds);
-            options.slab_mib = *slab_mib;
+            options.slab_mib = slab.bytes() >> 20;
             regeneration::run(&options)?
         }
     };

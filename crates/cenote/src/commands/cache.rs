@@ -117,7 +117,7 @@ moment. A region that goes with its machine comes back from the last checkpoint;
     /// Measure a cache that runs: reads and writes of records at random
     #[command(after_help = "Examples:
   cenote cache bench c0 --dir ~/.cenote/well
-  cenote cache bench c0 --record 64 --reads 50 --threads 2 --under-way 32 --seconds 10 --json --dir ~/.cenote/well
+  cenote cache bench c0 --record 64 --reads 50 --threads 2 --under-way 32 --duration 10s --json --dir ~/.cenote/well
 
 Exit code 1: a request failed.")]
     Bench(bench::Args),

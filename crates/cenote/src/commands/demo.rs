@@ -8,12 +8,13 @@ use cenote_lab::demo::{self, Options};
 
 use crate::failure::{DONE, FAILED};
 use crate::progress;
+use crate::span;
 
 /// `demo` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote demo
-  cenote demo --transport tcp --seconds 60
+  cenote demo --transport tcp --duration 60s
 
 It starts twelve hosts, turns a volume rs:8+2 on their memory into swap space, lets memcached
 work in half the memory that it needs, kills two hosts in the middle, checks every value, and
@@ -23,8 +24,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = super::up::Transport::Shm)]
     transport: super::up::Transport,
     /// How long reads and writes run; the kill comes in the middle
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(4..=600))]
-    seconds: u64,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::within("4s", "10m"))]
+    duration: Duration,
     /// Folder for its files, made and removed; on a real disk, for the swap file
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -35,7 +36,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let options = Options {
         dir: args.dir.clone().unwrap_or_else(|| defaults.dir.clone()),
         transport: args.transport.to_string(),
-        load_time: Duration::from_secs(args.seconds),
+        load_time: args.duration,
         ..defaults
     };
     let bar = progress::line();

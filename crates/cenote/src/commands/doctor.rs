@@ -1,6 +1,6 @@
 //! `cenote doctor`: what this machine lacks, and how to mend it.
 //!
-//! It only looks. A finding that blocks is one without which a command cannot work at
+//! It only looks. An error is one without which a command cannot work at
 //! all; a warning costs speed or safety.
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::size::Size;
   cenote doctor
   cenote doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
-Exit code 1: something blocks.")]
+Exit code 1: there is an error.")]
 pub struct Args {
     /// One JSON object on standard output
     #[arg(long)]
@@ -33,7 +33,7 @@ pub struct Args {
 enum State {
     Ok,
     Warning,
-    Blocks,
+    Error,
 }
 
 /// One thing looked at.
@@ -65,9 +65,9 @@ impl Finding {
         }
     }
 
-    fn blocks(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    fn error(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
-            state: State::Blocks,
+            state: State::Error,
             ..Self::warning(subject, found, mend)
         }
     }
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<u8> {
     } else {
         print(&mut out, &report)?;
     }
-    Ok(if state == State::Blocks { FAILED } else { DONE })
+    Ok(if state == State::Error { FAILED } else { DONE })
 }
 
 fn print(out: &mut impl Write, report: &Report) -> Result<()> {
@@ -102,7 +102,7 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         let mark = match finding.state {
             State::Ok => "ok     ",
             State::Warning => "warning",
-            State::Blocks => "BLOCKS ",
+            State::Error => "ERROR  ",
         };
         writeln!(out, "{mark}  {}: {}", finding.subject, finding.found)?;
         if let Some(mend) = &finding.mend {
@@ -112,10 +112,10 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     let count = |state| report.findings.iter().filter(|f| f.state == state).count();
     writeln!(
         out,
-        "{} ok, {} warnings, {} block",
+        "{} ok, {} warnings, {} errors",
         count(State::Ok),
         count(State::Warning),
-        count(State::Blocks)
+        count(State::Error)
     )?;
     Ok(())
 }
@@ -145,7 +145,7 @@ fn examine() -> Vec<Finding> {
 fn memfd() -> Finding {
     match limits::memfd_works() {
         Ok(()) => Finding::ok("memfd", "shared memory files can be made"),
-        Err(error) => Finding::blocks(
+        Err(error) => Finding::error(
             "memfd",
             format!("memfd_create: {error}"),
             "Linux 3.17 or newer; allow memfd_create in the sandbox",
@@ -156,7 +156,7 @@ fn memfd() -> Finding {
 fn pidfd() -> Finding {
     match limits::pidfd_works() {
         Ok(()) => Finding::ok("pidfd", "processes can be named safely"),
-        Err(error) => Finding::blocks(
+        Err(error) => Finding::error(
             "pidfd",
             format!("pidfd_open: {error}"),
             "Linux 5.3 or newer; allow pidfd_open in the sandbox",

@@ -15,6 +15,7 @@ use crate::caches::{CacheDir, journal_path};
 use crate::failure::{DONE, Failure};
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
+use crate::span;
 use crate::volumes::Volumes;
 
 /// How long a killed process may take to be gone: the kernel frees its memory first.
@@ -37,8 +38,8 @@ pub struct Args {
     #[arg(long)]
     force: bool,
     /// How long hosts have to end by themselves before they are killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::any)]
+    timeout: Duration,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -59,7 +60,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     // First: a manager would take its hosts for dead.
     for cache in CacheDir::all(&dir)? {
-        manage::stop(&cache, Duration::from_secs(args.limit))?;
+        manage::stop(&cache, args.timeout)?;
     }
     let hosts = dir.hosts()?;
     let mut running: Vec<(&str, Process)> = Vec::new();
@@ -73,7 +74,7 @@ pub fn run(args: &Args) -> Result<u8> {
             running.push((name, process));
         }
     }
-    let killed = end(&running, libc::SIGTERM, Duration::from_secs(args.limit))?;
+    let killed = end(&running, libc::SIGTERM, args.timeout)?;
     for (_, folder) in &hosts {
         Identity::forget(folder)?;
         folder.remove(SOCKET)?;

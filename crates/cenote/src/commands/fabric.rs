@@ -22,6 +22,7 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Action {
     /// List the fabrics: usable or not, and the reason
+    #[command(after_help = "Example:\n  cenote fabric list --json")]
     List {
         /// One JSON array on standard output
         #[arg(long)]

@@ -36,7 +36,7 @@ use settings::Settings;
   cenote key new --out cluster.key
   cenote host --name h00 --listen tcp:10.0.0.7:7000 --memory 8G --key cluster.key
   cenote host --name h00 --listen shm:/run/cenote/h00 --listen tcp:127.0.0.1:7000 \\
-      --memory 512M --key cluster.key --metrics 127.0.0.1:9100
+      --memory 512M --key cluster.key --metrics 127.0.0.1:9640
   cenote host --config /etc/cenote/host.toml
   cenote host --config /etc/cenote/host.toml --headroom 25%
   cenote host drain h00 --cluster /etc/cenote/cluster.toml

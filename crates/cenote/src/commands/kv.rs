@@ -5,11 +5,11 @@ mod drain;
 mod join;
 mod metrics;
 mod node;
-mod place;
+pub mod place;
 mod reset_lost;
 mod serving;
 mod start;
-mod status;
+pub mod status;
 mod up;
 
 use anyhow::Result;
@@ -39,9 +39,9 @@ enum Command {
     Node(node::Args),
     /// Show the nodes, the groups and the memory
     Status(status::Args),
-    /// Have a node take no new roles
+    /// Move a node's partitions away, to other nodes
     Drain(drain::Args),
-    /// Have partitions that are gone for good begin anew, empty
+    /// Give up what is gone for good, and begin it anew, empty
     ResetLost(reset_lost::Args),
     /// End the nodes of this machine, and etcd where `kv up` started it
     Down(down::Args),

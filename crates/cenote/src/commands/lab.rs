@@ -19,15 +19,34 @@ use anyhow::Result;
 pub struct Args {
     #[command(subcommand)]
     lab: Lab,
+    /// Also say what simulated hosts and clients warn of, with the virtual time
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+impl Args {
+    /// Whether hosts and clients run here that are simulated, in virtual time.
+    pub fn simulates(&self) -> bool {
+        matches!(
+            self.lab,
+            Lab::Sim(_) | Lab::Kv(_) | Lab::Cache(_) | Lab::Store(_) | Lab::Latency(_)
+        )
+    }
+
+    /// Whether what they say is to be seen.
+    pub fn is_verbose(&self) -> bool {
+        self.verbose
+    }
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Lab {
     /// Simulate a whole cluster under faults, and check every byte
     #[command(after_help = "Examples:
-  cenote lab sim --seed 7 --hours 2
+  cenote lab sim --seed 7 --duration 2h
   cenote lab sim --hosts 30 --scheme rs:8+2 --json
   cenote lab sim --swarm
+  cenote lab sim --seed 7 -v
 
 The code of hosts and volumes is the real one; network, time and faults are simulated. The same
 options give the same trace hash on every machine. Ends with 1 when a promise was broken, after
@@ -38,7 +57,7 @@ the seed, what happened last, and the command that repeats it.")]
   cenote lab kv --runs 100
   cenote lab kv --seed 7 --k 4 --m 3 --units 70 --focus recovery
   cenote lab kv --scheme replicated --json
-  cenote lab kv --cluster --k 2 --m 1 --runs 20
+  cenote lab kv --whole-nodes --k 2 --m 1 --runs 20
 
 The code of the group is the real one; links, views, time, clients and faults are drawn from the
 seed. What clients saw has to be linearizable, and once faults end parities have to be the sums
@@ -48,7 +67,7 @@ command that repeats it.")]
     /// Simulate a remote cache whose machines are taken back, die and stop, and check every word
     #[command(after_help = "Examples:
   cenote lab cache --seeds 100
-  cenote lab cache --seed 7 --copies 2 --seconds 120
+  cenote lab cache --seed 7 --copies 2 --duration 120s
 
 The code of owner, clients and hosts is the real one; network, time and faults are simulated. No
 acknowledged write may be lost but with a region that is told as lost, and with two copies none. Ends

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
@@ -15,13 +14,11 @@ use cenote_vfs::volume::VolumeMedium;
 use cenote_vfs::{Files, OpenError};
 
 use crate::failure::{DONE, Failure};
-use crate::folder::Folder;
 use crate::place::{Loaded, Which};
-use crate::process;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
-use crate::{metrics, service, signals};
+use crate::{background, metrics, service, signals};
 
 /// `mount` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -177,11 +174,7 @@ fn announce(serving: &Serving, point: &Path) -> Result<()> {
 
 /// Starts this command again without `--background`, and returns once the files are there.
 fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
-    let folder = loaded.dir.folder().make("mounts")?;
-    let log_name = format!("{}.log", args.volume.volume.as_deref().unwrap_or("unnamed"));
-    let log = folder.empty_file(&log_name)?;
-    let program = std::env::current_exe().context("find this program's file")?;
-    let mut command = Command::new(program);
+    let mut command = background::this_program()?;
     command.arg("mount").arg(point.path());
     command.args(args.which.absolute()?);
     command.args(args.volume.arguments()?);
@@ -195,29 +188,8 @@ fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8>
     if args.allow_remote {
         command.arg("--allow-remote");
     }
-    let mut child = process::in_background(&mut command, log)
-        .spawn()
-        .context("start the process that serves the files")?;
-    match process::first_line(&mut child)? {
-        line if line.starts_with("ready ") => {
-            println!("{}, pid {}", line.trim_end(), child.id());
-            Ok(DONE)
-        }
-        _ => not_started(&mut child, &folder, &log_name),
-    }
-}
-
-/// What the process said before it ended, in its own words.
-fn not_started(child: &mut Child, folder: &Folder, log_name: &str) -> Result<u8> {
-    let status = child.wait().context("wait for the process that ended")?;
-    let said = folder.read(log_name)?.unwrap_or_default();
-    eprint!("{said}");
-    if said.is_empty() {
-        let what = format!("the process that serves the files ended without a word: {status}");
-        return Err(Failure::new(what, "the same without --background").into());
-    }
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.unwrap_or(crate::failure::FAILED))
+    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
+    background::start(&mut command, &folder)
 }
 
 fn refused(error: &PointError) -> Failure {

@@ -1,4 +1,4 @@
-//! `cenote nbd`: a volume as a network block device, in the foreground.
+//! `cenote nbd`: a volume as a network block device, in the foreground or in the background.
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -16,19 +16,21 @@ use crate::folder::Folder;
 use crate::place::Which;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
-use crate::{listening, metrics, service, signals};
+use crate::{background, listening, metrics, service, signals};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  cenote nbd --cluster ~/.cenote/well/cluster.toml --size 2G --scheme rs:8+2 --socket ~/.cenote/well/nbd
-  cenote nbd --dir ~/.cenote/well --volume v0 --listen 127.0.0.1:10809 --metrics 127.0.0.1:9101
+  cenote nbd --dir ~/.cenote/well --volume v0 --size 2G --socket ~/.cenote/well/nbd --background
+  cenote nbd --dir ~/.cenote/well --volume v0 --listen 127.0.0.1:10809 --metrics 127.0.0.1:9641
   cenote nbd --dir ~/.cenote/well --volume v0 --listen 0.0.0.0:10809 --allow-remote \\
       --tls-cert server.pem --tls-key server.key --tls-ca clients.pem
   nbdinfo \"nbd+unix:///?socket=$HOME/.cenote/well/nbd\"
   nbdcopy -- [ cenote nbd --dir ~/.cenote/well --volume v0 ] copy.img
 
-It prints one line when it is ready and runs until SIGTERM or SIGINT. A volume with a name keeps
+It prints one line when it is ready and runs until SIGTERM or SIGINT. With --background it returns
+then; the line also says which process serves, and where its log is: beside the cluster file, in
+servers/VOLUME/{pid,log}. What kept it from serving is said here, and is the exit code. A volume with a name keeps
 its content then, and when the server is killed: start it again, and clients that reconnect go on.
 Without --volume the content ends with the server. FLUSH and FUA promise what every acknowledgement
 does: as many host losses as the scheme survives and the end of the server, in any order, not a power
@@ -60,6 +62,9 @@ pub struct Args {
     /// Serve Prometheus metrics here
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
+    /// Return when clients can connect, and serve in the background
+    #[arg(long)]
+    background: bool,
     /// Worker threads [default: one per core, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: Option<u8>,
@@ -138,7 +143,17 @@ impl Tls {
     }
 }
 
+impl Args {
+    /// Whether this process is what answers clients.
+    pub fn serves(&self) -> bool {
+        !self.background
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
+    if args.background {
+        return in_background(args);
+    }
     let passed = passed_sockets(args)?;
     let is_activated = !passed.is_empty();
     let tls = args.tls.load()?;
@@ -209,6 +224,46 @@ pub fn run(args: &Args) -> Result<u8> {
         None => eprintln!("stopped; the volume's content is gone"),
     }
     Ok(DONE)
+}
+
+/// Starts this command again without `--background`, and returns once clients can connect.
+fn in_background(args: &Args) -> Result<u8> {
+    let loaded = args.which.load()?;
+    let mut command = background::this_program()?;
+    command.arg("nbd").args(args.which.absolute()?);
+    command.args(args.volume.arguments()?);
+    let tls = &args.tls;
+    let files = [
+        ("--socket", &args.socket),
+        ("--tls-cert", &tls.tls_cert),
+        ("--tls-key", &tls.tls_key),
+        ("--tls-ca", &tls.tls_ca),
+    ];
+    for (flag, path) in files {
+        if let Some(path) = path {
+            command
+                .arg(flag)
+                .arg(std::path::absolute(path).context(flag)?);
+        }
+    }
+    if tls.tls_verify == Verified::Optional {
+        command.args(["--tls-verify", "optional"]);
+    }
+    let texts = [
+        ("--listen", args.listen.as_ref().map(ToString::to_string)),
+        ("--metrics", args.metrics.as_ref().map(ToString::to_string)),
+        ("--threads", args.threads.map(|count| count.to_string())),
+    ];
+    for (flag, text) in texts {
+        if let Some(text) = text {
+            command.args([flag, &text]);
+        }
+    }
+    if args.allow_remote {
+        command.arg("--allow-remote");
+    }
+    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
+    background::start(&mut command, &folder)
 }
 
 /// Sockets that whoever started this process listens on for it.

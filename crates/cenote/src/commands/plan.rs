@@ -26,10 +26,12 @@ use crate::table::Table;
   cenote plan --hosts 1000 --racks 25 --failed-racks 2 --loss 1e-3 --overhead 2 --svg plan.svg
   cenote plan tco
 
-Of the codes within the wish the one is chosen whose writes touch the fewest splits. LOSS is the
-odds that data goes when so many hosts or racks fail at once: by Hydra's formula for CodingSets, and
-where fewer than 10 hosts fail on average, binomial: each host fails by itself. Which of the two
-stands below the table. Odds of racks are exact. LOAD is the fullest host by the mean, simulated. Exit code 1: nothing fits."
+Of the codes within the wish the one with the fewest data splits is chosen, then the one whose writes
+touch the fewest. Shown are five, with what speaks for each or against it; --json has all that no
+other is better than. LOSS is the odds that data goes when so many hosts or racks fail at once: by
+Hydra's formula for CodingSets, and where fewer than 10 hosts fail on average, binomial: each host
+fails by itself. Which of the two stands below the table. Odds of racks are exact. LOAD is the
+fullest host by the mean, simulated. Exit code 1: nothing fits."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -133,24 +135,22 @@ fn nothing_fits(plan: &Plan) -> Failure {
     }
 }
 
+/// Rows that are shown to people; JSON has all of the front.
+const SHOWN: usize = 5;
+
 fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
     let mut table = Table::new([
-        "", "SCHEME", "L", "LOSS", "MEMORY", "LOAD", "READ", "WRITTEN", "GROUPS", "SPARE",
+        "", "SCHEME", "L", "LOSS", "MEMORY", "LOAD", "READ", "WRITTEN", "GROUPS", "SPARE", "WHY",
     ]);
-    let chosen = plan.choice.iter().cloned();
-    let rest = plan
-        .front
-        .iter()
-        .filter(|&one| Some(one) != plan.choice.as_ref());
-    for one in chosen.chain(rest.cloned()) {
+    for one in shown(plan) {
         let mark = match one.fits {
-            _ if Some(&one) == plan.choice.as_ref() => "*",
+            _ if Some(one) == plan.choice.as_ref() => "*",
             true => "+",
             false => "-",
         };
         table.row(vec![
             mark.to_owned(),
-            one.scheme,
+            one.scheme.clone(),
             one.l.to_string(),
             format!("{:.1e}", one.loss),
             format!("{:.3}", one.overhead),
@@ -159,6 +159,7 @@ fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
             one.splits_written.to_string(),
             one.groups.to_string(),
             one.spare_hosts.to_string(),
+            why(plan, one),
         ]);
     }
     table.write(out)?;
@@ -185,4 +186,54 @@ fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The choice, up to two codes of fewer splits that come nearest to the wish, then those that fit, then
+/// the nearest of the rest.
+fn shown(plan: &Plan) -> Vec<&Candidate> {
+    let mut misses: Vec<&Candidate> = plan.front.iter().filter(|one| !one.fits).collect();
+    misses.sort_by(|a, b| excess(plan, a).total_cmp(&excess(plan, b)));
+    let is_other = |one: &&Candidate| one.fits && Some(*one) != plan.choice.as_ref();
+    let mut fits: Vec<&Candidate> = plan.front.iter().filter(is_other).collect();
+    fits.sort_by_key(|one| (one.k, one.splits_written));
+    let most = plan.choice.as_ref().map_or(usize::MAX, |choice| choice.k);
+    let (smaller, rest): (Vec<_>, Vec<_>) = misses.into_iter().partition(|one| one.k < most);
+    let (near, far) = smaller.split_at(smaller.len().min(2));
+    let all = plan.choice.iter().chain(near.iter().copied()).chain(fits);
+    let all = all.chain(far.iter().copied()).chain(rest);
+    all.take(SHOWN).collect()
+}
+
+/// How far a code is from the wish: powers of ten of the odds, and tenths of the memory.
+fn excess(plan: &Plan, one: &Candidate) -> f64 {
+    let odds = (one.loss / plan.wish.loss).log10().max(0.0);
+    odds + 10.0 * (one.overhead / plan.wish.overhead - 1.0).max(0.0)
+}
+
+/// Why a code is chosen, or is not.
+fn why(plan: &Plan, one: &Candidate) -> String {
+    let wish = &plan.wish;
+    let odds =
+        (one.loss > wish.loss).then(|| format!("odds {:.0} times too high", one.loss / wish.loss));
+    let memory =
+        (one.overhead > wish.overhead).then(|| format!("more memory than {}", wish.overhead));
+    let misses: Vec<String> = odds.into_iter().chain(memory).collect();
+    if !misses.is_empty() {
+        return misses.join(", ");
+    }
+    match &plan.choice {
+        Some(choice) if choice == one => {
+            "a read takes the fewest splits of all that fit".to_owned()
+        }
+        Some(choice) if one.k > choice.k => {
+            format!("a read takes {} splits, not {}", one.k, choice.k)
+        }
+        Some(choice) if one.splits_written > choice.splits_written => {
+            format!(
+                "a write takes {} splits, not {}",
+                one.splits_written, choice.splits_written
+            )
+        }
+        _ => "fits as well".to_owned(),
+    }
 }

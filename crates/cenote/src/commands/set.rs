@@ -110,6 +110,7 @@ fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
 /// Waits until nothing of a change is under way; `null`.
 fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
     let bar = progress::line();
+    let mut total = None;
     loop {
         let change = change_of(volumes, name)
             .context("the change is noted, and the volume's next owner goes on with it")?;
@@ -117,8 +118,41 @@ fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
             bar.finish_and_clear();
             return Ok(change);
         }
-        bar.set_message(describe_change(&change).unwrap_or_default());
+        let total = total.get_or_insert_with(|| Total::of(&change));
+        bar.set_message(describe_change(&total.count(change)).unwrap_or_default());
         std::thread::sleep(LOOK);
+    }
+}
+
+/// What a change had to do when it was first looked at. Parts that are written meanwhile are new, and of
+/// the new kind: they are no work, and what is done of the rest only grows.
+struct Total {
+    extents: [u64; 2],
+    bytes: [u64; 2],
+}
+
+impl Total {
+    fn of(change: &Value) -> Self {
+        let number = |field: &str| change[field].as_u64().unwrap_or(0);
+        Self {
+            extents: [number("extents_done"), number("extents")],
+            bytes: [number("bytes_done"), number("bytes")],
+        }
+    }
+
+    /// The same change by this total.
+    fn count(&mut self, mut change: Value) -> Value {
+        let now = Self::of(&change);
+        for (field, ours, now) in [
+            ("extents", &mut self.extents, now.extents),
+            ("bytes", &mut self.bytes, now.bytes),
+        ] {
+            let left = now[1].saturating_sub(now[0]);
+            ours[0] = ours[0].max(ours[1].saturating_sub(left));
+            change[field] = ours[1].into();
+            change[format!("{field}_done")] = ours[0].into();
+        }
+        change
     }
 }
 
@@ -194,6 +228,29 @@ mod tests {
         let spec = Spec::new(Size(4096), "rs:8+2").unwrap();
         let detection = wish(None, Some(Mode::Detection), None).of(&spec).unwrap();
         assert_eq!((detection.mode(), detection.delta()), (Mode::Detection, 1));
+    }
+
+    #[test]
+    fn what_is_written_meanwhile_does_not_make_a_change_longer() {
+        let change = |done: u64, all: u64| {
+            serde_json::json!({
+                "from": "rs:8+2", "to": "rs:8+3", "extents_done": done, "extents": all,
+                "bytes_done": done << 20, "bytes": all << 20,
+            })
+        };
+        let mut total = Total::of(&change(2, 10));
+        // Six extents come and are of the new kind at once; then four of the old ones are done.
+        for (now, done) in [(change(2, 10), 2), (change(8, 16), 2), (change(12, 16), 6)] {
+            let shown = total.count(now);
+            assert_eq!(
+                (&shown["extents"], &shown["extents_done"]),
+                (&10.into(), &done.into())
+            );
+            assert_eq!(shown["bytes"], 10 << 20);
+        }
+        // Nor does what is done shrink.
+        assert_eq!(total.count(change(12, 18))["extents_done"], 6);
+        assert_eq!(total.count(change(18, 18))["extents_done"], 10);
     }
 
     #[test]

@@ -8,10 +8,11 @@ use cenote_pool::control::{HostStatus, PressureStatus};
 use serde::Serialize;
 
 use crate::ask;
-use crate::failure::{DONE, NOT_WHOLE, chain};
+use crate::failure::{DONE, NOT_WHOLE, chain, colours_of_results};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::size::Size;
+use crate::span;
 use crate::table::Table;
 use crate::volumes::{Question, Volumes};
 
@@ -29,8 +30,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// How long a host may take to answer
-    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    timeout_ms: u64,
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
+    timeout: Duration,
 }
 
 #[derive(Serialize)]
@@ -87,7 +88,7 @@ struct VolumeReport {
 
 pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
-    let report = report(&loaded, Duration::from_millis(args.timeout_ms))?;
+    let report = report(&loaded, args.timeout)?;
     let whole =
         report.hosts_up == report.hosts.len() && report.volumes.iter().all(VolumeReport::is_whole);
     let mut out = std::io::stdout().lock();
@@ -265,7 +266,8 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     )?;
     let mut table = Table::new([
         "HOST", "STATE", "DOMAIN", "MEMORY", "LENT", "FREE", "SLAB", "CLIENTS", "UPTIME",
-    ]);
+    ])
+    .coloured(colours_of_results());
     for host in &report.hosts {
         let draining = host.status.as_ref().is_some_and(|status| status.draining);
         let state = if draining {
@@ -308,7 +310,8 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     print_pressure(out, report)?;
     if !report.volumes.is_empty() {
-        let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "HEALTH"]);
+        let mut table =
+            Table::new(["VOLUME", "SIZE", "SCHEME", "HEALTH"]).coloured(colours_of_results());
         for volume in &report.volumes {
             table.row(vec![
                 volume.name.clone(),

@@ -29,6 +29,7 @@ use opened::Opened;
   cenote store get /var/lib/objects greeting
   cenote store check /var/lib/objects --json
   cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
+  cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key --background
   cenote store get tcp:10.0.0.7:7100 greeting --key cluster.key
   cenote store put tcp:10.0.0.7:7100,tcp:10.0.0.8:7100 greeting hello.txt --copies 2 --key cluster.key
 
@@ -49,7 +50,7 @@ enum Action {
     /// Serve a store to clients that hold the cluster's key, until SIGTERM
     #[command(after_help = "Examples:
   cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
-  cenote store serve /dev/shm/objects --medium pm --pm-delay-ns 100 --listen shm:/run/objects.sock \\
+  cenote store serve /dev/shm/objects --medium pm --pm-delay 100ns --listen shm:/run/objects.sock \\
       --key cluster.key --scheme saw")]
     Serve(serve::Args),
     /// Store an object; it is durable when this ends
@@ -216,7 +217,7 @@ struct Check {
 impl Args {
     /// Whether others live on this process.
     pub fn serves(&self) -> bool {
-        matches!(self.action, Action::Serve(_))
+        matches!(&self.action, Action::Serve(args) if !args.background)
     }
 }
 

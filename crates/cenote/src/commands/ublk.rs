@@ -1,4 +1,4 @@
-//! `cenote ublk`: a volume as a block device of this machine, in the foreground.
+//! `cenote ublk`: a volume as a block device of this machine, in the foreground or in the background.
 
 use std::io::Write as _;
 use std::sync::{Arc, mpsc};
@@ -11,21 +11,21 @@ use cenote_block::volume::VolumeDisk;
 use cenote_fabric::HostPort;
 
 use crate::failure::{DONE, Failure};
-use crate::place::Which;
+use crate::place::{Loaded, Which};
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
 use crate::volumes::Volumes;
-use crate::{metrics, signals};
+use crate::{background, metrics, signals};
 
 /// `ublk` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote ublk --dir ~/.cenote/well --size 2G --scheme rs:8+2
-  cenote ublk --dir ~/.cenote/well --volume v0 --threads 2 --metrics 127.0.0.1:9101
+  cenote ublk --dir ~/.cenote/well --volume v0 --threads 2 --metrics 127.0.0.1:9641
   cenote ublk --dir ~/.cenote/well --volume v0 --delete
 
 It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT: unmount
-first. A volume with a name keeps its content then. When the server is killed instead, its device
+first. With --background it returns then, and the line says which process serves. A volume with a name keeps its content then. When the server is killed instead, its device
 stays and what is asked of it waits: start the server again and all goes on; or end the device by
 --delete, and what waits gets errors. Without --volume the content ends with the server.")]
 pub struct Args {
@@ -36,6 +36,9 @@ pub struct Args {
     /// End the device that a killed server of this volume left behind: what waits on it fails
     #[arg(long, requires = "volume", conflicts_with = "size")]
     delete: bool,
+    /// Return when the device is there, and serve it in the background
+    #[arg(long, conflicts_with = "delete")]
+    background: bool,
     /// Let other machines reach --metrics
     #[arg(long)]
     allow_remote: bool,
@@ -50,8 +53,37 @@ pub struct Args {
     depth: u16,
 }
 
+impl Args {
+    /// Whether this process is what answers for the device.
+    pub fn serves(&self) -> bool {
+        !self.background
+    }
+}
+
+/// Starts this command again without `--background`, and returns once the device is there.
+fn in_background(args: &Args, loaded: &Loaded) -> Result<u8> {
+    let mut command = background::this_program()?;
+    command.arg("ublk").args(args.which.absolute()?);
+    command.args(args.volume.arguments()?);
+    command.args(["--depth", &args.depth.to_string()]);
+    if let Some(count) = args.threads {
+        command.args(["--threads", &count.to_string()]);
+    }
+    if let Some(address) = &args.metrics {
+        command.args(["--metrics", &address.to_string()]);
+    }
+    if args.allow_remote {
+        command.arg("--allow-remote");
+    }
+    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
+    background::start(&mut command, &folder)
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
+    if args.background {
+        return in_background(args, &loaded);
+    }
     if args.delete {
         let name = args.volume.volume.as_deref().unwrap_or_default();
         let volumes = Volumes::new(&loaded.dir);

@@ -1,22 +1,23 @@
 //! `cenote volume`: what volumes there are, and how each is.
 
-use std::io::Write;
+mod state;
+
 use std::time::Duration;
 
 use anyhow::Result;
 use cenote_volume::{Placement, Scheme};
-use serde_json::Value;
 
 use super::attach::{attach, release};
 use super::scrub::scrub;
-use super::set::{Wish, describe_change, set};
+use super::set::{Wish, set};
 use crate::expected::Expected;
-use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::protected::Protected;
 use crate::size::Size;
-use crate::table::Table;
 use crate::volumes::{Question, Spec, Volumes};
+use crate::{background, span};
+pub use state::{health, is_whole};
 
 /// `volume` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -69,13 +70,16 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Show hosts, health and bytes per extent, regeneration, and memory lent
-    #[command(
-        after_help = "Example:\n  cenote volume status v0 --dir ~/.cenote/well --json\n\nExit code 3: not every extent is whole, or the journal cannot be written."
-    )]
+    /// Show hosts, health and bytes per extent, rebuilds, and memory lent
+    #[command(after_help = "\
+Examples:
+  cenote volume status --dir ~/.cenote/well
+  cenote volume status v0 --dir ~/.cenote/well --json
+
+Exit code 3: not every extent is whole, or the journal cannot be written.")]
     Status {
-        /// Which volume
-        name: String,
+        /// Which volume [default: all of them, a line each]
+        name: Option<String>,
         #[command(flatten)]
         which: Which,
         /// One JSON object on standard output
@@ -138,8 +142,8 @@ Exit code 3: not every extent is whole, or pages cannot be read.")]
         /// Which volume
         name: String,
         /// How long to wait until it is whole
-        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-        limit: u64,
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
+        timeout: Duration,
         /// Keep it until SIGTERM or SIGINT
         #[arg(long)]
         hold: bool,
@@ -148,6 +152,21 @@ Exit code 3: not every extent is whole, or pages cannot be read.")]
         /// One JSON object on standard output
         #[arg(long)]
         json: bool,
+    },
+    /// End the server of a volume that was started with --background
+    #[command(after_help = "\
+What the volume holds stays: serve it again. A server in the foreground is ended by Ctrl-C or SIGTERM.
+
+Example:
+  cenote volume stop v0 --dir ~/.cenote/well")]
+    Stop {
+        /// Which volume
+        name: String,
+        /// How long it may take
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
+        timeout: Duration,
+        #[command(flatten)]
+        which: Which,
     },
     /// Look at every page once: compare what hosts hold of it, and put right what is wrong
     #[command(after_help = "\
@@ -196,6 +215,7 @@ impl Args {
             | Action::List { .. }
             | Action::Status { .. }
             | Action::Resize { .. }
+            | Action::Stop { .. }
             | Action::Set { .. } => false,
         }
     }
@@ -220,9 +240,13 @@ pub fn run(args: &Args) -> Result<u8> {
             volumes.create(name, &spec)?;
             println!("{name}");
         }
-        Action::List { which, json } => list(&Volumes::new(&which.directory()?), *json)?,
+        Action::List { which, json } => state::list(&Volumes::new(&which.directory()?), *json)?,
         Action::Status { name, which, json } => {
-            return status(&Volumes::new(&which.directory()?), name, *json);
+            let volumes = Volumes::new(&which.directory()?);
+            return match name {
+                Some(name) => state::status(&volumes, name, *json),
+                None => state::all(&volumes, *json),
+            };
         }
         Action::Resize { name, size, which } => {
             resize(&Volumes::new(&which.directory()?), name, check_size(*size)?)?;
@@ -236,19 +260,32 @@ pub fn run(args: &Args) -> Result<u8> {
         } => return set(which, name, wish, !no_wait, *json),
         Action::Attach {
             name,
-            limit,
+            timeout,
             hold,
             which,
             json,
         } => {
-            let limit = Duration::from_secs(*limit);
-            return attach(which, name, limit, *hold, *json);
+            return attach(which, name, *timeout, *hold, *json);
         }
         Action::Scrub { name, which, json } => return scrub(which, name, *json),
-        Action::Reset { name, which } => release(which, name)?,
+        Action::Reset { name, which } => {
+            let released = release(which, name)?;
+            println!("{name}: {released}; it holds nothing now");
+        }
         Action::Delete { name, which } => {
-            release(which, name)?;
+            let released = release(which, name)?;
             Volumes::new(&which.directory()?).delete(name)?;
+            println!("{name}: {released}; the volume is deleted");
+        }
+        Action::Stop {
+            name,
+            timeout,
+            which,
+        } => {
+            let dir = which.directory()?;
+            Volumes::new(&dir).load(name)?;
+            let pid = background::stop(&dir, name, *timeout)?;
+            println!("{name}: process {pid} has ended; hosts keep what the volume holds");
         }
     }
     Ok(DONE)
@@ -274,69 +311,14 @@ pub fn check_scheme(scheme: &str) -> Result<&str> {
     }
 }
 
-fn list(volumes: &Volumes, json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let mut rows = Vec::new();
-    let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "STATE"]);
-    for (name, spec) in volumes.list()? {
-        let in_use = volumes.is_owned(&name)?;
-        let state = if in_use { "in use" } else { "not in use" };
-        // An owner that does not answer is one for `volume status`.
-        let status = in_use.then(|| volumes.ask(&name, Question::Status).ok());
-        let change = status.flatten().map(|status| status["change"].clone());
-        let change = change.unwrap_or_default();
-        let under_way = describe_change(&change).unwrap_or_default();
-        rows.push(serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "mode": spec.mode,
-            "delta": spec.delta, "in_use": in_use, "change": change,
-        }));
-        let state = format!("{state}{under_way}");
-        table.row(vec![name, spec.size, spec.scheme, state]);
-    }
-    if json {
-        serde_json::to_writer_pretty(&mut out, &rows)?;
-        writeln!(out)?;
-    } else {
-        table.write(&mut out)?;
-    }
+fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
+    let before = volumes.load(name)?.size;
+    set_size(volumes, name, size)?;
+    println!("{name}: {size}, {before} before");
     Ok(())
 }
 
-fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
-    let spec = volumes.load(name)?;
-    if !volumes.is_owned(name)? {
-        let held = match volumes.left(name)? {
-            Some(left) => format!(
-                "{} slabs on {} hosts hold it for the next owner",
-                left.slabs,
-                left.hosts.len()
-            ),
-            None => "no host holds anything of it".to_owned(),
-        };
-        return Err(Failure::new(
-            format!("volume {name} is not in use: {held}"),
-            format!("cenote nbd --volume {name} serves it"),
-        )
-        .into());
-    }
-    let status = volumes.ask(name, Question::Status)?;
-    let mut out = std::io::stdout().lock();
-    if json {
-        let whole = is_whole(&status);
-        let object = serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
-            "whole": whole, "status": status,
-        });
-        serde_json::to_writer_pretty(&mut out, &object)?;
-        writeln!(out)?;
-    } else {
-        print(&mut out, name, &spec, &status)?;
-    }
-    Ok(if is_whole(&status) { DONE } else { NOT_WHOLE })
-}
-
-fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
-    volumes.load(name)?;
+fn set_size(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     if volumes.is_owned(name)? {
         volumes.ask(
             name,
@@ -356,208 +338,4 @@ fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
         .into());
     }
     volumes.set_size(name, size)
-}
-
-/// Whether every extent has all its slabs, no page is lost, and the next owner would find all of it. `status` is
-/// what the owner of a volume answers: `cenote_volume::VolumeStatus` as JSON.
-pub fn is_whole(status: &Value) -> bool {
-    let is_known = status["journal"]["error"].is_null();
-    status["health"] == "healthy" && lost_pages(status) == 0 && is_known
-}
-
-/// Pages that are errors until they are written whole.
-fn lost_pages(status: &Value) -> u64 {
-    status["torn_pages"].as_u64().unwrap_or(0)
-}
-
-/// What is wrong with a volume's journal, for people; nothing mostly.
-fn describe_journal(journal: &Value) -> Option<String> {
-    let error = journal["error"].as_str()?;
-    let seconds = journal["failing_s"].as_u64().unwrap_or(0);
-    Some(format!(
-        "; writes wait: its journal cannot be written for {seconds} s ({error})"
-    ))
-}
-
-/// What it expects of its hosts.
-fn expectation(status: &Value) -> String {
-    let (mode, delta) = (status["mode"].as_str(), status["delta"].as_u64());
-    match (mode, delta) {
-        (Some(mode), Some(delta)) => format!(" {mode} delta {delta}"),
-        _ => String::new(),
-    }
-}
-
-/// One line on how a volume is.
-pub fn health(status: &Value) -> String {
-    let extents = status["extents"].as_array().map_or(&[][..], Vec::as_slice);
-    let health = status["health"].as_str().unwrap_or("unknown");
-    let whole = extents
-        .iter()
-        .filter(|extent| extent["health"] == "healthy")
-        .count();
-    let change = describe_change(&status["change"]).unwrap_or_default();
-    let lost = match lost_pages(status) {
-        0 => String::new(),
-        pages => format!(", {pages} pages lost (errors until they are written whole)"),
-    };
-    let journal = describe_journal(&status["journal"]).unwrap_or_default();
-    format!(
-        "{health}, {whole} of {} extents whole{lost}{change}{journal}",
-        extents.len()
-    )
-}
-
-fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Result<()> {
-    let bytes = |field: &str| Size(status[field].as_u64().unwrap_or(0)).rounded();
-    let placement = spec.placement.as_deref();
-    let placement = placement.map(|text| format!(" {text}")).unwrap_or_default();
-    writeln!(
-        out,
-        "{name}: {} {}{}{placement}, {}",
-        spec.size,
-        spec.scheme,
-        expectation(status),
-        health(status)
-    )?;
-    writeln!(
-        out,
-        "stored {}, lent {}, {:.3} bytes lent per byte of mapped extents ({})",
-        bytes("stored_bytes"),
-        bytes("lent_bytes"),
-        status["overhead"].as_f64().unwrap_or(0.0),
-        bytes("mapped_bytes"),
-    )?;
-    if let Some(backing) = status["backing"].as_object() {
-        let number = |field: &str| backing[field].as_u64().unwrap_or(0);
-        writeln!(
-            out,
-            "backing store: {} with hosts as well, {} on its way to the disk, {} pages that the disk refused",
-            Size(number("remote_bytes")).rounded(),
-            Size(number("pending_bytes")).rounded(),
-            number("stale_pages"),
-        )?;
-    }
-    print_integrity(out, spec, status)?;
-    let mut table = Table::new(["EXTENT", "HEALTH", "STORED", "PAGES/S", "REBUILT", "HOSTS"]);
-    for extent in status["extents"].as_array().into_iter().flatten() {
-        let hosts = extent["hosts"].as_array().into_iter().flatten();
-        let hosts: Vec<&str> = hosts.map(|host| host.as_str().unwrap_or("-")).collect();
-        let rebuilt = extent["regenerated"].as_f64();
-        table.row(vec![
-            extent["index"].to_string(),
-            extent["health"].as_str().unwrap_or("unknown").to_owned(),
-            Size(extent["stored_bytes"].as_u64().unwrap_or(0)).rounded(),
-            format!("{:.0}", extent["activity"].as_f64().unwrap_or(0.0)),
-            rebuilt.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
-            hosts.join(" "),
-        ]);
-    }
-    table.write(out)?;
-    Ok(())
-}
-
-/// What was found wrong in hosts' memory; nothing where nothing was looked for and nothing found.
-fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<()> {
-    let number = |part: &str, field: &str| status[part][field].as_u64().unwrap_or(0);
-    let wrong = number("integrity", "wrong_splits") + number("integrity", "corrupt_reads");
-    if spec.protection.is_some() || wrong > 0 {
-        writeln!(
-            out,
-            "protection: {}; {} wrong splits, {} written anew, {} reads that were errors for it",
-            spec.protection.as_deref().unwrap_or("none"),
-            number("integrity", "wrong_splits"),
-            number("integrity", "healed_splits"),
-            number("integrity", "corrupt_reads"),
-        )?;
-    }
-    let last = &status["scrub"]["last"];
-    if last.is_object() {
-        writeln!(
-            out,
-            "last scrub: {} pages, {} wrong splits, {} written anew, {} pages corrupt",
-            last["pages"], last["wrong_splits"], last["healed_splits"], last["corrupt_pages"],
-        )?;
-    }
-    let hosts = status["hosts"].as_array().into_iter().flatten();
-    for host in hosts.filter(|host| host["standing"].as_str().unwrap_or("trusted") != "trusted") {
-        writeln!(
-            out,
-            "host {} is {}: it sent {} wrong splits",
-            host["name"].as_str().unwrap_or("-"),
-            host["standing"].as_str().unwrap_or("-"),
-            host["wrong_splits"],
-        )?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_journal_that_cannot_be_written_shows_in_every_view() {
-        let mut status = serde_json::json!({
-            "health": "healthy", "extents": [],
-            "journal": {"error": null, "failing_s": null},
-        });
-        assert!(is_whole(&status));
-        assert_eq!(health(&status), "healthy, 0 of 0 extents whole");
-        status["journal"] = serde_json::json!({"error": "no room", "failing_s": 12});
-        assert!(!is_whole(&status));
-        let text = health(&status);
-        assert!(
-            text.ends_with("; writes wait: its journal cannot be written for 12 s (no room)"),
-            "{text}"
-        );
-        // Of a volume that leaves nothing to a next owner.
-        status["journal"] = Value::Null;
-        assert!(is_whole(&status));
-    }
-
-    #[test]
-    fn a_degraded_extent_shows_in_every_view() {
-        let status = serde_json::json!({
-            "health": "degraded", "mode": "detection", "delta": 1, "overhead": 1.25, "stored_bytes": 4096, "lent_bytes": 10 << 20,
-            "mapped_bytes": 8 << 20,
-            "backing": {"remote_bytes": 8192, "pending_bytes": 4096, "stale_pages": 1},
-            "extents": [
-                {"index": 0, "health": "healthy", "stored_bytes": 4096, "hosts": ["h00", "h01"], "regenerated": null},
-                {"index": 3, "health": "degraded", "activity": 21.4, "stored_bytes": 0, "hosts": ["h00", null], "regenerated": 0.5},
-            ],
-        });
-        assert!(!is_whole(&status));
-        assert_eq!(health(&status), "degraded, 1 of 2 extents whole");
-        let spec = Spec {
-            id: String::new(),
-            size: "2G".to_owned(),
-            scheme: "rs:8+2".to_owned(),
-            mode: None,
-            delta: None,
-            placement: Some("coding-sets:2".to_owned()),
-            protection: None,
-            key: None,
-        };
-        let mut out = Vec::new();
-        print(&mut out, "v0", &spec, &status).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert!(
-            text.contains(
-                "v0: 2G rs:8+2 detection delta 1 coding-sets:2, degraded, 1 of 2 extents whole"
-            ),
-            "{text}"
-        );
-        assert!(
-            text.contains("8.00 KiB with hosts as well, 4.00 KiB on its way"),
-            "{text}"
-        );
-        assert!(
-            text.lines()
-                .last()
-                .unwrap()
-                .ends_with("21       50%      h00 -"),
-            "{text}"
-        );
-    }
 }

@@ -19,8 +19,8 @@ fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
         "300",
         "--data",
         "8",
-        "--seconds",
-        "0.1",
+        "--duration",
+        "100ms",
     ];
     let ended = run(&[&["bench", "files", "--json"], &small[..]].concat()).expect(0);
     let lines: Vec<serde_json::Value> = (ended.stdout.lines())

@@ -13,6 +13,7 @@ pub mod market;
 pub mod memcached;
 pub mod nbd;
 pub mod net;
+pub mod prometheus;
 pub mod sectors;
 pub mod server;
 pub mod small_disk;

@@ -67,7 +67,7 @@ impl Well {
 
     /// What the command says that tells the status.
     fn ask(&self) -> Ended {
-        self.run(&["status", "--json", "--timeout-ms", "500"])
+        self.run(&["status", "--json", "--timeout", "500ms"])
     }
 
     /// Where clients connect, in the order of the nodes.

@@ -3,8 +3,9 @@
 //! Every code that a volume can have (k a power of two up to 32, r up to 8, copies as k = 1) with
 //! every l up to [`SPARE_MAX`] is weighed by its odds of loss, its memory, how even its load is
 //! (simulated with the placer that clients run) and the splits that a page's read and write touch.
-//! Of those that are within the wish, the one that touches the fewest splits is chosen: losses and
-//! memory are paid for then, and splits are what a page waits for.
+//! Of those that are within the wish, the one with the fewest data splits is chosen, and of those the
+//! one whose writes touch the fewest: losses and memory are paid for then, and splits are what a page
+//! waits for.
 //!
 //! Odds are the paper's formula, which the simulation puts within 3 % above and a quarter below;
 //! where few hosts fail they are binomial, and those of racks are counted ([`super::odds`]).
@@ -229,7 +230,8 @@ impl Candidate {
     }
 
     fn cmp_choice(&self, other: &Self) -> Ordering {
-        (self.splits_written.cmp(&other.splits_written))
+        (self.k.cmp(&other.k))
+            .then(self.splits_written.cmp(&other.splits_written))
             .then(self.overhead.total_cmp(&other.overhead))
             .then(self.load.total_cmp(&other.load))
             .then(self.loss.total_cmp(&other.loss))

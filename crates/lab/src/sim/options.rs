@@ -7,7 +7,6 @@ use cenote_fabric::sim::{Config, LinkModel, Stragglers};
 use cenote_volume::{Mode, PAGE_BYTES, Placement, Protection, Resilience, Scheme, SealKey};
 
 use super::random::Random;
-use super::world::seconds;
 
 const MODES: [Mode; 4] = [
     Mode::FailureRecovery,
@@ -339,9 +338,9 @@ impl Options {
             .placement
             .map(|placement| format!(" --placement {placement}"));
         format!(
-            "cenote lab sim --seed {} --hours {} --hosts {} --clients {} --workers {} {}{}{}{} --rate {} --fault-pause {}",
+            "cenote lab sim --seed {} --duration {}s --hosts {} --clients {} --workers {} {}{}{}{} --rate {} --fault-pause {}s",
             self.seed,
-            seconds(u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX)) / 3600.0,
+            self.duration.as_secs_f64(),
             self.hosts,
             self.clients,
             self.workers,

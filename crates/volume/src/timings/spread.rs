@@ -3,7 +3,7 @@
 //! Buckets are an eighth of an octave wide, so a quantile is right within 12%. Adding is one
 //! relaxed increment.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -16,11 +16,14 @@ const BUCKETS: usize = STEPS * OCTAVES;
 
 /// Durations since the volume was opened.
 #[derive(Debug)]
-pub struct Spread([AtomicU32; BUCKETS]);
+pub struct Spread {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
 
 /// How many were in each bucket at one moment, or between two.
 #[derive(Clone, Debug)]
-pub struct Counts([u32; BUCKETS]);
+pub struct Counts([u64; BUCKETS]);
 
 /// Of all so far.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -35,9 +38,37 @@ pub struct SpreadValues {
     pub max_us: f64,
 }
 
+/// Of all so far, with what a histogram is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// Its quantiles.
+    #[serde(flatten)]
+    pub values: SpreadValues,
+    /// All durations together, in nanoseconds.
+    pub sum_ns: u64,
+    /// Longest duration that a bucket takes, in nanoseconds, and how many are in it; in order, without
+    /// empty ones. An octave has eight buckets.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Latency {
+    /// How many took no longer than `limit_ns`: exact where that is a power of two less one.
+    #[must_use]
+    pub fn within(&self, limit_ns: u64) -> u64 {
+        let within = self
+            .buckets
+            .iter()
+            .take_while(|(upper, _)| *upper <= limit_ns);
+        within.map(|(_, count)| count).sum()
+    }
+}
+
 impl Default for Spread {
     fn default() -> Self {
-        Self([const { AtomicU32::new(0) }; BUCKETS])
+        Self {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            sum_ns: AtomicU64::new(0),
+        }
     }
 }
 
@@ -50,15 +81,37 @@ impl Default for Counts {
 impl Spread {
     pub fn note(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.0[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
+        self.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
     }
 
     pub fn counts(&self) -> Counts {
-        Counts(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
+        Counts(std::array::from_fn(|at| {
+            self.buckets[at].load(Ordering::Relaxed)
+        }))
     }
 
     pub fn values(&self) -> SpreadValues {
+        self.counts().values()
+    }
+
+    pub fn latency(&self) -> Latency {
         let counts = self.counts();
+        let buckets = counts.0.iter().enumerate();
+        let buckets = buckets.filter(|(_, count)| **count > 0);
+        Latency {
+            values: counts.values(),
+            sum_ns: self.sum_ns.load(Ordering::Relaxed),
+            buckets: buckets
+                .map(|(at, &count)| (upper_ns(at) as u64, count))
+                .collect(),
+        }
+    }
+}
+
+impl Counts {
+    fn values(&self) -> SpreadValues {
+        let counts = self;
         let micros = |quantile| counts.quantile(quantile).map_or(0.0, |nanos| nanos / 1e3);
         SpreadValues {
             count: counts.total(),
@@ -67,9 +120,7 @@ impl Spread {
             max_us: micros(1.0),
         }
     }
-}
 
-impl Counts {
     /// Those that came after `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self(std::array::from_fn(|at| {
@@ -78,7 +129,7 @@ impl Counts {
     }
 
     pub fn total(&self) -> u64 {
-        self.0.iter().copied().map(u64::from).sum()
+        self.0.iter().sum()
     }
 
     /// The duration in nanoseconds that this share of all does not pass; `None` of none.
@@ -87,7 +138,7 @@ impl Counts {
         let rank = ((total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
         for (at, &count) in self.0.iter().enumerate() {
-            seen += u64::from(count);
+            seen += count;
             if seen >= rank {
                 return Some(upper_ns(at));
             }
@@ -141,6 +192,21 @@ mod tests {
         assert_eq!(Counts::default().quantile(0.5), None);
         assert_eq!(spread.values().count, 101);
         assert!(spread.values().max_us > 1e6);
+    }
+
+    #[test]
+    fn a_histogram_has_all_that_was_noted() {
+        let spread = Spread::default();
+        for micros in [1, 2, 2, 900, 5000] {
+            spread.note(Duration::from_micros(micros));
+        }
+        let latency = spread.latency();
+        assert_eq!(latency.sum_ns, 5_905_000);
+        assert_eq!(latency.values.count, 5);
+        // The largest numbers of 10, 11, 20 and 23 bits: 1 us, 2 us, 1 ms and 8.4 ms, about.
+        let within = [10, 11, 20, 23].map(|bits| latency.within((1 << bits) - 1));
+        assert_eq!(within, [1, 3, 4, 5]);
+        assert!(latency.buckets.iter().all(|(_, count)| *count > 0));
     }
 
     proptest! {

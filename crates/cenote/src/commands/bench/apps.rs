@@ -1,10 +1,13 @@
 //! The arguments of `cenote bench apps` and of the process that it runs for PageRank.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::bench::Row;
 use cenote_lab::bench::apps::{self, App, Options, Slot, pagerank};
+
+use crate::span;
 
 /// `bench apps` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -33,8 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
     /// How long a server is measured each time
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
-    seconds: Option<u16>,
+    #[arg(long, value_name = "DURATION", value_parser = span::within("1s", "10m"))]
+    duration: Option<Duration>,
     /// Smaller programs, one round: whether it works, not how well
     #[arg(long)]
     quick: bool,
@@ -120,7 +123,9 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     options.limits.clone_from(&args.limits);
     options.rounds = rounds.unwrap_or(options.rounds);
     options.program_mib = args.memory.unwrap_or(options.program_mib);
-    options.seconds = args.seconds.map_or(options.seconds, f64::from);
+    options.seconds = args
+        .duration
+        .map_or(options.seconds, |time| time.as_secs_f64());
     if let Some(dir) = &args.dir {
         options.dir.clone_from(dir);
     }

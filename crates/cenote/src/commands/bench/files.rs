@@ -1,6 +1,7 @@
 //! The arguments of `cenote bench files` and of the processes that serve what it measures beside.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::bench::Row;
@@ -8,13 +9,14 @@ use cenote_lab::bench::files::{self, Options, Role};
 use cenote_volume::Scheme;
 
 use crate::commands::up::Transport;
+use crate::span;
 
 /// `bench files` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote bench files --quick
   cenote bench files --files 20000 --rounds 5 --json
-  cenote bench files --seconds 0 --transport tcp
+  cenote bench files --duration 0 --transport tcp
 
 The same load in four places: cenote mount (rs:8+2, 12 hosts); a FUSE file system that only hands
 requests on to tmpfs, the most that FUSE allows here; tmpfs; ext4 on a block device that is another
@@ -32,17 +34,11 @@ pub struct Args {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(8..=16384))]
     data: Option<u64>,
     /// How long each run of fio takes; 0 measures names alone
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<f64>,
+    #[arg(long, value_name = "DURATION", value_parser = span::within("0s", "10m"))]
+    duration: Option<Duration>,
     /// Fewer files, less data, one round: whether it works, not how well
     #[arg(long)]
     quick: bool,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (0.0..=600.0).contains(seconds));
-    seconds.ok_or_else(|| "0 to 600 seconds".to_owned())
 }
 
 pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
@@ -53,7 +49,9 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     options.transport = args.transport.to_string();
     options.files = args.files.unwrap_or(options.files);
     options.data_bytes = args.data.map_or(options.data_bytes, |mib| mib << 20);
-    options.seconds = args.seconds.unwrap_or(options.seconds);
+    options.seconds = args
+        .duration
+        .map_or(options.seconds, |time| time.as_secs_f64());
     options.rounds = rounds.unwrap_or(options.rounds);
     files::run(&options)
 }

@@ -8,6 +8,7 @@ use cenote_lab::bench::Row;
 use cenote_lab::bench::kv::{self, Mix, Options, Server, Shape, Sizes, recovery};
 
 use crate::size::Size;
+use crate::span;
 
 /// `bench kv` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -17,7 +18,7 @@ use crate::size::Size;
   cenote bench kv --server ours-3+2 --server ours-3x --server memcached --mix 50:50
   cenote bench kv --server 'spread=memcached://10.0.0.1:11211,10.0.0.2:11211' --server 'memcached*2'
   cenote bench kv --codes --mix 50:50 --depth 1
-  cenote bench kv --recovery --files out --kill-at 6 --kill-at 10 --mix 95:5 --mix 50:50
+  cenote bench kv --recovery --files out --kill-at 6s --kill-at 10s --mix 95:5 --mix 50:50
   cenote bench kv --recovery --server ours-3+2 \\
     --server 'copies@3x=memcached:group:up-copies ;; down-copies ;; status-copies'
 
@@ -62,9 +63,9 @@ pub struct Args {
     /// Values that each store gets, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=65536))]
     memory: u64,
-    /// Length of a measurement [default: 1; to recover, 16]
-    #[arg(long, value_parser = seconds)]
-    seconds: Option<Duration>,
+    /// Length of a measurement [default: 1s; to recover, 16s]
+    #[arg(long, value_name = "DURATION", value_parser = span::within("100ms", "1h"))]
+    duration: Option<Duration>,
     /// Few cases, one round: whether it works, not how well
     #[arg(long)]
     quick: bool,
@@ -74,8 +75,8 @@ pub struct Args {
     /// Kill nodes under the load
     #[arg(long)]
     recovery: bool,
-    /// When one is killed, in seconds; may be given again [default: 6 and 10]
-    #[arg(long, value_name = "SECONDS", requires = "recovery", value_parser = seconds)]
+    /// When one is killed, after the load began; may be given again [default: 6s and 10s]
+    #[arg(long, value_name = "DURATION", requires = "recovery", value_parser = span::within("100ms", "1h"))]
     kill_at: Vec<Duration>,
     /// Leave tables and curves in this folder, in one for each mix
     #[arg(long, value_name = "DIR", requires = "recovery")]
@@ -98,21 +99,6 @@ fn size(text: &str) -> Result<Sizes> {
     let bytes: Size = text.parse()?;
     Ok(Sizes::Fixed(u32::try_from(bytes.bytes())?))
 }
-
-pub(super) fn seconds(text: &str) -> Result<Duration> {
-    let seconds: f64 = text.parse()?;
-    let time = Duration::try_from_secs_f64(seconds)?;
-    anyhow::ensure!(
-        (TIME_MIN..=TIME_MAX).contains(&time),
-        "{} to {} seconds",
-        TIME_MIN.as_secs_f64(),
-        TIME_MAX.as_secs_f64()
-    );
-    Ok(time)
-}
-
-const TIME_MIN: Duration = Duration::from_millis(100);
-const TIME_MAX: Duration = Duration::from_secs(3600);
 
 pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     let mut servers = args.servers.clone();
@@ -152,7 +138,7 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     options.threads = args.threads.into();
     options.mib = args.memory;
     options.seconds = args
-        .seconds
+        .duration
         .map_or(options.seconds, |time| time.as_secs_f64());
     options.rounds = rounds.unwrap_or(options.rounds);
     kv::run(&options)
@@ -179,7 +165,7 @@ fn recovery_options(
         threads: args.threads.into(),
     };
     options.mib = args.memory;
-    options.time = args.seconds.unwrap_or(options.time);
+    options.time = args.duration.unwrap_or(options.time);
     choose(&mut options.kills, &args.kill_at);
     options.rounds = rounds.unwrap_or(options.rounds);
     let folder = mix.label().replace(':', "-");

@@ -1,12 +1,14 @@
 //! `cenote bench log`: the log store over its tiers, beside RocksDB and FASTER.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cenote_lab::bench::Row;
 use cenote_lab::bench::log::{self, Options};
 
 use crate::size::Size;
+use crate::span;
 
 /// `bench log`.
 #[derive(clap::Args, Debug)]
@@ -17,9 +19,9 @@ pub struct Args {
     /// Folder for logs and clusters, on the disk that is to be measured; made, and removed
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// Seconds of a round
-    #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
+    /// Length of a round
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::whole_seconds("1s", "1h"))]
+    duration: Duration,
     /// Folder with the peers rocksdb and faster, which scripts/build-for-bench.sh builds [default:
     /// bench-peers beside the folder of this program]
     #[arg(long, value_name = "DIR")]
@@ -43,7 +45,7 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     log::run(&Options {
         log_bytes: args.size.bytes(),
         dir: args.dir.clone(),
-        seconds: args.seconds,
+        seconds: args.duration.as_secs(),
         rounds: rounds.unwrap_or(3),
         peers,
     })

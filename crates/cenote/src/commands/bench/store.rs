@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use cenote_lab::bench::kv::Mix;
 use cenote_lab::bench::store::{self, Options};
 
-use super::kv::{choose, mix, seconds};
+use super::kv::{choose, mix};
 use crate::size::Size;
+use crate::span;
 
 /// `bench store` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -18,7 +19,7 @@ use crate::size::Size;
   cenote bench store --value 1K --clients 32
   cenote bench store --mix 0:100 --mix 100:0 --value 64 --value 4K --transport tcp
   cenote bench store --scheme efactory --scheme saw --scheme imm --value 1K
-  cenote bench store --dir /mnt/nvme --seconds 5 --rounds 5 --json --save store.jsonl
+  cenote bench store --dir /mnt/nvme --duration 5s --rounds 5 --json --save store.jsonl
 
 Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that is read is checked.
 A client is a closed loop with one request under way. Ours is cenote store serve in a process of its own,
@@ -54,8 +55,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     landing: Size,
     /// Length of a measurement
-    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
-    seconds: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span::within("100ms", "1h"))]
+    duration: Duration,
     /// Folder for the stores, on the disk that is to be measured; made, and removed
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
@@ -73,7 +74,7 @@ enum Transport {
 pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Result<()> {
     let mut options = Options {
         dir: args.dir.clone(),
-        seconds: args.seconds.as_secs_f64(),
+        seconds: args.duration.as_secs_f64(),
         schemes: match args.schemes.is_empty() {
             true => vec!["efactory".to_owned()],
             false => args.schemes.clone(),

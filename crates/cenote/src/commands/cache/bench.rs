@@ -14,6 +14,7 @@ use crate::caches::CacheDir;
 use crate::failure::{DONE, FAILED};
 use crate::place::Which;
 use crate::size::Size;
+use crate::span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -32,8 +33,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     under_way: Option<u32>,
     /// How long it counts
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::within("1s", "1h"))]
+    duration: Duration,
     /// Where its manager listens, for a client on another machine [default: its socket on this one]
     #[arg(long, value_name = "ADDRESS")]
     manager: Vec<Address>,
@@ -96,7 +97,7 @@ pub fn run(args: &Args) -> Result<u8> {
         reads_percent: args.reads,
         under_way: usize::try_from(under_way).expect("at most 4096"),
         warm_up: Duration::from_millis(200),
-        span: Duration::from_secs(args.seconds),
+        span: args.duration,
         seed: args.seed,
     };
     let figures = measure(&mut caches, &plan).with_context(|| format!("cache {}", args.name))?;

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use cenote_cache::service::question::Question;
 
-use super::create::{Chosen, Wish, check, nothing_does, seconds, wait_whole};
+use super::create::{Chosen, Wish, check, nothing_does, wait_whole};
 use super::{manage, state};
 use crate::caches::CacheDir;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
 use crate::process::Identity;
 use crate::size::Size;
+use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct ReshapeArgs {
@@ -24,8 +25,8 @@ pub struct ReshapeArgs {
     #[command(flatten)]
     wish: Wish,
     /// How long to wait until every region has its memory
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
     /// One JSON object on standard output
@@ -71,7 +72,7 @@ pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
         spec.size = size.to_string();
         cache.set_spec(&spec)?;
     }
-    let status = wait_whole(&cache, &loaded, Duration::from_secs(args.limit))?;
+    let status = wait_whole(&cache, &loaded, args.timeout)?;
     state::print(&mut stdout().lock(), &cache, &spec, &status, args.json)?;
     Ok(if status.whole { DONE } else { NOT_WHOLE })
 }
@@ -81,8 +82,8 @@ pub struct RenewArgs {
     /// Which cache
     name: String,
     /// It ends so long from now, unless it is renewed: 90s, 12h, 7d [default: when it is deleted]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    duration: Option<u64>,
+    #[arg(long, value_name = "DURATION", value_parser = span::whole_seconds("1s", "36525d"))]
+    duration: Option<Duration>,
     #[command(flatten)]
     which: Which,
 }
@@ -91,12 +92,13 @@ pub struct RenewArgs {
 pub fn renew(args: &RenewArgs) -> Result<u8> {
     let loaded = args.which.load()?;
     let cache = CacheDir::open(&loaded.dir, &args.name)?;
-    let seconds = args.duration;
+    let seconds = args.duration.map(|time| time.as_secs());
     cache.ask(&loaded.key, &Question::Renew { seconds })?;
-    match seconds {
-        Some(seconds) => println!(
-            "cache {} ends in {seconds} s unless it is renewed",
-            args.name
+    match args.duration {
+        Some(time) => println!(
+            "cache {} ends in {} unless it is renewed",
+            args.name,
+            Span::from(time)
         ),
         None => println!("cache {} ends when it is deleted", args.name),
     }
@@ -108,8 +110,8 @@ pub struct DeleteArgs {
     /// Which cache
     name: String,
     /// How long to wait until its memory is given back
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
 }
@@ -124,7 +126,7 @@ pub fn delete(args: &DeleteArgs) -> Result<u8> {
     }
     let identity = Identity::load(cache.folder())?;
     cache.ask(&loaded.key, &Question::Delete)?;
-    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let deadline = Instant::now() + args.timeout;
     let process = identity
         .map(|identity| identity.open())
         .transpose()?
@@ -133,9 +135,9 @@ pub fn delete(args: &DeleteArgs) -> Result<u8> {
         && !process.wait(deadline)?
     {
         bail!(
-            "cache {} is being deleted; its manager has not ended within {} s",
+            "cache {} is being deleted; its manager has not ended within {}",
             args.name,
-            args.limit
+            Span::from(args.timeout)
         );
     }
     if CacheDir::open(&loaded.dir, &args.name).is_ok() {

@@ -12,6 +12,7 @@ use crate::caches::{CHECKPOINT, CacheDir};
 use crate::failure::DONE;
 use crate::place::Which;
 use crate::size::Size;
+use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -21,8 +22,8 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// How long to wait for it
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
     /// One JSON object on standard output
@@ -39,7 +40,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Answer::Error(why) = cache.ask(&loaded.key, &Question::Checkpoint)? {
         bail!("cache {}: {why}", args.name);
     }
-    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let deadline = Instant::now() + args.timeout;
     let (regions, len_bytes, longest_hold_ms) = loop {
         match cache.status(&loaded.key)?.checkpoint {
             Some(Checkpoint::Made {
@@ -50,9 +51,9 @@ pub fn run(args: &Args) -> Result<u8> {
             Some(Checkpoint::Failed(why)) => bail!("cache {}: no checkpoint: {why}", args.name),
             None => bail!("cache {}: its manager is another one now", args.name),
             Some(Checkpoint::Running) if Instant::now() >= deadline => bail!(
-                "cache {}: no checkpoint within {} s; it goes on",
+                "cache {}: no checkpoint within {}; it goes on",
                 args.name,
-                args.limit
+                Span::from(args.timeout)
             ),
             Some(Checkpoint::Running) => std::thread::sleep(LOOK),
         }

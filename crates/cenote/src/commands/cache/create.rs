@@ -25,7 +25,7 @@ use crate::caches::{CacheDir, Objective, Spec, hosts_of};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 use crate::size::Size;
-use crate::span::Span;
+use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -51,10 +51,10 @@ pub struct Args {
     /// Bytes of a slab of the machines that are got [default: 1M, or the region if that is less]
     #[arg(long, value_name = "SIZE", requires = "catalogue")]
     slab: Option<Size>,
-    /// The cache ends after so many seconds, unless cenote cache renew says otherwise
+    /// The cache ends after so long, as 90s, 12h or 7d, unless cenote cache renew says otherwise
     /// [default: when it is deleted]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    duration: Option<u64>,
+    #[arg(long, value_name = "DURATION", value_parser = span::whole_seconds("1s", "36525d"))]
+    duration: Option<Duration>,
     /// Where clients of other machines reach its manager, tcp:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
@@ -65,8 +65,8 @@ pub struct Args {
     #[command(flatten)]
     at_etcd: AtEtcd,
     /// How long to wait until every region has its memory
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
     /// One JSON object on standard output
@@ -83,7 +83,7 @@ pub struct Wish {
     /// Least requests per second, of all client threads together
     #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
     throughput: Option<f64>,
-    /// Most time of a request; microseconds without a unit
+    /// Most time of a request
     #[arg(long, value_name = "DURATION", requires = "model")]
     latency: Option<Span>,
     /// Bytes of a record
@@ -196,27 +196,6 @@ fn parameters(text: &str) -> Result<Parameters, String> {
 
 const THREADS_MAX: u32 = 64;
 
-/// Seconds, minutes, hours or days.
-pub fn seconds(text: &str) -> Result<u64, String> {
-    let refused = || "write a number and s, m, h or d, as in 90s or 12h".to_owned();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(refused()),
-    };
-    let number: u64 = number.parse().map_err(|_| refused())?;
-    let seconds = number
-        .checked_mul(unit)
-        .filter(|s| (1..=SECONDS_MAX).contains(s));
-    seconds.ok_or_else(|| "from 1 second to 1000 years".to_owned())
-}
-
-const SECONDS_MAX: u64 = 1000 * 366 * 86_400;
-
 /// Whether a cache can be so.
 ///
 /// # Errors
@@ -283,7 +262,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     let mut spec = Spec::new(args.size, args.region, slab, copies, configuration)?;
     spec.slo = slo;
-    spec.duration_s = args.duration;
+    spec.duration_s = args.duration.map(|time| time.as_secs());
     spec.listen.clone_from(&args.listen);
     spec.etcd.clone_from(&args.etcd);
     spec.at_etcd = args.at_etcd.absolute()?;
@@ -299,8 +278,7 @@ pub fn run(args: &Args) -> Result<u8> {
         cache.forget()?;
         return Err(error);
     }
-    let limit = Duration::from_secs(args.limit);
-    let status = wait_whole(&cache, &loaded, limit)?;
+    let status = wait_whole(&cache, &loaded, args.timeout)?;
     print(&cache, &spec, &status, args.json)
 }
 
@@ -464,22 +442,6 @@ pub fn stop(args: &Named) -> Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read_with_their_units() {
-        for (text, expected) in [
-            ("90", 90),
-            ("90s", 90),
-            ("2m", 120),
-            ("1h", 3600),
-            ("3d", 259_200),
-        ] {
-            assert_eq!(seconds(text), Ok(expected), "{text}");
-        }
-        for text in ["", "h", "1w", "-1s", "0", "99999999999999d"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn configurations_are_four_numbers_in_their_ranges() {

@@ -46,7 +46,7 @@ pub struct Args {
     ends: bool,
     /// End after so many configurations; the next call goes on
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    configurations: Option<usize>,
     /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     passes: Option<u32>,
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Result<u8> {
         grid: 0,
         complete: true,
     };
-    let mut left = args.limit.unwrap_or(usize::MAX);
+    let mut left = args.configurations.unwrap_or(usize::MAX);
     for &record in &args.record {
         let record_bytes = record_bytes(record)?;
         let key = Key {

@@ -44,12 +44,20 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Action {
     /// Put a module on all hosts, as the next version of its name
+    #[command(
+        after_help = "Example:\n  cenote cache proc put sum sum.wasm --read cache0 --dir ~/.cenote/well"
+    )]
     Put(Put),
     /// Which procedures hosts have
+    #[command(after_help = "Example:\n  cenote cache proc list --dir ~/.cenote/well")]
     List(Common),
     /// Take a version of a procedure away from all hosts
+    #[command(after_help = "Example:\n  cenote cache proc rm sum --version 2 --dir ~/.cenote/well")]
     Rm(Remove),
     /// Run a procedure once, and print its answer
+    #[command(
+        after_help = "Example:\n  cenote cache proc run sum cache0 4096 64 --dir ~/.cenote/well"
+    )]
     Run(request::Args),
 }
 

@@ -15,6 +15,7 @@ use crate::caches::{CacheDir, Spec};
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 use crate::size::Size;
+use crate::span;
 use crate::table::Table;
 
 #[derive(clap::Args, Debug)]
@@ -22,8 +23,8 @@ pub struct Args {
     /// Which cache [default: all of them, a line each]
     name: Option<String>,
     /// How long to wait until every region has its memory, and nothing of it is on the move
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "name")]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "0s", requires = "name", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
     /// JSON on standard output
@@ -37,7 +38,7 @@ pub fn run(args: &Args) -> Result<u8> {
         return list(&loaded, args.json);
     };
     let cache = CacheDir::open(&loaded.dir, name)?;
-    let status = wait_whole(&cache, &loaded, Duration::from_secs(args.limit))?;
+    let status = wait_whole(&cache, &loaded, args.timeout)?;
     let mut out = stdout().lock();
     print(&mut out, &cache, &cache.spec()?, &status, args.json)?;
     Ok(if status.whole { DONE } else { NOT_WHOLE })

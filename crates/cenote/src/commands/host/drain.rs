@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::target;
 use crate::ask::{self, Asker};
 use crate::failure::{DONE, Failure};
+use crate::span::{self, Span};
 use crate::{progress, signals};
 
 /// `host drain` and what follows it.
@@ -35,8 +36,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "stop")]
     cancel: bool,
     /// How long it may take; then the host lends again
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-    timeout: u64,
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::any)]
+    timeout: Duration,
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -150,7 +151,7 @@ fn watch(
 ) -> Result<(), (u32, anyhow::Error)> {
     let stop = signals::on_stop(|| ()).map_err(|e| (lent_before, e))?;
     let how = if args.stop { Drain::Stop } else { Drain::On };
-    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    let deadline = Instant::now() + args.timeout;
     let bar = progress::steps(u64::from(lent_before), "slabs given back");
     let lost = |e: anyhow::Error| (lent_before, e.context(format!("host {name}")));
     let mut status = host.ask(&Request::Drain(how), ANSWER).map_err(lost)?;
@@ -171,7 +172,7 @@ fn watch(
             break "interrupted".to_owned();
         }
         if Instant::now() >= deadline {
-            break format!("not drained within {} s", args.timeout);
+            break format!("not drained within {}", Span::from(args.timeout));
         }
         if moved_at.elapsed() >= STUCK && is_stuck(&status) {
             break "nowhere to go".to_owned();

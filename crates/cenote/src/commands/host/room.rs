@@ -12,10 +12,10 @@ use crate::share::Share;
 /// Whether and how a host gives way to the programs of its machine.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Lending {
-    /// Whether the host gives way to its machine's own programs [default: fixed, and infiniswap
-    /// where one of the next three is given]
-    #[arg(long, value_enum)]
-    pub profile: Option<Profile>,
+    /// What the host does when the programs of its machine need memory [default: fixed; headroom where
+    /// --headroom, --floor or --evict-extra is given]
+    #[arg(long = "yield", value_enum, value_name = "HOW")]
+    pub giving: Option<Yield>,
     /// Memory to leave free, 25% or 8G; slabs are asked back to keep it so [default: 12.5%]
     #[arg(long, value_name = "SHARE")]
     pub headroom: Option<Share>,
@@ -27,8 +27,8 @@ pub struct Lending {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
     pub evict_extra: Option<u32>,
     /// Whether clients on the host's own machine are told when it has memory to spare, so that
-    /// their pages come home before slabs are prepared for others [default: on with --profile
-    /// hydra on a real machine, else off]
+    /// they take their pages back before slabs are prepared for others [default: on with --yield
+    /// reclaim on a real machine, else off]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub reclaim: Option<Switch>,
 }
@@ -43,17 +43,18 @@ pub enum Switch {
     Off,
 }
 
-/// How a host lends.
+/// What a host does when others need the memory that it lends.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// The memory that it is told to lend, whatever happens around it
+pub enum Yield {
+    /// Nothing: it lends --memory, whatever happens around it
     Fixed,
-    /// At most that, less when others need the memory: as Infiniswap's paper has it
-    Infiniswap,
-    /// The same with a headroom of 25%, and pages of this machine's clients come home when there is more: as
-    /// Hydra's paper has it
-    Hydra,
+    /// Keeps an eighth of the machine's memory free (--headroom): asks clients for the slabs that they use
+    /// least when less is free, as Infiniswap does
+    Headroom,
+    /// Keeps a quarter free in the same way; and when more is free, clients of its own machine take their
+    /// pages back from other hosts, as Hydra has it
+    Reclaim,
 }
 
 impl Lending {
@@ -66,17 +67,17 @@ impl Lending {
             || self.floor.is_some()
             || self.evict_extra.is_some()
             || self.reclaim.is_some();
-        match self.profile {
-            Some(Profile::Fixed) if says_more || meminfo.is_some() => Err(Failure::usage(
+        match self.giving {
+            Some(Yield::Fixed) if says_more || meminfo.is_some() => Err(Failure::usage(
                 "a host that lends a fixed amount keeps no headroom",
-                "--profile infiniswap, or neither of --headroom, --floor, --evict-extra, --reclaim and --meminfo",
+                "--yield headroom, or none of --headroom, --floor, --evict-extra, --reclaim and --meminfo",
             )
             .into()),
-            Some(Profile::Fixed) => Ok(None),
+            Some(Yield::Fixed) => Ok(None),
             None if !says_more && meminfo.is_none() => Ok(None),
             _ => {
-                let paper = match self.profile {
-                    Some(Profile::Hydra) => Headroom::hydra(),
+                let paper = match self.giving {
+                    Some(Yield::Reclaim) => Headroom::hydra(),
                     _ => Headroom::infiniswap(),
                 };
                 // A file that stands for the machine says nothing of that which clients are on.
@@ -98,7 +99,7 @@ impl Lending {
     /// What is said here, and what is not as `other` has it.
     pub fn or(self, other: Self) -> Self {
         Self {
-            profile: self.profile.or(other.profile),
+            giving: self.giving.or(other.giving),
             headroom: self.headroom.or(other.headroom),
             floor: self.floor.or(other.floor),
             evict_extra: self.evict_extra.or(other.evict_extra),
@@ -117,12 +118,12 @@ mod tests {
         let given = Lending::default();
         assert_eq!(given.headroom(None).unwrap(), None);
         let paper = Lending {
-            profile: Some(Profile::Infiniswap),
+            giving: Some(Yield::Headroom),
             ..Lending::default()
         };
         assert_eq!(paper.headroom(None).unwrap(), Some(Headroom::infiniswap()));
         let hydra = Lending {
-            profile: Some(Profile::Hydra),
+            giving: Some(Yield::Reclaim),
             ..Lending::default()
         };
         let quarter = hydra.headroom(None).unwrap().unwrap();
@@ -149,7 +150,7 @@ mod tests {
             (headroom.floor, headroom.evict_extra, headroom.meminfo),
             (None, 5, Some("/m".into()))
         );
-        own.profile = Some(Profile::Fixed);
+        own.giving = Some(Yield::Fixed);
         let error = format!("{:#}", own.headroom(None).unwrap_err());
         assert!(error.contains("fixed"), "{error}");
     }

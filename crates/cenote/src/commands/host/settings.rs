@@ -116,7 +116,8 @@ struct FileSettings {
     keep_slabs: Option<bool>,
     #[serde(default, deserialize_with = "parsed")]
     grace: Option<Span>,
-    profile: Option<room::Profile>,
+    #[serde(rename = "yield")]
+    giving: Option<room::Yield>,
     #[serde(default, deserialize_with = "parsed")]
     headroom: Option<Share>,
     #[serde(default, deserialize_with = "parsed")]
@@ -224,7 +225,7 @@ impl Given {
             keep_slabs,
             grace,
             room: self.room.clone().or(room::Lending {
-                profile: file.profile,
+                giving: file.giving,
                 headroom: file.headroom,
                 floor: file.floor,
                 evict_extra: file.evict_extra,
@@ -342,7 +343,7 @@ mod tests {
         memory = "8G"
         slab = "64M"
         key = "cluster.key"
-        metrics = "127.0.0.1:9100"
+        metrics = "127.0.0.1:9640"
         clients_max = 9
         lock = "always"
         page_traffic = "authenticated"

@@ -13,6 +13,7 @@ use crate::commands::down::end;
 use crate::failure::DONE;
 use crate::folder::Folder;
 use crate::process::{Identity, Process};
+use crate::span;
 
 /// `kv down` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -27,8 +28,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
     /// How long processes have to end by themselves before they are killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::any)]
+    timeout: Duration,
     #[command(flatten)]
     at_etcd: AtEtcd,
 }
@@ -37,7 +38,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let dir = KvDir::open(&args.dir)?;
     let _lock = dir.lock()?;
     let folders = dir.nodes()?;
-    let limit = Duration::from_secs(args.limit);
+    let limit = args.timeout;
     let mut nodes: Vec<(&str, Process)> = Vec::new();
     for (name, folder) in &folders {
         if let Some(process) = running(folder)? {

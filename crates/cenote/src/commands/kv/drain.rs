@@ -9,6 +9,7 @@ use cenote_kv::group::view::{Parity, Partition, View};
 
 use super::place::Which;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::span;
 
 /// `kv drain` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -28,9 +29,8 @@ pub struct Args {
     #[arg(long)]
     wait: bool,
     /// How long to wait
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait",
-          value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "10m", requires = "wait", value_parser = span::within("0s", "1d"))]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
 }
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if !args.wait {
         return Ok(DONE);
     }
-    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let deadline = Instant::now() + args.timeout;
     loop {
         let views = found.place.read_views(&found.etcd)?;
         let left = places_of(&views, *number);

@@ -22,6 +22,7 @@ use crate::at_etcd::AtEtcd;
 use crate::failure::DONE;
 use crate::listening::{resolved, resolved_host};
 use crate::place::load_key;
+use crate::span;
 use crate::{metrics, signals};
 
 /// `kv node` and what follows it.
@@ -42,7 +43,7 @@ pub struct Args {
     etcd: String,
     /// Name of the cluster
     #[arg(long, value_name = "NAME", default_value = NAME)]
-    cluster: String,
+    cluster_name: String,
     /// File with the cluster's key
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
@@ -53,8 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     clients: HostPort,
     /// How long others may take at SIGTERM to take over what it has
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    drain_limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::within("0s", "1d"))]
+    drain_timeout: Duration,
     #[command(flatten)]
     at_etcd: AtEtcd,
     #[command(flatten)]
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> Result<u8> {
         },
     )?;
     let config = NodeConfig {
-        cluster: args.cluster.clone(),
+        cluster: args.cluster_name.clone(),
         name: args.name.clone(),
         etcd: args.etcd.clone(),
         credentials: args.at_etcd.credentials()?,
@@ -92,7 +93,7 @@ pub fn run(args: &Args) -> Result<u8> {
         listen: resolved_host("--listen", &args.listen)?,
         serving,
         settings: Settings::default(),
-        drain_limit: Duration::from_secs(args.drain_limit),
+        drain_limit: args.drain_timeout,
     };
     let mut started = Ok(());
     node::run(&config, &stop, |ready| {

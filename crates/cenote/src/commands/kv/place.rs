@@ -155,7 +155,7 @@ pub struct Which {
     etcd: Option<String>,
     /// Name of the cluster [default: that of the folder, else kv]
     #[arg(long, value_name = "NAME")]
-    cluster: Option<String>,
+    cluster_name: Option<String>,
     /// File with the cluster's key [default: DIR/cluster.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -171,6 +171,23 @@ pub struct Found {
     pub etcd: Etcd,
     pub key: ClusterKey,
     pub key_file: PathBuf,
+}
+
+impl Found {
+    /// The cluster that is up in a folder; `None`: none is.
+    pub fn of_folder(dir: &Path) -> Result<Option<Self>> {
+        if !dir.join(KNOWN).exists() {
+            return Ok(None);
+        }
+        let which = Which {
+            dir: Some(dir.to_owned()),
+            etcd: None,
+            cluster_name: None,
+            key: None,
+            at_etcd: AtEtcd::default(),
+        };
+        which.load().map(Some)
+    }
 }
 
 impl Which {
@@ -205,7 +222,7 @@ impl Which {
             }
             .into());
         };
-        let cluster = self.cluster.clone();
+        let cluster = self.cluster_name.clone();
         let cluster = cluster.or_else(|| known.map(|known| known.cluster));
         let cluster = cluster.unwrap_or_else(|| NAME.to_owned());
         let key_file = self.key.clone();

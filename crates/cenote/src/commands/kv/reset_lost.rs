@@ -12,6 +12,7 @@ use cenote_kv::group::view::{self, View};
 use super::place::{Found, Which};
 use super::status::{self, Report};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::span;
 
 /// `kv reset-lost` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -31,9 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER")]
     group: Option<usize>,
     /// How long to wait until what is left of a group is ready
-    #[arg(long, value_name = "SECONDS", default_value_t = 60,
-          value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    limit: u64,
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::within("0s", "1d"))]
+    timeout: Duration,
     #[command(flatten)]
     which: Which,
 }
@@ -65,18 +65,31 @@ pub fn run(args: &Args) -> Result<u8> {
     let groups = args
         .group
         .map_or(0..config.groups, |group| group..group + 1);
-    let deadline = Instant::now() + Duration::from_secs(args.limit);
+    let deadline = Instant::now() + args.timeout;
     let mut left: Vec<usize> = groups.collect();
+    let mut changes = 0;
     loop {
         let mut reasons = Vec::new();
         let report = status::report(&found, ASK_LIMIT)?;
         for group in std::mem::take(&mut left) {
-            if let Some(why) = reset(&found, group, &homes(group), &names, &nothing, &report)? {
+            if let Some(why) = reset(
+                &found,
+                group,
+                &homes(group),
+                &names,
+                &nothing,
+                &report,
+                &mut changes,
+            )? {
                 left.push(group);
                 reasons.push(format!("group {group}: {why}"));
             }
         }
         if left.is_empty() {
+            match changes {
+                0 => println!("nothing is lost: nothing was changed"),
+                _ => println!("nothing is lost any more"),
+            }
             return Ok(DONE);
         }
         if Instant::now() >= deadline {
@@ -87,7 +100,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
-/// Why something of a group is lost still; none: nothing is.
+/// Why something of a group is lost still; none: nothing is. What was changed is said, and counted.
 fn reset(
     found: &Found,
     group: usize,
@@ -95,6 +108,7 @@ fn reset(
     names: &[(NodeId, String)],
     nothing: &View,
     report: &Report,
+    changes: &mut usize,
 ) -> Result<Option<String>> {
     let name = |process: &Process| {
         let name = names.iter().find(|(node, _)| node.0 == process.node);
@@ -115,18 +129,22 @@ fn reset(
                     "{group}.{partition} begins anew on {}, empty",
                     name(&process)
                 );
+                *changes += 1;
                 continue;
             }
             Anew::AllBegun(processes) => {
                 println!("group {group} begins anew on {}, empty", all(&processes));
+                *changes += 1;
                 continue;
             }
             Anew::GivenUp(gone) => {
                 println!("group {group}: what only {} had is lost", all(&gone));
+                *changes += 1;
                 continue;
             }
             Anew::Restored(view) => {
                 println!("group {group}: its view is in etcd again, as {view}");
+                *changes += 1;
                 continue;
             }
             Anew::Lives(process) => Some(format!(

@@ -14,6 +14,7 @@ use cenote_kv::server::{Settings, TcpAddress};
 use crate::at_etcd::AtEtcd;
 use crate::failure::Failure;
 use crate::size::Size;
+use crate::span::{self, Span};
 
 /// Sizes of items that frames between nodes carry.
 const ITEM_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
@@ -58,8 +59,8 @@ pub struct Serving {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Close connections that are silent for so long
-    #[arg(long, value_name = "SECONDS")]
-    idle_timeout: Option<u64>,
+    #[arg(long, value_name = "DURATION", value_parser = span::within("1s", "36500d"))]
+    idle_timeout: Option<Duration>,
     /// Answer an error when memory is used up, and drop nothing
     #[arg(long)]
     no_evictions: bool,
@@ -126,7 +127,7 @@ impl Serving {
             udp: self.udp.then_some(clients).into_iter().collect(),
             unix: self.unix_socket.clone().map(|path| (path, mode)),
             connections_max: self.connections as usize,
-            idle_timeout: self.idle_timeout.map(Duration::from_secs),
+            idle_timeout: self.idle_timeout,
             limits: Limits {
                 item_bytes_max: self.max_item_size.bytes(),
                 dialect: if self.later_meta {
@@ -174,7 +175,7 @@ impl Serving {
         ];
         let given = switches.iter().filter(|(_, is_given)| *is_given);
         flags.extend(given.map(|(flag, _)| flag.into()));
-        let idle = self.idle_timeout.map(|seconds| seconds.to_string());
+        let idle = self.idle_timeout.map(|time| Span::from(time).to_string());
         let metrics = self.metrics.as_ref().map(ToString::to_string);
         let numbers = [
             (

@@ -116,7 +116,7 @@ impl Starting {
         let mut command = Command::new(program);
         command
             .args(["kv", "node", "--name", name])
-            .args(["--etcd", &known.etcd, "--cluster", &known.cluster])
+            .args(["--etcd", &known.etcd, "--cluster-name", &known.cluster])
             .args(["--listen", &at.listen.to_string()])
             .args(["--clients", &at.clients.to_string()])
             .args(flags)

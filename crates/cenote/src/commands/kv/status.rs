@@ -18,7 +18,9 @@ use serde::Serialize;
 
 use super::place::{Found, Which};
 use crate::failure::{DONE, NOT_WHOLE};
-use groups::{GroupStatus, Memory};
+use crate::span;
+use groups::GroupStatus;
+pub use groups::Memory;
 pub use text::print;
 
 /// `kv status` and what follows it.
@@ -36,8 +38,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// How long a node may take to answer
-    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    timeout_ms: u64,
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
+    timeout: Duration,
 }
 
 /// What is shown.
@@ -54,7 +56,7 @@ pub struct Report {
     whole: bool,
     /// Of all nodes that answer.
     memory: Memory,
-    nodes: Vec<NodeStatus>,
+    pub nodes: Vec<NodeStatus>,
     by_group: Vec<GroupStatus>,
 }
 
@@ -80,9 +82,9 @@ impl Report {
 pub struct NodeStatus {
     node: NodeId,
     pub name: String,
-    state: State,
+    pub state: State,
     /// Slots that the plan has for it, as group.slot.
-    planned: Vec<String>,
+    pub planned: Vec<String>,
     /// Partitions that it owns now.
     pub owned: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,9 +92,21 @@ pub struct NodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<NodeReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    memory: Option<Memory>,
+    pub memory: Option<Memory>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub error: Option<String>,
+}
+
+impl NodeStatus {
+    /// Bytes that it is still to recover or to be told, before its places are whole.
+    pub fn missing_bytes(&self) -> u64 {
+        let groups = self.report.iter().flat_map(|report| &report.groups);
+        let of_group = |group: &GroupReport| {
+            let owned = group.owned.iter().map(|owned| owned.missing_bytes);
+            owned.sum::<u64>() + group.joining_bytes
+        };
+        groups.map(of_group).sum()
+    }
 }
 
 /// How a node is.
@@ -111,7 +125,7 @@ pub enum State {
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let report = report(&found, Duration::from_millis(args.timeout_ms))?;
+    let report = report(&found, args.timeout)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;

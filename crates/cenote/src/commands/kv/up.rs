@@ -75,7 +75,7 @@ pub struct Args {
     link_traffic: WireProtection,
     /// Name of the cluster
     #[arg(long, value_name = "NAME", default_value = NAME)]
-    cluster: String,
+    cluster_name: String,
     /// Addresses of an etcd that runs, with commas [default: one is started]
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
@@ -94,7 +94,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let mut config = config(args)?;
-    let place = Place::of(&args.cluster)?;
+    let place = Place::of(&args.cluster_name)?;
     let dir = KvDir::create(&args.dir)?;
     let _lock = dir.lock()?;
     if let Some(known) = dir.known()?
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> Result<u8> {
         super::super::key::make(&key_file)?;
     }
     let key = load_key(&key_file)?;
-    config.key = KeyFingerprint::of(&key, &args.cluster);
+    config.key = KeyFingerprint::of(&key, &args.cluster_name);
 
     let server = match &args.etcd {
         Some(_) => {
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let url = args.etcd.clone().or(server.as_ref().map(OwnEtcd::url));
     let known = Known {
-        cluster: args.cluster.clone(),
+        cluster: args.cluster_name.clone(),
         etcd: url.expect("one of the two is there"),
     };
     let at_etcd = match &server {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use cenote_lab::cache::{self, Options};
 
 use crate::failure::{DONE, FAILED};
+use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -16,9 +17,9 @@ pub struct Args {
     /// Simulations, one seed after the other, until one fails
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
-    /// Virtual seconds under faults; then everything has to become whole
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
-    seconds: u64,
+    /// Virtual time under faults; then everything has to become whole
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = span::any)]
+    duration: Duration,
     /// Copies of each region, 1 or 2 [default: each seed draws]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: Option<u8>,
@@ -83,7 +84,7 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
         },
     };
     Ok(Options {
-        duration: Duration::from_secs(args.seconds),
+        duration: args.duration,
         copies: args.copies.map(usize::from).or(any.copies),
         is_batched: args.batched,
         ..any
@@ -100,7 +101,7 @@ fn repeat(args: &Args, seed: u64) -> String {
         .map_or(String::new(), |name| format!(" --plant {name}"));
     let batched = if args.batched { " --batched" } else { "" };
     format!(
-        "cenote lab cache --seed {seed} --seconds {}{copies}{batched}{plant}",
-        args.seconds
+        "cenote lab cache --seed {seed} --duration {}{copies}{batched}{plant}",
+        Span::from(args.duration)
     )
 }

@@ -11,6 +11,7 @@ use cenote_fabric::HostPort;
 use cenote_lab::history::{self, Answer, Options};
 
 use crate::failure::DONE;
+use crate::span;
 
 /// `lab history` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -22,8 +23,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// How long
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
-    seconds: u16,
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::within("1s", "1h"))]
+    duration: Duration,
     /// How many ask at a time
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: u16,
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let options = Options {
         clients: args.clients.into(),
         keys: args.keys.into(),
-        time: Duration::from_secs(args.seconds.into()),
+        time: args.duration,
         at_least: 0,
         rate: args.rate,
         seed: args.seed,

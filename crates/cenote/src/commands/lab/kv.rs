@@ -44,9 +44,9 @@ pub struct Args {
     focus: Option<kv::Focus>,
     /// Simulate whole nodes with etcd (registrations, views, failure detection), not a group alone
     #[arg(long, conflicts_with_all = ["scheme", "blocked", "steps", "faults", "units", "returns", "focus"])]
-    cluster: bool,
-    /// With --cluster: groups, rotated over K+M nodes. With more than one, owners have to be spread evenly in the end
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "cluster", value_parser = clap::value_parser!(u8).range(1..=16))]
+    whole_nodes: bool,
+    /// With --whole-nodes: groups, rotated over K+M nodes. With more than one, owners have to be spread evenly in the end
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "whole_nodes", value_parser = clap::value_parser!(u8).range(1..=16))]
     groups: u8,
     /// One JSON line per simulation in place of text
     #[arg(long)]
@@ -72,7 +72,7 @@ fn focus(name: &str) -> Result<kv::Focus, String> {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    if args.cluster {
+    if args.whole_nodes {
         return run_clusters(args);
     }
     let mut sum = Report::default();

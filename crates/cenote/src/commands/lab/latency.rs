@@ -1,12 +1,14 @@
 //! `cenote lab latency`: latencies of a page in virtual time.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Result;
 use cenote_lab::latency::{self, ENCODE_NS, Operation, Options, Row, trouble};
 use cenote_volume::Scheme;
 
 use crate::failure::DONE;
+use crate::span::Span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -20,11 +22,11 @@ pub struct Args {
     #[arg(long)]
     scheme: Vec<Scheme>,
     /// What encoding a page costs
-    #[arg(long, value_name = "NS", default_value_t = ENCODE_NS)]
-    encode_ns: u64,
+    #[arg(long, value_name = "DURATION", default_value_t = Span::from(Duration::from_nanos(ENCODE_NS)))]
+    encode_time: Span,
     /// Ours, two copies and a disk beside each other in one trouble at a time: flows of others, a slow
     /// host, dead ones, wrong splits, bursts; the processor's work is charged as the paper has it
-    #[arg(long, conflicts_with_all = ["scheme", "encode_ns"])]
+    #[arg(long, conflicts_with_all = ["scheme", "encode_time"])]
     trouble: bool,
     /// One JSON line per row in place of text
     #[arg(long)]
@@ -38,7 +40,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut options = Options {
         seed: args.seed,
         operations: usize::try_from(args.operations)?,
-        encode_ns: args.encode_ns,
+        encode_ns: args.encode_time.ns(),
         ..Options::default()
     };
     if !args.scheme.is_empty() {

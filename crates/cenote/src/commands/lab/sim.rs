@@ -8,6 +8,7 @@ use cenote_lab::sim::{self, Options, Report};
 use cenote_volume::{Mode, Placement, Protection, Scheme};
 
 use crate::failure::{DONE, FAILED};
+use crate::span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -15,11 +16,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Virtual time to simulate
-    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
-    hours: f64,
-    /// Begin no further minute of it after this many seconds of real time
-    #[arg(long, value_name = "SECONDS")]
-    limit: Option<u64>,
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::within("1s", "11000d"))]
+    duration: Duration,
+    /// Real time after which no further virtual minute begins
+    #[arg(long, value_name = "DURATION", value_parser = span::any)]
+    timeout: Option<Duration>,
     /// Hosts of the cluster
     #[arg(long, value_name = "N", default_value_t = 16)]
     hosts: usize,
@@ -57,8 +58,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     rate: u64,
     /// Mean virtual time between two faults
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    fault_pause: f64,
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span::within("1ms", "10d"))]
+    fault_pause: Duration,
     /// One seed after the other, until one fails or you stop it
     #[arg(long)]
     swarm: bool,
@@ -102,8 +103,8 @@ fn options(args: &Args, seed: u64) -> Options {
     let defaults = Options::default();
     let options = Options {
         seed,
-        duration: Duration::from_secs_f64((args.hours * 3600.0).clamp(1.0, 1e9)),
-        limit: args.limit.map(Duration::from_secs),
+        duration: args.duration,
+        limit: args.timeout,
         hosts: args.hosts,
         clients: args.clients,
         workers: args.workers,
@@ -112,7 +113,7 @@ fn options(args: &Args, seed: u64) -> Options {
         protection,
         placement: args.placement,
         rate: args.rate,
-        fault_pause: Duration::from_secs_f64(args.fault_pause.clamp(1e-3, 1e6)),
+        fault_pause: args.fault_pause,
         ..defaults
     };
     let options = if args.rot { options.rotting() } else { options };

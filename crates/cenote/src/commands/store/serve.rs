@@ -18,8 +18,9 @@ use super::metrics::StoreMetrics;
 use super::{opened, say};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
-use crate::signals;
 use crate::size::Size;
+use crate::span::{self, Span};
+use crate::{background, signals};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -39,8 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "file", value_parser = ["file", "pm"])]
     medium: String,
     /// What a fence of pm waits besides, for memory that stands for it
-    #[arg(long, value_name = "NS", default_value_t = 0)]
-    pm_delay_ns: u64,
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span::within("0s", "1s"))]
+    pm_delay: Duration,
     /// Threads that answer calls
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -48,10 +49,12 @@ pub struct Args {
     /// Memory for values of each client that are not durable yet; values that are larger are refused
     #[arg(long, value_name = "SIZE", default_value = "4M")]
     landing: Size,
-    /// Seconds that a value may take to come after its space was given
-    #[arg(long, value_name = "S", default_value_t = 10,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    patience: u64,
+    /// How long a value may take to come after its space was given
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1s", "1h"))]
+    patience: Duration,
+    /// Return when clients can connect, and serve in the background
+    #[arg(long)]
+    pub background: bool,
     /// Serve Prometheus metrics over HTTP
     #[arg(long, value_name = "ADDR")]
     metrics: Option<HostPort>,
@@ -63,11 +66,42 @@ pub struct Args {
     page_traffic: WireProtection,
 }
 
+/// Starts this command again without `--background`, and returns once clients can connect. Which process
+/// serves and what it says are kept in the store's folder.
+fn in_background(args: &Args) -> Result<u8> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).context("find the current folder");
+    let mut command = background::this_program()?;
+    command.args(["store", "serve"]).arg(absolute(&args.dir)?);
+    command.arg("--key").arg(absolute(&args.key)?);
+    for address in &args.listen {
+        let address = match address {
+            Address::Shm(path) => Address::Shm(absolute(path)?),
+            other => other.clone(),
+        };
+        command.args(["--listen", &address.to_string()]);
+    }
+    command
+        .args(["--scheme", &args.scheme, "--medium", &args.medium])
+        .args(["--pm-delay", &Span::from(args.pm_delay).to_string()])
+        .args(["--threads", &args.threads.to_string()])
+        .args(["--landing", &args.landing.to_string()])
+        .args(["--patience", &Span::from(args.patience).to_string()])
+        .args(["--page-traffic", &args.page_traffic.to_string()]);
+    if let Some(address) = &args.metrics {
+        command.args(["--metrics", &address.to_string()]);
+    }
+    if args.allow_remote {
+        command.arg("--allow-remote");
+    }
+    background::start(&mut command, &Folder::open(&args.dir)?)
+}
+
 pub fn run(args: &Args) -> Result<u8> {
+    if args.background {
+        return in_background(args);
+    }
     match args.medium.as_str() {
-        "pm" => serve(args, |file| {
-            PmMedium::open(file.into(), Duration::from_nanos(args.pm_delay_ns))
-        }),
+        "pm" => serve(args, |file| PmMedium::open(file.into(), args.pm_delay)),
         _ => serve(args, FileMedium::open),
     }
 }
@@ -100,7 +134,7 @@ fn serve<M: Medium + 'static>(
         scheme: Arc::from(scheme),
         threads: usize::from(args.threads),
         landing_bytes: args.landing.bytes(),
-        patience: Duration::from_secs(args.patience),
+        patience: args.patience,
         page_traffic: args.page_traffic,
     };
     let server = Server::start(pools, config).with_context(|| shown.clone())?;

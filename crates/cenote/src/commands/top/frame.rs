@@ -41,29 +41,56 @@ impl Line {
         self.0.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// Its first `columns` characters.
-    fn cut(self, columns: usize) -> Self {
-        let mut left = columns;
-        let mut pieces = Vec::new();
-        for (text, look) in self.0 {
-            let text: String = text.chars().take(left).collect();
-            left -= text.chars().count();
-            pieces.push((text, look));
+    /// As lines of at most so many characters, broken at blanks where there are any. All but the first are
+    /// indented.
+    fn wrapped(self, columns: usize) -> Vec<Self> {
+        let pieces = self.0.iter();
+        let mut rest: Vec<(char, Look)> = pieces
+            .flat_map(|(text, look)| text.chars().map(|one| (one, *look)))
+            .collect();
+        let visible = rest.iter().rposition(|(one, _)| *one != ' ');
+        rest.truncate(visible.map_or(0, |at| at + 1).max(columns.min(rest.len())));
+        let mut lines = Vec::new();
+        let mut indent = 0;
+        loop {
+            let room = columns.saturating_sub(indent);
+            let end = match rest.len() > room {
+                false => rest.len(),
+                true => {
+                    let blank = rest[..room].iter().rposition(|(one, _)| *one == ' ');
+                    blank.filter(|at| *at > 0).unwrap_or(room)
+                }
+            };
+            let mut line = Self::default();
+            if indent > 0 {
+                line.push(" ".repeat(indent), Look::Plain);
+            }
+            for (one, look) in rest.drain(..end) {
+                match line.0.last_mut() {
+                    Some((text, last)) if *last == look => text.push(one),
+                    _ => line.push(one.to_string(), look),
+                }
+            }
+            lines.push(line);
+            let blanks = rest.iter().take_while(|(one, _)| *one == ' ').count();
+            rest.drain(..blanks);
+            if rest.is_empty() || room == 0 {
+                return lines;
+            }
+            indent = if columns > 2 * INDENT { INDENT } else { 0 };
         }
-        Self(pieces)
     }
 }
 
-/// Lines beside those of rows: title, two headers, a blank one, details, help.
-const LINES_BESIDE: usize = 6;
-const HELP: &str =
-    "q end   tab hosts, volumes   up, down choose   left, right sort by   r turn round";
+/// Of lines that go on from the one above.
+const INDENT: usize = 2;
+const HELP: &str = "q end   tab next table   up, down choose   left, right sort by   r turn round";
 
 /// Everything, with what went wrong at the end; nothing is chosen.
 pub fn whole(view: &View) -> Vec<Line> {
     let mut lines = vec![title(view)];
     let mut notes = Vec::new();
-    for (index, table) in [Focus::Hosts, Focus::Volumes].into_iter().enumerate() {
+    for (index, table) in view.tables().iter().copied().enumerate() {
         let rows = view.rows(table);
         if index > 0 {
             lines.push(Line::default());
@@ -80,46 +107,77 @@ pub fn whole(view: &View) -> Vec<Line> {
     lines
 }
 
-/// What fits on a terminal of as many columns and lines.
+/// What fits on a terminal of as many columns and lines. What is wider goes on in the next line.
 pub fn fitted(view: &View, (columns, height): (u16, u16)) -> Vec<Line> {
     let (columns, height) = (usize::from(columns), usize::from(height));
-    let (hosts, volumes) = (view.rows(Focus::Hosts), view.rows(Focus::Volumes));
-    let room = height.saturating_sub(LINES_BESIDE);
-    // Volumes get what hosts leave, and a third at least.
-    let volume_lines = volumes
-        .len()
-        .min(room.saturating_sub(hosts.len()).max(room / 3));
-    let host_lines = hosts.len().min(room - volume_lines);
-    let mut lines = vec![title(view)];
-    let mut details = String::new();
-    for (table, rows, shown) in [
-        (Focus::Hosts, &hosts, host_lines),
-        (Focus::Volumes, &volumes, volume_lines),
-    ] {
-        let is_focus = table == view.focus();
-        let chosen = view.chosen_in(table, rows);
-        if is_focus && let Some(at) = chosen {
-            details.clone_from(&rows[at].details);
-        }
-        let window = window(rows.len(), shown, chosen.unwrap_or(0));
-        let chosen = chosen.filter(|_| is_focus);
-        if table == Focus::Volumes {
+    let tables: Vec<(Focus, Vec<Row>)> = view
+        .tables()
+        .iter()
+        .map(|table| (*table, view.rows(*table)))
+        .collect();
+    let chosen = tables.iter().find(|(table, _)| *table == view.focus());
+    let details = chosen.and_then(|(table, rows)| {
+        let at = view.chosen_in(*table, rows)?;
+        Some(rows[at].details.clone())
+    });
+    let mut tail = Line::of(details.unwrap_or_default(), Look::Plain).wrapped(columns);
+    tail.extend(Line::of(HELP, Look::Faint).wrapped(columns));
+    let mut lines = title(view).wrapped(columns);
+    // A line or more for each header, and one between tables.
+    let line_counts = tables.iter().map(|(table, rows)| {
+        let widths = widths(view.header(*table), rows);
+        let width = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+        lines_of(width, columns)
+    });
+    let line_counts: Vec<usize> = line_counts.collect();
+    let headers = line_counts.iter().sum::<usize>() + tables.len().saturating_sub(1);
+    let mut room = height.saturating_sub(lines.len() + tail.len() + headers);
+    let mut windows = Vec::new();
+    // The last ones get what the first leaves, and a third at least.
+    for (index, (_, rows)) in tables.iter().enumerate() {
+        let behind = tables.iter().zip(&line_counts).skip(index + 1);
+        let wanted = behind
+            .map(|((_, rows), count)| rows.len() * count)
+            .sum::<usize>();
+        let own = rows.len() * line_counts[index];
+        let kept = wanted.min(room.saturating_sub(own).max(room / 3));
+        let shown = rows.len().min((room - kept) / line_counts[index]);
+        room -= shown * line_counts[index];
+        windows.push(shown);
+    }
+    for (index, (table, rows)) in tables.iter().enumerate() {
+        let chosen = view.chosen_in(*table, rows);
+        let window = window(rows.len(), windows[index], chosen.unwrap_or(0));
+        let chosen = chosen.filter(|_| *table == view.focus());
+        if index > 0 {
             lines.push(Line::default());
         }
-        lines.extend(table_lines(view, table, rows, window, chosen));
+        let of_table = table_lines(view, *table, rows, window, chosen);
+        lines.extend(of_table.into_iter().flat_map(|line| line.wrapped(columns)));
     }
     // Details and help are the last lines, wherever tables end.
-    lines.truncate(height.saturating_sub(2));
-    lines.resize(height.saturating_sub(2), Line::default());
-    lines.push(Line::of(details, Look::Plain));
-    lines.push(Line::of(HELP, Look::Faint));
+    let above = height.saturating_sub(tail.len());
+    lines.truncate(above);
+    lines.resize(above, Line::default());
+    lines.extend(tail);
     lines.truncate(height);
-    lines.into_iter().map(|line| line.cut(columns)).collect()
+    lines
+}
+
+/// How many lines of a terminal a line takes, about.
+fn lines_of(width: usize, columns: usize) -> usize {
+    match width.saturating_sub(columns) {
+        0 => 1,
+        more => 1 + more.div_ceil(columns.saturating_sub(INDENT).max(1)),
+    }
 }
 
 fn title(view: &View) -> Line {
     let mut line = Line::of("cenote top  ", Look::Strong);
     line.push(view.cluster(), Look::Plain);
+    if !view.tables().contains(&Focus::Hosts) {
+        return line;
+    }
     let Some(hosts) = view.hosts() else {
         line.push(": asking", Look::Plain);
         return line;
@@ -170,11 +228,7 @@ fn table_lines(
     let header = view.header(table);
     let widths = widths(header, rows);
     let mut first = header_line(header, &widths, view.order(table), chosen.is_some());
-    let is_known = match table {
-        Focus::Hosts => view.hosts().is_some(),
-        Focus::Volumes => view.knows_volumes(),
-    };
-    if !is_known {
+    if !view.knows(table) {
         first.push("  asking", Look::Faint);
     } else if rows.is_empty() {
         first.push("  none", Look::Faint);

@@ -1,11 +1,15 @@
 //! Samples as rows: what stands in which column, and what wants to be looked at.
 
+use std::time::Duration;
+
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
 use super::sample::{Found, Host, Volume, Volumes};
 use super::table::{Cell, Look, Row};
+use crate::commands::set::describe_change;
 use crate::size::Size;
+use crate::span::Span;
 
 /// Columns of hosts.
 pub const HOST_HEADER: [&str; 10] = [
@@ -13,8 +17,18 @@ pub const HOST_HEADER: [&str; 10] = [
 ];
 
 /// Columns of volumes.
-pub const VOLUME_HEADER: [&str; 10] = [
-    "VOLUME", "HEALTH", "SCHEME", "SIZE", "MAPPED", "STORED", "ACTIVITY", "READS/S", "WRITES/S",
+pub const VOLUME_HEADER: [&str; 12] = [
+    "VOLUME",
+    "HEALTH",
+    "SCHEME",
+    "SIZE",
+    "MAPPED",
+    "STORED",
+    "ACTIVITY",
+    "READS/S",
+    "WRITES/S",
+    "READ P99",
+    "WRITE P99",
     "REPAIRS",
 ];
 
@@ -146,7 +160,7 @@ pub fn volume(volume: &Volume, now: &Volumes, before: Option<&Volumes>) -> Row {
     let details = match (status, &volume.status) {
         (Some(status), _) => {
             cells.extend(owned(volume, status, now, before));
-            owned_details(&volume.name, status)
+            owned_details(volume, status, now, before)
         }
         (None, Some(Err(why))) => format!("{}: {why}", volume.name),
         (None, _) => format!("{}: no process owns it", volume.name),
@@ -192,8 +206,61 @@ fn owned(volume: &Volume, status: &Value, now: &Volumes, before: Option<&Volumes
         activity(status),
         rate("pages_read"),
         rate("pages_written"),
-        repairs(status),
+        latency(volume, "read", before),
+        latency(volume, "write", before),
+        repairs(volume, status, now, before),
     ]
+}
+
+/// What 99 of 100 requests of a page did not pass in the last interval. Unknown when there were none.
+fn latency(volume: &Volume, kind: &str, before: Option<&Volumes>) -> Cell {
+    let earlier = before.and_then(|before| earlier_of(volume, before));
+    let p99_ns = earlier.and_then(|earlier| {
+        let then = histogram(earlier, kind);
+        let mut came = histogram(volume, kind);
+        for (upper, count) in &mut came {
+            let known = then.iter().find(|(known, _)| known == upper);
+            // Less than before: another owner.
+            *count = count.checked_sub(known.map_or(0, |(_, count)| *count))?;
+        }
+        let all: u64 = came.iter().map(|(_, count)| count).sum();
+        let rank = (all * 99).div_ceil(100);
+        let mut seen = 0;
+        let within = came.iter().find(|(_, count)| {
+            seen += count;
+            all > 0 && seen >= rank
+        });
+        within.map(|(upper, _)| *upper)
+    });
+    p99_ns.map_or(Cell::unknown(), |ns| {
+        let text = match ns {
+            ..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+            _ => format!("{:.1} ms", ns as f64 / 1e6),
+        };
+        Cell::number(text, ns as f64)
+    })
+}
+
+/// Longest duration of each bucket in nanoseconds, and how many are in it.
+fn histogram(volume: &Volume, kind: &str) -> Vec<(u64, u64)> {
+    let Some(Ok(status)) = &volume.status else {
+        return Vec::new();
+    };
+    let buckets = status["latency"][kind]["buckets"].as_array();
+    let buckets = buckets.into_iter().flatten();
+    let pair = |bucket: &Value| Some((bucket[0].as_u64()?, bucket[1].as_u64()?));
+    buckets.filter_map(pair).collect()
+}
+
+fn earlier_of<'a>(volume: &Volume, before: &'a Volumes) -> Option<&'a Volume> {
+    before.volumes.iter().find(|old| old.name == volume.name)
+}
+
+/// How long so much takes at this rate per second; `None` where nothing moves.
+pub fn time_left(amount: f64, per_second: f64) -> Option<Span> {
+    let seconds = amount / per_second;
+    let is_sure = per_second > 0.0 && seconds < 1e7;
+    is_sure.then(|| Span::from(Duration::from_secs(seconds.ceil() as u64)))
 }
 
 fn extents(status: &Value) -> &[Value] {
@@ -218,13 +285,13 @@ fn rate(volume: &Volume, counter: &str, now: &Volumes, before: &Volumes) -> Opti
         Some(Ok(status)) => status["counters"][counter].as_u64(),
         _ => None,
     };
-    let earlier = before.volumes.iter().find(|old| old.name == volume.name)?;
+    let earlier = earlier_of(volume, before)?;
     let pages = value(volume)?.checked_sub(value(earlier)?)?;
     let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
     (seconds > 0.0).then(|| pages as f64 / seconds)
 }
 
-fn repairs(status: &Value) -> Cell {
+fn repairs(volume: &Volume, status: &Value, sampled: &Volumes, before: Option<&Volumes>) -> Cell {
     let Some(done) = status["counters"]["slabs_rebuilt"].as_u64() else {
         return Cell::unknown();
     };
@@ -236,10 +303,35 @@ fn repairs(status: &Value) -> Cell {
     if now == 0 {
         return Cell::number(done.to_string(), rank);
     }
-    Cell::number(format!("{done}, {now} now"), rank).looking(Look::Warning)
+    let per_second = before.and_then(|before| rate(volume, "rebuilt_bytes", sampled, before));
+    let left = per_second.and_then(|rate| time_left(to_rebuild(status), rate));
+    let left = left
+        .map(|left| format!(", {left} left"))
+        .unwrap_or_default();
+    Cell::number(format!("{done}, {now} now{left}"), rank).looking(Look::Warning)
 }
 
-fn owned_details(name: &str, status: &Value) -> String {
+/// Bytes of slabs that are missing, or on their way.
+fn to_rebuild(status: &Value) -> f64 {
+    let slab_bytes = status["slab_bytes"].as_f64().unwrap_or(0.0);
+    let slabs = extents(status).iter().map(|extent| {
+        let hosts = extent["hosts"].as_array().into_iter().flatten();
+        let missing = hosts.filter(|host| host.is_null()).count() as f64;
+        match extent["regenerated"].as_f64() {
+            Some(share) => missing.max(1.0) - share,
+            None => missing,
+        }
+    });
+    slabs.sum::<f64>() * slab_bytes
+}
+
+fn owned_details(
+    volume: &Volume,
+    status: &Value,
+    now: &Volumes,
+    before: Option<&Volumes>,
+) -> String {
+    let name = &volume.name;
     let hosts = status["hosts"].as_array().map_or(&[][..], Vec::as_slice);
     let connected = hosts
         .iter()
@@ -261,6 +353,13 @@ fn owned_details(name: &str, status: &Value) -> String {
         counter("slabs_moved"),
         counter("requests_failed"),
     );
+    if let Some(change) = describe_change(&status["change"]) {
+        details += &change;
+        let left = before.and_then(|before| change_left(volume, status, now, before));
+        details += &left
+            .map(|left| format!(", {left} left"))
+            .unwrap_or_default();
+    }
     let backing = &status["backing"];
     if backing.is_object() {
         let bytes = |field: &str| Size(backing[field].as_u64().unwrap_or(0)).rounded();
@@ -272,4 +371,23 @@ fn owned_details(name: &str, status: &Value) -> String {
         );
     }
     details
+}
+
+/// How long a change of the scheme takes at the rate of the last interval.
+fn change_left(volume: &Volume, status: &Value, now: &Volumes, before: &Volumes) -> Option<Span> {
+    let Some(Ok(earlier)) = &earlier_of(volume, before)?.status else {
+        return None;
+    };
+    let left = |status: &Value| {
+        let change = &status["change"];
+        change["bytes"]
+            .as_u64()?
+            .checked_sub(change["bytes_done"].as_u64()?)
+    };
+    let (bytes, before_bytes) = (left(status)?, left(earlier)?);
+    let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
+    time_left(
+        bytes as f64,
+        before_bytes.checked_sub(bytes)? as f64 / seconds,
+    )
 }

@@ -6,15 +6,21 @@ use anyhow::Result;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
+use super::view::Focus;
 use crate::ask;
+use crate::commands::kv::place::Found as KvCluster;
+use crate::commands::kv::status::{self, NodeStatus};
 use crate::failure::chain;
-use crate::place::Loaded;
+use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::volumes::{self, Question};
 
 /// Asks.
 pub struct Sampler {
-    loaded: Loaded,
+    /// The cluster of hosts, if the folder has one.
+    loaded: Option<Loaded>,
+    /// Its key-value nodes, if it has some.
+    kv: Option<KvCluster>,
     timeout: Duration,
 }
 
@@ -67,15 +73,67 @@ pub struct Volume {
     pub status: Option<Result<Value, String>>,
 }
 
+/// All key-value nodes of a cluster, by their numbers.
+pub struct Nodes {
+    /// When they were asked.
+    pub at: Instant,
+    /// Them.
+    pub nodes: Vec<NodeStatus>,
+}
+
 impl Sampler {
-    /// Of one cluster.
-    pub fn new(loaded: Loaded, timeout: Duration) -> Self {
-        Self { loaded, timeout }
+    /// Of a folder with hosts, or key-value nodes, or both.
+    ///
+    /// # Errors
+    /// It has neither, or what it has cannot be read.
+    pub fn new(which: &Which, timeout: Duration) -> Result<Self> {
+        let kv = KvCluster::of_folder(which.directory()?.root())?;
+        let loaded = match which.load() {
+            Ok(loaded) => Some(loaded),
+            Err(_) if kv.is_some() => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            loaded,
+            kv,
+            timeout,
+        })
     }
 
-    /// The cluster's file, for the title.
+    /// What there is to show.
+    pub fn tables(&self) -> Vec<Focus> {
+        let hosts = self
+            .loaded
+            .iter()
+            .flat_map(|_| [Focus::Hosts, Focus::Volumes]);
+        hosts.chain(self.kv.iter().map(|_| Focus::Nodes)).collect()
+    }
+
+    /// The cluster, for the title.
     pub fn cluster(&self) -> String {
-        self.loaded.file.display().to_string()
+        let file = self
+            .loaded
+            .as_ref()
+            .map(|loaded| loaded.file.display().to_string());
+        let kv = self.kv.as_ref();
+        let kv = || kv.map(|found| format!("{} at {}", found.known.cluster, found.known.etcd));
+        file.or_else(kv).unwrap_or_default()
+    }
+
+    /// Asks etcd, and every key-value node that it knows.
+    ///
+    /// # Errors
+    /// etcd does not answer; nodes that do not are no error.
+    pub fn nodes(&self) -> Result<Nodes> {
+        let at = Instant::now();
+        let report = self
+            .kv
+            .as_ref()
+            .map(|found| status::report(found, self.timeout));
+        let nodes = report
+            .transpose()?
+            .map_or(Vec::new(), |report| report.nodes);
+        Ok(Nodes { at, nodes })
     }
 
     /// Asks every host.
@@ -83,12 +141,15 @@ impl Sampler {
     /// # Errors
     /// This machine's own files make no sense; hosts that do not answer are no error.
     pub fn hosts(&self) -> Result<Hosts> {
-        let entries = &self.loaded.cluster.hosts;
-        let answers = ask::all(entries, &self.loaded.key, self.timeout);
+        let Some(loaded) = &self.loaded else {
+            return Ok(Vec::new());
+        };
+        let entries = &loaded.cluster.hosts;
+        let answers = ask::all(entries, &loaded.key, self.timeout);
         let found = entries.iter().zip(answers).map(|(entry, answer)| {
             let found = match answer {
                 Ok(status) => Found::Up(Box::new(status)),
-                Err(error) => self.missing(&entry.name, chain(&error))?,
+                Err(error) => missing(loaded, &entry.name, chain(&error))?,
             };
             Ok(Host {
                 name: entry.name.clone(),
@@ -99,24 +160,17 @@ impl Sampler {
         found.collect()
     }
 
-    fn missing(&self, name: &str, why: String) -> Result<Found> {
-        let folder = self.loaded.dir.host(name)?;
-        let noted = folder.map(|folder| Identity::load(&folder)).transpose()?;
-        let noted = noted.flatten();
-        Ok(match noted {
-            None => Found::Unreachable(why),
-            Some(identity) if identity.open()?.is_some() => Found::Silent(why),
-            Some(_) => Found::Ended(why),
-        })
-    }
-
     /// Asks every volume's owner.
     ///
     /// # Errors
     /// The folder of volumes cannot be read; owners that do not answer are no error.
     pub fn volumes(&self) -> Result<Volumes> {
-        let folder = volumes::Volumes::new(&self.loaded.dir);
         let at = Instant::now();
+        let Some(loaded) = &self.loaded else {
+            let volumes = Vec::new();
+            return Ok(Volumes { at, volumes });
+        };
+        let folder = volumes::Volumes::new(&loaded.dir);
         let found = folder.list()?.into_iter().map(|(name, spec)| {
             let status = folder.is_owned(&name)?.then(|| {
                 let answer = folder.ask_within(&name, Question::Status, self.timeout);
@@ -132,4 +186,15 @@ impl Sampler {
         let volumes = found.collect::<Result<Vec<_>>>()?;
         Ok(Volumes { at, volumes })
     }
+}
+
+fn missing(loaded: &Loaded, name: &str, why: String) -> Result<Found> {
+    let folder = loaded.dir.host(name)?;
+    let noted = folder.map(|folder| Identity::load(&folder)).transpose()?;
+    let noted = noted.flatten();
+    Ok(match noted {
+        None => Found::Unreachable(why),
+        Some(identity) if identity.open()?.is_some() => Found::Silent(why),
+        Some(_) => Found::Ended(why),
+    })
 }

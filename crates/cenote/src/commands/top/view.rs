@@ -2,17 +2,20 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
+use super::nodes::{NODE_HEADER, node};
 use super::rows::{HOST_HEADER, VOLUME_HEADER, host, volume};
-use super::sample::{Hosts, Volumes};
+use super::sample::{Hosts, Nodes, Volumes};
 use super::table::{Order, Row, sort};
 
-/// One of the two tables.
+/// One of the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Focus {
     /// Of hosts.
     Hosts,
     /// Of volumes.
     Volumes,
+    /// Of key-value nodes.
+    Nodes,
 }
 
 /// What is to happen after a key.
@@ -52,22 +55,31 @@ pub struct View {
     volumes: Option<Volumes>,
     /// The sample before that, for rates.
     volumes_before: Option<Volumes>,
+    nodes: Option<Nodes>,
+    nodes_before: Option<Nodes>,
+    /// What is shown, from the top.
+    tables: Vec<Focus>,
     focus: Focus,
     host_sight: Sight,
     volume_sight: Sight,
+    node_sight: Sight,
 }
 
 impl View {
     /// Of a cluster of which nothing is known yet.
-    pub fn new(cluster: String) -> Self {
+    pub fn new(cluster: String, tables: Vec<Focus>) -> Self {
         Self {
             cluster,
             hosts: None,
             volumes: None,
             volumes_before: None,
-            focus: Focus::Hosts,
+            nodes: None,
+            nodes_before: None,
+            focus: tables.first().copied().unwrap_or(Focus::Hosts),
+            tables,
             host_sight: Sight::new(),
             volume_sight: Sight::new(),
+            node_sight: Sight::new(),
         }
     }
 
@@ -81,6 +93,11 @@ impl View {
         self.volumes_before = self.volumes.replace(volumes);
     }
 
+    /// Key-value nodes were asked.
+    pub fn handle_nodes(&mut self, nodes: Nodes) {
+        self.nodes_before = self.nodes.replace(nodes);
+    }
+
     /// A key was pressed.
     pub fn handle_key(&mut self, key: &KeyEvent) -> After {
         if key.kind == KeyEventKind::Release {
@@ -90,12 +107,8 @@ impl View {
         match key.code {
             KeyCode::Char('c') if with_control => return After::End,
             KeyCode::Char('q') | KeyCode::Esc => return After::End,
-            KeyCode::Tab | KeyCode::BackTab => {
-                self.focus = match self.focus {
-                    Focus::Hosts => Focus::Volumes,
-                    Focus::Volumes => Focus::Hosts,
-                };
-            }
+            KeyCode::Tab => self.turn_to(1),
+            KeyCode::BackTab => self.turn_to(self.tables.len().saturating_sub(1)),
             KeyCode::Up | KeyCode::Char('k') => self.choose(|at, _| at.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.choose(|at, last| (at + 1).min(last)),
             KeyCode::Home => self.choose(|_, _| 0),
@@ -115,10 +128,18 @@ impl View {
         After::Go
     }
 
+    /// Goes on by so many tables.
+    fn turn_to(&mut self, step: usize) {
+        let at = self.tables.iter().position(|table| *table == self.focus);
+        let next = (at.unwrap_or(0) + step) % self.tables.len().max(1);
+        self.focus = self.tables.get(next).copied().unwrap_or(self.focus);
+    }
+
     fn sight_mut(&mut self) -> &mut Sight {
         match self.focus {
             Focus::Hosts => &mut self.host_sight,
             Focus::Volumes => &mut self.volume_sight,
+            Focus::Nodes => &mut self.node_sight,
         }
     }
 
@@ -126,6 +147,7 @@ impl View {
         match table {
             Focus::Hosts => &self.host_sight,
             Focus::Volumes => &self.volume_sight,
+            Focus::Nodes => &self.node_sight,
         }
     }
 
@@ -155,9 +177,18 @@ impl View {
         self.hosts.as_ref()
     }
 
-    /// Whether volumes were asked.
-    pub fn knows_volumes(&self) -> bool {
-        self.volumes.is_some()
+    /// Whether those of a table were asked.
+    pub fn knows(&self, table: Focus) -> bool {
+        match table {
+            Focus::Hosts => self.hosts.is_some(),
+            Focus::Volumes => self.volumes.is_some(),
+            Focus::Nodes => self.nodes.is_some(),
+        }
+    }
+
+    /// What is shown, from the top.
+    pub fn tables(&self) -> &[Focus] {
+        &self.tables
     }
 
     /// Which table keys go to.
@@ -175,6 +206,7 @@ impl View {
         match table {
             Focus::Hosts => &HOST_HEADER,
             Focus::Volumes => &VOLUME_HEADER,
+            Focus::Nodes => &NODE_HEADER,
         }
     }
 
@@ -191,6 +223,12 @@ impl View {
                         .map(move |each| volume(each, now, before))
                 })
                 .collect()
+            }
+            Focus::Nodes => {
+                let before = self.nodes_before.as_ref();
+                let now = self.nodes.iter();
+                now.flat_map(|now| now.nodes.iter().map(move |each| node(each, now, before)))
+                    .collect()
             }
         };
         sort(&mut rows, self.order(table));

@@ -1,4 +1,4 @@
-//! Whole nodes in one process and in virtual time: `cenote lab kv --cluster`.
+//! Whole nodes in one process and in virtual time: `cenote lab kv --whole-nodes`.
 //!
 //! Registrar, steward, membership, detector, steering and member of each node are the real code (`cenote_kv`);
 //! links, clients and an [etcd] with leases, revisions, watches, cuts of its own and loss of its data are drawn
@@ -126,9 +126,9 @@ impl Options {
             .iter()
             .find(|(_, known)| Some(*known) == self.planted);
         match known {
-            Some((name, _)) => format!("cenote lab kv --cluster --seed {seed} --plant {name}"),
+            Some((name, _)) => format!("cenote lab kv --whole-nodes --seed {seed} --plant {name}"),
             None => format!(
-                "cenote lab kv --cluster --seed {seed} --k {} --m {} --groups {}",
+                "cenote lab kv --whole-nodes --seed {seed} --k {} --m {} --groups {}",
                 self.k, self.m, self.groups
             ),
         }

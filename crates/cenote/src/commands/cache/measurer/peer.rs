@@ -22,6 +22,7 @@ use cenote_host::{Config, Daemon, LockMemory};
 use cenote_pool::control::{Reply, Request};
 
 use crate::failure::DONE;
+use crate::span::Span;
 
 /// Records are drawn from as much memory: more than the caches of a core hold.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -37,9 +38,9 @@ pub struct Args {
     /// Threads that answer batches
     #[arg(long)]
     server_threads: usize,
-    /// Microseconds that they look for work before they block
+    /// How long they look for work before they block
     #[arg(long)]
-    spin_us: u64,
+    spin: Span,
     /// The processor that all its threads run on
     #[arg(long)]
     processor: Option<usize>,
@@ -51,15 +52,15 @@ impl Args {
         Self {
             address,
             server_threads,
-            spin_us: u64::try_from(Spin::default().0.as_micros()).unwrap_or(u64::MAX),
+            spin: Spin::default().0.into(),
             processor: None,
         }
     }
 
     /// One whose server threads look for work for so long.
     pub fn spinning(self, spin: Spin) -> Self {
-        let spin_us = u64::try_from(spin.0.as_micros()).unwrap_or(u64::MAX);
-        Self { spin_us, ..self }
+        let spin = spin.0.into();
+        Self { spin, ..self }
     }
 
     /// One that stays on a processor.
@@ -94,7 +95,7 @@ pub fn serve(args: &Args) -> Result<u8> {
         cache_threads: args.server_threads,
         modules: None,
     };
-    let spin = Spin(Duration::from_micros(args.spin_us));
+    let spin = Spin(args.spin.into());
     let mut daemon = Daemon::start_spinning(config, spin)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{} {}", daemon.addresses()[0], key.to_hex())?;
@@ -122,7 +123,7 @@ impl Peer {
             .args(["lab", "redy", "peer", "--address"])
             .arg(args.address.to_string())
             .args(["--server-threads", &args.server_threads.to_string()])
-            .args(["--spin-us", &args.spin_us.to_string()]);
+            .args(["--spin", &args.spin.to_string()]);
         if let Some(processor) = args.processor {
             command.args(["--processor", &processor.to_string()]);
         }

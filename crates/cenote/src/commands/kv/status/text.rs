@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::groups::{GroupStatus, Memory, PlaceStatus};
 use super::{NodeStatus, Report, is_alive};
+use crate::failure::colours_of_results;
 use crate::size::Size;
 use crate::table::Table;
 
@@ -46,7 +47,8 @@ fn print_nodes(out: &mut impl Write, nodes: &[NodeStatus]) -> Result<()> {
         "MISSES",
         "ROUND TRIP",
         "UPTIME",
-    ]);
+    ])
+    .coloured(colours_of_results());
     for node in nodes {
         let clients = node.registration.as_ref().map(|found| {
             let clients = found.clients.iter().map(ToString::to_string);

@@ -1,5 +1,7 @@
 //! `cost` and `revenue`.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use cenote_lab::infiniswap::cost::{
     CostModel, RevenueModel, cost_csv, cost_plot, revenue_csv, revenue_plot,
@@ -7,6 +9,7 @@ use cenote_lab::infiniswap::cost::{
 
 use super::super::output::{Output, amount, share};
 use crate::failure::DONE;
+use crate::span::Span;
 
 const PAPER: CostModel = CostModel::PAPER;
 
@@ -24,9 +27,9 @@ struct Parameters {
     /// Power of the building for each watt of its machines
     #[arg(long, value_name = "RATIO", default_value_t = PAPER.pue, value_parser = amount)]
     pue: f64,
-    /// Hours of a month
-    #[arg(long, value_name = "H", default_value_t = PAPER.hours, value_parser = amount)]
-    hours: f64,
+    /// Length of a month: how long machines run for its bill
+    #[arg(long, value_name = "DURATION", default_value = "730h")]
+    month: Span,
     /// Price of energy
     #[arg(long, value_name = "USD", default_value_t = PAPER.usd_per_kwh, value_parser = amount)]
     usd_per_kwh: f64,
@@ -42,7 +45,7 @@ impl Parameters {
             switch_watts: self.switch_watts,
             switch_ports: self.switch_ports,
             pue: self.pue,
-            hours: self.hours,
+            hours: Duration::from(self.month).as_secs_f64() / 3600.0,
             usd_per_kwh: self.usd_per_kwh,
             datacenter_usd_per_watt: self.datacenter_usd_per_watt,
         }

@@ -73,9 +73,18 @@ fn volumes(at: Instant, pages_read: u64) -> Volumes {
         "hosts": [{"name": "h00", "connected": true}, {"name": "h02", "connected": false}],
         "extents": [
             {"health": "healthy", "activity": 20.5},
-            {"health": "regenerating", "activity": 1.5},
+            {"health": "regenerating", "activity": 1.5, "regenerated": 0.25},
         ],
-        "counters": {"pages_read": pages_read, "pages_written": 7, "slabs_rebuilt": 5},
+        "slab_bytes": 8000,
+        // Of 200 more 197 come within 1 us, and three within 2.
+        "latency": {
+            "read": {"buckets": [[1023, pages_read * 197], [2047, pages_read * 3], [4095, 3]]},
+            "write": {"buckets": [[1023, 5]]},
+        },
+        "counters": {
+            "pages_read": pages_read, "pages_written": 7, "slabs_rebuilt": 5,
+            "rebuilt_bytes": pages_read,
+        },
     });
     let volume = |name: &str, status| Volume {
         name: name.to_owned(),
@@ -89,8 +98,12 @@ fn volumes(at: Instant, pages_read: u64) -> Volumes {
     }
 }
 
+fn both() -> Vec<Focus> {
+    vec![Focus::Hosts, Focus::Volumes]
+}
+
 fn view() -> View {
-    let mut view = View::new("/well/cluster.toml".to_owned());
+    let mut view = View::new("/well/cluster.toml".to_owned(), both());
     let now = Instant::now();
     view.handle_hosts(hosts());
     view.handle_volumes(volumes(now, 100));
@@ -116,9 +129,9 @@ h00    up      3.00 GiB  8.00 GiB  5.00 GiB  -          -         -          0  
 h01    up      7.00 GiB  8.00 GiB  1.00 GiB  75 %       5.00 GiB  8.00 GiB   4, 3 asked  2
 h02    ended   -         -         -         -          -         -          -         -
 
-VOLUME^  HEALTH        SCHEME   SIZE      MAPPED    STORED    ACTIVITY   READS/S   WRITES/S   REPAIRS
-idle     not in use    rs:2+1   4.00 GiB  -         -         -          -         -          -
-v0       regenerating  rs:2+1   4.00 GiB  2.00 GiB  1.00 GiB  22         500       0          5, 1 now
+VOLUME^  HEALTH  SCHEME  SIZE  MAPPED  STORED  ACTIVITY  READS/S  WRITES/S  READ P99  WRITE P99  REPAIRS
+idle     not in use    rs:2+1   4.00 GiB  -         -         -          -         -   -  -  -
+v0       regenerating  rs:2+1   4.00 GiB  2.00 GiB  1.00 GiB  22  500  0  2.0 us  -  5, 1 now, 12s left
 
 h02: tcp:h02:7000: connection refused";
     let words = |text: &str| {
@@ -159,11 +172,11 @@ fn what_wants_to_be_looked_at_looks_so() {
 
 #[test]
 fn a_view_that_knows_nothing_says_that_it_asks() {
-    let view = View::new("/well/cluster.toml".to_owned());
+    let view = View::new("/well/cluster.toml".to_owned(), both());
     let frame = text(&whole(&view));
     assert!(frame.starts_with("cenote top  /well/cluster.toml: asking\n"));
     assert_eq!(frame.matches("asking").count(), 3, "{frame}");
-    let mut none = View::new(String::new());
+    let mut none = View::new(String::new(), both());
     none.handle_hosts(Vec::new());
     assert!(text(&whole(&none)).contains("none"));
 }
@@ -185,10 +198,32 @@ fn a_frame_fits_whatever_the_terminal() {
         }
     }
     // Of 24 lines 18 are for rows, of which two volumes take two.
-    let frame = text(&fitted(&view, (120, 24)));
+    let frame = text(&fitted(&view, (160, 24)));
     assert!(frame.contains("1-16 of 200"), "{frame}");
     assert!(frame.contains("\nv0 "), "{frame}");
     assert!(frame.ends_with(HELP), "{frame}");
+    // Narrower than a row of volumes: it goes on below, and nothing of it is cut.
+    let frame = text(&fitted(&view, (100, 24)));
+    let last = frame
+        .lines()
+        .find(|line| line.ends_with("5, 1 now, 12s left"));
+    assert!(last.is_some_and(|line| line.starts_with("  ")), "{frame}");
+}
+
+#[test]
+fn a_line_that_is_too_long_goes_on_below() {
+    let mut line = Line::of("one two ", Look::Bad);
+    line.push("three four", Look::Plain);
+    let lines = line.clone().wrapped(9);
+    let said: Vec<String> = lines.iter().map(Line::text).collect();
+    assert_eq!(said, ["one two", "  three", "  four"]);
+    assert_eq!(lines[0].pieces(), [("one two".to_owned(), Look::Bad)]);
+    assert_eq!(line.clone().wrapped(100).len(), 1);
+    assert_eq!(
+        Line::of("abcdef", Look::Plain).wrapped(3).len(),
+        2,
+        "in the middle of a word"
+    );
 }
 
 #[test]
@@ -275,7 +310,7 @@ fn q_escape_and_control_c_end_it_and_nothing_else() {
     ] {
         assert_eq!(press(&mut view, code), After::Go);
     }
-    let mut empty = View::new(String::new());
+    let mut empty = View::new(String::new(), both());
     for code in [KeyCode::Up, KeyCode::Down, KeyCode::Home, KeyCode::End] {
         assert_eq!(press(&mut empty, code), After::Go);
     }

@@ -1,0 +1,130 @@
+//! Servers in the background: a command started again as a process of its own, which the first one
+//! leaves once it serves.
+//!
+//! ```text
+//! DIR/servers/NAME/{pid,started}  which process serves volume NAME in the background
+//! DIR/servers/NAME/log            what it says
+//! ```
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::failure::{DONE, FAILED, Failure};
+use crate::folder::Folder;
+use crate::place::ClusterDir;
+use crate::process::{self, Identity};
+use crate::span::Span;
+use crate::volumes::{UNNAMED, check_name_of};
+
+/// The folder with one for each server in the background.
+const SERVERS: &str = "servers";
+/// What a server says.
+const LOG: &str = "log";
+
+/// The folder of the server of a volume in the background.
+///
+/// # Errors
+/// Others may change it, or the system refuses.
+pub fn folder_of(dir: &ClusterDir, volume: Option<&str>) -> Result<Folder> {
+    let servers = dir.folder().make(SERVERS)?;
+    if let Some(name) = volume {
+        check_name_of("volume", name)?;
+        return Ok(servers.make(name)?);
+    }
+    for (name, folder) in dir.folder().subs(SERVERS)? {
+        if name.starts_with(UNNAMED) && running(&folder)?.is_none() {
+            for file in ["pid", "started", LOG] {
+                folder.remove(file)?;
+            }
+            servers.remove_folder(&name)?;
+        }
+    }
+    Ok(servers.make(&format!("{UNNAMED}{}", std::process::id()))?)
+}
+
+/// The program itself, to be started again.
+///
+/// # Errors
+/// Its file cannot be found.
+pub fn this_program() -> Result<Command> {
+    let program = std::env::current_exe().context("find this program's file")?;
+    Ok(Command::new(program))
+}
+
+/// Starts a server and returns once it has said `ready`: where, as which process, and where its log is.
+/// One that ends before that is quoted, and its exit code is ours.
+///
+/// # Errors
+/// One runs already, or the process cannot be started.
+pub fn start(command: &mut Command, folder: &Folder) -> Result<u8> {
+    if let Some(pid) = running(folder)? {
+        let what = format!("process {pid} serves it already in the background");
+        return Err(Failure::new(what, format!("kill {pid}")).into());
+    }
+    let log = folder.empty_file(LOG)?;
+    let mut child = process::in_background(command, log)
+        .spawn()
+        .context("start the process that serves")?;
+    let line = process::first_line(&mut child)?;
+    if !line.starts_with("ready ") {
+        return not_started(&mut child, folder);
+    }
+    Identity::of(child.id())?.save(folder)?;
+    println!(
+        "{}, log {}, pid {}",
+        line.trim_end(),
+        folder.join(LOG).display(),
+        child.id()
+    );
+    Ok(DONE)
+}
+
+/// Ends the server of a volume; its process number.
+///
+/// # Errors
+/// None was started in the background, or it does not end in time.
+pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
+    let none = || {
+        let what = format!("volume {volume} has no server in the background");
+        Failure::new(what, "SIGTERM or Ctrl-C ends one in the foreground")
+    };
+    let servers = dir.folder().sub(SERVERS)?;
+    let folder = servers.map(|servers| servers.sub(volume)).transpose()?;
+    let folder = folder.flatten().ok_or_else(none)?;
+    let identity = Identity::load(&folder)?.ok_or_else(none)?;
+    let process = identity.open()?.ok_or_else(none)?;
+    process.signal(libc::SIGTERM).context("end the server")?;
+    if !process.wait(Instant::now() + timeout)? {
+        let what = format!(
+            "process {} has not ended within {}",
+            identity.pid,
+            Span::from(timeout)
+        );
+        return Err(Failure::new(what, "wait for it: it ends").into());
+    }
+    Identity::forget(&folder)?;
+    Ok(identity.pid)
+}
+
+/// The process that was started here, if it still runs.
+fn running(folder: &Folder) -> Result<Option<u32>> {
+    let Some(identity) = Identity::load(folder)? else {
+        return Ok(None);
+    };
+    Ok(identity.open()?.map(|_| identity.pid))
+}
+
+/// What the process said before it ended, in its own words.
+fn not_started(child: &mut Child, folder: &Folder) -> Result<u8> {
+    let status = child.wait().context("wait for the process that ended")?;
+    let said = folder.read(LOG)?.unwrap_or_default();
+    eprint!("{said}");
+    if said.is_empty() {
+        let what = format!("the process that serves ended without a word: {status}");
+        return Err(Failure::new(what, "the same without --background").into());
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.unwrap_or(FAILED))
+}

@@ -1,0 +1,200 @@
+//! Servers that a command leaves in the background once they serve.
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use support::nbd::Client;
+use support::prometheus::faults;
+use support::server::up;
+use support::{Ended, Folder, run, runs, signal, wait_ended};
+
+const NEW: [&str; 6] = ["--volume", "v0", "--size", "8M", "--scheme", "rs:2+1"];
+
+fn serve(folder: &Folder, arguments: &[&str]) -> Ended {
+    let socket = folder.path().join("nbd");
+    let at = ["--socket", socket.to_str().expect("UTF-8"), "--background"];
+    folder.run(&[&["nbd"], arguments, &at[..]].concat())
+}
+
+fn pid(folder: &Folder) -> u32 {
+    let file = folder.path().join("servers/v0/pid");
+    let text = fs::read_to_string(file).expect("a pid file");
+    text.trim().parse().expect("a number")
+}
+
+#[test]
+fn a_server_in_the_background_serves_when_the_command_returns() {
+    let folder = Folder::new();
+    up(&folder);
+    let started = serve(&folder, &NEW).expect(0);
+    let pid = pid(&folder);
+    let log = folder.path().join("servers/v0/log");
+    let end = format!(", log {}, pid {pid}\n", log.display());
+    assert!(
+        started
+            .stdout
+            .starts_with("ready v0 8M rs:2+1 at nbd+unix:"),
+        "{started:?}"
+    );
+    assert!(started.stdout.ends_with(&end), "{started:?}");
+    // At once: there is nothing to wait for.
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    client.write(4096, &[7; 4096]).expect("written");
+    drop(client);
+
+    let again = serve(&folder, &["--volume", "v0"]).expect(1);
+    assert!(
+        again
+            .stderr
+            .contains(&format!("process {pid} serves it already")),
+        "{again:?}"
+    );
+    assert!(runs(pid), "the first one serves on");
+    let all = folder.run(&["volume", "status"]).expect(0);
+    assert!(all.stdout.contains("v0      8M    rs:2+1"), "{all:?}");
+
+    let stopped = folder.run(&["volume", "stop", "v0"]).expect(0);
+    assert!(
+        stopped.stdout.contains(&format!("process {pid} has ended")),
+        "{stopped:?}"
+    );
+    assert!(!runs(pid));
+    assert!(
+        fs::read_to_string(log)
+            .expect("a log")
+            .contains("stopped; hosts keep")
+    );
+    folder.run(&["volume", "stop", "v0"]).expect(1);
+
+    let idle = folder.run(&["volume", "status"]).expect(0);
+    assert!(
+        idle.stdout
+            .contains("not in use: 3 slabs on 3 hosts hold it"),
+        "{idle:?}"
+    );
+    let grown = folder
+        .run(&["volume", "resize", "v0", "--size", "16M"])
+        .expect(0);
+    assert_eq!(grown.stdout, "v0: 16M, 8M before\n");
+    // What was written is there for the next one.
+    serve(&folder, &["--volume", "v0"]).expect(0);
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    assert_eq!(client.read(4096, 4096), Ok(vec![7; 4096]));
+    drop(client);
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+    let reset = folder.run(&["volume", "reset", "v0"]).expect(0);
+    assert_eq!(
+        reset.stdout,
+        "v0: 3 slabs given back to 3 hosts; it holds nothing now\n"
+    );
+    let deleted = folder.run(&["volume", "delete", "v0"]).expect(0);
+    assert_eq!(
+        deleted.stdout,
+        "v0: it held nothing; the volume is deleted\n"
+    );
+}
+
+#[test]
+fn what_keeps_a_server_from_starting_is_said_by_the_command() {
+    let folder = Folder::new();
+    up(&folder);
+    // In the words of the process behind it, and with its exit code.
+    let unknown = serve(&folder, &["--volume", "nobody"]).expect(1);
+    assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
+    assert!(unknown.stderr.contains("error: "), "{unknown:?}");
+    assert_eq!(unknown.stdout, "");
+    let nowhere = folder.run(&["nbd", "--volume", "v0", "--size", "8M", "--background"]);
+    assert!(nowhere.expect(2).stderr.contains("nowhere to listen"));
+    // A server that was killed is no server.
+    serve(&folder, &NEW).expect(0);
+    let killed = pid(&folder);
+    signal(killed, "KILL");
+    wait_ended(killed);
+    let none = folder.run(&["volume", "stop", "v0"]).expect(1);
+    assert!(
+        none.stderr.contains("has no server in the background"),
+        "{none:?}"
+    );
+    serve(&folder, &["--volume", "v0"]).expect(0);
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+}
+
+#[test]
+fn a_servers_metrics_have_histograms_of_latency_and_no_fault() {
+    let folder = Folder::new();
+    up(&folder);
+    serve(&folder, &[&NEW[..], &["--metrics", "127.0.0.1:0"]].concat()).expect(0);
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    // One request of sixteen is timed.
+    for page in 0..64 {
+        client.write(page * 4096, &[7; 4096]).expect("written");
+        client.read(page * 4096, 4096).expect("read");
+    }
+    let log = fs::read_to_string(folder.path().join("servers/v0/log")).expect("a log");
+    let address = log
+        .lines()
+        .find_map(|line| line.strip_prefix("metrics at http://"));
+    let address = address
+        .and_then(|url| url.strip_suffix("/metrics"))
+        .expect("it says so");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream
+        .write_all(b"GET /metrics HTTP/1.0\r\n\r\n")
+        .expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (_, page) = text.split_once("\r\n\r\n").expect("a page");
+    assert_eq!(faults(page), Vec::<String>::new(), "{page}");
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}: {page}"))
+            .trim()
+            .parse()
+            .expect("a number")
+    };
+    for kind in ["read", "write"] {
+        let name = format!("cenote_volume_{kind}_latency_seconds");
+        let count = value(&format!("{name}_count "));
+        assert!(count >= 1.0, "{page}");
+        assert_eq!(value(&format!("{name}_bucket{{le=\"+Inf\"}} ")), count);
+        assert!(value(&format!("{name}_sum ")) > 0.0, "{page}");
+    }
+    assert!(page.contains("cenote_build_info{version="), "{page}");
+    drop(client);
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+}
+
+#[test]
+fn a_store_is_served_in_the_background() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (store, key, socket) = (at("store"), at("key"), format!("shm:{}", at("socket")));
+    run(&["key", "new", "--out", &key]).expect(0);
+    run(&["store", "create", &store, "--size", "4M"]).expect(0);
+    let serve = [
+        "store",
+        "serve",
+        &store,
+        "--listen",
+        &socket,
+        "--key",
+        &key,
+        "--background",
+    ];
+    let started = run(&serve).expect(0);
+    assert!(started.stdout.starts_with("ready "), "{started:?}");
+    let file = at("file");
+    fs::write(&file, "hello").expect("a file");
+    run(&["store", "put", &socket, "greeting", &file, "--key", &key]).expect(0);
+    let pid = fs::read_to_string(at("store/pid")).expect("a pid file");
+    let pid = pid.trim().parse().expect("a number");
+    signal(pid, "TERM");
+    wait_ended(pid);
+    assert_eq!(
+        run(&["store", "get", &store, "greeting"]).expect(0).stdout,
+        "hello"
+    );
+}

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -298,12 +298,8 @@ const PAGES: [&str; 13] = [
     "docs/guides/store.md",
     "docs/guides/swap.md",
     "docs/guides/rust.md",
+    "docs/guides/volumes.md",
 ];
-
-#[test]
-fn the_readme() {
-    check(PAGES[0]);
-}
 
 #[test]
 fn the_guide_to_caches() {
@@ -326,9 +322,9 @@ fn the_guide_to_integrity() {
 }
 
 #[test]
-fn the_guides_to_key_value_stores() {
-    // One after the other: both may want a port of memcached's.
-    for page in [PAGES[5], PAGES[6], PAGES[7]] {
+fn the_readme_and_the_guides_to_key_value_stores() {
+    // One after the other: each may want a port of memcached's.
+    for page in [PAGES[0], PAGES[5], PAGES[6], PAGES[7]] {
         check(page);
     }
 }
@@ -356,6 +352,11 @@ fn the_guide_to_swap() {
 #[test]
 fn the_guide_to_rust() {
     check(PAGES[12]);
+}
+
+#[test]
+fn the_guide_to_volumes() {
+    check(PAGES[13]);
 }
 
 #[test]

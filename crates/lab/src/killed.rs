@@ -5,7 +5,7 @@
 //! who end there with their memory. Whatever the mode, r hosts may go: the operation must succeed, and
 //! what is read afterwards, by the worker that did it and by another, must be what was written.
 //!
-//! Paper: \[hydra22\] 4.3 (remote failure), Table 1. Decisions 5, 22, 23, 29.
+//! Paper: \[hydra22\] 4.2 (remote failure), Table 1. Decisions 5, 22, 23, 29.
 
 mod scene;
 

@@ -4,7 +4,7 @@
 //! Arithmetic only: a host, and a simulation of many, draw slabs with [`draw`], ask their clients
 //! how active each is, and choose with [`least_active`]. With every slab looked at, the choice
 //! would be perfect and every client asked; with none more than needed it is blind.
-//! Paper: \[infiniswap17\] section 4.4, "batch eviction".
+//! Paper: \[infiniswap17\] section 5.2, "batch eviction".
 
 use crate::random::Random;
 

@@ -8,7 +8,7 @@
 //! leaves, so that pages that come home take no slab from anybody; an offer ends with the first
 //! sample that says so, and begins after [`CALM`] that agree; a client that does not bring home
 //! what it could keeps memory from others for [`PATIENCE`] samples, no longer.
-//! Paper: \[hydra22\] section 4.4 (adaptive slab allocation).
+//! Paper: \[hydra22\] section 4.2 (adaptive slab allocation).
 
 use crate::pressure::CALM;
 

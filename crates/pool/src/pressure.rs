@@ -12,7 +12,7 @@
 //!
 //! Invariants: the room shrinks with the average at once, and grows only when nothing has made
 //! it shrink for [`CALM`] samples, to less than it could: what a host does by itself never
-//! turns it round. Paper: \[infiniswap17\] section 4.4; deviations in `docs/papers/infiniswap.md`.
+//! turns it round. Paper: \[infiniswap17\] section 5.1; deviations in `docs/papers/infiniswap.md`.
 
 /// Weight of the newest sample.
 pub const BETA: f64 = 0.2;

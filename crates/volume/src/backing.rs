@@ -17,7 +17,7 @@
 //! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, a page goes
 //! through one lane, however it is cut, in the order of its claims, and reads among them (`order`).
 //! What the disk refused is marked **stale** and is an error once no slab holds it, never old bytes.
-//! Paper: \[infiniswap17\] 4.1, 4.2.
+//! Paper: \[infiniswap17\] 4.1, 4.3.
 
 mod device;
 mod entries;

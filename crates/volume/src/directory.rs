@@ -11,7 +11,7 @@
 //! - At most one member of a stripe per failure domain (H1).
 //!
 //! Concurrency: `changes` serialises publishers; workers take it only when the epoch moved.
-//! Paper: \[hydra22\] 4.1 (address ranges), 4.3 (remote failure).
+//! Paper: \[hydra22\] 3.1 (address ranges), 4.2 (remote failure).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -7,7 +7,7 @@
 //!
 //! Invariants: nothing comes home that a control group has no room for, since the kernel would kill
 //! for it; it stops when there is less to spare than what is left; the area is off for
-//! no longer than it takes to turn it on. Paper: \[hydra22\] section 4.4.
+//! no longer than it takes to turn it on. Paper: \[hydra22\] section 4.2.
 
 use std::time::{Duration, Instant};
 

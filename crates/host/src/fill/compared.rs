@@ -3,7 +3,7 @@
 //! `k` splits always form a code word, so a wrong one among them would make the new split wrong in
 //! a way that agrees with it. Of `k + 2d` sources up to `d` may be wrong, at each place others.
 //!
-//! Pure. Paper: \[hydra22\] 4.4, with a rule that it does not have.
+//! Pure. Paper: \[hydra22\] 4.2, with a rule that it does not have.
 
 use cenote_codec::Code;
 use cenote_pool::control::FillResult;

@@ -4,7 +4,7 @@
 //! of the slabs of a host, is told their activities, and gives up the E least active. Each slab is
 //! busy with probability p on its own; a batch succeeds when no victim is busy.
 //!
-//! Paper: \[infiniswap17\] 4.4, figure 8.
+//! Paper: \[infiniswap17\] 5.2, figure 8.
 
 use anyhow::{Result, ensure};
 use cenote_pool::eviction::{draw, least_active};

@@ -13,7 +13,7 @@
 //!
 //! Invariants: no memory goes before DONE (I4), but an orphan's, and below the floor one slab at a
 //! time; one round of questions at a time; when there is room again nothing stays asked for.
-//! Paper: \[infiniswap17\] section 4.4. Decision 18.
+//! Paper: \[infiniswap17\] section 5.2. Decision 18.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! One buffer serves the hosts and the disk. A word per entry says who still refers to it.
 //!
 //! Invariant I1: an entry is free only when neither the hosts nor the disk refer to its buffer.
-//! Paper: \[infiniswap17\] 4.2 (dispatch queue entries).
+//! Paper: \[infiniswap17\] 4.3 (dispatch queue entries).
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};

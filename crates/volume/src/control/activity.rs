@@ -2,7 +2,7 @@
 //!
 //! `A = alpha * measured + (1 - alpha) * A`, once a second, of page reads and writes per second.
 //! Without a backing store an extent is mapped by its first write; with one, when A passes HotSlab.
-//! Paper: \[infiniswap17\] 4.2 (hot slabs), 4.4 (CHECK_ACTIVITY), table of parameters.
+//! Paper: \[infiniswap17\] 4.1 (hot slabs), 5.2 (CHECK_ACTIVITY), table of parameters.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //!
 //! Invariants: an extent that is busy keeps its slabs, or it would ask for others at once; what
 //! the disk has refused is not given up (`dropping`).
-//! Paper: \[hydra22\] section 4.4 (adaptive slab allocation).
+//! Paper: \[hydra22\] section 4.2 (adaptive slab allocation).
 
 use std::sync::atomic::Ordering;
 

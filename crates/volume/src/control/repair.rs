@@ -12,7 +12,7 @@
 //!
 //! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
 //! a fence never outlives its repair; one repair per extent.
-//! Paper: \[hydra22\] 4.4 (background slab regeneration).
+//! Paper: \[hydra22\] 4.2 (background slab regeneration).
 
 use std::ops::Range;
 use std::sync::Arc;

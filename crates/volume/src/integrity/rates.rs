@@ -9,7 +9,7 @@
 //! Where no split can be named, all that were read share the blame. Then a host is condemned only if
 //! it has twice the blame of any other: its neighbours in one stripe change from extent to extent.
 //!
-//! Pure; time is passed in. Paper: \[hydra22\] 4.2; the numbers are decision 26's.
+//! Pure; time is passed in. Paper: \[hydra22\] 4.1.2; the numbers are decision 26's.
 
 use std::time::Duration;
 

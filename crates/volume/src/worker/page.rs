@@ -18,7 +18,7 @@
 //! - A read returns k splits of one snapshot, with no writer in between; of a page in flight, those
 //!   that have landed (`landed`).
 //!
-//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.3.
+//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.2.
 
 mod backed;
 mod bytes;

@@ -14,7 +14,7 @@
 //! Invariants: the bit of a page is looked at and set in an epoch, so it is one of the slabs of
 //! that epoch (soundness Z1, Z4); a page's writes join the lane in the order of its claims (Z2); a
 //! write that failed at its hosts clears the bit before the disk's end counts (Z5).
-//! Paper: \[infiniswap17\] 4.2 (write and read path).
+//! Paper: \[infiniswap17\] 4.3 (write and read path).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@
 //! Invariants: as in `page`; a page is on the list of pages in flight, with what it is to be, from before
 //! its first verb until its splits agree, or it is marked as one whose splits may not. A volume that ends in
 //! between leaves it there for the next owner.
-//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.3.
+//! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.2.
 
 use std::sync::atomic::Ordering;
 

@@ -346,14 +346,6 @@ impl<M: Medium> Pool<M> {
         self.is_waiting(sequence)
     }
 
-    /// Whether a version's value has come, and it will be durable if the medium does not fail; or somebody
-    /// is looking at it just now.
-    #[must_use]
-    pub fn is_on_its_way(&self, sequence: u64) -> bool {
-        let version = self.backlog.get(sequence);
-        version.is_some_and(|one| !matches!(one.state, Waiting::Value(_)))
-    }
-
     /// Gives up a version whose value never came. `false`: it is durable, is becoming so, or was given up.
     pub fn give_up(&mut self, sequence: u64) -> bool {
         self.backlog.give_up(sequence)

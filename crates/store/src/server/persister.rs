@@ -238,6 +238,7 @@ impl<M: Medium> Persister<M> {
             (false, true) => GROUP_BYTES,
             (false, false) => BESIDE_BYTES,
         };
+        state.wants_room = false;
         let mut chosen = self.chosen(&mut state, bytes);
         chosen.extend(state.pool.oldest_taken(VERSIONS_MAX, bytes));
         if chosen.is_empty() && !state.pool.is_lease_short() {

@@ -257,6 +257,7 @@ impl<M: Medium> State<M> {
         !self.jobs.is_empty()
             || !self.wanted.is_empty()
             || self.wants_cleaning
+            || self.wants_room
             || self.fenced.is_some()
     }
 

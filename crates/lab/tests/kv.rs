@@ -83,7 +83,7 @@ fn every_promise_is_kept_by_32_and_3() {
         faults: 12,
         ..Options::default()
     };
-    assert_all_kept(&shape, 20);
+    assert_all_kept(&shape, 3);
 }
 
 #[test]

@@ -80,10 +80,12 @@ fn every_promise_is_kept_by_32_and_3() {
     let shape = Options {
         k: 32,
         m: 3,
+        // With so many members a client's turn comes seldom.
+        steps: 20_000,
         faults: 12,
         ..Options::default()
     };
-    assert_all_kept(&shape, 20);
+    assert_all_kept(&shape, 3);
 }
 
 #[test]

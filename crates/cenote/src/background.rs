@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use crate::failure::{DONE, FAILED, Failure};
 use crate::folder::Folder;
 use crate::place::ClusterDir;
-use crate::process::{self, Identity};
+use crate::process::{self, Identity, Process};
 use crate::span::Span;
 use crate::volumes::{UNNAMED, check_name_of};
 
@@ -22,6 +22,8 @@ use crate::volumes::{UNNAMED, check_name_of};
 const SERVERS: &str = "servers";
 /// What a server says.
 const LOG: &str = "log";
+/// How long a server may take to end before another one takes its place.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// The folder of the server of a volume in the background.
 ///
@@ -59,7 +61,10 @@ pub fn this_program() -> Result<Command> {
 /// # Errors
 /// One runs already, or the process cannot be started.
 pub fn start(command: &mut Command, folder: &Folder) -> Result<u8> {
-    if let Some(pid) = running(folder)? {
+    // One that was just unmounted, or asked to end, may be about to.
+    if let Some((pid, process)) = running(folder)?
+        && !process.wait(Instant::now() + ENDING)?
+    {
         let what = format!("process {pid} serves it already in the background");
         return Err(Failure::new(what, format!("kill {pid}")).into());
     }
@@ -109,11 +114,11 @@ pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
 }
 
 /// The process that was started here, if it still runs.
-fn running(folder: &Folder) -> Result<Option<u32>> {
+fn running(folder: &Folder) -> Result<Option<(u32, Process)>> {
     let Some(identity) = Identity::load(folder)? else {
         return Ok(None);
     };
-    Ok(identity.open()?.map(|_| identity.pid))
+    Ok(identity.open()?.map(|process| (identity.pid, process)))
 }
 
 /// What the process said before it ended, in its own words.

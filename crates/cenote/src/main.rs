@@ -66,8 +66,8 @@ Exit codes:
   0  done
   1  failed; stderr says what, and what to do
   2  wrong usage
-  3  answered, but something is not whole (status, volume status, cache status), or
-     nothing does what was asked (cache search, cache plan, cache create)
+  3  answered, but something is not whole (status, volume status, cache status)
+     or nothing does what was asked (cache search, cache plan, cache create)
 
 Environment:
   CENOTE_DIR  stands in for --dir

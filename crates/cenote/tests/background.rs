@@ -131,6 +131,8 @@ fn a_servers_metrics_have_histograms_of_latency_and_no_fault() {
     // One request of sixteen is timed.
     for page in 0..64 {
         client.write(page * 4096, &[7; 4096]).expect("written");
+    }
+    for page in 0..64 {
         client.read(page * 4096, 4096).expect("read");
     }
     let log = fs::read_to_string(folder.path().join("servers/v0/log")).expect("a log");

@@ -52,6 +52,10 @@ and other sizes of records and other distances are added to it. It is saved each
 Figures of sim are simulated, on a network of 100 Gbit/s; docs/papers/redy.md says what is assumed.")]
     Model(model::Args),
     /// Find the cheapest configuration that does what is asked
+    #[command(
+        override_usage = "cenote cache search [OPTIONS] --model <FILE> --throughput <N> \\
+                           --latency <DURATION> --record <SIZE>"
+    )]
     #[command(after_help = "Examples:
   cenote cache search --model sim.model --throughput 200000 --latency 100us --record 16
   cenote cache search --model sim.model --throughput 5e6 --latency 20us --latency-of p99 --record 64 --json

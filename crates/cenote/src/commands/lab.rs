@@ -16,6 +16,10 @@ use anyhow::Result;
 
 /// `lab` and what follows it.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote lab sim --seed 7 --duration 2h
+  cenote lab hydra loss --k 8 --r 2 --l 2
+  cenote lab efactory write --json")]
 pub struct Args {
     #[command(subcommand)]
     lab: Lab,

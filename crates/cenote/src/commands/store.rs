@@ -88,6 +88,9 @@ After that it may be named last, and be read."
   cenote store check /var/lib/objects --json")]
     Check(Check),
     /// Measure stores beside Redis and RocksDB; the same as cenote bench store
+    #[command(
+        after_help = "Example:\n  cenote store bench --value 1K --clients 32 --dir /mnt/nvme"
+    )]
     Bench(Bench),
 }
 

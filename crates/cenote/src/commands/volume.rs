@@ -103,6 +103,7 @@ Example:
         which: Which,
     },
     /// Change scheme, mode or delta of a volume, also while it is in use
+    #[command(override_usage = "cenote volume set [OPTIONS] <NAME>")]
     #[command(after_help = "\
 Requests go on meanwhile. A mode and a delta hold from the next request on; parities are made, or
 given up, part by part of the volume, and each part survives the loss of as many hosts as it has

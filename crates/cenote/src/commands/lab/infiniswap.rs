@@ -47,7 +47,11 @@ formula; simulated is the evictor that hosts run, on slabs that are busy each on
 The parameters are those of the paper's table 2, and give its $1.45. CSV and SVG show the cost by
 the number of machines on the switch.")]
     Cost(cost::Cost),
-    /// What memory that is sold a second time brings
+    /// Savings from lending
+    #[command(
+        override_usage = "cenote lab infiniswap revenue [OPTIONS] --machine-usd <USD> \\
+                                     --memory-usd <USD>"
+    )]
     #[command(after_help = "Example:
   cenote lab infiniswap revenue --machine-usd 400 --memory-usd 120 --share 0.2
 

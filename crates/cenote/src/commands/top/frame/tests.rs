@@ -198,7 +198,7 @@ fn a_frame_fits_whatever_the_terminal() {
         }
     }
     // Of 24 lines 18 are for rows, of which two volumes take two.
-    let frame = text(&fitted(&view, (160, 24)));
+    let frame = text(&fitted(&view, (400, 24)));
     assert!(frame.contains("1-16 of 200"), "{frame}");
     assert!(frame.contains("\nv0 "), "{frame}");
     assert!(frame.ends_with(HELP), "{frame}");

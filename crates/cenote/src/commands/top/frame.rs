@@ -82,6 +82,8 @@ impl Line {
     }
 }
 
+/// Most characters behind a header: which rows are shown, of how many.
+const NOTE: usize = 20;
 /// Of lines that go on from the one above.
 const INDENT: usize = 2;
 const HELP: &str = "q end   tab next table   up, down choose   left, right sort by   r turn round";
@@ -127,10 +129,10 @@ pub fn fitted(view: &View, (columns, height): (u16, u16)) -> Vec<Line> {
     let line_counts = tables.iter().map(|(table, rows)| {
         let widths = widths(view.header(*table), rows);
         let width = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-        lines_of(width, columns)
+        (lines_of(width, columns), lines_of(width + NOTE, columns))
     });
-    let line_counts: Vec<usize> = line_counts.collect();
-    let headers = line_counts.iter().sum::<usize>() + tables.len().saturating_sub(1);
+    let (line_counts, header_counts): (Vec<usize>, Vec<usize>) = line_counts.unzip();
+    let headers = header_counts.iter().sum::<usize>() + tables.len().saturating_sub(1);
     let mut room = height.saturating_sub(lines.len() + tail.len() + headers);
     let mut windows = Vec::new();
     // The last ones get what the first leaves, and a third at least.

@@ -251,7 +251,7 @@ fn a_search_answers_with_one_line_of_exactly_these_keys() {
         "{missing:?}"
     );
     assert!(
-        search("1", "x").expect(2).stderr.contains("as in 100us"),
+        search("1", "x").expect(2).stderr.contains("as in 500ms"),
         "no span"
     );
 }

@@ -53,8 +53,8 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     let scheme = choice["scheme"].as_str().unwrap();
     let line = format!("--scheme {scheme} --placement coding-sets:{}", choice["l"]);
     assert!(text.contains(&line), "{text}");
-    // Header, five rows, what marks mean, the command.
-    assert_eq!(text.lines().count(), 8, "{text}");
+    // Header, five rows, what marks mean, which odds these are, the command.
+    assert_eq!(text.lines().count(), 9, "{text}");
     let rows: Vec<&str> = text.lines().skip(1).take(5).collect();
     assert!(rows[0].starts_with(&format!("*  {scheme} ")), "{text}");
     assert!(

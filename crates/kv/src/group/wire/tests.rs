@@ -177,11 +177,11 @@ fn what_is_out_of_range_is_refused() {
     let cases = [
         ("ack", 6, &[0][..], Err(NoMessage::Kind(0))),
         ("ack", 6, &[22], Err(NoMessage::Kind(22))),
-        ("ack", 7, &[16], field("partition")),
+        ("ack", 7, &[32], field("partition")),
         ("ack", 13, &[16], field("number of an operation")),
         ("view", 11, &[2], field("scheme")),
         ("view", 12, &[0], field("size of a group")),
-        ("view", 12, &[17], field("size of a group")),
+        ("view", 12, &[33], field("size of a group")),
         ("view", 13, &[5], field("size of a group")),
         ("view", 14, &[5], field("partition's state")),
         ("view", 28, &[3], field("slot")),

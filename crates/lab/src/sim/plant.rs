@@ -19,10 +19,12 @@ pub fn plants() -> Vec<&'static str> {
 }
 
 /// Not shown to be found: no cluster is known that leads to them, or an assertion of the code comes first
-/// (`share-slot`). They can be planted by name.
-const UNSEEN: [&str; 5] = [
+/// (`share-slot`), or the cluster breaks a promise without it, too, in its first seed: not yet explained
+/// (`mend-by-parity`). They can be planted by name.
+const UNSEEN: [&str; 6] = [
     "ask-twice",
     "give-back-unsettled",
+    "mend-by-parity",
     "no-zero",
     "reuse-open",
     "share-slot",

@@ -314,14 +314,13 @@ impl World {
         let was_ill = |host: &&usize| {
             self.troubles.has_host(**host, whole.since) || !self.hosts[**host].is_up()
         };
-        let hosts = whole.hosts.iter().chain(&whole.joined);
-        let ill = hosts.filter(was_ill).count();
+        let ill = whole.hosts.iter().filter(was_ill).count();
         if ill > whole.spare || self.troubles.has_client(client, whole.since) {
             return Ok(());
         }
         let (hosts, spare) = (whole.hosts.len(), whole.spare);
         Err(format!(
-            "though of its {hosts} hosts, and those that took splits since, {ill} were in trouble since it was whole, and it survives {spare}"
+            "though of its {hosts} hosts {ill} were in trouble since it was whole, and it survives {spare}"
         ))
     }
 

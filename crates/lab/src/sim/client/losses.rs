@@ -25,9 +25,6 @@ pub struct Loss {
 #[derive(Clone, Debug)]
 pub struct LastWhole {
     pub hosts: Vec<usize>,
-    /// Others that took splits of it since: a split that was lost on one host, or moved, may be lost once
-    /// more on the next.
-    pub joined: BTreeSet<usize>,
     /// Splits that it survives the loss of.
     pub spare: usize,
     pub since: Time,
@@ -74,18 +71,10 @@ impl Client {
         for whole in volume.whole() {
             let last = LastWhole {
                 hosts: whole.hosts,
-                joined: BTreeSet::new(),
                 spare: whole.spare,
                 since: sim::now(),
             };
             self.whole.insert(whole.extent, last);
-        }
-        for seat in volume.seats() {
-            if let Some(last) = self.whole.get_mut(&seat.extent)
-                && !last.hosts.contains(&seat.host)
-            {
-                last.joined.insert(seat.host);
-            }
         }
     }
 

@@ -6,8 +6,9 @@
 #![allow(unsafe_code, reason = "signal masks have no safe wrapper in std")]
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -139,7 +140,8 @@ const FORWARDED: [i32; 8] = [
 
 /// Passes signals on to a program. What the terminal sends goes to the program anyway.
 pub struct Forwarding {
-    program: Arc<AtomicI32>,
+    /// The program, while there is one. Held while it is started and while a signal is passed on.
+    program: Arc<Mutex<Option<i32>>>,
 }
 
 impl Forwarding {
@@ -155,20 +157,20 @@ impl Forwarding {
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result)).context("block signals");
         }
-        let program = Arc::new(AtomicI32::new(0));
+        let program = Arc::new(Mutex::new(None));
         let known = Arc::clone(&program);
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
                 loop {
                     let (signal, is_terminals) = wait_for(&set);
-                    match known.load(Ordering::SeqCst) {
-                        0 if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
-                        0 => std::process::exit(128 + signal),
-                        _ if is_terminals => {}
-                        // SAFETY: the number is that of a child that nobody has waited for, or its
-                        // wait is just over: it is not given away before `end`.
-                        pid => drop(unsafe { libc::kill(pid, signal) }),
+                    let program = known.lock().unwrap_or_else(PoisonError::into_inner);
+                    match *program {
+                        None if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
+                        None => std::process::exit(128 + signal),
+                        Some(_) if is_terminals => {}
+                        // SAFETY: the number is that of a child that nobody has waited for.
+                        Some(pid) => drop(unsafe { libc::kill(pid, signal) }),
                     }
                 }
             })
@@ -176,14 +178,44 @@ impl Forwarding {
         Ok(Self { program })
     }
 
-    /// From now on they go to this child.
-    pub fn to(&self, pid: u32) {
-        self.program.store(pid as i32, Ordering::SeqCst);
+    /// Starts a program. A signal that comes meanwhile is passed on to it: ending this process would
+    /// leave it alone.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn to(&self, start: impl FnOnce() -> Result<Child>) -> Result<Child> {
+        let mut program = self.known();
+        let child = start()?;
+        *program = Some(child.id() as i32);
+        Ok(child)
     }
 
-    /// The child has ended: they end this process.
-    pub fn end(&self) {
-        self.program.store(0, Ordering::SeqCst);
+    /// Waits for the program's end. From then on signals end this process.
+    ///
+    /// # Errors
+    /// The system refuses to wait.
+    pub fn wait(&self, child: &mut Child) -> io::Result<ExitStatus> {
+        let ended = || {
+            // SAFETY: the structure is numbers, for which 0 is right, and valid for the call.
+            unsafe {
+                let mut info = std::mem::zeroed();
+                let options = libc::WEXITED | libc::WNOWAIT;
+                libc::waitid(libc::P_PID, child.id(), &raw mut info, options)
+            }
+        };
+        // Its number is nobody else's before it is waited for in earnest.
+        while ended() != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        *self.known() = None;
+        child.wait()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<i32>> {
+        self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -176,6 +176,12 @@ fn its_end_is_the_programs_and_signals_are_too() {
     signal(program.child.id(), "TERM");
     program.expect_line("told");
     assert_eq!(program.end().0, 9);
+    // One that comes before this process knows that the program runs.
+    let script = "trap 'exit 9' TERM; kill -TERM $PPID; while :; do sleep 0.05; done";
+    for _ in 0..5 {
+        let program = Program::start(&folder, "8M", "64M", &["sh", "-c", script]);
+        assert_eq!(program.end().0, 9);
+    }
     let killed = Program::start(&folder, "8M", "64M", &["sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.end().0, 128 + 9);
     let direct = format!("{}/hostile", folder.str());

@@ -75,7 +75,8 @@ pub fn run(args: &Args) -> Result<u8> {
     std::fs::write(&library, LIBRARY).context("write the program's library")?;
     let socket = folder.path().join("socket");
     let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes())?;
-    let started = start(args, &library, &socket, serving.volume.size_bytes());
+    let size_bytes = serving.volume.size_bytes();
+    let started = forwarding.to(|| start(args, &library, &socket, size_bytes));
     let mut program = match started {
         Ok(program) => program,
         Err(error) => {
@@ -83,9 +84,8 @@ pub fn run(args: &Args) -> Result<u8> {
             return Err(error);
         }
     };
-    forwarding.to(program.id());
-    let status = program.wait().context("wait for the program")?;
-    forwarding.end();
+    let status = forwarding.wait(&mut program);
+    let status = status.context("wait for the program")?;
     let served = keeper.finish();
     if args.json {
         eprintln!("{}", as_json(&served));

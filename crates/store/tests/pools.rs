@@ -302,6 +302,59 @@ fn a_deletion_that_becomes_durable_while_the_log_is_cleaned_deletes_what_was_cop
     assert_eq!(pool.log_bytes().0, 0);
 }
 
+/// As above, for several keys, with the power cut after each step of the cleaning: the pool that is found
+/// then, and cleaned anew, has the same keys.
+#[test]
+fn a_late_deletion_stays_one_wherever_the_power_is_cut_while_the_log_is_cleaned() {
+    const KEYS: u64 = 12;
+    let name = |index: u64| format!("key {index}").into_bytes();
+    let check = |pool: &mut Pool<ModelMedium>| {
+        for index in 0..KEYS {
+            let found = pool.get(&name(index)).unwrap().map(|found| found.value);
+            let wanted = (index % 3 == 0).then(|| name(index));
+            assert_eq!(found, wanted, "key {index}");
+        }
+    };
+    let mut random = Random(7);
+    for unit in [8, 512] {
+        let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, unit), CONFIG).unwrap();
+        pool.name_versions(Named::WhenDurable);
+        let always = Condition::Always;
+        for index in 0..KEYS {
+            pool.put_durable(&name(index), &name(index), always)
+                .unwrap();
+        }
+        let gone = (0..KEYS).filter(|index| index % 3 > 0);
+        let deletions: Vec<u64> = gone
+            .map(|index| pool.begin_delete(&name(index), always).unwrap().sequence)
+            .collect();
+        let mut group = pool.group_of(&deletions);
+        group.write_back().unwrap();
+        assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+        let fenced = group.fence();
+        pool.end_group(group, fenced).unwrap();
+        check(&mut pool);
+        let mut steps = 0;
+        loop {
+            for odds in [0, 1, 2] {
+                let survives = || random.below(2) < odds;
+                let (mut found, _) = Pool::open(pool.medium().crashed(survives)).unwrap();
+                check(&mut found);
+                while found.clean(1000).unwrap() != Cleaned::Done {}
+                check(&mut found);
+                let (mut found, _) = Pool::open(found.medium().crashed(|| false)).unwrap();
+                check(&mut found);
+            }
+            if pool.clean(1).unwrap() == Cleaned::Done {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps > 3, "{steps}");
+        check(&mut pool);
+    }
+}
+
 #[test]
 fn new_versions_leave_room_for_copies_also_where_large_ones_were_given_up() {
     let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();

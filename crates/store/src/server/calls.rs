@@ -8,8 +8,9 @@ use std::time::Duration;
 use cenote_fabric::calls::{Answered, Answerer, Answering, Call, Spin, Spinner};
 use cenote_fabric::{ClientId, Error, Time};
 
+use super::books::Waiter;
 use super::outbox::Outboxes;
-use super::shard::{Reply, Shard, Waiter, shard_of};
+use super::shard::{Reply, Shard, shard_of};
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::protocol::Request;

@@ -9,9 +9,10 @@ use cenote_fabric::{
     ClientId, Error, Event, Listen, PeerId, Rights, Time, WindowDescriptor, WindowId,
 };
 
+use super::books::Waiter;
 use super::calls::Clients;
 use super::outbox::Outboxes;
-use super::shard::{Reply, Shard, Waiter};
+use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::protocol::{Answer, GREET, Greeting, Notice, ShardView, WRITTEN};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_fabric::ClientId;
 
-use super::shard::Waiter;
+use super::books::Waiter;
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::planted::{Planted, is_planted};

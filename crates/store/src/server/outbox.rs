@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use cenote_fabric::calls::CallId;
 use cenote_fabric::{PeerId, Waker};
 
-use super::shard::Waiter;
+use super::books::Waiter;
 use crate::protocol::{ACK, Answer, Notice};
 
 /// Of all threads of a server. Bounded by what clients may have under way.

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
+use super::books::Closed;
 use super::fence::Fencer;
 use super::job::{Job, JobKind};
 use super::outbox::Outboxes;
-use super::shard::{Shard, State, Waiter, place_answer};
+use super::shard::{Shard, State, place_answer};
 use crate::medium::Medium;
 use crate::pool::{Cleaned, Condition, Group, Located, Settled, StoreError};
 use crate::protocol::{Answer, Refusal};
@@ -175,13 +176,13 @@ impl<M: Medium> Persister<M> {
     fn is_eager(&self, state: &State<M>) -> bool {
         self.shard.scheme.durable() == Durable::InBackground
             || state.is_stopping
-            || state.has_syncs()
+            || state.books.has_syncs()
             || state.pool.backlog() > LAZY_BACKLOG_MAX
     }
 
     /// Whether a disk's next group may begin: one at a time, and not at once if nobody waits for it.
     fn is_due(&self, state: &State<M>, now: Time) -> bool {
-        let is_awaited = !self.awaited.is_empty() || state.is_stopping || state.has_syncs();
+        let is_awaited = !self.awaited.is_empty() || state.is_stopping || state.books.has_syncs();
         let is_large = || state.pool.oldest_taken(VERSIONS_MAX, GROUP_BYTES).len();
         self.flight.is_none()
             && (is_awaited
@@ -207,7 +208,7 @@ impl<M: Medium> Persister<M> {
         now: Time,
     ) -> Guard<'a, M> {
         let chosen = self.chosen(&mut state, TAKEN_BYTES);
-        let decided = state.decided_of(&chosen);
+        let decided = state.books.decided_of(&chosen);
         let sequences: Vec<u64> = chosen.into_iter().collect();
         let mut taking = state.pool.begin_taking(&sequences);
         let (count, bytes) = taking.size();
@@ -245,7 +246,7 @@ impl<M: Medium> Persister<M> {
             return Ok(state);
         }
         let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
-        let decided = state.decided_of(&chosen);
+        let decided = state.books.decided_of(&chosen);
         let sequences: Vec<u64> = chosen.into_iter().collect();
         let mut group = state.pool.group_of(&sequences);
         drop(state);
@@ -282,15 +283,11 @@ impl<M: Medium> Persister<M> {
         let Settled { durable, waiting } = state.pool.end_group(group, fenced)?;
         for sequence in &durable {
             self.awaited.remove(sequence);
-            let client = state.tickets.get(sequence).map(|ticket| ticket.client);
-            let waiters = state.close_ticket(*sequence);
             let done = Answer::Done {
                 sequence: *sequence,
             };
-            self.tell(waiters, &done, *sequence);
-            if let Some(client) = client {
-                self.tell_synced(state, client);
-            }
+            let closed = state.books.close(*sequence);
+            self.tell(state, closed, &done, *sequence);
         }
         self.pass_over(state, &waiting, &decided);
         self.do_jobs(state, now);
@@ -429,50 +426,25 @@ impl<M: Medium> Persister<M> {
     /// Has what did not come in time, or whose client is gone, looked at once more: what is not whole then
     /// is given up.
     fn look_at_late(&self, state: &mut State<M>, now: Time) {
-        let tickets = state.tickets.iter();
-        // By sequence, which is by age but for those that were asked for since.
-        let late = tickets.take_while(|(_, ticket)| now.since(ticket.since) > self.patience);
-        let in_time = late.filter(|(_, ticket)| !ticket.is_late);
-        let mut late: Vec<u64> = in_time
-            .map(|(sequence, _)| *sequence)
-            .take(VERSIONS_MAX)
-            .collect();
-        for client in std::mem::take(&mut state.gone) {
-            let Some(book) = state.books.get(&client) else {
-                continue;
-            };
-            late.extend(&book.waiting);
-            match book.waiting.is_empty() {
-                true => drop(state.books.remove(&client)),
-                false => state.gone.push(client),
-            }
-        }
-        for sequence in late {
-            if let Some(ticket) = state.tickets.get_mut(&sequence)
-                && !std::mem::replace(&mut ticket.is_late, true)
-            {
-                state.wanted.push(sequence);
-            }
-        }
+        let late = (state.books).newly_late(self.patience, VERSIONS_MAX, now);
+        state.wanted.extend(late);
     }
 
     fn refuse(&self, state: &mut State<M>, sequence: u64) {
-        let client = state.tickets.get(&sequence).map(|ticket| ticket.client);
-        let waiters = state.give_up(sequence);
-        self.tell(waiters, &Answer::Refused(Refusal::Incomplete), sequence);
-        if let Some(client) = client {
-            self.tell_synced(state, client);
-        }
+        let closed = state.give_up(sequence);
+        let refused = Answer::Refused(Refusal::Incomplete);
+        self.tell(state, closed, &refused, sequence);
     }
 
-    fn tell(&self, waiters: Vec<Waiter>, answer: &Answer, sequence: u64) {
+    /// Tells who waited for a version, and who waited for all of its client's.
+    fn tell(&self, state: &mut State<M>, closed: Option<Closed>, answer: &Answer, sequence: u64) {
+        let Some(Closed { client, waiters }) = closed else {
+            return;
+        };
         for waiter in waiters {
             self.outboxes.answer(waiter, answer, sequence);
         }
-    }
-
-    fn tell_synced(&self, state: &mut State<M>, client: cenote_fabric::ClientId) {
-        for (waiter, lost) in state.take_synced(client) {
+        for (waiter, lost) in state.books.take_synced(client) {
             self.outboxes.answer(waiter, &Answer::Synced { lost }, 0);
         }
     }

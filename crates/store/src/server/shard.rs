@@ -4,13 +4,13 @@
 //! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
 //! landing, then an outbox.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use cenote_fabric::calls::CallId;
 use cenote_fabric::{ClientId, PeerId, Time};
 
+use super::books::{Books, Closed, Waiter};
 use super::job::{Job, job_of};
 use crate::landing::Area;
 use crate::medium::Medium;
@@ -18,47 +18,12 @@ use crate::pool::{Allocation, Condition, Located, Place, Pool, Source, StoreErro
 use crate::protocol::{Answer, LIST_BYTES, Refusal, Request, is_possible_value};
 use crate::schemes::{Durable, PutStep, Scheme};
 
-/// Who is answered later.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Waiter {
-    /// A call that a server thread took.
-    Call { thread: usize, call: CallId },
-    /// A client that sent a notice about a version of this shard.
-    Peer { peer: PeerId, shard: u16 },
-}
-
-/// A version that is not durable yet.
-#[derive(Debug)]
-pub(super) struct Ticket {
-    pub client: ClientId,
-    pub since: Time,
-    /// Who is told when it is durable. With any, the value is there, or was never meant to come.
-    pub waiters: Vec<Waiter>,
-    /// Its time is over: it is given up if the next look finds it not whole.
-    pub is_late: bool,
-}
-
-/// What is known of a client's versions.
-#[derive(Debug, Default)]
-pub(super) struct Book {
-    pub waiting: BTreeSet<u64>,
-    /// Given up since it was last told.
-    pub lost: u64,
-    /// Waits until nothing up to a sequence waits.
-    pub syncs: Vec<(u64, Waiter)>,
-}
-
 pub(super) struct State<M> {
     pub pool: Pool<M>,
-    pub tickets: BTreeMap<u64, Ticket>,
-    pub books: HashMap<ClientId, Book>,
-    /// Clients that are gone: what is not whole by now never will be.
-    pub gone: Vec<ClientId>,
+    pub books: Books,
     pub jobs: VecDeque<Job>,
     /// Versions that waiters wait for.
     pub wanted: Vec<u64>,
-    /// Given up lately: who asks for one is told so.
-    pub given_up: VecDeque<u64>,
     pub wants_cleaning: bool,
     /// A client's landing fills up.
     pub wants_room: bool,
@@ -83,10 +48,6 @@ pub(super) struct Shard<M> {
 
 /// Most requests that wait for the persister.
 const JOBS_MAX: usize = 4096;
-/// Who may wait for one version: its client, asking again and again.
-const WAITERS_MAX: usize = 16;
-/// Those that were given up and are remembered.
-const GIVEN_UP_MAX: usize = 4096;
 
 /// What a request comes to.
 pub(super) enum Reply {
@@ -102,12 +63,9 @@ impl<M: Medium> Shard<M> {
         Self {
             state: Mutex::new(State {
                 pool,
-                tickets: BTreeMap::new(),
-                books: HashMap::new(),
-                gone: Vec::new(),
+                books: Books::default(),
                 jobs: VecDeque::new(),
                 wanted: Vec::new(),
-                given_up: VecDeque::new(),
                 wants_cleaning: false,
                 wants_room: false,
                 used_after_cleaning,
@@ -202,18 +160,13 @@ impl<M: Medium> Shard<M> {
     /// What a client that is gone has not written it never will.
     pub fn client_gone(&self, client: ClientId) {
         let mut state = self.lock();
-        if let Some(book) = state.books.get_mut(&client) {
-            book.syncs.clear();
-            state.gone.push(client);
-        }
+        state.books.client_gone(client);
         self.work.notify_one();
     }
 
     /// Whether nothing of a client waits: its landing is not needed any more.
     pub fn is_done_with(&self, client: ClientId) -> bool {
-        let state = self.lock();
-        let book = state.books.get(&client);
-        book.is_none_or(|book| book.waiting.is_empty())
+        self.lock().books.is_done_with(client)
     }
 
     /// Waits in the fence that the persister began.
@@ -249,7 +202,7 @@ impl<M: Medium> State<M> {
             || self.wants_cleaning
             || self.is_stopping
             || self.pool.is_lease_short()
-            || !self.gone.is_empty()
+            || self.books.has_gone()
     }
 
     /// Whether something came since the persister began its turn that it can do at once.
@@ -259,21 +212,6 @@ impl<M: Medium> State<M> {
             || self.wants_cleaning
             || self.wants_room
             || self.fenced.is_some()
-    }
-
-    /// Whether a client waits until all of its versions are durable.
-    pub fn has_syncs(&self) -> bool {
-        self.books.values().any(|book| !book.syncs.is_empty())
-    }
-
-    /// Of versions that are looked at, those that are given up if they are not whole: their time is over, or
-    /// who waits for one has written it. Who asks later may have written it after the look.
-    pub fn decided_of(&self, versions: &BTreeSet<u64>) -> BTreeSet<u64> {
-        let is_decided = |sequence: &&u64| {
-            let ticket = self.tickets.get(*sequence);
-            ticket.is_some_and(|ticket| ticket.is_late || !ticket.waiters.is_empty())
-        };
-        versions.iter().filter(is_decided).copied().collect()
     }
 
     pub fn add_job(&mut self, job: Job) -> Option<Answer> {
@@ -332,7 +270,7 @@ impl<M: Medium> State<M> {
             .allocate(key, value_bytes as usize, checksum, source, always);
         Some(match given {
             Ok(given) => {
-                self.open_ticket(given, client, Vec::new(), now);
+                self.books.open(given.sequence, client, Vec::new(), now);
                 self.put_bytes += key.len() as u64 + u64::from(value_bytes);
                 Answer::Space {
                     sequence: given.sequence,
@@ -393,7 +331,7 @@ impl<M: Medium> State<M> {
     ) -> Option<Answer> {
         let sequence = given.sequence;
         if !waits {
-            self.open_ticket(given, client, Vec::new(), now);
+            self.books.open(given.sequence, client, Vec::new(), now);
             return Some(Answer::Done { sequence });
         }
         if shard.medium.is_quick() && !self.pool.is_busy() {
@@ -402,27 +340,9 @@ impl<M: Medium> State<M> {
                 Err(error) => Answer::Refused(self.refuse(&error)),
             });
         }
-        self.open_ticket(given, client, vec![waiter], now);
+        self.books.open(given.sequence, client, vec![waiter], now);
         self.wanted.push(sequence);
         None
-    }
-
-    fn open_ticket(
-        &mut self,
-        given: Allocation,
-        client: ClientId,
-        waiters: Vec<Waiter>,
-        now: Time,
-    ) {
-        let book = self.books.entry(client).or_default();
-        book.waiting.insert(given.sequence);
-        let ticket = Ticket {
-            client,
-            since: now,
-            waiters,
-            is_late: false,
-        };
-        self.tickets.insert(given.sequence, ticket);
     }
 
     fn locate(
@@ -462,21 +382,9 @@ impl<M: Medium> State<M> {
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
-        let Some(ticket) = self.tickets.get_mut(&sequence) else {
-            return Some(match self.given_up.contains(&sequence) {
-                true => Answer::Refused(Refusal::Incomplete),
-                false => Answer::Done { sequence },
-            });
-        };
-        // Who says that a value is there has it given up if it is not: its own client alone may, and not
-        // so often that the list of who waits grows.
-        if ticket.client != client {
-            return Some(Answer::Refused(Refusal::Incomplete));
+        if let Err(answer) = self.books.claim(sequence, client, now) {
+            return Some(answer);
         }
-        if ticket.waiters.len() >= WAITERS_MAX {
-            return Some(Answer::Refused(Refusal::Busy));
-        }
-        ticket.since = now;
         if shard.medium.is_quick() && !self.pool.is_busy() {
             return Some(match self.pool.settle(&[sequence]) {
                 Ok(0) => {
@@ -484,27 +392,25 @@ impl<M: Medium> State<M> {
                     Answer::Refused(Refusal::Incomplete)
                 }
                 Ok(_) => {
-                    self.close_ticket(sequence);
+                    self.books.close(sequence);
                     Answer::Done { sequence }
                 }
                 Err(error) => Answer::Refused(self.refuse(&error)),
             });
         }
-        ticket.waiters.push(waiter);
+        self.books.wait(sequence, waiter);
         self.wanted.push(sequence);
         None
     }
 
     fn sync(&mut self, client: ClientId, waiter: Waiter) -> Option<Answer> {
-        let book = self.books.entry(client).or_default();
-        let Some(last) = book.waiting.last().copied() else {
-            return Some(Answer::Synced {
-                lost: std::mem::take(&mut book.lost),
-            });
-        };
-        book.syncs.push((last, waiter));
-        self.wanted.push(last);
-        None
+        match self.books.sync(client, waiter) {
+            Ok(last) => {
+                self.wanted.push(last);
+                None
+            }
+            Err(lost) => Some(Answer::Synced { lost }),
+        }
     }
 
     fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
@@ -539,51 +445,10 @@ impl<M: Medium> State<M> {
         Refusal::Full
     }
 
-    /// A version is durable: who waits for it.
-    pub fn close_ticket(&mut self, sequence: u64) -> Vec<Waiter> {
-        let Some(ticket) = self.tickets.remove(&sequence) else {
-            return Vec::new();
-        };
-        self.leave_book(ticket.client, sequence, false);
-        ticket.waiters
-    }
-
-    /// A version whose value did not come, or is another: who waits for it.
-    pub fn give_up(&mut self, sequence: u64) -> Vec<Waiter> {
+    /// A version's value did not come, or is another: who waits for it.
+    pub fn give_up(&mut self, sequence: u64) -> Option<Closed> {
         self.pool.give_up(sequence);
-        let Some(ticket) = self.tickets.remove(&sequence) else {
-            return Vec::new();
-        };
-        if self.given_up.len() == GIVEN_UP_MAX {
-            self.given_up.pop_front();
-        }
-        self.given_up.push_back(sequence);
-        self.leave_book(ticket.client, sequence, true);
-        ticket.waiters
-    }
-
-    fn leave_book(&mut self, client: ClientId, sequence: u64, is_lost: bool) {
-        if let Some(book) = self.books.get_mut(&client) {
-            book.waiting.remove(&sequence);
-            book.lost += u64::from(is_lost);
-        }
-    }
-
-    /// Clients whose wait for all of their versions is over.
-    pub fn take_synced(&mut self, client: ClientId) -> Vec<(Waiter, u64)> {
-        let Some(book) = self.books.get_mut(&client) else {
-            return Vec::new();
-        };
-        let first = book.waiting.first().copied().unwrap_or(u64::MAX);
-        let (over, waits): (Vec<_>, Vec<_>) = std::mem::take(&mut book.syncs)
-            .into_iter()
-            .partition(|(last, _)| *last < first);
-        book.syncs = waits;
-        let mut told = Vec::new();
-        for (_, waiter) in over {
-            told.push((waiter, std::mem::take(&mut book.lost)));
-        }
-        told
+        self.books.give_up(sequence)
     }
 }
 

@@ -3,11 +3,13 @@
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use cenote_fabric::Region;
-use cenote_store::{FileMedium, Medium};
+use cenote_store::client::{Command, Outcome};
+use cenote_store::{Condition, FileMedium, Medium, StoreError};
 
-use crate::lab::{Lab, Options, TRANSPORTS};
+use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 /// A disk whose fences wait while a gate is shut.
 struct Gated {
@@ -15,21 +17,34 @@ struct Gated {
     gate: Arc<Gate>,
 }
 
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum State {
+    #[default]
+    Open,
+    Shut,
+    /// The disk is full, at each fence from now on.
+    Full,
+}
+
 #[derive(Default)]
 struct Gate {
-    is_shut: Mutex<bool>,
+    state: Mutex<State>,
     opened: Condvar,
 }
 
 impl Gate {
-    fn set(&self, is_shut: bool) {
-        *self.is_shut.lock().unwrap() = is_shut;
+    fn set(&self, state: State) {
+        *self.state.lock().unwrap() = state;
         self.opened.notify_all();
     }
 
-    fn pass(&self) {
-        let shut = self.is_shut.lock().unwrap();
-        drop(self.opened.wait_while(shut, |is_shut| *is_shut).unwrap());
+    fn pass(&self) -> io::Result<()> {
+        let state = self.state.lock().unwrap();
+        let shut = |state: &mut State| *state == State::Shut;
+        match *self.opened.wait_while(state, shut).unwrap() {
+            State::Full => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -59,7 +74,7 @@ impl Medium for Gated {
     }
 
     fn fence(&self) -> io::Result<()> {
-        self.gate.pass();
+        self.gate.pass()?;
         self.disk.fence()
     }
 
@@ -91,7 +106,7 @@ fn a_client_stores_more_than_its_landing_during_one_fence() {
             gate: Arc::clone(&gate),
         });
         let (mut user, mut other) = (lab.client(&server), lab.client(&server));
-        gate.set(true);
+        gate.set(State::Shut);
         let value = |number: u64| vec![number as u8; VALUE_BYTES];
         for number in 0..PUTS {
             user.put(&number.to_le_bytes(), &value(number));
@@ -99,11 +114,59 @@ fn a_client_stores_more_than_its_landing_during_one_fence() {
         assert_eq!(server.figures()[0].backlog, PUTS, "none is durable");
         // The client goes: what it wrote is there all the same.
         drop(user);
-        gate.set(false);
+        gate.set(State::Open);
         for number in 0..PUTS {
             assert_eq!(other.get(&number.to_le_bytes()), Some(value(number)));
         }
         other.put_durable(b"last", b"value");
+        server.stop().unwrap();
+    }
+}
+
+/// What waits in the fence is not acknowledged, nor anything after it; what was is there.
+#[test]
+fn a_disk_that_is_full_in_a_fence_acknowledges_nothing_more() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            shards: 1,
+            ..Options::new(transport)
+        };
+        let gate = Arc::new(Gate::default());
+        let server = lab.serve_on(&options, |file| Gated {
+            disk: FileMedium::open(file).unwrap(),
+            gate: Arc::clone(&gate),
+        });
+        let mut user = lab.client(&server);
+        user.put_durable(b"kept", b"value");
+        gate.set(State::Shut);
+        // Nobody waits for these: their fence is the other thread's.
+        for number in 0..8_u64 {
+            user.put(&number.to_le_bytes(), b"in the fence");
+        }
+        let mut late = lab.client(&server);
+        let durably = std::thread::spawn(move || {
+            late.call(Command::Put {
+                key: b"late".to_vec(),
+                value: b"value".to_vec(),
+                condition: Condition::Always,
+                is_durable: true,
+            })
+        });
+        gate.set(State::Full);
+        let began = Instant::now();
+        while !server.has_failed() {
+            assert!(began.elapsed() < LIMIT, "the store goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let Err(error) = server.stop() else {
+            panic!("a store whose disk is full ends well");
+        };
+        assert!(matches!(error, StoreError::Io(_)), "{error:?}");
+        let told = durably.join().unwrap();
+        assert!(!matches!(told, Ok(Outcome::Done { .. })), "{told:?}");
+        let server = lab.serve(&options);
+        assert_eq!(lab.client(&server).get(b"kept"), Some(b"value".to_vec()));
         server.stop().unwrap();
     }
 }

@@ -1,0 +1,291 @@
+//! What a shard knows of its clients' versions: which are not durable yet, and who waits for which.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use cenote_fabric::calls::CallId;
+use cenote_fabric::{ClientId, PeerId, Time};
+
+use crate::protocol::{Answer, Refusal};
+
+/// Who is answered later.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Waiter {
+    /// A call that a server thread took.
+    Call { thread: usize, call: CallId },
+    /// A client that sent a notice about a version of this shard.
+    Peer { peer: PeerId, shard: u16 },
+}
+
+/// A version that is not durable yet.
+#[derive(Debug)]
+struct Ticket {
+    client: ClientId,
+    since: Time,
+    /// Who is told when it is durable. With any, the value is there, or was never meant to come.
+    waiters: Vec<Waiter>,
+    /// Its time is over: it is given up if the next look finds it not whole.
+    is_late: bool,
+}
+
+/// What is known of a client's versions.
+#[derive(Debug, Default)]
+struct Book {
+    waiting: BTreeSet<u64>,
+    /// Given up since it was last told.
+    lost: u64,
+    /// Waits until nothing up to a sequence waits.
+    syncs: Vec<(u64, Waiter)>,
+}
+
+/// A version that does not wait any more.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub client: ClientId,
+    /// Who is told.
+    pub waiters: Vec<Waiter>,
+}
+
+/// The books of all clients: a version is in the ticket list and in its client's book, or in neither.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    tickets: BTreeMap<u64, Ticket>,
+    clients: HashMap<ClientId, Book>,
+    /// Clients that are gone: what is not whole by now never will be.
+    gone: Vec<ClientId>,
+    /// Given up lately: who asks for one is told so.
+    given_up: VecDeque<u64>,
+}
+
+/// Who may wait for one version: its client, asking again and again.
+const WAITERS_MAX: usize = 16;
+/// Those that were given up and are remembered.
+const GIVEN_UP_MAX: usize = 4096;
+
+impl Books {
+    /// A version of a client waits from now on.
+    pub fn open(&mut self, sequence: u64, client: ClientId, waiters: Vec<Waiter>, now: Time) {
+        let book = self.clients.entry(client).or_default();
+        book.waiting.insert(sequence);
+        let ticket = Ticket {
+            client,
+            since: now,
+            waiters,
+            is_late: false,
+        };
+        self.tickets.insert(sequence, ticket);
+    }
+
+    /// A client says that a version's value is there: its time begins again.
+    ///
+    /// # Errors
+    /// What it is told at once: the version does not wait, or it is not this client's, which could have it
+    /// given up, or too many wait.
+    pub fn claim(&mut self, sequence: u64, client: ClientId, now: Time) -> Result<(), Answer> {
+        let Some(ticket) = self.tickets.get_mut(&sequence) else {
+            return Err(match self.given_up.contains(&sequence) {
+                true => Answer::Refused(Refusal::Incomplete),
+                false => Answer::Done { sequence },
+            });
+        };
+        if ticket.client != client {
+            return Err(Answer::Refused(Refusal::Incomplete));
+        }
+        if ticket.waiters.len() >= WAITERS_MAX {
+            return Err(Answer::Refused(Refusal::Busy));
+        }
+        ticket.since = now;
+        Ok(())
+    }
+
+    /// Who claimed a version waits for it.
+    pub fn wait(&mut self, sequence: u64, waiter: Waiter) {
+        if let Some(ticket) = self.tickets.get_mut(&sequence) {
+            ticket.waiters.push(waiter);
+        }
+    }
+
+    /// A client waits until all of its versions are durable: the last of them.
+    ///
+    /// # Errors
+    /// None waits; so many were given up since it was last told.
+    pub fn sync(&mut self, client: ClientId, waiter: Waiter) -> Result<u64, u64> {
+        let book = self.clients.entry(client).or_default();
+        let Some(last) = book.waiting.last().copied() else {
+            return Err(std::mem::take(&mut book.lost));
+        };
+        book.syncs.push((last, waiter));
+        Ok(last)
+    }
+
+    /// Whether a client waits until all of its versions are durable.
+    pub fn has_syncs(&self) -> bool {
+        self.clients.values().any(|book| !book.syncs.is_empty())
+    }
+
+    /// Of versions that are looked at, those that are given up if they are not whole: their time is over, or
+    /// who waits for one has written it. Who asks later may have written it after the look.
+    pub fn decided_of(&self, versions: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let is_decided = |sequence: &&u64| {
+            let ticket = self.tickets.get(*sequence);
+            ticket.is_some_and(|ticket| ticket.is_late || !ticket.waiters.is_empty())
+        };
+        versions.iter().filter(is_decided).copied().collect()
+    }
+
+    /// A version is durable.
+    pub fn close(&mut self, sequence: u64) -> Option<Closed> {
+        self.remove(sequence, false)
+    }
+
+    /// A version's value did not come, or is another.
+    pub fn give_up(&mut self, sequence: u64) -> Option<Closed> {
+        let closed = self.remove(sequence, true)?;
+        if self.given_up.len() == GIVEN_UP_MAX {
+            self.given_up.pop_front();
+        }
+        self.given_up.push_back(sequence);
+        Some(closed)
+    }
+
+    fn remove(&mut self, sequence: u64, is_lost: bool) -> Option<Closed> {
+        let Ticket {
+            client, waiters, ..
+        } = self.tickets.remove(&sequence)?;
+        if let Some(book) = self.clients.get_mut(&client) {
+            book.waiting.remove(&sequence);
+            book.lost += u64::from(is_lost);
+        }
+        Some(Closed { client, waiters })
+    }
+
+    /// Those whose wait for all versions of a client is over, and how many were given up since the last was
+    /// told.
+    pub fn take_synced(&mut self, client: ClientId) -> Vec<(Waiter, u64)> {
+        let Some(book) = self.clients.get_mut(&client) else {
+            return Vec::new();
+        };
+        let first = book.waiting.first().copied().unwrap_or(u64::MAX);
+        let (over, waits): (Vec<_>, Vec<_>) = std::mem::take(&mut book.syncs)
+            .into_iter()
+            .partition(|(last, _)| *last < first);
+        book.syncs = waits;
+        let mut told = Vec::new();
+        for (_, waiter) in over {
+            told.push((waiter, std::mem::take(&mut book.lost)));
+        }
+        told
+    }
+
+    /// A client is gone: what it has not written it never will.
+    pub fn client_gone(&mut self, client: ClientId) {
+        if let Some(book) = self.clients.get_mut(&client) {
+            book.syncs.clear();
+            self.gone.push(client);
+        }
+    }
+
+    /// Whether a client that is gone is still in the books.
+    pub fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// Whether nothing of a client waits.
+    pub fn is_done_with(&self, client: ClientId) -> bool {
+        let book = self.clients.get(&client);
+        book.is_none_or(|book| book.waiting.is_empty())
+    }
+
+    /// Versions whose time is over since the last look, about `most` of them: of clients that are gone, and
+    /// those that wait for longer than `patience`.
+    pub fn newly_late(&mut self, patience: Duration, most: usize, now: Time) -> Vec<u64> {
+        let tickets = self.tickets.iter();
+        // By sequence, which is by age but for those that were asked for since.
+        let old = tickets.take_while(|(_, ticket)| now.since(ticket.since) > patience);
+        let in_time = old.filter(|(_, ticket)| !ticket.is_late);
+        let mut late: Vec<u64> = in_time.map(|(sequence, _)| *sequence).take(most).collect();
+        for client in std::mem::take(&mut self.gone) {
+            let Some(book) = self.clients.get(&client) else {
+                continue;
+            };
+            late.extend(&book.waiting);
+            match book.waiting.is_empty() {
+                true => drop(self.clients.remove(&client)),
+                false => self.gone.push(client),
+            }
+        }
+        late.retain(|sequence| {
+            let ticket = self.tickets.get_mut(sequence);
+            ticket.is_some_and(|ticket| !std::mem::replace(&mut ticket.is_late, true))
+        });
+        late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAITER: Waiter = Waiter::Peer {
+        peer: PeerId(1),
+        shard: 0,
+    };
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn only_its_own_client_claims_a_version() {
+        let mut books = Books::default();
+        books.open(7, ClientId(1), Vec::new(), at(0));
+        let incomplete = Answer::Refused(Refusal::Incomplete);
+        assert_eq!(books.claim(7, ClientId(2), at(0)), Err(incomplete.clone()));
+        for _ in 0..WAITERS_MAX {
+            assert_eq!(books.claim(7, ClientId(1), at(0)), Ok(()));
+            books.wait(7, WAITER);
+        }
+        let busy = Answer::Refused(Refusal::Busy);
+        assert_eq!(books.claim(7, ClientId(1), at(0)), Err(busy));
+        assert_eq!(books.give_up(7).expect("there").waiters.len(), WAITERS_MAX);
+        assert_eq!(books.claim(7, ClientId(1), at(0)), Err(incomplete));
+        let done = Answer::Done { sequence: 8 };
+        assert_eq!(books.claim(8, ClientId(1), at(0)), Err(done));
+    }
+
+    #[test]
+    fn who_waits_for_all_is_told_when_the_last_is_over_and_of_each_loss_once() {
+        let mut books = Books::default();
+        assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
+        for sequence in [3, 5, 9] {
+            books.open(sequence, ClientId(1), Vec::new(), at(0));
+        }
+        assert_eq!(books.sync(ClientId(1), WAITER), Ok(9));
+        books.open(11, ClientId(1), Vec::new(), at(0));
+        books.close(3);
+        books.give_up(5);
+        assert_eq!(books.take_synced(ClientId(1)), []);
+        assert!(books.has_syncs());
+        books.close(9);
+        assert_eq!(books.take_synced(ClientId(1)), [(WAITER, 1)]);
+        assert!(!books.has_syncs());
+        books.close(11);
+        assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
+    }
+
+    #[test]
+    fn a_version_is_late_once_by_its_age_or_when_its_client_is_gone() {
+        let mut books = Books::default();
+        books.open(1, ClientId(1), Vec::new(), at(0));
+        books.open(2, ClientId(2), Vec::new(), at(2));
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [1]);
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
+        books.client_gone(ClientId(2));
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [2]);
+        assert!(books.has_gone() && !books.is_done_with(ClientId(2)));
+        books.give_up(2);
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
+        assert!(!books.has_gone() && books.is_done_with(ClientId(2)));
+    }
+}

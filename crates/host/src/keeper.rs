@@ -88,23 +88,21 @@ pub(crate) fn carry_out(
     options: RegionOptions,
     available_bytes: u64,
 ) -> Outcome {
-    #[cfg(feature = "planted")]
-    if let Job::Prepare(slab) = job
-        && let Some(region) = planted::kept()
-    {
-        return Outcome::Prepared(slab, region);
-    }
     match job {
         Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes) {
-            Ok(region) => Outcome::Prepared(slab, Arc::new(region)),
+            Ok(region) => {
+                #[cfg(feature = "planted")]
+                planted::put_back(&region);
+                Outcome::Prepared(slab, Arc::new(region))
+            }
             Err(error) => {
                 tracing::warn!(slab, %error, "no memory for a slab");
                 Outcome::PrepareFailed(slab)
             }
         },
-        #[cfg(feature = "planted")]
-        Job::GiveBack(slab, region) if planted::keeps(&region) => Outcome::GivenBack(slab),
         Job::GiveBack(slab, region) => {
+            #[cfg(feature = "planted")]
+            planted::keep(&region);
             if let Err(error) = region.truncate() {
                 tracing::error!(slab, %error, "a slab's memory is not given back");
             }
@@ -136,34 +134,38 @@ fn prepare(
 /// kill somebody for it. Arbitrary.
 const RESERVE_BYTES: u64 = 64 << 20;
 
-/// Slabs whose memory goes to the next client as the last one left it: nothing makes it zero.
+/// Slabs whose memory goes to the next client as the last one left it, as if nothing made it zero.
 #[cfg(feature = "planted")]
 mod planted {
     use std::cell::RefCell;
-    use std::sync::Arc;
 
     use cenote_fabric::Region;
     use cenote_pool::planted::{Planted, is_planted};
 
     thread_local! {
-        static KEPT: RefCell<Vec<Arc<Region>>> = const { RefCell::new(Vec::new()) };
+        static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Keeps the memory of a slab that is given back; whether it does.
-    pub(super) fn keeps(region: &Arc<Region>) -> bool {
-        let keeps = is_planted(Planted::NoZero);
-        if keeps {
-            KEPT.with_borrow_mut(|kept| kept.push(Arc::clone(region)));
+    /// Keeps the bytes of a slab that is given back.
+    pub(super) fn keep(region: &Region) {
+        if !is_planted(Planted::NoZero) {
+            return;
         }
-        keeps
+        let mut bytes = vec![0; usize::try_from(region.len_bytes()).unwrap_or(0)];
+        if region.read(0, &mut bytes).is_ok() {
+            KEPT.with_borrow_mut(|kept| kept.push(bytes));
+        }
     }
 
-    /// Memory that was kept, for the next slab.
-    pub(super) fn kept() -> Option<Arc<Region>> {
+    /// Puts bytes that were kept into the next slab.
+    pub(super) fn put_back(region: &Region) {
         if !is_planted(Planted::NoZero) {
             KEPT.with_borrow_mut(Vec::clear);
         }
-        KEPT.with_borrow_mut(Vec::pop)
+        if let Some(bytes) = KEPT.with_borrow_mut(Vec::pop) {
+            // A host whose slabs are of another size has none of these.
+            drop(region.write(0, &bytes));
+        }
     }
 }
 

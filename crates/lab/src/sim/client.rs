@@ -93,6 +93,8 @@ pub struct Client {
     few_epoch: u64,
     /// Pages that are errors until they are written whole, when they were looked at last.
     torn: Option<BTreeSet<usize>>,
+    /// Of each torn page its extent then, and when that was whole last.
+    torn_of: BTreeMap<usize, (usize, Option<LastWhole>)>,
     /// Extents that were whole, and when the directory was looked at for them.
     whole: BTreeMap<usize, LastWhole>,
     whole_epoch: u64,
@@ -201,6 +203,7 @@ impl Client {
             missing_epoch: 0,
             few_epoch: 0,
             torn: None,
+            torn_of: BTreeMap::new(),
             whole: BTreeMap::new(),
             whole_epoch: 0,
             has_recut: false,

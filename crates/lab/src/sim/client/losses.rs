@@ -1,8 +1,9 @@
 //! What a client lost, and what may explain it.
 //!
 //! A page that is torn was lost, unless it was being written when a write of it ended unknown, or rotted. That
-//! takes more hosts in trouble than its extent survives, counted from when it was whole last: whatever else
-//! goes on, an extent that was whole and lost no more than r is not lost (`World::explain`).
+//! takes more hosts in trouble than its extent survives, counted from when it was whole last before that:
+//! whatever else goes on, an extent that was whole and lost no more than r is not lost (`World::explain`). A
+//! page that a write is under way for may be told of after its extent was mapped anew, and is whole again.
 
 use std::collections::BTreeSet;
 
@@ -38,6 +39,12 @@ impl Client {
             return;
         };
         let torn = volume.torn_pages();
+        self.torn_of.retain(|page, _| torn.binary_search(&(*page as u64)).is_ok());
+        for page in torn.iter().map(|page| to_index(*page)) {
+            let extent = volume.extent_of(page as u64);
+            let before = || (extent, self.whole.get(&extent).cloned());
+            self.torn_of.entry(page).or_insert_with(before);
+        }
         // What a write that goes on will have made whole at its end is looked at then, also one that was
         // acknowledged and has not landed. Mostly nothing is torn, and this is looked at all the time.
         let lanes = self.workers.iter().filter(|_| !torn.is_empty());
@@ -53,10 +60,9 @@ impl Client {
             if self.model.may_fail(first, SECTORS, step, Excuse::Any) {
                 continue;
             }
-            let extent = volume.extent_of(page as u64);
+            let (extent, whole) = self.torn_of[&page].clone();
             // One that is on its way to another cut may have been lost where it was before.
-            let whole = self.whole.get(&extent).filter(|_| !self.has_recut);
-            let whole = whole.cloned();
+            let whole = whole.filter(|_| !self.has_recut);
             trouble.push(Trouble::Lost(Loss {
                 page,
                 extent,
@@ -86,6 +92,7 @@ impl Client {
     /// The next owner of its volume begins.
     pub(super) fn forget_losses(&mut self) {
         self.torn = None;
+        self.torn_of.clear();
         self.whole.clear();
         self.whole_epoch = 0;
     }

@@ -120,8 +120,15 @@ fn a_client_that_lost_its_connection_finds_its_slab_by_its_birth() {
         retake(&mut client, 0, window.generation ^ 1),
         Err(Refusal::NotHeld)
     );
-    assert_eq!(retake(&mut client, 0, window.generation), Ok(window));
-    let remote = client.attach(window).unwrap();
+    let again = retake(&mut client, 0, window.generation).unwrap();
+    assert_eq!(again.id, window.id);
+    // What was under way on the connection that was lost takes no effect any more.
+    assert_ne!(again.generation, window.generation);
+    assert!(matches!(
+        client.attach(window),
+        Err(FabricError::StaleWindow)
+    ));
+    let remote = client.attach(again).unwrap();
     let mut back = [0; 10];
     assert_eq!(client.read(&remote, 0, &mut back), Status::Ok);
     assert_eq!(&back, b"still here");

@@ -112,6 +112,8 @@ mistakes! {
         ShareSlot = "share-slot",
         /// Slabs pass to the next owner under the generations that the last one knew.
         NoRenew = "no-renew",
+        /// A slab that its client takes back after its session ended has the name that it had.
+        RetakeUnrenewed = "retake-unrenewed",
         /// Splits that are read are not compared.
         SkipCompare = "skip-compare",
         /// Of splits that disagree another one is taken for wrong.

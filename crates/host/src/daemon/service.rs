@@ -381,10 +381,10 @@ impl Daemon {
         }
     }
 
-    /// Gives a slab's window a new generation: its client is another now.
+    /// Gives a slab's window a new generation: its client is another now, or has another session.
     fn renew(&mut self, slab: SlabIndex, window: Window) {
         if is_planted(Planted::NoRenew) {
-            return;
+            return self.ledger.handle_renewed(slab, window);
         }
         self.owners.forget(window.id);
         match self.listener.renew(WindowId(window.id)) {

@@ -368,7 +368,7 @@ impl Book {
         }
     }
 
-    /// A slab has a new name, and with it a new client.
+    /// A slab has a new name: with it a new client, or what its client asked for.
     fn renew(&mut self, renewed: WindowDescriptor) -> std::result::Result<(), String> {
         let id = renewed.id.0;
         let Some((generation, _)) = self.standing.get_mut(&renewed.id) else {
@@ -379,10 +379,17 @@ impl Book {
             return Err(format!("window {id} is renewed and was nobody's"));
         };
         let known = self.peers.values_mut().chain(self.gone.values_mut());
-        let mut asked = known.filter(|peer| peer.client == grant.client);
-        let asked = asked.find_map(|peer| peer.renewals.values_mut().find(|asked| **asked == old));
-        if let Some(asked) = asked {
-            *asked = renewed.generation;
+        let its_own = known.filter(|peer| peer.client == grant.client);
+        let mut is_asked = false;
+        for peer in its_own {
+            is_asked |= peer.retakes.values().any(|place| *place == grant.place);
+            let asked = peer.renewals.values_mut().find(|asked| **asked == old);
+            is_asked |= asked.is_some();
+            if let Some(asked) = asked {
+                *asked = renewed.generation;
+            }
+        }
+        if is_asked {
             self.granted.insert(renewed.generation);
             self.grants.insert(renewed.generation, grant);
             return Ok(());

@@ -107,7 +107,8 @@ pub enum Request {
         epoch: u64,
     },
     /// Name a slab that the client holds by place and birth, to learn its window. Answered by
-    /// [`Reply::Mapped`], its bytes as they were, or [`Reply::Refused`]. Since version 2.
+    /// [`Reply::Mapped`], its bytes as they were and its window under a new generation: verbs of an earlier
+    /// session take no effect; or by [`Reply::Refused`]. Since version 2.
     Retake {
         /// Chosen by the client, returned in the answer.
         request: u64,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::{Action, Grant, Ledger, Place, Slab, SlabIndex};
 use crate::control::{Refusal, Reply, Window};
+use crate::planted::{Planted, is_planted};
 
 /// The one client that may map a volume.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +155,9 @@ impl Ledger {
     }
 
     /// A client asks for a slab that it holds, by place and birth.
+    ///
+    /// It asks after its session ended, and writes of that one may still be on their way: the window is
+    /// renewed before it is told. One that was another's until now has been.
     pub fn handle_retake(
         &mut self,
         now: Duration,
@@ -163,26 +167,26 @@ impl Ledger {
         birth: u64,
     ) {
         self.leases.renew(now, client);
-        let held = self.slabs.iter_mut().find_map(|slab| match slab {
-            Slab::Mapped(grant)
-                if grant.client == client && grant.place == place && grant.birth == birth =>
-            {
-                Some(grant)
-            }
-            _ => None,
-        });
-        let reply = match held {
-            Some(grant) => {
-                grant.is_left = false;
-                let window = grant.window;
-                Reply::Mapped { request, window }
-            }
-            None => Reply::Refused {
-                request,
-                reason: Refusal::NotHeld,
-            },
+        let held = (0..)
+            .zip(&mut self.slabs)
+            .find_map(|(index, slab)| match slab {
+                Slab::Mapped(grant)
+                    if grant.client == client && grant.place == place && grant.birth == birth =>
+                {
+                    Some((index, grant))
+                }
+                _ => None,
+            });
+        let Some((slab, grant)) = held else {
+            let reason = Refusal::NotHeld;
+            return self.send(client, Reply::Refused { request, reason });
         };
-        self.send(client, reply);
+        let window = grant.window;
+        if std::mem::take(&mut grant.is_left) || is_planted(Planted::RetakeUnrenewed) {
+            return self.send(client, Reply::Mapped { request, window });
+        }
+        grant.renewal = Some(request);
+        self.actions.push_back(Action::Renew { slab, window });
     }
 
     /// A client has retaken all that it wants of a volume; the rest goes.

@@ -1,12 +1,11 @@
 //! A volume with calls that wait.
 
-use std::cell::Cell;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard};
 
 use cenote_pool::placement::Placement;
 use cenote_volume::{
-    Health, Protection, RETURN_MAX, Resilience, Scheme, VolumeConfig, VolumeError, Worker,
+    Health, Protection, RETURN_MAX, Resilience, Scheme, VolumeConfig, VolumeError, Worker, Workers,
 };
 
 use crate::cluster::Cluster;
@@ -17,7 +16,7 @@ use crate::{AccessError, Error, Options};
 /// survives the loss of as many hosts as the scheme bears. What is in it ends with this value.
 pub struct Volume {
     // Before the volume, which outlives its workers.
-    workers: Vec<Mutex<Worker>>,
+    workers: Workers,
     inner: cenote_volume::Volume,
 }
 
@@ -39,11 +38,6 @@ pub struct Status {
     pub hosts: usize,
     /// Those of them that are connected.
     pub hosts_connected: usize,
-}
-
-thread_local! {
-    /// The worker that this thread had last; most likely nobody else does.
-    static USUAL: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Volume {
@@ -89,8 +83,7 @@ impl Volume {
         };
         let connector = cenote_fabric::connector_with(cluster.key, cluster.page_traffic);
         let inner = cenote_volume::Volume::open(config, Arc::new(connector)).map_err(refused)?;
-        let workers = (0..options.threads.max(1)).map(|_| inner.worker().map(Mutex::new));
-        let workers = workers.collect::<Result<_, _>>().map_err(refused)?;
+        let workers = Workers::new(&inner, options.threads).map_err(refused)?;
         Ok(Self { workers, inner })
     }
 
@@ -143,20 +136,7 @@ impl Volume {
     }
 
     fn worker(&self) -> MutexGuard<'_, Worker> {
-        let count = self.workers.len();
-        let usual = USUAL.get() % count;
-        for at in (usual..count).chain(0..usual) {
-            match self.workers[at].try_lock() {
-                Ok(worker) => {
-                    USUAL.set(at);
-                    return worker;
-                }
-                Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
-                Err(TryLockError::WouldBlock) => {}
-            }
-        }
-        let waited = self.workers[usual].lock();
-        waited.unwrap_or_else(PoisonError::into_inner)
+        self.workers.get()
     }
 }
 

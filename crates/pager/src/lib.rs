@@ -14,6 +14,7 @@
 //! Prefetching Remote Memory with Leap, USENIX ATC 2020.
 
 mod allocator;
+mod counters;
 mod handler;
 mod memory;
 mod pages;
@@ -24,8 +25,9 @@ mod served;
 mod stream;
 
 pub use allocator::RegionAllocator;
+pub use counters::Counters;
 pub use memory::{MemoryError, works};
-pub use pages::{Action, Counters, Pages, WRITES_MAX};
+pub use pages::{Action, Pages, WRITES_MAX};
 #[cfg(feature = "planted")]
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};

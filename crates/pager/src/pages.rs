@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::counters::Counters;
 use crate::planted::{Planted, is_planted};
 use crate::queues::Queues;
 use crate::stream::{RUN_MAX, Streams};
@@ -75,33 +76,6 @@ pub enum WrittenAs {
     Erased,
     /// It is all zeros, as the store has it.
     Nothing,
-}
-
-/// Counts since the region was made.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counters {
-    /// Faults of pages that were not resident.
-    pub faults: u64,
-    /// Faults that a page had to go for first.
-    pub waits: u64,
-    /// Faults of the first write to a clean page.
-    pub write_faults: u64,
-    /// Pages of zeros that were installed.
-    pub zeroed: u64,
-    /// Pages read because of a fault.
-    pub reads: u64,
-    /// Pages read ahead.
-    pub reads_ahead: u64,
-    /// Of these, pages in runs that were reached to the end.
-    pub reads_ahead_useful: u64,
-    /// Pages written.
-    pub writes: u64,
-    /// Writes that failed, and were tried again.
-    pub write_failures: u64,
-    /// Pages that went.
-    pub drops: u64,
-    /// Pages whose bytes were lost.
-    pub lost: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

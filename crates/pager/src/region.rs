@@ -7,9 +7,10 @@ use std::thread::JoinHandle;
 
 use cenote_volume::{PAGE_BYTES, Volume, VolumeError};
 
+use crate::counters::Counters;
 use crate::handler::{Bell, Command, Handler};
 use crate::memory::{Memory, MemoryError};
-use crate::pages::{Counters, Pages};
+use crate::pages::Pages;
 
 /// Least that a region keeps resident, in bytes.
 pub const RESIDENT_MIN_BYTES: u64 = 64 * PAGE_BYTES as u64;

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use cenote_preload::wire;
 use cenote_volume::{Done, PAGE_BYTES, Volume};
 
+use crate::counters::Counters;
 use crate::handler::{AbortOnPanic, Bell, SPIN};
-use crate::pages::Counters;
 use crate::region::RegionError;
 use socket::Packet;
 use space::{Layout, Space};
@@ -271,7 +271,7 @@ impl Work {
         for id in over {
             if let Some(mut space) = self.spaces.remove(&id) {
                 space.leave(&mut self.store);
-                add(&mut self.served.counters, space.counters());
+                self.served.counters += space.counters();
             }
         }
         self.store.is_full &= self.store.slots.used() + SLACK > self.store.slots.count();
@@ -326,18 +326,4 @@ impl Work {
             bell.clear();
         }
     }
-}
-
-fn add(all: &mut Counters, some: Counters) {
-    all.faults += some.faults;
-    all.waits += some.waits;
-    all.write_faults += some.write_faults;
-    all.zeroed += some.zeroed;
-    all.reads += some.reads;
-    all.reads_ahead += some.reads_ahead;
-    all.reads_ahead_useful += some.reads_ahead_useful;
-    all.writes += some.writes;
-    all.write_failures += some.write_failures;
-    all.drops += some.drops;
-    all.lost += some.lost;
 }

@@ -3,24 +3,17 @@
 //! An acknowledged write of a volume is as durable as it will ever be: it survives the loss of r
 //! hosts and the end of this process. So a sync has nothing to do.
 
-use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
-use cenote_volume::{IoError, Volume, VolumeError, Worker};
+use cenote_volume::{IoError, Volume, VolumeError, Workers};
 
-use crate::area::lock;
 use crate::medium::{Medium, MediumError};
 
 /// A volume, and workers for as many threads as use it at a time.
 pub struct VolumeMedium {
     // Before the volume, which outlives its workers.
-    workers: Vec<Mutex<Worker>>,
+    workers: Workers,
     volume: Arc<Volume>,
-}
-
-thread_local! {
-    /// The worker that this thread had last; most likely nobody else does.
-    static USUAL: Cell<usize> = const { Cell::new(0) };
 }
 
 impl VolumeMedium {
@@ -29,26 +22,8 @@ impl VolumeMedium {
     /// # Errors
     /// The volume has no more workers.
     pub fn new(volume: Arc<Volume>, count: usize) -> Result<Self, VolumeError> {
-        let workers = (0..count.max(1))
-            .map(|_| volume.worker().map(Mutex::new))
-            .collect::<Result<_, _>>()?;
+        let workers = Workers::new(&volume, count)?;
         Ok(Self { workers, volume })
-    }
-
-    fn worker(&self) -> MutexGuard<'_, Worker> {
-        let count = self.workers.len();
-        let usual = USUAL.get() % count;
-        for at in (usual..count).chain(0..usual) {
-            match self.workers[at].try_lock() {
-                Ok(worker) => {
-                    USUAL.set(at);
-                    return worker;
-                }
-                Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
-                Err(TryLockError::WouldBlock) => {}
-            }
-        }
-        lock(&self.workers[usual])
     }
 }
 
@@ -58,17 +33,17 @@ impl Medium for VolumeMedium {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
-        let done = self.worker().read(offset, buffer);
+        let done = self.workers.get().read(offset, buffer);
         done.map_err(|error| refused(error, "read", offset, buffer.len() as u64))
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
-        let done = self.worker().write(offset, bytes);
+        let done = self.workers.get().write(offset, bytes);
         done.map_err(|error| refused(error, "write", offset, bytes.len() as u64))
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
-        let done = self.worker().discard(offset, len_bytes);
+        let done = self.workers.get().discard(offset, len_bytes);
         done.map_err(|error| refused(error, "discard", offset, len_bytes))
     }
 

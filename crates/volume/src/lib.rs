@@ -41,6 +41,7 @@ mod timings;
 mod volume;
 mod wake;
 mod worker;
+mod workers;
 
 pub use cenote_pool::placement::{Placement, PlacementError};
 
@@ -63,3 +64,4 @@ pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
 pub use timings::{Latency, SpreadValues, TimingValues};
 pub use volume::{RETURN_MAX, Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};
+pub use workers::Workers;

@@ -5,6 +5,8 @@
 //! or could not be served at first) is a text with a ticket; its answer goes to who asked. Requests
 //! of one client for this worker are served in order: one that is parked holds up those behind it.
 
+mod waiting;
+
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
@@ -27,6 +29,7 @@ use crate::group::replica::Xid;
 use crate::memory::key_hash::place_hash;
 use crate::protocol::reply;
 use crate::protocol::{Error, KEY_BYTES_MAX, Request, whole};
+use waiting::Waiting;
 
 /// How soon a parked request is tried again, if nothing else happens.
 const PARKED_RETRY: Duration = Duration::from_millis(2);
@@ -35,37 +38,6 @@ const POOLED_BUFFERS_MAX: usize = 64;
 
 /// What a client is told whose operation was under way when its partition changed hands.
 const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r\n";
-
-/// An answer that is held until an operation is committed.
-struct Waiting {
-    xid: Xid,
-    /// The partition's when it was proposed.
-    tenure: u32,
-    /// Answers that wait for one operation keep their order.
-    order: u64,
-    ticket: Ticket,
-    answer: Vec<u8>,
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Waiting {}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.xid, self.order).cmp(&(other.xid, other.order))
-    }
-}
 
 /// A request of which several have a part: partitions here, other nodes.
 #[derive(Default)]

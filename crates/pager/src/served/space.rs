@@ -19,7 +19,8 @@ use super::kernel::{Cause, Fault, Kernel};
 use super::slots::NONE;
 use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
-use crate::pages::{Action, Arrival, Counters, Pages, WrittenAs};
+use crate::counters::Counters;
+use crate::pages::{Action, Arrival, Pages, WrittenAs};
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;

@@ -3,9 +3,10 @@
 
     scripts/licences.py [--list FILE] [--sbom FILE]
 
-Crates that only build or test are left out: nothing of them is in a program. The list has each crate
-with its licence, and then each text of a licence once. The SBOM is CycloneDX 1.5, JSON. Both are the
-same for the same Cargo.lock. Which licences there may be is deny.toml's, and `make deny` checks it.
+Crates that only build or test are left out: nothing of them is in a program. The list has each
+crate with its licence, and then each text of a licence once. The SBOM is CycloneDX 1.5, JSON. Both
+are the same for the same Cargo.lock. Which licences there may be is deny.toml's, and `make deny`
+checks it.
 """
 
 import argparse

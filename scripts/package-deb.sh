@@ -4,7 +4,7 @@
 #   scripts/package-deb.sh [--programs DIR] [--version VERSION] [--fast] OUT
 #
 # Needs nfpm, on the PATH or named by NFPM. The same programs and files make the same package: all
-# times in it are SOURCE_DATE_EPOCH, or that of the last commit. --fast compresses little, for tests.
+# times in it are SOURCE_DATE_EPOCH, or that of the last commit. --fast compresses less, for tests.
 set -eu
 cd "$(dirname "$0")/.."
 programs=target/release

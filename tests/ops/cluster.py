@@ -1,4 +1,4 @@
-"""One process of each kind that has metrics, with work done at each, for the tests of monitoring."""
+"""One process of each kind that has metrics, with work done at each, to test monitoring on."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def at(log):
 
 
 class Cluster:
-    """Four hosts, one of which yields; a volume, one with a disk behind it; a cache, a store, nodes."""
+    """Four hosts, one of which yields; two volumes, one with a disk; a cache, a store, nodes."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -211,7 +211,7 @@ class Pod:
         self.container = container
 
     def command(self, words):
-        """With the folders that a container would have, and a program that is on no path of ours."""
+        """With folders of ours in the place of those that a container would have."""
         put = {"/etc/cenote/secret": self.place.parent / "secret",
                "/run/cenote": self.place / "run", "/var/lib/cenote/plan": self.place / "plan"}
         for path, ours in put.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What operators see: metrics and probes of every process, alert rules, dashboards, structured logs.
+"""What operators see: metrics, probes, alert rules, dashboards, structured logs.
 
 Real processes are started, and a real Prometheus scrapes them.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is shipped: the Debian package, the install script, the image's file, licences and the SBOM."""
+"""What is shipped: the Debian package, the install script, the image's file, licences, the SBOM."""
 
 import json
 import os

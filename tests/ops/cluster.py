@@ -143,6 +143,13 @@ class Cluster:
             "cache", "cache", "manage", "c0", "--metrics", "127.0.0.1:0", *where)
         self.note("cache", manager)
 
+    def wait_whole(self):
+        """Until nothing is rebuilt or on the move."""
+        where = ["--cluster", self.file]
+        run(CENOTE, "cache", "status", "c0", "--timeout", f"{LIMIT_S}s", *where)
+        said = lambda: run(CENOTE, "status", *where, code=None)  # noqa: E731
+        wait_for(lambda: said().returncode == 0, lambda: said().stdout)
+
     def start_store(self):
         objects = self.folder / "objects"
         run(CENOTE, "store", "create", objects, "--size", "16M")

@@ -159,6 +159,7 @@ def queries(board):
 def test_prometheus_answers_the_query_of_every_panel():
     need("prometheus")
     cluster = Shared.get()
+    cluster.wait_whole()
     with folder() as place:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))

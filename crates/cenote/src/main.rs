@@ -54,7 +54,13 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// How lines of the log look: text, or a JSON object each
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
     #[arg(env = "CENOTE_LOG_FORMAT", hide_env = true, hide_default_value = true)]
     log_format: LogFormat,
 }

@@ -6,6 +6,7 @@ scripts/run-tests.py starts these programs, and reads what they print.
 """
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -61,42 +62,27 @@ def wait_for(condition, what, limit_s=LIMIT_S):
     return answer
 
 
-def tools(*wanted):
-    """Python packages that bring a program or data, in an environment of their own; its folder.
-
-    They are taken at the versions in requirements.txt, and each is installed once.
-    """
-    folder = TARGET / "ops" / "python"
-    pinned = (ROOT / "tests/ops/requirements.txt").read_text().split()
-    pinned = {line.split("==")[0]: line for line in pinned}
-    lacking = [pinned[name] for name in wanted if not (folder / "has" / pinned[name]).exists()]
-    if lacking:
-        (folder / "has").mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            # Two programs that lack the same do not install it at the same time.
-            lock = stack.enter_context(open(folder / "lock", "w", encoding="ascii"))
-            fcntl_lock(lock)
-            made = [sys.executable, "-m", "venv", folder / "venv"]
-            install = [folder / "venv/bin/pip", "install", "-q", "--no-deps", *lacking]
-            if any(name == "kubernetes-validate" for name in wanted):
-                # The one with dependencies, pure Python all of them.
-                install.remove("--no-deps")
-            for command in [made, install]:
-                command = [str(word) for word in command]
-                ended = subprocess.run(command, capture_output=True, text=True, check=False)
-                if ended.returncode != 0:
-                    last = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
-                    skip(f"{', '.join(lacking)} cannot be had: {''.join(last)}")
-            for line in lacking:
-                (folder / "has" / line).touch()
-    return folder / "venv"
-
-
-def fcntl_lock(file):
-    """Waits for the lock of a file, which its end gives back."""
-    import fcntl  # Of unixes alone, as is all of this.
-
-    fcntl.flock(file, fcntl.LOCK_EX)
+def tools():
+    """The environment with the packages of requirements.txt, installed once; its folder."""
+    place = TARGET / "ops" / "python"
+    place.mkdir(parents=True, exist_ok=True)
+    wanted = ROOT / "tests" / "ops" / "requirements.txt"
+    installed = place / "requirements.txt"
+    # Two programs that need it at the same time do not both make it.
+    with open(place / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if installed.exists() and installed.read_bytes() == wanted.read_bytes():
+            return place / "venv"
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", place / "venv"],
+            [place / "venv/bin/pip", "install", "-q", "--no-deps", "--requirement", wanted],
+        ):
+            ended = run(*command, code=None)
+            if ended.returncode != 0:
+                said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
+                skip(f"packages of tests/ops/requirements.txt cannot be had: {''.join(said)}")
+        shutil.copy(wanted, installed)
+    return place / "venv"
 
 
 @contextlib.contextmanager

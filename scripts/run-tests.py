@@ -163,6 +163,9 @@ def build(schedule, which):
         if message.get("reason") != "compiler-artifact" or not message.get("executable"):
             continue
         if not message["profile"]["test"]:
+            if message["target"]["name"] == "cenote":
+                # What the programs in Python drive.
+                os.environ["CENOTE"] = message["executable"]
             continue
         folder = Path(message["manifest_path"]).parent
         target = message["target"]
@@ -178,6 +181,15 @@ def build(schedule, which):
         sys.exit("the tests do not build")
 
 
+def in_python(schedule, which):
+    """The programs of tests/ops, which drive ours and the tools of those who operate it."""
+    for file in sorted((ROOT / "tests" / "ops").glob("*.py")):
+        if "\nif __name__" in file.read_text():
+            name = f"ops {file.stem}"
+            seconds = schedule[which].get(name, 5)
+            yield Program(name, [sys.executable, "-B", str(file)], seconds=seconds)
+
+
 def main():
     if len(sys.argv) < 2 or sys.argv[1] not in ("short", "long"):
         sys.exit(__doc__.strip())
@@ -187,7 +199,7 @@ def main():
     is_short = which == "short"
     LOGS.mkdir(parents=True, exist_ok=True)
     schedule = tomllib.loads((ROOT / "tests" / "schedule.toml").read_text())
-    programs = list(build(schedule, which))
+    programs = list(build(schedule, which)) + list(in_python(schedule, which))
     unknown = {name for names in schedule["alone"].values() for name in names}
     unknown |= set(schedule["short"]) | set(schedule["long"])
     unknown -= {program.name for program in programs}

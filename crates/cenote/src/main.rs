@@ -42,8 +42,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::{
-    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, mount, nbd, plan,
-    status, store, swap, top, ublk, up, volume,
+    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, man, mount, nbd,
+    plan, status, store, swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -53,6 +53,26 @@ use crate::role::Role;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// How lines of the log look: text, or a JSON object each
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    #[arg(env = "CENOTE_LOG_FORMAT", hide_env = true, hide_default_value = true)]
+    log_format: LogFormat,
+}
+
+/// What a line of the log is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum LogFormat {
+    // Time, level, place and message, for people.
+    Text,
+    // An object with timestamp (RFC 3339), level, target and fields, for collectors. Documentation of
+    // values would have --help take two lines for every flag.
+    Json,
 }
 
 const AFTER_HELP: &str = "\
@@ -73,6 +93,9 @@ Environment:
   CENOTE_DIR  stands in for --dir
   CENOTE_LOG  what is logged to stderr: error, warn (default), info, debug, or
               per module as in cenote_host=debug,info
+  CENOTE_LOG_FORMAT
+              stands in for --log-format, also of what commands start in the
+              background
   NO_COLOR    no colours, also on a terminal";
 
 #[derive(Debug, clap::Subcommand)]
@@ -121,6 +144,9 @@ enum Command {
     Lab(lab::Args),
     /// Write shell completions
     Completions(completions::Args),
+    /// Write manual pages; for those who make packages
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Command {
@@ -150,7 +176,8 @@ impl Command {
             | Self::Fabric(_)
             | Self::Plan(_)
             | Self::Lab(_)
-            | Self::Completions(_) => Role::Prints,
+            | Self::Completions(_)
+            | Self::Man(_) => Role::Prints,
         }
     }
 }
@@ -158,7 +185,7 @@ impl Command {
 fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    start_log(&cli.command);
+    start_log(&cli);
     cli.command.role().take();
     let result = match role::run(|| run(&cli.command)) {
         Ok(result) => result,
@@ -194,6 +221,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Plan(args) => plan::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     }
 }
 
@@ -201,8 +229,8 @@ fn run(command: &Command) -> anyhow::Result<u8> {
 /// The level without a target has to be here: a filter that names targets replaces the default one.
 const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
 
-fn start_log(command: &Command) {
-    let simulation = match command {
+fn start_log(cli: &Cli) {
+    let simulation = match &cli.command {
         Command::Lab(args) => Some(args).filter(|args| args.simulates()),
         _ => None,
     };
@@ -220,9 +248,12 @@ fn start_log(command: &Command) {
         .with_ansi(failure::colours())
         // It would say so where it could not write, and panic: a full disk under a log ends no server.
         .log_internal_errors(false);
-    match simulation {
-        Some(_) => log.with_timer(VirtualTime).init(),
-        None => log.init(),
+    match (simulation, cli.log_format) {
+        (Some(_), LogFormat::Text) => log.with_timer(VirtualTime).init(),
+        (None, LogFormat::Text) => log.init(),
+        // A collector wants no colours, whatever stderr is.
+        (Some(_), LogFormat::Json) => log.with_ansi(false).json().with_timer(VirtualTime).init(),
+        (None, LogFormat::Json) => log.with_ansi(false).json().init(),
     }
 }
 

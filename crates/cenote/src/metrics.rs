@@ -1,4 +1,5 @@
-//! `--metrics ADDR`: what is counted, over HTTP, as OpenMetrics or as Prometheus' older text.
+//! `--metrics ADDR`: what is counted, over HTTP, as OpenMetrics or as Prometheus' older text; and
+//! for probes `/healthz`, which says that the process answers, and `/readyz`, that it does its work.
 //!
 //! One thread, on which hyper serves every connection at once, and a few that put answers together. A
 //! connection carries one request and lasts [`CONNECTION_LIMIT`] at most; there are at most
@@ -52,11 +53,20 @@ const ANSWERS_MAX: usize = 4;
 /// Pause after an accept failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `registry` until the process ends; the address, with its real port.
+/// Says why a process does not do its work now; `None` where it does. Asked at each `/readyz`, and
+/// may wait for the process' other threads.
+pub type Unready = Box<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Serves `registry` and `unready` until the process ends; the address, with its real port.
 ///
 /// # Errors
 /// The address is not loopback and `allow_remote` is not set, or it cannot be resolved or bound.
-pub fn serve(at: &HostPort, allow_remote: bool, registry: Registry) -> Result<SocketAddr> {
+pub fn serve(
+    at: &HostPort,
+    allow_remote: bool,
+    registry: Registry,
+    unready: Unready,
+) -> Result<SocketAddr> {
     let address = listening::resolved("--metrics", at)?;
     if !address.ip().is_loopback() && !allow_remote {
         return Err(Failure::usage(
@@ -81,7 +91,7 @@ pub fn serve(at: &HostPort, allow_remote: bool, registry: Registry) -> Result<So
     std::thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || {
-            if let Err(error) = runtime.block_on(accept(listener, registry)) {
+            if let Err(error) = runtime.block_on(accept(listener, registry, unready)) {
                 tracing::error!(%error, "metrics are served no more");
             }
         })
@@ -160,7 +170,11 @@ pub fn histogram(
 }
 
 /// Takes connections for ever.
-async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Result<()> {
+async fn accept(
+    listener: TcpListener,
+    mut registry: Registry,
+    unready: Unready,
+) -> std::io::Result<()> {
     let dropped = Counter::<u64>::default();
     registry.register(
         "cenote_metrics_connections_dropped",
@@ -175,6 +189,7 @@ async fn accept(listener: TcpListener, mut registry: Registry) -> std::io::Resul
     registry.register("cenote_build", help, Info::new(build.to_vec()));
     let page = Page {
         registry: Arc::new(registry),
+        unready: Arc::from(unready),
         turns: Arc::new(Semaphore::new(ANSWERS_MAX)),
     };
     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -230,6 +245,7 @@ impl Open {
 #[derive(Clone)]
 struct Page {
     registry: Arc<Registry>,
+    unready: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// One for each answer that may be put together at once. Who waits for one has nothing under way: what it asked
     /// for goes with its connection.
     turns: Arc<Semaphore>,
@@ -261,8 +277,11 @@ async fn answer(
         response.headers_mut().insert(ALLOW, allowed);
         return Ok(response);
     }
-    if request.uri().path() != "/metrics" {
-        return Ok(empty(StatusCode::NOT_FOUND));
+    match request.uri().path() {
+        "/metrics" => {}
+        "/healthz" => return Ok(said(StatusCode::OK, "ok\n".to_owned())),
+        "/readyz" => return Ok(readiness(page).await),
+        _ => return Ok(empty(StatusCode::NOT_FOUND)),
     }
     let accept = request.headers().get(ACCEPT);
     let is_open = text::takes_open_metrics(accept.and_then(|kinds| kinds.to_str().ok()));
@@ -299,6 +318,32 @@ async fn answer(
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// Whether the process does its work, and why not.
+async fn readiness(page: Page) -> Response<Full<Bytes>> {
+    let turn = page.turns.acquire_owned().await;
+    let asked = tokio::task::spawn_blocking(move || {
+        let unready = (page.unready)();
+        drop(turn);
+        unready
+    });
+    match asked.await {
+        Ok(None) => said(StatusCode::OK, "ready\n".to_owned()),
+        Ok(Some(reason)) => said(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+        Err(error) => {
+            tracing::error!(%error, "tell whether it is ready");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    }
+}
+
+fn said(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
 fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
@@ -309,7 +354,7 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Condvar, Mutex};
 
     use prometheus_client::collector::Collector;
@@ -329,12 +374,16 @@ mod tests {
         text
     }
 
+    fn ready() -> Unready {
+        Box::new(|| None)
+    }
+
     fn served() -> SocketAddr {
         let mut registry = Registry::default();
         let gauge = Gauge::<i64>::default();
         gauge.set(42);
         registry.register_with_unit("depth", "How deep", Unit::Bytes, gauge);
-        serve(&"localhost:0".parse().unwrap(), false, registry).unwrap()
+        serve(&"localhost:0".parse().unwrap(), false, registry, ready()).unwrap()
     }
 
     #[test]
@@ -386,6 +435,24 @@ mod tests {
             assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{text}");
         }
         assert!(exchange(address, b"GET /metrics HTTP/1.0\r\n\r\n").contains("depth_bytes 42"));
+    }
+
+    #[test]
+    fn probes_tell_a_process_that_answers_from_one_that_does_its_work() {
+        let is_away = Arc::new(AtomicBool::new(true));
+        let told = Arc::clone(&is_away);
+        let unready = move || told.load(Ordering::SeqCst).then(|| "it drains".to_owned());
+        let at = "127.0.0.1:0".parse().unwrap();
+        let address = serve(&at, false, Registry::default(), Box::new(unready)).unwrap();
+        let healthy = || exchange(address, b"GET /healthz HTTP/1.1\r\n\r\n");
+        let asked = || exchange(address, b"GET /readyz HTTP/1.1\r\n\r\n");
+        assert!(healthy().starts_with("HTTP/1.1 200"), "{}", healthy());
+        let text = asked();
+        assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+        assert!(text.ends_with("\r\n\r\nit drains\n"), "{text}");
+        is_away.store(false, Ordering::SeqCst);
+        assert!(asked().starts_with("HTTP/1.1 200"), "{}", asked());
+        assert!(healthy().ends_with("\r\n\r\nok\n"), "{}", healthy());
     }
 
     #[test]
@@ -449,7 +516,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Gated(Arc::clone(&gate))));
-        let address = serve(&"127.0.0.1:0".parse().unwrap(), false, registry).unwrap();
+        let address = serve(&"127.0.0.1:0".parse().unwrap(), false, registry, ready()).unwrap();
         let mut flood: Vec<TcpStream> = (0..8 * SOURCE_CONNECTIONS_MAX)
             .map(|_| {
                 let mut stream = TcpStream::connect(address).unwrap();
@@ -477,7 +544,8 @@ mod tests {
 
     #[test]
     fn an_address_that_others_reach_needs_to_be_meant() {
-        let error = serve(&"0.0.0.0:0".parse().unwrap(), false, Registry::default()).unwrap_err();
+        let anywhere = "0.0.0.0:0".parse().unwrap();
+        let error = serve(&anywhere, false, Registry::default(), ready()).unwrap_err();
         assert!(error.to_string().contains("other machines"), "{error:#}");
     }
 }

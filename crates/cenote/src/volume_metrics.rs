@@ -3,17 +3,20 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use anyhow::Result;
 use cenote_block::nbd::{Server, Stats};
+use cenote_fabric::HostPort;
 use cenote_volume::{
     BackingStatus, Health, HostState, JournalStatus, PAGE_BYTES, Standing, Volume, VolumeStatus,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
-use crate::metrics::{Metric, counters, gauges, histogram};
+use crate::metrics::{self, Metric, counters, gauges, histogram};
 
 /// Reads a volume, and the server in front of it, at each scrape. It keeps neither alive.
+#[derive(Clone)]
 pub struct VolumeMetrics {
     volume: Weak<Volume>,
     server: Weak<Server>,
@@ -27,6 +30,29 @@ impl VolumeMetrics {
             server: server.map_or_else(Weak::new, Arc::downgrade),
         }
     }
+
+    /// Serves them at `at` until the process ends, and says where on standard error.
+    ///
+    /// # Errors
+    /// As [`metrics::serve`].
+    pub fn serve(self, at: &HostPort, allow_remote: bool) -> Result<()> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let unready = Box::new(move || self.unready());
+        let bound = metrics::serve(at, allow_remote, registry, unready)?;
+        eprintln!("metrics at http://{bound}/metrics");
+        Ok(())
+    }
+
+    /// Why the volume takes no requests.
+    ///
+    /// Extents that are lost are no reason: the others are served, and nobody else has the volume.
+    fn unready(&self) -> Option<String> {
+        let Some(volume) = self.volume.upgrade() else {
+            return Some("the volume is closed".to_owned());
+        };
+        volume.status().err().map(|error| error.to_string())
+    }
 }
 
 impl fmt::Debug for VolumeMetrics {
@@ -36,7 +62,7 @@ impl fmt::Debug for VolumeMetrics {
 }
 
 impl Collector for VolumeMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         if let Some(Ok(status)) = self.volume.upgrade().map(|volume| volume.status()) {
             gauges(&mut encoder, &volume_gauges(&status))?;
             counters(&mut encoder, &volume_counters(&status))?;

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 14] = [
+const PAGES: [&str; 16] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -299,6 +299,8 @@ const PAGES: [&str; 14] = [
     "docs/guides/swap.md",
     "docs/guides/rust.md",
     "docs/guides/volumes.md",
+    "docs/guides/monitoring.md",
+    "docs/guides/kubernetes.md",
 ];
 
 #[test]
@@ -357,6 +359,17 @@ fn the_guide_to_rust() {
 #[test]
 fn the_guide_to_volumes() {
     check(PAGES[13]);
+}
+
+#[test]
+fn the_guide_to_monitoring() {
+    check(PAGES[14]);
+}
+
+/// Nothing of it runs without a cluster: what its commands say is read all the same.
+#[test]
+fn the_guide_to_kubernetes() {
+    check(PAGES[15]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod files;
 mod machine;
 pub mod manage;
 pub mod measurer;
+mod metrics;
 mod model;
 mod plan;
 pub mod printed;

@@ -158,11 +158,13 @@ fn lend(settings: &Settings) -> Result<u8> {
     let addresses = daemon.addresses();
     if let Some(address) = &settings.metrics {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(HostMetrics {
+        let host = HostMetrics {
             address: addresses[0].to_string(),
             key,
-        }));
-        let bound = crate::metrics::serve(address, settings.allow_remote, registry)?;
+        };
+        registry.register_collector(Box::new(host.clone()));
+        let unready = Box::new(move || host.unready());
+        let bound = crate::metrics::serve(address, settings.allow_remote, registry, unready)?;
         eprintln!("metrics at http://{bound}/metrics");
     }
     let announced = announce(&announcement(&settings.name, &addresses));

@@ -12,6 +12,7 @@ pub mod host;
 pub mod key;
 pub mod kv;
 pub mod lab;
+pub mod man;
 pub mod mount;
 pub mod nbd;
 pub mod plan;

@@ -18,7 +18,7 @@ use crate::place::{Loaded, Which};
 use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
-use crate::{background, metrics, service, signals};
+use crate::{background, service, signals};
 
 /// `mount` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -127,10 +127,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
         Failure::new(what, mend)
     })?;
     if let Some(address) = &args.metrics {
-        let mut registry = prometheus_client::registry::Registry::default();
-        registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
-        let bound = metrics::serve(address, args.allow_remote, registry)?;
-        eprintln!("metrics at http://{bound}/metrics");
+        VolumeMetrics::new(&serving.volume, None).serve(address, args.allow_remote)?;
     }
     announce(&serving, point.path())?;
     service::tell("READY=1");

@@ -16,7 +16,7 @@ use crate::folder::Folder;
 use crate::place::Which;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
-use crate::{background, listening, metrics, service, signals};
+use crate::{background, listening, service, signals};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -167,11 +167,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let server = Server::start(config)?;
     let server = Arc::new(server);
     if let Some(address) = &args.metrics {
-        let mut registry = prometheus_client::registry::Registry::default();
-        let source = VolumeMetrics::new(&serving.volume, Some(&server));
-        registry.register_collector(Box::new(source));
-        let bound = metrics::serve(address, args.allow_remote, registry)?;
-        eprintln!("metrics at http://{bound}/metrics");
+        VolumeMetrics::new(&serving.volume, Some(&server)).serve(address, args.allow_remote)?;
     }
     for address in server.addresses() {
         if let Some(warning) = args.tls.warning(address) {

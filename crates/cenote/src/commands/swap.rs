@@ -13,6 +13,7 @@ use cenote_block::disk::Disk;
 use cenote_block::swap::launch::{Announcer, News};
 use cenote_block::swap::{Discard, Error, OffReport, Options, control, launch, refuse, server};
 use cenote_block::volume::VolumeDisk;
+use cenote_fabric::HostPort;
 use clap::ValueEnum as _;
 
 use crate::commands::host::room::Switch;
@@ -23,6 +24,7 @@ use crate::process::Identity;
 use crate::progress;
 use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
+use crate::volume_metrics::VolumeMetrics;
 
 /// `swap` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -91,6 +93,12 @@ struct On {
     /// to spare for all of them
     #[arg(long, value_enum, value_name = "WHEN", default_value = "on")]
     reclaim: Switch,
+    /// Serve Prometheus metrics here
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
+    /// Let other machines reach --metrics
+    #[arg(long, requires = "metrics")]
+    allow_remote: bool,
 }
 
 /// [`Discard`] as words of the command line.
@@ -150,6 +158,12 @@ fn turn_on(on: &On) -> Result<u8> {
     if on.reclaim == Switch::Off {
         command.args(["--reclaim", "off"]);
     }
+    if let Some(address) = &on.metrics {
+        command.args(["--metrics", &address.to_string()]);
+    }
+    if on.allow_remote {
+        command.arg("--allow-remote");
+    }
     let folder = folder(&loaded.dir)?;
     // Before another process is started, whose errors come as text.
     if let Ok(running) = control::status(&folder) {
@@ -196,6 +210,10 @@ fn serve(on: &On) -> Result<u8> {
             serving.volume.map_all(mapped)?;
         }
         refuse::check_hosts_locked(&host_processes(&loaded)?)?;
+        if let Some(address) = &on.metrics {
+            // Before swap is on: a port that is taken is told, and nothing is to be undone.
+            VolumeMetrics::new(&serving.volume, None).serve(address, on.allow_remote)?;
+        }
         let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
         held = Some(serving);
         Ok(disk)

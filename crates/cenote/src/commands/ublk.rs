@@ -15,7 +15,7 @@ use crate::place::{Loaded, Which};
 use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
 use crate::volumes::Volumes;
-use crate::{background, metrics, signals};
+use crate::{background, signals};
 
 /// `ublk` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -111,10 +111,7 @@ pub fn run(args: &Args) -> Result<u8> {
     options.queue_count = args.threads.unwrap_or(options.queue_count);
     let device = Device::open(&disk, options).map_err(explain)?;
     if let Some(address) = &args.metrics {
-        let mut registry = prometheus_client::registry::Registry::default();
-        registry.register_collector(Box::new(VolumeMetrics::new(&serving.volume, None)));
-        let bound = metrics::serve(address, args.allow_remote, registry)?;
-        eprintln!("metrics at http://{bound}/metrics");
+        VolumeMetrics::new(&serving.volume, None).serve(address, args.allow_remote)?;
     }
     let mut out = std::io::stdout();
     let (spec, path) = (&serving.spec, device.path());

@@ -11,9 +11,10 @@ use anyhow::{Context, Result, bail};
 use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::{Claim, Config, End, Server, Terms};
-use cenote_fabric::Address;
+use cenote_fabric::{Address, HostPort};
 
 use super::claim::AtEtcd;
+use super::metrics::CacheMetrics;
 use super::supply;
 use crate::caches::{CHECKPOINT, CacheDir, LOG, Spec, hosts_of, journal_path};
 use crate::failure::{DONE, Failure};
@@ -27,6 +28,12 @@ pub struct Args {
     name: String,
     #[command(flatten)]
     which: Which,
+    /// Serve Prometheus metrics here
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<HostPort>,
+    /// Let other machines reach --metrics
+    #[arg(long, requires = "metrics")]
+    allow_remote: bool,
 }
 
 /// A host that is out of reach for longer is taken for dead. Clients of a cache have their data elsewhere,
@@ -85,6 +92,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut server = Server::start(config).with_context(|| format!("cache {}", args.name))?;
     Identity::of(std::process::id())?.save(cache.folder())?;
     drop(reach.set(server.waker()));
+    if let Some(address) = &args.metrics {
+        let (cache, key) = (cache.clone(), loaded.key.clone());
+        CacheMetrics { cache, key }.serve(address, args.allow_remote)?;
+    }
     let listening: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
     let line = format!("ready {} at {}", args.name, listening.join(" "));
     let mut out = std::io::stdout();

@@ -15,6 +15,7 @@ use crate::{ask, metrics};
 const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
+#[derive(Clone)]
 pub struct HostMetrics {
     pub address: String,
     pub key: ClusterKey,
@@ -25,6 +26,16 @@ impl std::fmt::Debug for HostMetrics {
         f.debug_struct("HostMetrics")
             .field("address", &self.address)
             .finish_non_exhaustive()
+    }
+}
+
+impl HostMetrics {
+    /// Why clients get no slabs here: it does not answer as it would a client, or is draining.
+    pub fn unready(&self) -> Option<String> {
+        match ask::one(&self.address, &self.key, SCRAPE_LIMIT) {
+            Ok(status) => status.draining.then(|| "it is being drained".to_owned()),
+            Err(error) => Some(format!("it does not answer: {error:#}")),
+        }
     }
 }
 

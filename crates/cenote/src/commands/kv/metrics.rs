@@ -26,6 +26,25 @@ impl fmt::Debug for KvMetrics {
     }
 }
 
+/// Why a node does not have all that its groups want of it. It serves clients all the same.
+///
+/// Of the other nodes it says nothing: whether a cluster bears the loss of one more is for
+/// `kv status`.
+pub fn unready(node: NodeId, groups: &[GroupReport]) -> Option<String> {
+    groups.iter().find_map(|group| {
+        let places = [(&group.data, "home"), (&group.parity, "full")];
+        let places = places
+            .into_iter()
+            .flat_map(|(places, whole)| places.iter().map(move |place| (place, whole)));
+        let mut mine = places.filter(|(place, _)| place.node == Some(node));
+        let (place, _) = mine.find(|(place, whole)| place.state != *whole)?;
+        Some(format!(
+            "group {}: its place is {}",
+            group.group, place.state
+        ))
+    })
+}
+
 /// Whether a value may go down.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -353,5 +372,32 @@ fn encode(kind: Kind, value: f64, encoder: MetricEncoder<'_>) -> Result<(), fmt:
     match kind {
         Gauge => ConstGauge::new(value).encode(encoder),
         Counter => ConstCounter::new(value).encode(encoder),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(states: [(u16, &str); 2], parity: (u16, &str)) -> GroupReport {
+        let place =
+            |(node, state): (u16, &str)| serde_json::json!({ "node": node, "state": state });
+        serde_json::from_value(serde_json::json!({
+            "group": 3, "view": 1, "data": states.map(place), "parity": [place(parity)],
+            "owned": [], "value_bytes": 0, "parity_bytes": 0, "table_bytes": 0,
+        }))
+        .expect("a report")
+    }
+
+    #[test]
+    fn a_node_is_ready_when_its_own_places_are_whole() {
+        let whole = group([(1, "home"), (2, "home")], (3, "full"));
+        let other = group([(1, "home"), (2, "recovering")], (3, "full"));
+        let mine = group([(1, "home"), (2, "home")], (3, "joining"));
+        let of = |node, groups: &[GroupReport]| unready(NodeId(node), groups);
+        assert_eq!(of(3, &[whole.clone(), other.clone()]), None);
+        assert_eq!(of(3, &[]), None);
+        assert!(of(2, &[whole.clone(), other]).is_some_and(|why| why.contains("recovering")));
+        assert!(of(3, &[whole, mine]).is_some_and(|why| why.contains("group 3")));
     }
 }

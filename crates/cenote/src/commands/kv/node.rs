@@ -15,7 +15,7 @@ use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
 use cenote_kv::server::Handle;
 use prometheus_client::registry::Registry;
 
-use super::metrics::KvMetrics;
+use super::metrics::{KvMetrics, unready};
 use super::place::NAME;
 use super::serving::Serving;
 use crate::at_etcd::AtEtcd;
@@ -122,7 +122,9 @@ fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {
         server: ready.server.clone(),
         groups: ready.groups.clone(),
     }));
-    let bound = metrics::serve(address, args.serving.allow_remote, registry)?;
+    let (node, groups) = (ready.node, ready.groups.clone());
+    let unready = Box::new(move || unready(node, &groups.report()));
+    let bound = metrics::serve(address, args.serving.allow_remote, registry, unready)?;
     eprintln!("metrics at http://{bound}/metrics");
     Ok(())
 }

@@ -141,7 +141,9 @@ fn serve<M: Medium + 'static>(
     if let Some(address) = &args.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(StoreMetrics(Box::new(server.watch()))));
-        let bound = crate::metrics::serve(address, args.allow_remote, registry)?;
+        // Its pools are recovered by now, and with a disk that fails the process ends.
+        let unready = Box::new(|| None);
+        let bound = crate::metrics::serve(address, args.allow_remote, registry, unready)?;
         eprintln!("metrics at http://{bound}/metrics");
     }
     let addresses = server.addresses().iter().map(ToString::to_string);

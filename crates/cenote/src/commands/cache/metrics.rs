@@ -1,0 +1,144 @@
+//! What a cache's manager tells Prometheus. Reads and writes pass it by: clients count those.
+
+use std::fmt;
+
+use anyhow::Result;
+use cenote_cache::service::question::Status;
+use cenote_fabric::{ClusterKey, HostPort};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::caches::CacheDir;
+use crate::metrics::{self, Metric};
+
+/// Asks the manager of this process at each scrape, as `cache status` does.
+#[derive(Clone)]
+pub struct CacheMetrics {
+    pub cache: CacheDir,
+    pub key: ClusterKey,
+}
+
+impl fmt::Debug for CacheMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("CacheMetrics");
+        shown.field("cache", &self.cache).finish_non_exhaustive()
+    }
+}
+
+impl CacheMetrics {
+    /// Serves them at `at` until the process ends, and says where on standard error.
+    ///
+    /// # Errors
+    /// As [`metrics::serve`].
+    pub fn serve(self, at: &HostPort, allow_remote: bool) -> Result<()> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self.clone()));
+        let unready = move || match self.cache.status(&self.key) {
+            Ok(status) => status
+                .ending
+                .then(|| "the cache is being deleted".to_owned()),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        let bound = metrics::serve(at, allow_remote, registry, Box::new(unready))?;
+        eprintln!("metrics at http://{bound}/metrics");
+        Ok(())
+    }
+}
+
+impl Collector for CacheMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        match self.cache.status(&self.key) {
+            Ok(status) => {
+                metrics::gauges(&mut encoder, &gauges(&status))?;
+                let lost = status.losses.iter().map(|one| u64::from(one.losses)).sum();
+                let lost = (
+                    "cenote_cache_regions_lost",
+                    "Times that a region lost its bytes, of regions that are there",
+                    None,
+                    lost,
+                );
+                metrics::gauges(&mut encoder, &[lost])
+            }
+            Err(error) => {
+                tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn gauges(status: &Status) -> Vec<Metric> {
+    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
+    let count = |name, help, many: usize| (name, help, None, many as u64);
+    let up = status.hosts.iter().filter(|host| host.up).count();
+    vec![
+        bytes("cenote_cache_size", "What it holds", status.size_bytes),
+        bytes(
+            "cenote_cache_region",
+            "Size of a region",
+            status.region_bytes,
+        ),
+        count(
+            "cenote_cache_copies",
+            "Copies of each region",
+            status.copies,
+        ),
+        count(
+            "cenote_cache_whole",
+            "1 while every region has all its copies, on hosts that stay, and can be written",
+            usize::from(status.whole),
+        ),
+        count(
+            "cenote_cache_clients",
+            "Clients that have joined",
+            status.clients,
+        ),
+        count(
+            "cenote_cache_regions",
+            "Regions that are not cut off",
+            status.regions.total,
+        ),
+        count(
+            "cenote_cache_regions_open",
+            "Regions that are read and written",
+            status.regions.open,
+        ),
+        count(
+            "cenote_cache_regions_frozen",
+            "Regions that are read and whose writes wait",
+            status.regions.frozen,
+        ),
+        count(
+            "cenote_cache_regions_absent",
+            "Regions without memory, whose requests wait",
+            status.regions.absent,
+        ),
+        count(
+            "cenote_cache_regions_moving",
+            "Regions on their way to other hosts",
+            status.moves.len(),
+        ),
+        count(
+            "cenote_cache_hosts",
+            "Hosts that the manager knows",
+            status.hosts.len(),
+        ),
+        count(
+            "cenote_cache_hosts_connected",
+            "Hosts whose control connection stands",
+            up,
+        ),
+        count(
+            "cenote_cache_journal_failing",
+            "1 while the journal cannot be written, and changes wait",
+            usize::from(status.journal_error.is_some()),
+        ),
+        (
+            "cenote_cache_epoch",
+            "Number of managers that the cache has had",
+            None,
+            status.epoch,
+        ),
+    ]
+}

@@ -313,7 +313,7 @@ mod long {
         };
         let before = views(&well.until("etcd answers", |_| true));
         let is_missed = |status: &serde_json::Value| views(status) > before;
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             for &node in &nodes {
                 signal(well.pid(&format!("nodes/{}", NODES[node])), "KILL");
             }

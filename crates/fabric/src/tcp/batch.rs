@@ -207,20 +207,36 @@ impl Default for Batch {
     }
 }
 
-/// A ring that can do both operations, unless they are forbidden.
+/// A ring, unless it is forbidden or cannot do what is asked of it.
 fn ring() -> io::Result<IoUring> {
     if is_switched_off() {
         return Err(io::Error::other("switched off"));
     }
     let ring = IoUring::new(TOGETHER as u32)?;
+    require(&ring, &OPERATIONS)?;
+    Ok(ring)
+}
+
+/// What lists are sent and received by.
+pub(super) const OPERATIONS: [u8; 4] = [
+    opcode::SendMsg::CODE,
+    opcode::RecvMsg::CODE,
+    opcode::Send::CODE,
+    opcode::Recv::CODE,
+];
+
+/// Asks the kernel whether it knows these operations.
+///
+/// # Errors
+/// `Unsupported`; or it is too old to be asked.
+pub(super) fn require(ring: &IoUring, operations: &[u8]) -> io::Result<()> {
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
-    let has_both =
-        probe.is_supported(opcode::SendMsg::CODE) && probe.is_supported(opcode::RecvMsg::CODE);
-    if !has_both {
-        return Err(io::ErrorKind::Unsupported.into());
+    if operations.iter().all(|&code| probe.is_supported(code)) {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::Unsupported.into())
     }
-    Ok(ring)
 }
 
 /// Whether the environment says so.

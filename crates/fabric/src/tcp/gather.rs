@@ -106,16 +106,37 @@ impl Gather {
     /// What [`Gather::send`] does, for a ring to do. The list must not change, move or go before that
     /// has ended.
     pub(crate) fn send_entry(&mut self, socket: RawFd) -> squeue::Entry {
-        opcode::SendMsg::new(types::Fd(socket), self.message())
-            .flags(SEND_FLAGS as u32)
-            .build()
+        let socket = types::Fd(socket);
+        match self.single() {
+            Some((start, len_bytes)) => opcode::Send::new(socket, start, len_bytes)
+                .flags(SEND_FLAGS)
+                .build(),
+            None => opcode::SendMsg::new(socket, self.message())
+                .flags(SEND_FLAGS as u32)
+                .build(),
+        }
     }
 
     /// What [`Gather::receive`] does without patience, for a ring to do; as [`Gather::send_entry`].
     pub(crate) fn receive_entry(&mut self, socket: RawFd) -> squeue::Entry {
-        opcode::RecvMsg::new(types::Fd(socket), self.message())
-            .flags(RECEIVE_FLAGS as u32)
-            .build()
+        let socket = types::Fd(socket);
+        match self.single() {
+            Some((start, len_bytes)) => opcode::Recv::new(socket, start, len_bytes)
+                .flags(RECEIVE_FLAGS)
+                .build(),
+            None => opcode::RecvMsg::new(socket, self.message())
+                .flags(RECEIVE_FLAGS as u32)
+                .build(),
+        }
+    }
+
+    /// The only range: as itself it is cheaper for a ring than as a list.
+    fn single(&self) -> Option<(*mut u8, u32)> {
+        let [range] = self.entries[..self.used] else {
+            return None;
+        };
+        let len_bytes = u32::try_from(range.iov_len).ok()?;
+        Some((range.iov_base.cast(), len_bytes))
     }
 
     /// Receives into the ranges; returns the bytes filled, 0 at the end of the stream.

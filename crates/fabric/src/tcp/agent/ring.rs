@@ -18,11 +18,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use io_uring::types::{self, SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 
 use super::{
     Adopted, AgentEvent, CLIENT_SILENCE, Command, RETRY_MS, Serving, Shared, log_end, prepare,
 };
+use crate::tcp::batch::{OPERATIONS, require};
 use crate::tcp::bench::Bench;
 use crate::tcp::connection::{Connection, End, Interest, Turn};
 use crate::{ClientId, Waker};
@@ -92,15 +93,9 @@ pub(super) fn ring(serving: Serving) -> io::Result<IoUring> {
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(ENTRIES)?;
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
-    let needed = [
-        opcode::SendMsg::CODE,
-        opcode::Recv::CODE,
-        opcode::PollAdd::CODE,
-    ];
-    let has_all = needed.into_iter().all(|code| probe.is_supported(code));
-    if !(has_all && ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
+    require(&ring, &OPERATIONS)?;
+    require(&ring, &[opcode::PollAdd::CODE])?;
+    if !(ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     Ok(ring)

@@ -168,7 +168,7 @@ fn a_connection_that_breaks_ends_its_own_verbs_alone() {
     fleet.clients.push(Client::new(ours));
     theirs.shutdown(Shutdown::Both).unwrap();
     let mut queue = CompletionQueue::default();
-    let mut landing = vec![0; 3 * 8];
+    let mut landing = [0; 3 * 8];
     let (_region, window) = rigs[0].window(4096, Rights::ALL);
     let (_other, there) = rigs[1].window(4096, Rights::ALL);
     for (i, part) in landing.chunks_mut(8).enumerate() {
@@ -205,7 +205,7 @@ fn without_a_ring_each_endpoint_makes_its_own_calls() {
     let rigs = rigs(3, WireProtection::Encrypted);
     let mut fleet = Fleet::new(&rigs, Batch::off());
     let mut queue = CompletionQueue::default();
-    let mut landing = vec![0; 3 * 8];
+    let mut landing = [0; 3 * 8];
     for (i, part) in landing.chunks_mut(8).enumerate() {
         let (_region, window) = rigs[i].window(4096, Rights::ALL);
         fleet.clients[i].read(&window, 0, part, i as u64);

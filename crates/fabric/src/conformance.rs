@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::{Address, ClientId, Connector, Hello, Rights, Time, WindowDescriptor, WindowId};
 
+mod batched;
 pub(crate) mod calls;
 mod client;
 mod faults;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
-use crate::{RemoteWindow, Time};
+use crate::{RemoteWindow, Time, Wire};
 
 /// Most verbs outstanding on one endpoint.
 pub const QUEUE_DEPTH: usize = 1024;
@@ -247,5 +247,10 @@ pub trait Endpoint: Send {
     /// System calls made so far on the data path, for benchmarks. 0 where there are none.
     fn system_calls(&self) -> u64 {
         0
+    }
+
+    /// What a [`Batch`](crate::Batch) needs to make its system calls. `None`: it makes them itself.
+    fn wire(&mut self) -> Option<Wire<'_>> {
+        None
     }
 }

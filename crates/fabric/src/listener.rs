@@ -35,7 +35,7 @@ use crate::rdma;
 use crate::record::DATA_RECORDS;
 use crate::socket::{self, Epoll, Interest, Ready};
 use crate::strangers::{Counts, Parting};
-use crate::tcp::agent::{Agent, AgentEvent};
+use crate::tcp::agent::{Agent, AgentEvent, Serving};
 use crate::windows::{WindowTable, Windows};
 use crate::{
     Address, ClientId, ClusterKey, Error, FAILURE_TIMEOUT, Result, Rights, Waker, WindowDescriptor,
@@ -110,7 +110,8 @@ impl Listener {
         let (outbox, agent_events) = sync_channel(AGENT_EVENTS_MAX);
         let has_tcp = bound.iter().any(|b| matches!(b.path(), DataPath::Tcp));
         let agent = if has_tcp {
-            Some(Agent::spawn(Arc::clone(&table), outbox, waker.clone())?)
+            let (table, serving) = (Arc::clone(&table), Serving::allowed());
+            Some(Agent::spawn(table, outbox, waker.clone(), serving)?)
         } else {
             None
         };

@@ -5,11 +5,11 @@
 
 use std::process::ExitCode;
 
-use cenote_fabric::WireProtection;
 use cenote_fabric::conformance::processes::{Processes, serve_if_host};
 use cenote_fabric::conformance::simulated::Simulated;
 use cenote_fabric::conformance::{Backend, main as run};
 use cenote_fabric::sim::Serving;
+use cenote_fabric::{Batch, WireProtection};
 
 fn main() -> ExitCode {
     if serve_if_host() {
@@ -21,8 +21,17 @@ fn main() -> ExitCode {
         Box::new(Simulated::new("sim", Serving::Card)),
         Box::new(Simulated::new("sim-agent", Serving::Agent)),
     ];
+    let has_ring = Batch::new().is_on();
+    if !has_ring {
+        println!("skipped: tcp-ring, this system has no io_uring for tcp");
+    }
     for page_traffic in WireProtection::ALL {
-        backends.push(Box::new(Processes::tcp(page_traffic, directory.path())));
+        let directory = directory.path();
+        backends.push(Box::new(Processes::tcp(page_traffic, directory)));
+        backends.push(Box::new(Processes::tcp_by_calls(page_traffic, directory)));
+        if has_ring {
+            backends.push(Box::new(Processes::tcp_by_ring(page_traffic, directory)));
+        }
     }
     if let Ok(ip) = std::env::var("CENOTE_CONFORMANCE_RDMA") {
         let ip = ip.parse().expect("an IP address");

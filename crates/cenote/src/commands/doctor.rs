@@ -303,10 +303,13 @@ fn cgroup() -> Finding {
 fn io_uring() -> Finding {
     let subject = "io_uring";
     match cenote_volume::backing_works() {
-        Ok(()) => Finding::ok(subject, "a volume can have a --backing store"),
+        Ok(()) => Finding::ok(
+            subject,
+            "a volume can have a --backing store; tcp shares system calls",
+        ),
         Err(error) => Finding::warning(
             subject,
-            format!("{error}: no --backing store, no cenote ublk"),
+            format!("{error}: no --backing store, no cenote ublk, and tcp makes more system calls"),
             "echo 0 > /proc/sys/kernel/io_uring_disabled; allow io_uring_setup in the sandbox",
         ),
     }

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
+use super::batched::Batched;
 use super::{Backend, DEADLINE, Host, HostEvent, Traits, calls};
 use crate::{
-    Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, Listen, Listener, PeerId,
-    Region, RegionOptions, Rights, WindowDescriptor, WindowId, WireProtection, connector,
-    connector_with, wait,
+    Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, IO_URING_VARIABLE, Listen,
+    Listener, PeerId, Region, RegionOptions, Rights, WindowDescriptor, WindowId, WireProtection,
+    connector, connector_with, wait,
 };
 
 /// Set in a host process: the address to serve.
@@ -31,10 +32,12 @@ const PROTECTION_VARIABLE: &str = "CENOTE_CONFORMANCE_PAGE_TRAFFIC";
 /// Hosts on this machine, reached over `shm`, `tcp` or `rdma`.
 pub struct Processes {
     traits: Traits,
-    name: &'static str,
+    name: String,
     /// Where every host listens, each on a port of its own; none on `shm`.
     host_address: Option<Address>,
     page_traffic: WireProtection,
+    /// Hosts may use `io_uring`.
+    has_ring: bool,
     directory: std::path::PathBuf,
     key: ClusterKey,
     connector: Box<dyn Connector>,
@@ -67,6 +70,31 @@ impl Processes {
         Self::new(name, Some(any_port), page_traffic, directory)
     }
 
+    /// As [`Processes::tcp`], with the client's system calls made by [`Batch`](crate::Batch).
+    ///
+    /// # Panics
+    /// As [`Processes::shm`].
+    #[must_use]
+    pub fn tcp_by_ring(page_traffic: WireProtection, directory: &std::path::Path) -> Self {
+        let mut processes = Self::tcp(page_traffic, directory);
+        processes.name += "-ring";
+        let inner = connector_with(processes.key.clone(), page_traffic);
+        processes.connector = Box::new(Batched(inner));
+        processes
+    }
+
+    /// As [`Processes::tcp`], without `io_uring` at either end.
+    ///
+    /// # Panics
+    /// As [`Processes::shm`].
+    #[must_use]
+    pub fn tcp_by_calls(page_traffic: WireProtection, directory: &std::path::Path) -> Self {
+        let mut processes = Self::tcp(page_traffic, directory);
+        processes.name += "-calls";
+        processes.has_ring = false;
+        processes
+    }
+
     /// Hosts behind the RDMA device that has the IP address `ip`.
     ///
     /// # Panics
@@ -79,7 +107,7 @@ impl Processes {
     }
 
     fn new(
-        name: &'static str,
+        name: &str,
         host_address: Option<Address>,
         page_traffic: WireProtection,
         directory: &std::path::Path,
@@ -93,11 +121,12 @@ impl Processes {
                 memory_outlives_a_stop,
                 has_sockets: true,
             },
-            name,
+            name: name.to_owned(),
             host_address,
             directory: directory.to_path_buf(),
             connector: Box::new(connector_with(key.clone(), page_traffic)),
             page_traffic,
+            has_ring: true,
             key,
             stranger: Box::new(stranger),
             started: AtomicU32::new(0),
@@ -107,7 +136,7 @@ impl Processes {
 
 impl Backend for Processes {
     fn name(&self) -> &str {
-        self.name
+        &self.name
     }
 
     fn traits(&self) -> Traits {
@@ -124,6 +153,7 @@ impl Backend for Processes {
             &address.to_string(),
             &self.key,
             self.page_traffic,
+            self.has_ring,
         ))
     }
 
@@ -152,9 +182,18 @@ struct Process {
 }
 
 impl Process {
-    fn start(address: &str, key: &ClusterKey, page_traffic: WireProtection) -> Self {
+    fn start(
+        address: &str,
+        key: &ClusterKey,
+        page_traffic: WireProtection,
+        has_ring: bool,
+    ) -> Self {
         let program = std::env::current_exe().expect("the path of this program");
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        if !has_ring {
+            command.env(IO_URING_VARIABLE, "off");
+        }
+        let mut child = command
             .env(ADDRESS_VARIABLE, address)
             .env(KEY_VARIABLE, key.to_hex())
             .env(PROTECTION_VARIABLE, page_traffic.name())

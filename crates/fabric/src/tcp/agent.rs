@@ -10,6 +10,10 @@
 //! [`LONE_WAIT`] at a time: that saves a system call per batch. Nothing else waits longer for it.
 //!
 //! The control thread only leaves commands and wakes it; no lock is held while it serves.
+//!
+//! So it is without `io_uring`; where the kernel has that, [`ring`] serves instead.
+
+mod ring;
 
 use std::io;
 use std::net::TcpStream;
@@ -20,12 +24,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::batch::is_switched_off;
 use super::bench::Bench;
 use super::connection::{Connection, End, Interest};
 use super::gather::prepare;
 use crate::record::{RecordOpener, RecordSealer};
 use crate::windows::WindowTable;
 use crate::{ClientId, Error, Result, Waker, WindowId};
+use ring::RingService;
 
 /// How long a client's machine may leave sent bytes unacknowledged, or stay silent under
 /// keep-alive probes, until its connection is closed. Arbitrary; it only frees memory.
@@ -60,6 +66,26 @@ pub(crate) enum AgentEvent {
     Closed { client: ClientId },
 }
 
+/// How the thread waits and moves bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Serving {
+    /// By `io_uring` where there is one that will do.
+    Ring,
+    /// By `epoll` and calls for each connection.
+    Epoll,
+}
+
+impl Serving {
+    /// What the environment allows.
+    pub(crate) fn allowed() -> Self {
+        if is_switched_off() {
+            Self::Epoll
+        } else {
+            Self::Ring
+        }
+    }
+}
+
 /// The handle of the agent thread. Dropping it closes all connections and joins the thread.
 pub(crate) struct Agent {
     shared: Arc<Shared>,
@@ -74,6 +100,19 @@ struct Shared {
     has_commands: AtomicBool,
     stop: AtomicBool,
     system_calls: AtomicU64,
+}
+
+impl Shared {
+    /// Takes what the control thread left. `None`: to stop.
+    fn take_commands(&self) -> Option<Vec<Command>> {
+        self.wake.clear();
+        self.has_commands.store(false, Ordering::Release);
+        if self.stop.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::take(&mut *commands))
+    }
 }
 
 /// A connection to serve, with what protects it.
@@ -97,6 +136,7 @@ impl Agent {
         table: Arc<WindowTable>,
         outbox: SyncSender<AgentEvent>,
         waker: Waker,
+        serving: Serving,
     ) -> Result<Self> {
         let wake = Waker::new()?;
         let start = || {
@@ -122,6 +162,13 @@ impl Agent {
                 .name("fabric-agent".into())
                 .spawn(move || {
                     let bench = Bench::new(&table, outbox, &theirs.system_calls);
+                    // Made here: it belongs to the thread that makes it.
+                    match ring::ring(serving) {
+                        Ok(ring) => return RingService::new(ring, &theirs, bench, waker).run(),
+                        Err(error) => {
+                            tracing::debug!(%error, "no io_uring: tcp is served by epoll")
+                        }
+                    }
                     let (connections, unsaid) = (Vec::new(), Vec::new());
                     Service {
                         shared: &theirs,
@@ -306,36 +353,16 @@ impl Service<'_> {
             return;
         };
         self.live -= 1;
-        let client = served.connection.client;
-        match end {
-            End::Closed => tracing::debug!(?client, "data connection closed"),
-            End::Protocol(what) => {
-                tracing::warn!(?client, what, "data connection broke the protocol")
-            }
-            End::Record(error) => {
-                let peer = served.connection.stream.peer_addr().ok();
-                tracing::warn!(?client, ?peer, %error, "data connection ended: somebody or something changes its bytes");
-            }
-            End::Os(error) => tracing::debug!(?client, %error, "data connection broke"),
-        }
-        self.unsaid.push(client);
+        log_end(&served.connection, end);
+        self.unsaid.push(served.connection.client);
     }
 
     /// Carries out what the control thread left. False: to stop.
     fn obey(&mut self) -> bool {
         self.bench.count_system_call();
-        self.shared.wake.clear();
-        self.shared.has_commands.store(false, Ordering::Release);
-        if self.shared.stop.load(Ordering::Acquire) {
+        let Some(commands) = self.shared.take_commands() else {
             return false;
-        }
-        let commands = std::mem::take(
-            &mut *self
-                .shared
-                .commands
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        };
         for command in commands {
             match command {
                 Command::Adopt(adopted) => self.adopt(*adopted),
@@ -381,7 +408,7 @@ impl Service<'_> {
         if free.is_none() {
             self.connections.push(None);
         }
-        let connection = Connection::new(stream, client, records);
+        let connection = Connection::new(stream, client, records, false);
         self.live += 1;
         self.connections[index] = Some(Box::new(Served {
             connection,
@@ -396,6 +423,21 @@ impl Service<'_> {
                 break;
             }
         }
+    }
+}
+
+fn log_end(connection: &Connection, end: &End) {
+    let client = connection.client;
+    match end {
+        End::Closed => tracing::debug!(?client, "data connection closed"),
+        End::Protocol(what) => {
+            tracing::warn!(?client, what, "data connection broke the protocol")
+        }
+        End::Record(error) => {
+            let peer = connection.stream.peer_addr().ok();
+            tracing::warn!(?client, ?peer, %error, "data connection ended: somebody or something changes its bytes");
+        }
+        End::Os(error) => tracing::debug!(?client, %error, "data connection broke"),
     }
 }
 

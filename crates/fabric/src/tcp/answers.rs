@@ -4,6 +4,9 @@
 //! batch; with records they are copied out of it, protected and sent. Either way a later verb that
 //! could change what such a READ sees waits until then ([`Answers::holds_back`]).
 //!
+//! Where a ring sends, few bytes are copied in any case ([`Answers::stage`]): the call that sends them
+//! also waits, and nothing waits inside a window.
+//!
 //! Every access to window memory happens under a [`WindowGuard`](crate::windows::WindowGuard), and
 //! no guard outlives the call that took it.
 
@@ -13,6 +16,7 @@ use std::os::fd::AsRawFd;
 
 use super::bench::{Bench, SCRATCH_BYTES};
 use super::connection::End;
+use super::gather::Gather;
 use super::outbox::{Outbox, Sent};
 use super::wire::{RESPONSE_BYTES, Request, Response, Verb};
 use crate::record::{RECORD_BODY_BYTES_MAX, RecordSealer};
@@ -23,6 +27,12 @@ const ANSWERS: usize = 256;
 
 /// Records that wait for the socket: a burst of 32 pages.
 const OUTBOX_RECORDS: usize = 5;
+
+/// As much waits without records, where a ring sends.
+const COPIED_RECORDS: usize = 1;
+
+/// READs of more bytes than that together are sent from where they lie. They are worth a call.
+const COPIED_BYTES_MAX: usize = 16 * 1024;
 
 static ZEROS: [u8; SCRATCH_BYTES] = [0; SCRATCH_BYTES];
 
@@ -38,7 +48,7 @@ pub(super) struct Answers {
     done_bytes: usize,
     /// READs among the answers.
     reads: usize,
-    /// Where what is sent goes in records.
+    /// Where what is sent is copied: in records always, else where a ring sends it.
     outbox: Option<Outbox>,
 }
 
@@ -51,7 +61,8 @@ pub(super) struct Answer {
 }
 
 impl Answers {
-    pub(super) fn new(sealer: Option<RecordSealer>) -> Self {
+    /// `has_ring`: a ring is going to send what [`Answers::stage`] lists.
+    pub(super) fn new(sealer: Option<RecordSealer>, has_ring: bool) -> Self {
         let idle = Answer {
             read: None,
             status: Status::Ok,
@@ -64,7 +75,10 @@ impl Answers {
             next: 0,
             done_bytes: 0,
             reads: 0,
-            outbox: sealer.map(|sealer| Outbox::new(sealer, OUTBOX_RECORDS)),
+            outbox: match sealer {
+                Some(sealer) => Some(Outbox::new(Some(sealer), OUTBOX_RECORDS)),
+                None => has_ring.then(|| Outbox::new(None, COPIED_RECORDS)),
+            },
         }
     }
 
@@ -98,11 +112,52 @@ impl Answers {
         bench: &mut Bench<'_>,
         socket: &TcpStream,
     ) -> Result<bool, End> {
-        if self.outbox.is_some() {
-            self.respond_in_records(bench, socket)
-        } else {
-            self.respond_in_place(bench, socket)
+        match &mut self.outbox {
+            Some(outbox) if outbox.has_records() => self.respond_in_records(bench, socket),
+            Some(outbox) if !outbox.is_empty() => {
+                bench.count_system_call();
+                if outbox.send(socket).map_err(End::Os)? != Sent::All {
+                    return Ok(false);
+                }
+                self.respond_in_place(bench, socket)
+            }
+            _ => self.respond_in_place(bench, socket),
         }
+    }
+
+    /// Copies all answers and lists them for a ring to send. `None`: there is nothing to send, or
+    /// more than is copied, for [`Answers::respond`] to send.
+    ///
+    /// The list stays as it is until [`Answers::take_sent`], which comes before any other call.
+    pub(super) fn stage(&mut self, bench: &Bench<'_>) -> Option<&mut Gather> {
+        let is_copied = match &self.outbox {
+            None => false,
+            Some(outbox) if outbox.has_records() => true,
+            // A trailer of which a part is sent is sent from its place.
+            Some(_) => self.done_bytes == 0 && self.waiting_bytes() <= COPIED_BYTES_MAX,
+        };
+        if !is_copied {
+            return None;
+        }
+        self.fill_outbox(bench);
+        let is_whole = self.first == self.next;
+        let outbox = self.outbox.as_mut().filter(|outbox| !outbox.is_empty())?;
+        is_whole.then(|| outbox.list())
+    }
+
+    /// Notes what the socket took of what was staged. False: it is full.
+    pub(super) fn take_sent(&mut self, sent: io::Result<usize>) -> Result<bool, End> {
+        let outbox = self.outbox.as_mut().expect("it was staged there");
+        Ok(outbox.take_sent(sent).map_err(End::Os)? == Sent::All)
+    }
+
+    /// Bytes of READs that wait.
+    fn waiting_bytes(&self) -> usize {
+        if self.reads == 0 {
+            return 0;
+        }
+        let waiting = (self.first..self.next).map(|position| &self.ring[index(position)]);
+        waiting.map(Answer::payload_bytes).sum()
     }
 
     fn respond_in_records(

@@ -15,6 +15,8 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use io_uring::squeue;
+
 use super::agent::AgentEvent;
 use super::answers::{Answer, Answers, is_fault};
 use super::bench::{Bench, SCRATCH_BYTES};
@@ -28,6 +30,9 @@ use crate::{ClientId, MESSAGE_BYTES_MAX, Rights, Status, WindowId};
 /// of 32 pages: what does not fit costs a receive of its own, and wakes the client in between.
 const INBOX_BYTES: usize = 160 * 1024;
 
+/// A payload of which more than that is missing is received where it goes, by calls of its own.
+const BULK_BYTES: usize = 64 * 1024;
+
 /// Receives per turn, so that one busy connection cannot starve the others.
 const ROUNDS: usize = 4;
 
@@ -37,6 +42,16 @@ pub(super) enum Interest {
     /// More requests.
     Requests,
     /// Room for responses; requests are left in the socket meanwhile.
+    Room,
+}
+
+/// What a ring does next for a connection.
+pub(super) enum Turn {
+    /// Sends this, and receives.
+    Send(squeue::Entry),
+    /// Receives.
+    Receive,
+    /// Waits for room for responses; nothing is executed meanwhile.
     Room,
 }
 
@@ -67,11 +82,13 @@ struct Writing {
 }
 
 impl Connection {
-    /// `records`: what goes over it is protected by them.
+    /// `records`: what goes over it is protected by them. `has_ring`: it is served by
+    /// [`Connection::take`] and what follows there.
     pub(super) fn new(
         stream: TcpStream,
         client: ClientId,
         records: Option<(RecordSealer, RecordOpener)>,
+        has_ring: bool,
     ) -> Self {
         const { assert!(INBOX_BYTES >= REQUEST_BYTES + MESSAGE_BYTES_MAX) };
         let (sealer, opener) = records.unzip();
@@ -80,7 +97,7 @@ impl Connection {
             client,
             inbox: Inbox::new(INBOX_BYTES, opener),
             writing: None,
-            answers: Answers::new(sealer),
+            answers: Answers::new(sealer, has_ring),
         }
     }
 
@@ -119,6 +136,46 @@ impl Connection {
             return Ok(Some(Interest::Room));
         }
         Ok(Some(Interest::Requests))
+    }
+
+    /// Where a ring receives next. `None`: the socket's bytes go straight into a window, by
+    /// [`Connection::serve`] once there are any.
+    ///
+    /// Until what came is told to [`Connection::take`] nothing but [`Connection::take_sent`] and
+    /// [`Connection::respond`] may be called.
+    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+        let owed = self.writing.as_ref().map_or(0, Writing::missing_bytes);
+        if owed > BULK_BYTES && !self.inbox.has_records() {
+            return None;
+        }
+        self.inbox.make_room();
+        Some(self.inbox.room())
+    }
+
+    /// Notes that `bytes` came into the room.
+    pub(super) fn take(&mut self, bytes: usize) {
+        self.inbox.add(bytes);
+    }
+
+    /// Executes what has come, and stages the responses.
+    pub(super) fn go_on(&mut self, bench: &mut Bench<'_>) -> Result<Turn, End> {
+        if !self.execute(bench)? {
+            return Ok(Turn::Room);
+        }
+        let socket = self.stream.as_raw_fd();
+        if let Some(list) = self.answers.stage(bench) {
+            return Ok(Turn::Send(list.send_entry(socket)));
+        }
+        Ok(if self.respond(bench)? {
+            Turn::Receive
+        } else {
+            Turn::Room
+        })
+    }
+
+    /// Notes what the socket took of what was staged. False: it is full.
+    pub(super) fn take_sent(&mut self, sent: io::Result<usize>) -> Result<bool, End> {
+        self.answers.take_sent(sent)
     }
 
     /// Receives once. True: the socket is empty now.
@@ -255,7 +312,8 @@ impl Connection {
         Ok(true)
     }
 
-    fn respond(&mut self, bench: &mut Bench<'_>) -> Result<bool, End> {
+    /// Sends responses. False: the socket is full.
+    pub(super) fn respond(&mut self, bench: &mut Bench<'_>) -> Result<bool, End> {
         self.answers.respond(bench, &self.stream)
     }
 

@@ -6,6 +6,9 @@
 //! buffer in which each record's tag is checked first. A landing that was revoked is replaced by
 //! scratch in the next receive list, and bytes land only inside `poll`, so nothing can land
 //! after [`Endpoint::revoke_landing`] returned. Nothing is allocated per verb.
+//!
+//! Either call can be made for it by a [`Batch`](super::Batch), with those of other endpoints: see
+//! [`Wire`].
 
 mod plain;
 mod ring;
@@ -16,7 +19,9 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::gather::prepare;
+use io_uring::squeue;
+
+use super::gather::{Gather, Patience, prepare};
 use super::outbox::Sent;
 use super::wire::{Request, Verb};
 use crate::record::{RecordError, RecordOpener, RecordSealer};
@@ -119,31 +124,57 @@ impl TcpEndpoint {
 
     /// Sends queued verbs until all are sent or the socket is full.
     fn send(&mut self, queue: &mut CompletionQueue) {
-        let resumed = self.blocked;
-        self.blocked = false;
+        let is_resumed = std::mem::take(&mut self.blocked);
         while self.has_unsent() {
             self.system_calls += 1;
-            let sent = match &mut self.path {
-                Path::Plain(plain) => plain.send(&mut self.ring, &self.stream),
-                Path::Sealed(sealed) => sealed.send(&mut self.ring, &self.stream),
-            };
-            let sent = match sent {
-                Ok(sent) => sent,
-                Err(error) => return self.fail(status_of(&error), queue),
-            };
-            if resumed && sent != (Sent::Part { any: false }) {
-                // The peer's kernel made room: it is alive and takes our bytes.
-                self.heard_at = None;
-            }
-            if sent != Sent::All {
-                self.blocked = true;
-                if let Err(error) = self.watch_both_ways() {
-                    tracing::warn!(%error, "watch a full data connection");
-                    self.fail(Status::Disconnected, queue);
-                }
+            let socket = self.stream.as_raw_fd();
+            // SAFETY: the list holds memory of ours, and sources that are valid by the contract of
+            // `post_write`.
+            let sent = unsafe { self.list_requests().send(socket) };
+            if !self.take_sent(sent, is_resumed, queue) {
                 return;
             }
         }
+    }
+
+    fn list_requests(&mut self) -> &mut Gather {
+        match &mut self.path {
+            Path::Plain(plain) => plain.list_requests(&self.ring),
+            Path::Sealed(sealed) => sealed.list_requests(&mut self.ring),
+        }
+    }
+
+    /// Notes what the socket took of the list; false: it takes no more now, or never.
+    fn take_sent(
+        &mut self,
+        sent: io::Result<usize>,
+        is_resumed: bool,
+        queue: &mut CompletionQueue,
+    ) -> bool {
+        let sent = match &mut self.path {
+            Path::Plain(plain) => plain.take_sent(&mut self.ring, sent),
+            Path::Sealed(sealed) => sealed.outbox.take_sent(sent),
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            Err(error) => {
+                self.fail(status_of(&error), queue);
+                return false;
+            }
+        };
+        if is_resumed && sent != (Sent::Part { any: false }) {
+            // The peer's kernel made room: it is alive and takes our bytes.
+            self.heard_at = None;
+        }
+        if sent == Sent::All {
+            return true;
+        }
+        self.blocked = true;
+        if let Err(error) = self.watch_both_ways() {
+            tracing::warn!(%error, "watch a full data connection");
+            self.fail(Status::Disconnected, queue);
+        }
+        false
     }
 
     fn has_unsent(&self) -> bool {
@@ -192,33 +223,72 @@ impl TcpEndpoint {
     fn receive(&mut self, queue: &mut CompletionQueue) {
         while self.ring.is_owed() {
             self.system_calls += 1;
-            let received = match &mut self.path {
-                Path::Plain(plain) => plain
-                    .receive(&self.ring, &self.stream)
-                    .map(|bytes| (bytes, !plain.asked_for_more(bytes))),
-                Path::Sealed(sealed) => sealed.receive(&self.stream),
-            };
-            let (bytes, is_more) = match received {
-                Ok((0, _)) => return self.fail(Status::Disconnected, queue),
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => return self.fail(status_of(&error), queue),
-            };
-            self.heard_at = None;
-            let taken = match &mut self.path {
-                Path::Plain(plain) => plain.advance_received(bytes, &mut self.ring, queue),
-                Path::Sealed(sealed) => sealed.open(&mut self.ring, queue),
-            };
-            match taken {
-                Ok(()) if is_more => {}
-                Ok(()) => return,
-                Err(Broken::Protocol) => return self.fail(Status::Protocol, queue),
-                Err(Broken::Record(error)) => {
-                    let peer = self.stream.peer_addr().ok();
-                    tracing::warn!(?peer, %error, "data connection ended: somebody or something changes its bytes");
-                    return self.fail(Status::Forged, queue);
-                }
+            let socket = self.stream.as_raw_fd();
+            // SAFETY: the list holds memory of ours, and landings that are valid by the contract of
+            // `post_read`.
+            let received = unsafe { self.list_responses().receive(socket, Patience::None) };
+            if !self.take_received(received, queue) {
+                return;
             }
+        }
+    }
+
+    fn list_responses(&mut self) -> &mut Gather {
+        match &mut self.path {
+            Path::Plain(plain) => plain.list_responses(&self.ring),
+            Path::Sealed(sealed) => sealed.list_responses(),
+        }
+    }
+
+    /// Takes what came into the list; whether there may be more.
+    fn take_received(&mut self, received: io::Result<usize>, queue: &mut CompletionQueue) -> bool {
+        let bytes = match received {
+            Ok(0) => {
+                self.fail(Status::Disconnected, queue);
+                return false;
+            }
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) => {
+                self.fail(status_of(&error), queue);
+                return false;
+            }
+        };
+        self.heard_at = None;
+        let (is_more, taken) = match &mut self.path {
+            Path::Plain(plain) => {
+                let is_more = !plain.asked_for_more(bytes);
+                (
+                    is_more,
+                    plain.advance_received(bytes, &mut self.ring, queue),
+                )
+            }
+            Path::Sealed(sealed) => {
+                let is_more = sealed.take_received(bytes);
+                (is_more, sealed.open(&mut self.ring, queue))
+            }
+        };
+        match taken {
+            Ok(()) => return is_more,
+            Err(Broken::Protocol) => self.fail(Status::Protocol, queue),
+            Err(Broken::Record(error)) => {
+                let peer = self.stream.peer_addr().ok();
+                tracing::warn!(?peer, %error, "data connection ended: somebody or something changes its bytes");
+                self.fail(Status::Forged, queue);
+            }
+        }
+        false
+    }
+
+    /// Ends a connection whose peer has been silent for too long while it owes something. After a
+    /// receive: a client that was itself stopped finds the answers, not the silence.
+    fn check_silence(&mut self, now: Time, queue: &mut CompletionQueue) {
+        if self.outstanding() == 0 {
+            return;
+        }
+        let heard_at = *self.heard_at.get_or_insert(now);
+        if now.since(heard_at) >= FAILURE_TIMEOUT {
+            self.fail(Status::Timeout, queue);
         }
     }
 
@@ -356,14 +426,7 @@ impl Endpoint for TcpEndpoint {
         }
         self.send(queue);
         self.receive(queue);
-        if self.outstanding() == 0 {
-            return;
-        }
-        // Received first: a client that was itself stopped finds the answers, not the silence.
-        let heard_at = *self.heard_at.get_or_insert(now);
-        if now.since(heard_at) >= FAILURE_TIMEOUT {
-            self.fail(Status::Timeout, queue);
-        }
+        self.check_silence(now, queue);
     }
 
     fn revoke_landing(&mut self, token: Token) {
@@ -389,6 +452,65 @@ impl Endpoint for TcpEndpoint {
 
     fn system_calls(&self) -> u64 {
         self.system_calls
+    }
+
+    fn wire(&mut self) -> Option<Wire<'_>> {
+        Some(Wire(self))
+    }
+}
+
+/// The system calls of a `tcp` endpoint one by one, so that a [`Batch`](super::Batch) can make them.
+pub struct Wire<'e>(&'e mut TcpEndpoint);
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Leg {
+    Send,
+    Receive,
+}
+
+impl Wire<'_> {
+    /// What the endpoint would have the kernel do first; `None` where it would do something else.
+    ///
+    /// It points to memory that the endpoint holds or its caller vouches for: nothing may be done with
+    /// the endpoint until the operation has ended and [`Wire::finish`] was told how.
+    pub(super) fn stage(&mut self, leg: Leg) -> Option<squeue::Entry> {
+        let endpoint = &mut *self.0;
+        let is_usual = endpoint.dead.is_none() && !endpoint.blocked;
+        let socket = endpoint.stream.as_raw_fd();
+        match (leg, endpoint.has_unsent()) {
+            (Leg::Send, true) if is_usual => Some(endpoint.list_requests().send_entry(socket)),
+            (Leg::Receive, false) if is_usual && endpoint.ring.is_owed() => {
+                Some(endpoint.list_responses().receive_entry(socket))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes what came of the operation, and goes on from there as the endpoint does alone.
+    pub(super) fn finish(
+        &mut self,
+        leg: Leg,
+        result: io::Result<usize>,
+        now: Time,
+        queue: &mut CompletionQueue,
+    ) {
+        let endpoint = &mut *self.0;
+        let is_interrupted =
+            matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted);
+        match leg {
+            Leg::Send => {
+                if is_interrupted || endpoint.take_sent(result, false, queue) {
+                    endpoint.send(queue);
+                }
+            }
+            Leg::Receive => {
+                if is_interrupted || endpoint.take_received(result, queue) {
+                    endpoint.receive(queue);
+                }
+                endpoint.check_silence(now, queue);
+            }
+        }
     }
 }
 

@@ -1,13 +1,20 @@
 //! Scatter-gather lists and the two system calls of the `tcp` data path.
 //!
 //! Both ends build one list per batch, over headers, payloads and landings, and hand it to
-//! one `sendmsg` or `recvmsg`. A list has a fixed capacity and is reused, so nothing is
-//! allocated per verb.
+//! one `sendmsg` or `recvmsg`, or to the kernel's ring as the same operation. A list has a fixed
+//! capacity and is reused, so nothing is allocated per verb.
 
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+
+/// Flags of every send and of a receive that does not wait. The ring takes them as a promise that
+/// the operation never stays with the kernel.
+const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+const RECEIVE_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
 /// Entries of a list; the kernel takes up to 1024, a batch rarely fills this.
 const ENTRIES: usize = 256;
@@ -26,9 +33,12 @@ pub(crate) struct Gather {
     entries: Box<[libc::iovec; ENTRIES]>,
     used: usize,
     bytes: usize,
+    /// What an operation of the ring points to.
+    message: Box<libc::msghdr>,
 }
 
-// SAFETY: the pointers are only dereferenced by `send` and `receive`, whose callers vouch for them.
+// SAFETY: the pointers are only dereferenced by `send`, `receive` and the ring's operations, whose
+// callers vouch for them.
 unsafe impl Send for Gather {}
 
 impl Gather {
@@ -41,6 +51,8 @@ impl Gather {
             entries: Box::new([empty; ENTRIES]),
             used: 0,
             bytes: 0,
+            // SAFETY: all-zero is a valid `msghdr`: no name, no ranges, no control data.
+            message: Box::new(unsafe { std::mem::zeroed() }),
         }
     }
 
@@ -86,10 +98,45 @@ impl Gather {
     /// # Safety
     /// Every range is valid for reads.
     pub(crate) unsafe fn send(&mut self, socket: RawFd) -> io::Result<usize> {
-        let message = self.message();
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let message: *const libc::msghdr = self.message();
         // SAFETY: the caller vouches for the ranges; `message` points to our list of them.
-        retried(|| unsafe { libc::sendmsg(socket, &raw const message, flags) })
+        retried(|| unsafe { libc::sendmsg(socket, message, SEND_FLAGS) })
+    }
+
+    /// What [`Gather::send`] does, for a ring to do. The list must not change, move or go before that
+    /// has ended.
+    pub(crate) fn send_entry(&mut self, socket: RawFd) -> squeue::Entry {
+        let socket = types::Fd(socket);
+        match self.single() {
+            Some((start, len_bytes)) => opcode::Send::new(socket, start, len_bytes)
+                .flags(SEND_FLAGS)
+                .build(),
+            None => opcode::SendMsg::new(socket, self.message())
+                .flags(SEND_FLAGS as u32)
+                .build(),
+        }
+    }
+
+    /// What [`Gather::receive`] does without patience, for a ring to do; as [`Gather::send_entry`].
+    pub(crate) fn receive_entry(&mut self, socket: RawFd) -> squeue::Entry {
+        let socket = types::Fd(socket);
+        match self.single() {
+            Some((start, len_bytes)) => opcode::Recv::new(socket, start, len_bytes)
+                .flags(RECEIVE_FLAGS)
+                .build(),
+            None => opcode::RecvMsg::new(socket, self.message())
+                .flags(RECEIVE_FLAGS as u32)
+                .build(),
+        }
+    }
+
+    /// The only range: as itself it is cheaper for a ring than as a list.
+    fn single(&self) -> Option<(*mut u8, u32)> {
+        let [range] = self.entries[..self.used] else {
+            return None;
+        };
+        let len_bytes = u32::try_from(range.iov_len).ok()?;
+        Some((range.iov_base.cast(), len_bytes))
     }
 
     /// Receives into the ranges; returns the bytes filled, 0 at the end of the stream.
@@ -104,21 +151,19 @@ impl Gather {
         socket: RawFd,
         patience: Patience,
     ) -> io::Result<usize> {
-        let mut message = self.message();
         let flags = match patience {
-            Patience::None => libc::MSG_DONTWAIT,
+            Patience::None => RECEIVE_FLAGS,
             Patience::Socket => 0,
         };
+        let message = self.message();
         // SAFETY: as in `send`.
-        retried(|| unsafe { libc::recvmsg(socket, &raw mut message, flags) })
+        retried(|| unsafe { libc::recvmsg(socket, message, flags) })
     }
 
-    fn message(&mut self) -> libc::msghdr {
-        // SAFETY: all-zero is a valid `msghdr`: no name, no ranges, no control data.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = self.entries.as_mut_ptr();
-        message.msg_iovlen = self.used;
-        message
+    fn message(&mut self) -> *mut libc::msghdr {
+        self.message.msg_iov = self.entries.as_mut_ptr();
+        self.message.msg_iovlen = self.used;
+        &raw mut *self.message
     }
 }
 

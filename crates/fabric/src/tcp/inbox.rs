@@ -109,9 +109,14 @@ impl Inbox {
         }
     }
 
+    /// What is filled next.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.received..]
+    }
+
     /// Appends the room to a list; returns how much it is.
     pub(super) fn list_room(&mut self, list: &mut Gather) -> usize {
-        let room = &mut self.bytes[self.received..];
+        let room = self.room();
         list.push(room.as_mut_ptr(), room.len());
         room.len()
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 mod answers;
+mod batch;
 mod bench;
 mod connection;
 pub(crate) mod endpoint;
@@ -9,6 +10,9 @@ mod gather;
 mod inbox;
 mod outbox;
 mod wire;
+
+pub use batch::{Batch, IO_URING_VARIABLE};
+pub use endpoint::Wire;
 
 #[cfg(test)]
 mod tests;

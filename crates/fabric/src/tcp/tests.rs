@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use super::agent::{Agent, AgentEvent};
+use super::agent::{Agent, AgentEvent, Serving};
 use super::endpoint::TcpEndpoint;
 use crate::memory::{Region, RegionOptions};
 use crate::noise::{Initiator, Responder};
@@ -16,6 +16,7 @@ use crate::{
     Time, Waker, WireProtection, wait,
 };
 
+mod batching;
 mod peers;
 mod revocation;
 mod streams;
@@ -61,9 +62,23 @@ impl Rig {
     }
 
     fn with(queue: usize, protection: WireProtection) -> Self {
+        Self::serving(queue, protection, Serving::Ring)
+    }
+
+    /// Of each protection, with a ring and without.
+    fn all(queue: usize) -> impl Iterator<Item = Self> {
+        let each = |serving| {
+            let rig = move |protection| Self::serving(queue, protection, serving);
+            WireProtection::ALL.into_iter().map(rig)
+        };
+        each(Serving::Ring).chain(each(Serving::Epoll))
+    }
+
+    fn serving(queue: usize, protection: WireProtection, serving: Serving) -> Self {
         let table = Arc::new(WindowTable::new());
         let (outbox, events) = sync_channel(queue);
-        let agent = Agent::spawn(Arc::clone(&table), outbox, Waker::new().unwrap()).unwrap();
+        let waker = Waker::new().unwrap();
+        let agent = Agent::spawn(Arc::clone(&table), outbox, waker, serving).unwrap();
         Self {
             protection,
             table,

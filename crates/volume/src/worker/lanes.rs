@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use cenote_fabric::{CompletionQueue, Endpoint, Time, Token};
+use cenote_fabric::{Batch, CompletionQueue, Endpoint, Time, Token};
 use cenote_pool::planted::{Planted, is_planted};
 
 use crate::directory::{HostIndex, Session};
@@ -14,6 +14,10 @@ pub(super) struct Lanes {
     lanes: Vec<Option<Lane>>,
     // Hosts with verbs that were posted but perhaps not sent.
     dirty: Vec<HostIndex>,
+    // Hosts to hear next.
+    ready: Vec<HostIndex>,
+    // Makes the system calls of several lanes in one; there is one once a lane has any to make.
+    batch: Option<Batch>,
     epoll: OwnedFd,
     // Endpoints of replaced sessions that still owe completions.
     retired: Vec<Lane>,
@@ -36,6 +40,7 @@ struct Lane {
     // What the epoll set watches for it; an endpoint with a full socket names another one.
     watched: Option<RawFd>,
     dirty: bool,
+    ready: bool,
     completes_at_once: bool,
     // Answers that are owed and that nobody waits for.
     late: usize,
@@ -62,6 +67,8 @@ impl Lanes {
         Ok(Self {
             lanes: (0..host_count).map(|_| None).collect(),
             dirty: Vec::with_capacity(host_count),
+            ready: Vec::with_capacity(host_count),
+            batch: None,
             epoll,
             retired: Vec::new(),
             flushed: Vec::with_capacity(FLUSHED_MAX),
@@ -79,6 +86,7 @@ impl Lanes {
         self.lanes.iter_mut().for_each(|lane| *lane = None);
         self.retired.clear();
         self.dirty.clear();
+        self.ready.clear();
     }
 
     /// Readable when some endpoint would make progress.
@@ -108,7 +116,10 @@ impl Lanes {
 
     /// Takes over a new session's endpoint. An older one goes when it owes nothing more: every
     /// verb completes, or its operation would hold its page and its epoch for ever.
-    pub fn adopt(&mut self, session: Session, endpoint: Box<dyn Endpoint>) {
+    pub fn adopt(&mut self, session: Session, mut endpoint: Box<dyn Endpoint>) {
+        if self.batch.is_none() && endpoint.wire().is_some() {
+            self.batch = Some(Batch::new());
+        }
         let epoll = self.epoll.as_raw_fd();
         let slot = &mut self.lanes[session.host];
         if slot
@@ -133,6 +144,7 @@ impl Lanes {
             endpoint,
             watched: None,
             dirty: false,
+            ready: false,
             completes_at_once,
             late: 0,
         };
@@ -192,10 +204,20 @@ impl Lanes {
 
     /// Sends everything posted since the last flush.
     pub fn flush(&mut self, queue: &mut CompletionQueue) {
+        let batch = self.batch.as_mut().filter(|batch| batch.is_on());
+        let is_batched = batch.is_some() && self.dirty.len() > 1;
+        if let Some(batch) = batch.filter(|_| is_batched) {
+            let dirty = self.lanes.iter_mut().flatten().filter(|lane| lane.dirty);
+            batch.flush(dirty.map(|lane| &mut *lane.endpoint), queue);
+            // In the order in which they were sent to: the last one is waited for.
+            self.dirty.sort_unstable();
+        }
         for host in self.dirty.drain(..) {
             if let Some(lane) = &mut self.lanes[host] {
                 lane.dirty = false;
-                lane.endpoint.flush(queue);
+                if !is_batched {
+                    lane.endpoint.flush(queue);
+                }
                 lane.watch_own(self.epoll.as_raw_fd());
                 if self.flushed.len() == FLUSHED_MAX {
                     self.flushed.clear();
@@ -259,9 +281,10 @@ impl Lanes {
         for at in 0..self.flushed.len() {
             let host = self.flushed[at];
             if owes(&self.lanes[host]) {
-                self.poll_lane(host, now, queue, &mut dead);
+                self.mark_ready(host);
             }
         }
+        self.poll_ready(now, queue, &mut dead);
         self.sweep(now, queue, &mut dead);
         dead
     }
@@ -302,10 +325,40 @@ impl Lanes {
                 continue;
             }
             let host = usize::try_from(event.u64).expect("a host index went in");
-            self.poll_lane(host, now, queue, &mut dead);
+            self.mark_ready(host);
         }
+        self.poll_ready(now, queue, &mut dead);
         self.sweep(now, queue, &mut dead);
         dead
+    }
+
+    /// Has [`Lanes::poll_ready`] hear this host.
+    fn mark_ready(&mut self, host: HostIndex) {
+        if let Some(lane) = self.lanes[host].as_mut().filter(|lane| !lane.ready) {
+            lane.ready = true;
+            self.ready.push(host);
+        }
+    }
+
+    /// Hears the hosts that are marked.
+    fn poll_ready(&mut self, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
+        let batch = self.batch.as_mut().filter(|batch| batch.is_on());
+        let is_batched = batch.is_some() && self.ready.len() > 1;
+        if let Some(batch) = batch.filter(|_| is_batched) {
+            let ready = self.lanes.iter_mut().flatten().filter(|lane| lane.ready);
+            batch.poll(ready.map(|lane| &mut *lane.endpoint), now, queue);
+        }
+        for at in 0..self.ready.len() {
+            let host = self.ready[at];
+            if let Some(lane) = &mut self.lanes[host] {
+                lane.ready = false;
+                if !is_batched {
+                    lane.endpoint.poll(now, queue);
+                }
+                self.settle_lane(host, dead);
+            }
+        }
+        self.ready.clear();
     }
 
     /// Looks at every lane that has no descriptor to wait for.
@@ -344,6 +397,14 @@ impl Lanes {
             return;
         };
         lane.endpoint.poll(now, queue);
+        self.settle_lane(host, dead);
+    }
+
+    /// Watches what the endpoint names after it was heard, or drops it when it is over.
+    fn settle_lane(&mut self, host: HostIndex, dead: &mut Vec<Session>) {
+        let Some(lane) = &mut self.lanes[host] else {
+            return;
+        };
         lane.watch_own(self.epoll.as_raw_fd());
         if lane.endpoint.is_dead() && lane.endpoint.outstanding() == 0 {
             dead.push(lane.session);
@@ -354,7 +415,8 @@ impl Lanes {
     /// System calls made on the data path so far, waits included.
     pub fn system_calls(&self) -> u64 {
         let lanes = self.lanes.iter().flatten().chain(&self.retired);
-        self.waits + lanes.map(|lane| lane.endpoint.system_calls()).sum::<u64>()
+        let batched = self.batch.as_ref().map_or(0, Batch::system_calls);
+        self.waits + batched + lanes.map(|lane| lane.endpoint.system_calls()).sum::<u64>()
     }
 }
 

@@ -2,13 +2,11 @@
 //! received straight into the landings.
 
 use std::io;
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 
 use super::Broken;
 use super::ring::{Ring, index};
-use crate::tcp::gather::{Gather, Patience};
-use crate::tcp::outbox::Sent;
+use crate::tcp::gather::Gather;
+use crate::tcp::outbox::{Sent, none_if_full};
 use crate::tcp::wire::{REQUEST_BYTES, RESPONSE_BYTES, Verb};
 use crate::{CompletionQueue, QUEUE_DEPTH};
 
@@ -37,24 +35,9 @@ impl Plain {
         }
     }
 
-    /// Sends what one call takes of the verbs that wait.
-    pub(super) fn send(&mut self, ring: &mut Ring, socket: &TcpStream) -> io::Result<Sent> {
-        self.list_requests(ring);
-        // SAFETY: headers and messages are ours, sources valid by the contract of `post_write`.
-        let sent = match unsafe { self.list.send(socket.as_raw_fd()) } {
-            Ok(sent) => sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
-        self.advance_sent(ring, sent);
-        Ok(if sent < self.list.bytes() {
-            Sent::Part { any: sent > 0 }
-        } else {
-            Sent::All
-        })
-    }
-
-    fn list_requests(&mut self, ring: &Ring) {
+    /// Lists what one call sends of the verbs that wait: headers and messages of ours, and sources,
+    /// which are valid by the contract of `post_write`.
+    pub(super) fn list_requests(&mut self, ring: &Ring) -> &mut Gather {
         self.list.clear();
         let mut done = self.sent_bytes;
         for position in ring.sending..ring.next {
@@ -77,6 +60,25 @@ impl Plain {
                 .push(slot.source.wrapping_add(done), slot.payload_bytes() - done);
             done = 0;
         }
+        &mut self.list
+    }
+
+    /// Notes what the socket took of the list.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`, but that a full socket is none.
+    pub(super) fn take_sent(
+        &mut self,
+        ring: &mut Ring,
+        sent: io::Result<usize>,
+    ) -> io::Result<Sent> {
+        let sent = none_if_full(sent)?;
+        self.advance_sent(ring, sent);
+        Ok(if sent < self.list.bytes() {
+            Sent::Part { any: sent > 0 }
+        } else {
+            Sent::All
+        })
     }
 
     fn advance_sent(&mut self, ring: &mut Ring, bytes: usize) {
@@ -91,22 +93,14 @@ impl Plain {
         }
     }
 
-    /// Receives once; how much came.
-    ///
-    /// # Errors
-    /// As `recvmsg(2)`.
-    pub(super) fn receive(&mut self, ring: &Ring, socket: &TcpStream) -> io::Result<usize> {
-        self.list_responses(ring);
-        // SAFETY: trailers and scratch are ours; landings are valid by the contract of `post_read`.
-        unsafe { self.list.receive(socket.as_raw_fd(), Patience::None) }
-    }
-
     /// Whether the last call could have received more than `bytes`.
     pub(super) fn asked_for_more(&self, bytes: usize) -> bool {
         bytes < self.list.bytes()
     }
 
-    fn list_responses(&mut self, ring: &Ring) {
+    /// Lists where what is owed goes: trailers and scratch of ours, and landings, which are valid by
+    /// the contract of `post_read`.
+    pub(super) fn list_responses(&mut self, ring: &Ring) -> &mut Gather {
         self.list.clear();
         let mut done = self.received_bytes;
         for position in ring.first..ring.sending {
@@ -131,6 +125,7 @@ impl Plain {
             self.list.push(trailer.as_mut_ptr(), trailer.len());
             done = 0;
         }
+        &mut self.list
     }
 
     /// Completes what `bytes` more received bytes complete.

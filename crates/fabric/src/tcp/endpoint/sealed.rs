@@ -1,17 +1,13 @@
 //! The stream of an endpoint in records: requests are copied, protected and sent; a response's bytes
 //! are copied to their landing once the tag of their record was checked.
 
-use std::io;
-use std::net::TcpStream;
-use std::os::fd::AsRawFd;
-
 use super::Broken;
 use super::ring::Ring;
 use crate::CompletionQueue;
 use crate::record::{RECORD_BODY_BYTES_MAX, RecordOpener, RecordSealer};
-use crate::tcp::gather::{Gather, Patience};
+use crate::tcp::gather::Gather;
 use crate::tcp::inbox::Inbox;
-use crate::tcp::outbox::{Outbox, Sent};
+use crate::tcp::outbox::Outbox;
 use crate::tcp::wire::{REQUEST_BYTES, RESPONSE_BYTES, Verb};
 
 /// Records that wait for the socket. Two: one is filled while the other is on its way.
@@ -23,8 +19,10 @@ const INBOX_BYTES: usize = 68 * 1024;
 /// See the module.
 pub(super) struct Sealed {
     inbox: Inbox,
-    outbox: Outbox,
+    pub(super) outbox: Outbox,
     list: Gather,
+    /// Room that was listed last.
+    room_bytes: usize,
     /// Bytes of slot `sending` that are in the outbox.
     boxed_bytes: usize,
     /// Bytes of slot `first`'s response that have been opened.
@@ -35,8 +33,9 @@ impl Sealed {
     pub(super) fn new((sealer, opener): (RecordSealer, RecordOpener)) -> Self {
         Self {
             inbox: Inbox::new(INBOX_BYTES, Some(opener)),
-            outbox: Outbox::new(sealer, OUTBOX_RECORDS),
+            outbox: Outbox::new(Some(sealer), OUTBOX_RECORDS),
             list: Gather::new(),
+            room_bytes: 0,
             boxed_bytes: 0,
             opened_bytes: 0,
         }
@@ -47,10 +46,10 @@ impl Sealed {
         !self.outbox.is_empty()
     }
 
-    /// Protects what fits of the verbs that wait, and sends what one call takes.
-    pub(super) fn send(&mut self, ring: &mut Ring, socket: &TcpStream) -> io::Result<Sent> {
+    /// Protects what fits of the verbs that wait, and lists what one call sends.
+    pub(super) fn list_requests(&mut self, ring: &mut Ring) -> &mut Gather {
         self.fill_outbox(ring);
-        self.outbox.send(socket)
+        self.outbox.list()
     }
 
     fn fill_outbox(&mut self, ring: &mut Ring) {
@@ -90,18 +89,18 @@ impl Sealed {
         }
     }
 
-    /// Receives once; how much came, and whether the socket may hold more.
-    ///
-    /// # Errors
-    /// As `recvmsg(2)`.
-    pub(super) fn receive(&mut self, socket: &TcpStream) -> io::Result<(usize, bool)> {
+    /// Lists the room of our own buffer for what is owed.
+    pub(super) fn list_responses(&mut self) -> &mut Gather {
         self.inbox.make_room();
         self.list.clear();
-        let room = self.inbox.list_room(&mut self.list);
-        // SAFETY: the list holds the room of our own buffer.
-        let bytes = unsafe { self.list.receive(socket.as_raw_fd(), Patience::None) }?;
+        self.room_bytes = self.inbox.list_room(&mut self.list);
+        &mut self.list
+    }
+
+    /// Notes that `bytes` came; whether the socket may hold more.
+    pub(super) fn take_received(&mut self, bytes: usize) -> bool {
         self.inbox.add(bytes);
-        Ok((bytes, bytes == room))
+        bytes == self.room_bytes
     }
 
     /// Opens what has come whole, and completes what that completes.

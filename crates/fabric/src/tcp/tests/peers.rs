@@ -5,8 +5,7 @@ use crate::FAILURE_TIMEOUT;
 
 #[test]
 fn a_client_that_takes_no_responses_is_not_read_and_loses_nothing() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         let (region, window) = rig.window(1 << 20, Rights::ALL);
         region.write(0, &pattern(1 << 20, 3)).unwrap();
         let mut slow = rig.client();
@@ -34,8 +33,7 @@ fn a_client_that_takes_no_responses_is_not_read_and_loses_nothing() {
 
 #[test]
 fn a_full_event_queue_refuses_messages_and_immediates() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(2, protection);
+    for rig in Rig::all(2) {
         let (_region, window) = rig.window(4096, Rights::ALL);
         let mut client = rig.client();
         for token in 0..3 {
@@ -78,8 +76,7 @@ fn a_full_event_queue_refuses_messages_and_immediates() {
 
 #[test]
 fn disconnect_ends_every_connection_of_that_client_alone() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(8, protection);
+    for rig in Rig::all(8) {
         let (_region, window) = rig.window(4096, Rights::ALL);
         let mut leaving = [rig.client(), rig.client()];
         let mut staying = rig.client_of(ClientId(8));

@@ -7,8 +7,7 @@ use crate::tcp::wire::{Request, Response, Verb};
 
 #[test]
 fn a_window_revoked_halfway_through_a_read_is_reported() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         const LEN: usize = 64 << 20;
         let (_region, window) = rig.window(LEN as u64, Rights::ALL);
         let mut client = rig.client();

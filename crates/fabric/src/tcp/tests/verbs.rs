@@ -5,8 +5,7 @@ use crate::{Generation, QUEUE_DEPTH, QueueFull, WindowId};
 
 #[test]
 fn long_verbs_cross_full_sockets_both_ways() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         const LEN: usize = 24 << 20;
         let (_region, window) = rig.window(LEN as u64, Rights::ALL);
         let mut client = rig.client();
@@ -21,8 +20,7 @@ fn long_verbs_cross_full_sockets_both_ways() {
 
 #[test]
 fn a_read_does_not_see_a_write_posted_after_it() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         let (region, window) = rig.window(1 << 20, Rights::ALL);
         region.write(0, &[1; 8192]).unwrap();
         let mut client = rig.client();
@@ -43,8 +41,7 @@ fn a_read_does_not_see_a_write_posted_after_it() {
 
 #[test]
 fn many_verbs_posted_together_cost_few_system_calls() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         let (_region, window) = rig.window(1 << 20, Rights::ALL);
         let mut client = rig.client();
         client.write(&window, 0, &[1], 0);
@@ -66,8 +63,7 @@ fn many_verbs_posted_together_cost_few_system_calls() {
 
 #[test]
 fn refused_verbs_change_nothing_and_keep_the_stream_in_step() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         let (region, window) = rig.window(64 * 1024, Rights::READ);
         let mut stale = window.clone();
         stale.descriptor.generation = Generation(window.descriptor.generation.0 ^ 1 << 40);
@@ -112,8 +108,7 @@ fn refused_verbs_change_nothing_and_keep_the_stream_in_step() {
 
 #[test]
 fn the_queue_bound_refuses_and_posts_nothing() {
-    for protection in WireProtection::ALL {
-        let rig = Rig::with(1, protection);
+    for rig in Rig::all(1) {
         let (_region, window) = rig.window(4096, Rights::ALL);
         let mut client = rig.client();
         let post = |client: &mut Client, token| {

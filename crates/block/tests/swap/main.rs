@@ -444,6 +444,7 @@ impl Disk for FaultyDisk {
         Ok(Box::new(FaultyQueue {
             inner: self.inner.queue()?,
             state: Arc::clone(&self.state),
+            under_way: Vec::new(),
         }))
     }
 
@@ -459,6 +460,8 @@ impl Disk for FaultyDisk {
 struct FaultyQueue {
     inner: Box<dyn Queue>,
     state: Arc<Faults>,
+    /// Tag and offset of each request.
+    under_way: Vec<(u64, u64)>,
 }
 
 impl Queue for FaultyQueue {
@@ -468,23 +471,25 @@ impl Queue for FaultyQueue {
         while is_page && self.state.is_stuck.load(Ordering::Relaxed) {
             std::thread::park();
         }
-        self.inner.submit(Request {
-            tag: request.offset,
-            ..request
-        })
+        let (tag, offset) = (request.tag, request.offset);
+        self.inner.submit(request)?;
+        self.under_way.push((tag, offset));
+        Ok(())
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) {
         let first = done.len();
         self.inner.poll(done);
-        if !self.state.broken.load(Ordering::Relaxed) {
-            return;
-        }
         for done in &mut done[first..] {
+            let known = self.under_way.iter().position(|one| one.0 == done.tag);
+            let (_, offset) = self.under_way.swap_remove(known.expect("a request's end"));
             let Op::Read(buffer) = &mut done.op else {
                 continue;
             };
-            let pages = done.tag / PAGE as u64..(done.tag + buffer.len() as u64) / PAGE as u64;
+            if !self.state.broken.load(Ordering::Relaxed) {
+                continue;
+            }
+            let pages = offset / PAGE as u64..(offset + buffer.len() as u64) / PAGE as u64;
             let bad: Vec<u64> = pages.filter(|page| page % 64 == 0).collect();
             if !bad.is_empty() {
                 buffer.fill(0xee);

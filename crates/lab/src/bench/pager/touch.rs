@@ -9,7 +9,7 @@ use crate::swapping::random::Random;
 
 /// In which order pages are touched.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Pattern {
+pub(in crate::bench) enum Pattern {
     /// Any page, all equally often.
     Random,
     /// One after the other, round and round.
@@ -21,9 +21,10 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    pub(super) const ALL: [Self; 4] = [Self::Random, Self::Sequential, Self::Strided, Self::Mixed];
+    pub(in crate::bench) const ALL: [Self; 4] =
+        [Self::Random, Self::Sequential, Self::Strided, Self::Mixed];
 
-    pub(super) fn label(self) -> &'static str {
+    pub(in crate::bench) fn label(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::Sequential => "sequential",
@@ -32,22 +33,22 @@ impl Pattern {
         }
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::bench) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.label() == text)
     }
 }
 
 /// What a measurement came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Touched {
+pub(in crate::bench) struct Touched {
     /// Pages touched per second, by all threads.
-    pub(super) pages_per_s: f64,
+    pub(in crate::bench) pages_per_s: f64,
     /// Touches that took longer than [`FAULT`], of all.
-    pub(super) fault_share: f64,
+    pub(in crate::bench) fault_share: f64,
     /// Half of these took longer.
-    pub(super) fault_us_p50: f64,
+    pub(in crate::bench) fault_us_p50: f64,
     /// One of a hundred of these did.
-    pub(super) fault_us_p99: f64,
+    pub(in crate::bench) fault_us_p99: f64,
 }
 
 /// A touch that takes longer was no access of memory. A tenth of the fastest fault here.
@@ -57,7 +58,7 @@ const FAULT: Duration = Duration::from_nanos(800);
 const FAULT_NS_MAX: u64 = 60_000_000_000;
 
 /// Writes each page's own number into it.
-pub(super) fn fill(bytes: &mut [u8]) {
+pub(in crate::bench) fn fill(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
         page.fill(index as u8 | 1);
         page[..8].copy_from_slice(&(index as u64).to_le_bytes());
@@ -68,7 +69,7 @@ pub(super) fn fill(bytes: &mut [u8]) {
 ///
 /// # Errors
 /// When a page is not as it was written.
-pub(super) fn touch(
+pub(in crate::bench) fn touch(
     bytes: &[u8],
     pattern: Pattern,
     threads: usize,

@@ -129,12 +129,12 @@ fn ahead(before: Counters, after: Counters) -> String {
 
 /// A measurement, as its worker tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Told {
-    pub(super) touched: Touched,
+pub(in crate::bench) struct Told {
+    pub(in crate::bench) touched: Touched,
     /// Pages read ahead.
-    pub(super) ahead: u64,
+    pub(in crate::bench) ahead: u64,
     /// Of these, pages in runs that were reached to the end.
-    pub(super) useful: u64,
+    pub(in crate::bench) useful: u64,
 }
 
 impl Told {
@@ -156,14 +156,14 @@ impl Told {
 }
 
 /// A worker's process; it is killed when dropped.
-pub(super) struct Worker {
+pub(in crate::bench) struct Worker {
     _process: Killed,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    pub(super) fn start(job: &Job, group: Option<&MemoryCgroup>) -> anyhow::Result<Self> {
+    pub(in crate::bench) fn start(job: &Job, group: Option<&MemoryCgroup>) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
         command
@@ -196,11 +196,11 @@ impl Worker {
         Ok(worker)
     }
 
-    pub(super) fn room(&mut self, bytes: u64) -> anyhow::Result<()> {
+    pub(in crate::bench) fn room(&mut self, bytes: u64) -> anyhow::Result<()> {
         self.ask(&format!("room {bytes}")).map(drop)
     }
 
-    pub(super) fn touch(
+    pub(in crate::bench) fn touch(
         &mut self,
         pattern: Pattern,
         threads: usize,

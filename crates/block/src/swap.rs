@@ -25,6 +25,7 @@ pub mod launch;
 mod loop_device;
 pub mod refuse;
 pub mod server;
+mod standby;
 
 use std::io;
 use std::path::PathBuf;

@@ -4,6 +4,7 @@
 //! a request is handed over, served and ended without another processor being woken, which costs
 //! more than all the rest of it. A thread moves its requests on together: what the kernel hands
 //! over goes to the disk at once, in the buffer that the kernel copies from or to.
+//! What a waking costs is also why `standby` is there.
 //! Invariants: nothing on the path of a page allocates; a ring's memory was touched, and its
 //! thread's worker used, before the kernel is told of it.
 //! Elsewhere: mounting and INIT (`dev_fuse`), the transport (`cenote_fuse`).
@@ -13,6 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::{Arc, MutexGuard, mpsc};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use cenote_fuse::message::{self, Attributes, Operation};
 use cenote_fuse::{Ring, Slot};
@@ -21,10 +23,12 @@ use cenote_volume::{Done, IoError, Op, Request};
 use super::area::PAGE_BYTES;
 use super::dev_fuse::open_flags;
 use super::export::{DISK, Export, IDLE_POLLS_MAX, REQUEST_BYTES_MAX, TTL_S, Worker};
+use super::standby::{Pulse, Standby};
 
 /// The threads, from before the mount to the end of its connection.
 pub(super) struct Rings {
     threads: Vec<Thread>,
+    standby: Option<Standby>,
 }
 
 struct Thread {
@@ -62,6 +66,11 @@ impl Shape {
         }
     }
 
+    /// Whether each thread is bound to the processor whose queue it serves.
+    fn is_bound(&self) -> bool {
+        self.thread_count == self.queue_count
+    }
+
     /// Queues of a thread.
     fn queues(&self, thread: u16) -> Vec<u16> {
         let mine = |queue: &u16| queue % self.thread_count == thread;
@@ -75,23 +84,33 @@ impl Rings {
     /// # Errors
     /// When the system refuses threads or rings.
     pub(super) fn prepare(export: &Arc<Export>, shape: Shape) -> io::Result<Self> {
+        let standby = match shape.is_bound() && shape.queue_count == 2 {
+            true => Some(Standby::start()?),
+            false => None,
+        };
         let mut threads = Vec::with_capacity(usize::from(shape.thread_count));
         for index in 0..shape.thread_count {
             let (device, told) = mpsc::sync_channel(1);
             let (tell, news) = mpsc::sync_channel(2);
             let export = Arc::clone(export);
+            let pulse = standby.as_ref().and_then(Standby::pulse);
             let handle = std::thread::Builder::new()
                 .name(format!("swap-{index}"))
-                .spawn(move || live(&export, shape, index, &told, &tell))?;
+                .spawn(move || live(&export, shape, index, pulse, (&told, &tell)))?;
             threads.push(Thread {
                 device: Some(device),
                 news,
                 handle,
             });
         }
-        let rings = Self { threads };
-        rings.hear()?;
-        Ok(rings)
+        let rings = Self { threads, standby };
+        match rings.hear() {
+            Ok(()) => Ok(rings),
+            Err(error) => {
+                rings.join();
+                Err(error)
+            }
+        }
     }
 
     /// Gives the slots of every thread to the connection that `device` is an open `/dev/fuse` of.
@@ -131,6 +150,7 @@ impl Rings {
                 tracing::error!("a thread of a swap device panicked");
             }
         }
+        drop(self.standby);
     }
 }
 
@@ -143,11 +163,14 @@ fn live(
     export: &Export,
     shape: Shape,
     index: u16,
-    told: &mpsc::Receiver<Arc<OwnedFd>>,
-    tell: &mpsc::SyncSender<io::Result<()>>,
+    pulse: Option<Pulse>,
+    (told, tell): (
+        &mpsc::Receiver<Arc<OwnedFd>>,
+        &mpsc::SyncSender<io::Result<()>>,
+    ),
 ) {
     let say = |outcome| tell.send(outcome).is_ok();
-    let mut server = match Server::new(export, shape, index) {
+    let mut server = match Server::new(export, shape, index, pulse) {
         Ok(server) => server,
         Err(error) => {
             say(Err(error));
@@ -174,6 +197,7 @@ struct Server<'a> {
     ring: Ring,
     export: &'a Export,
     worker: MutexGuard<'a, Worker>,
+    pulse: Option<Pulse>,
     /// By slot: bytes of the disk that its request is about.
     ranges: Box<[(u64, u64)]>,
     /// Requests that the disk had no room for.
@@ -184,8 +208,8 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(export: &'a Export, shape: Shape, index: u16) -> io::Result<Self> {
-        if shape.thread_count == shape.queue_count
+    fn new(export: &'a Export, shape: Shape, index: u16, pulse: Option<Pulse>) -> io::Result<Self> {
+        if shape.is_bound()
             && let Err(error) = bind_to(index)
         {
             tracing::debug!(%error, index, "bind a serving thread to its processor");
@@ -206,6 +230,7 @@ impl<'a> Server<'a> {
             ring,
             export,
             worker,
+            pulse,
             ranges: vec![(0, 0); slot_count].into(),
             held: VecDeque::with_capacity(slot_count),
             in_flight: 0,
@@ -364,6 +389,9 @@ impl<'a> Server<'a> {
         let (offset, len) = self.ranges[slot.0];
         match done.op {
             Op::Read(payload) => {
+                if let Some(pulse) = &mut self.pulse {
+                    pulse.beat(Instant::now());
+                }
                 self.ring.put_payload(slot, payload);
                 let read = self.end_read(slot, offset, len as usize, done.result);
                 self.ring.reply(slot, read.map_err(errno_of))

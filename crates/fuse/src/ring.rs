@@ -154,7 +154,7 @@ impl Ring {
     /// # Errors
     /// The kernel took a slot back for another reason than the end of the connection; the others
     /// go on.
-    pub fn next(&mut self) -> Option<io::Result<Slot>> {
+    pub fn next_request(&mut self) -> Option<io::Result<Slot>> {
         loop {
             let entry = self.ring.completion().next()?;
             let slot = Slot(entry.user_data() as usize);

@@ -243,7 +243,7 @@ impl<'a> Server<'a> {
         let mut idle_polls = 0;
         while !self.ring.is_over() {
             let mut is_idle = true;
-            while let Some(next) = self.ring.next() {
+            while let Some(next) = self.ring.next_request() {
                 is_idle = false;
                 match next {
                     Ok(slot) => self.start(slot)?,

@@ -302,11 +302,13 @@ fn status(which: &Which, json: bool) -> Result<u8> {
             Size(status.size_bytes).rounded(),
         );
         println!(
-            "{}: {used} of {size} swapped out, pid {}, requests over {}",
+            "{}: {used} of {size} swapped out, pid {}",
             status.device.display(),
-            status.pid,
-            status.transport
+            status.pid
         );
+        if !status.transport.is_empty() {
+            println!("requests come over {}", status.transport);
+        }
         println!(
             "{} reads, {} writes, {} errors",
             status.reads, status.writes, status.errors

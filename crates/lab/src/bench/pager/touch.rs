@@ -49,10 +49,18 @@ pub(in crate::bench) struct Touched {
     pub(in crate::bench) fault_us_p50: f64,
     /// One of a hundred of these did.
     pub(in crate::bench) fault_us_p99: f64,
+    /// As the three before, of touches that took longer than [`WAIT`].
+    pub(in crate::bench) wait_share: f64,
+    pub(in crate::bench) wait_us_p50: f64,
+    pub(in crate::bench) wait_us_p99: f64,
 }
 
 /// A touch that takes longer was no access of memory. A tenth of the fastest fault here.
 const FAULT: Duration = Duration::from_nanos(800);
+
+/// A touch that takes longer waited for a device: a page that the kernel has read ahead takes a
+/// third of it, and no page comes back from a device so soon.
+const WAIT: Duration = Duration::from_micros(5);
 
 /// Longer ones count as this: a minute.
 const FAULT_NS_MAX: u64 = 60_000_000_000;
@@ -91,13 +99,18 @@ pub(in crate::bench) fn touch(
         let one = one?;
         all.touches += one.touches;
         all.faults.add(&one.faults).context("add up faults")?;
+        all.waits.add(&one.waits).context("add up waits")?;
     }
-    let us = |quantile| all.faults.value_at_quantile(quantile) as f64 / 1e3;
+    let share = |of: &Histogram<u64>| of.len() as f64 / all.touches.max(1) as f64;
+    let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
     Ok(Touched {
         pages_per_s: all.touches as f64 / elapsed,
-        fault_share: all.faults.len() as f64 / all.touches.max(1) as f64,
-        fault_us_p50: us(0.5),
-        fault_us_p99: us(0.99),
+        fault_share: share(&all.faults),
+        fault_us_p50: us(&all.faults, 0.5),
+        fault_us_p99: us(&all.faults, 0.99),
+        wait_share: share(&all.waits),
+        wait_us_p50: us(&all.waits, 0.5),
+        wait_us_p99: us(&all.waits, 0.99),
     })
 }
 
@@ -105,13 +118,17 @@ struct Part {
     touches: u64,
     /// In ns.
     faults: Histogram<u64>,
+    /// Those of the faults that waited, in ns.
+    waits: Histogram<u64>,
 }
 
 impl Part {
     fn new() -> Self {
+        let times = || Histogram::new_with_bounds(1, FAULT_NS_MAX, 3).expect("bounds in order");
         Self {
             touches: 0,
-            faults: Histogram::new_with_bounds(1, FAULT_NS_MAX, 3).expect("bounds in order"),
+            faults: times(),
+            waits: times(),
         }
     }
 }
@@ -139,9 +156,11 @@ fn part(
         let seen = u64::from_le_bytes(word.try_into().expect("8 bytes"));
         let after = Instant::now();
         ensure!(seen == index as u64, "page {index} has the number {seen}");
-        if after - before > FAULT {
-            part.faults
-                .saturating_record((after - before).as_nanos() as u64);
+        let took = after - before;
+        for (least, times) in [(FAULT, &mut part.faults), (WAIT, &mut part.waits)] {
+            if took > least {
+                times.saturating_record(took.as_nanos() as u64);
+            }
         }
         part.touches += 1;
         match pattern {

@@ -112,10 +112,16 @@ fn obey(mut act: impl FnMut(Order) -> anyhow::Result<String>) -> anyhow::Result<
 }
 
 fn figures(touched: Touched) -> String {
-    format!(
-        "{} {} {} {}",
-        touched.pages_per_s, touched.fault_share, touched.fault_us_p50, touched.fault_us_p99
-    )
+    let figures = [
+        touched.pages_per_s,
+        touched.fault_share,
+        touched.fault_us_p50,
+        touched.fault_us_p99,
+        touched.wait_share,
+        touched.wait_us_p50,
+        touched.wait_us_p99,
+    ];
+    figures.map(|figure| figure.to_string()).join(" ")
 }
 
 /// Pages read ahead, and those of them that were of use.
@@ -146,6 +152,9 @@ impl Told {
             fault_share: figure()?,
             fault_us_p50: figure()?,
             fault_us_p99: figure()?,
+            wait_share: figure()?,
+            wait_us_p50: figure()?,
+            wait_us_p99: figure()?,
         };
         Some(Self {
             touched,
@@ -239,6 +248,9 @@ mod tests {
             fault_share: 0.25,
             fault_us_p50: 3.0,
             fault_us_p99: 4.0,
+            wait_share: 0.125,
+            wait_us_p50: 5.0,
+            wait_us_p99: 6.0,
         };
         let line = format!("done {} 7 6", figures(touched));
         let (ahead, useful) = (7, 6);

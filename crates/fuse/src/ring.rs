@@ -41,8 +41,10 @@ pub struct Ring {
     device: Option<Arc<OwnedFd>>,
     slots: Box<[Memory]>,
     payload_bytes_max: usize,
-    /// Slots that the kernel has.
+    /// Slots that the kernel has, or will with the next submission.
     fetching: usize,
+    /// Commands that were added and not handed over.
+    unsubmitted: bool,
     /// Bound to its thread.
     _thread: PhantomData<*const ()>,
 }
@@ -107,6 +109,7 @@ impl Ring {
             slots,
             payload_bytes_max: options.payload_bytes_max,
             fetching: 0,
+            unsubmitted: false,
             _thread: PhantomData,
         })
     }
@@ -274,6 +277,7 @@ impl Ring {
     /// # Errors
     /// Those of `io_uring_enter(2)`; retry is sensible after none.
     pub fn submit(&mut self) -> io::Result<()> {
+        self.unsubmitted = false;
         ignore_interrupt(self.ring.submit())
     }
 
@@ -284,6 +288,7 @@ impl Ring {
     /// As [`Ring::submit`].
     pub fn submit_and_wait(&mut self) -> io::Result<()> {
         let wanted = usize::from(self.fetching > 0);
+        self.unsubmitted = false;
         ignore_interrupt(self.ring.submit_and_wait(wanted))
     }
 
@@ -291,6 +296,12 @@ impl Ring {
     #[must_use]
     pub fn has_news(&mut self) -> bool {
         !self.ring.completion().is_empty() || self.ring.submission().taskrun()
+    }
+
+    /// Whether [`Ring::submit`] would do something now. No system call.
+    #[must_use]
+    pub fn is_due(&mut self) -> bool {
+        self.unsubmitted || self.has_news()
     }
 
     /// Adds a command for a slot.
@@ -307,6 +318,7 @@ impl Ring {
         // stay where they are until the slot's next completion, and longer than the ring.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
         memory.holder = Holder::Kernel;
+        self.unsubmitted = true;
         self.fetching += 1;
         Ok(())
     }

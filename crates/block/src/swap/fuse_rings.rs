@@ -257,7 +257,9 @@ impl<'a> Server<'a> {
                 self.ring.submit_and_wait()?;
                 continue;
             }
-            self.ring.submit()?;
+            if self.ring.is_due() {
+                self.ring.submit()?;
+            }
             idle_polls = if is_idle { idle_polls + 1 } else { 0 };
             if idle_polls >= IDLE_POLLS_MAX && !self.ring.has_news() {
                 self.worker.wait(Some(self.ring.as_raw_fd()));

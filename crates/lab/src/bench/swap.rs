@@ -3,8 +3,8 @@
 //!
 //! One program in a cgroup touches its pages (`pager::touch`), a part of which is resident, while
 //! contenders take turns in each round; the median of the rounds is kept. What is timed are touches
-//! that waited for the device, not those of pages that the kernel had read ahead. FUSE over io_uring
-//! is switched on in the kernel meanwhile, and left as it was found.
+//! that waited for the device, not those of pages that the kernel had read ahead. FUSE over
+//! io_uring is switched on in the kernel meanwhile, and left as it was found.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,9 +13,11 @@
 pub mod area;
 pub mod cgroup;
 pub mod control;
+mod dev_fuse;
 mod device;
 mod export;
 mod fuse_loop;
+mod fuse_rings;
 pub mod harden;
 mod homing;
 mod kernel_nbd;
@@ -23,10 +25,14 @@ pub mod launch;
 mod loop_device;
 pub mod refuse;
 pub mod server;
+mod standby;
 
 use std::io;
 use std::path::PathBuf;
 
+pub use cenote_fuse::{
+    SWITCH as FUSE_RINGS_SWITCH, State as FuseRingsState, state as fuse_rings_state,
+};
 pub use device::{Device, OffReport};
 pub use export::Counters;
 pub use loop_device::LoopDevice;
@@ -48,6 +54,8 @@ pub struct Options {
     /// Whether pages come back by themselves when the disk says that this machine has memory to
     /// spare for all of them.
     pub reclaim: bool,
+    /// How FUSE requests come, where the kernel has no nbd.
+    pub fuse: FuseTransport,
 }
 
 impl Options {
@@ -61,8 +69,19 @@ impl Options {
             discard: Discard::None,
             thread_count: 2,
             reclaim: true,
+            fuse: FuseTransport::Auto,
         }
     }
+}
+
+/// How the kernel hands FUSE requests over.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum FuseTransport {
+    /// Over io_uring where the kernel has that and it is switched on, else as below.
+    #[default]
+    Auto,
+    /// Over `/dev/fuse`, by reads and writes.
+    DevFuse,
 }
 
 /// When freed swap pages are discarded on the disk.

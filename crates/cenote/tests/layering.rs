@@ -28,7 +28,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-durable",
         ],
     ),
-    ("cenote-block", &["cenote-volume"]),
+    ("cenote-fuse", &[]),
+    ("cenote-block", &["cenote-volume", "cenote-fuse"]),
     (
         "cenote-client",
         &["cenote-volume", "cenote-fabric", "cenote-pool"],

@@ -20,6 +20,8 @@ use super::{Error, OffReport, Result, area, device};
 pub struct Status {
     /// The swap device.
     pub device: PathBuf,
+    /// How the kernel's requests come: `nbd`, `io_uring` or `/dev/fuse`; empty from an older server.
+    pub transport: String,
     /// The serving process.
     pub pid: u32,
     /// Size of the device.
@@ -64,6 +66,7 @@ impl Status {
             ("homecomings_cut", self.homecomings_cut),
         ];
         out.push_str(&format!("device {}\n", self.device.display()));
+        out.push_str(&format!("transport {}\n", self.transport));
         for (key, value) in numbers {
             out.push_str(&format!("{key} {value}\n"));
         }
@@ -74,6 +77,7 @@ impl Status {
         let number = value.parse().unwrap_or(0);
         match key {
             "device" => self.device = value.into(),
+            "transport" => self.transport = value.to_owned(),
             "pid" => self.pid = u32::try_from(number).unwrap_or(0),
             "size_bytes" => self.size_bytes = number,
             "used_bytes" => self.used_bytes = number,

@@ -35,6 +35,14 @@ impl Attached {
         }
     }
 
+    fn transport(&self) -> &'static str {
+        match self {
+            Self::Nbd(_) => "nbd",
+            Self::Fuse(fuse) if fuse.has_rings() => "io_uring",
+            Self::Fuse(_) => "/dev/fuse",
+        }
+    }
+
     fn open_merge_switch(&self) -> io::Result<File> {
         match self {
             Self::Nbd(nbd) => nbd.open_merge_switch(),
@@ -98,6 +106,12 @@ impl Device {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.attached.path()
+    }
+
+    /// How the kernel's requests come: `nbd`, `io_uring` (FUSE's) or `/dev/fuse`.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.attached.transport()
     }
 
     /// What this device can be known again by; a later one of the same name has another. Empty,
@@ -244,7 +258,7 @@ fn attach(disk: &dyn Disk, size_bytes: u64, options: &Options) -> Result<(Attach
     }
     let (export, shared) = export()?;
     let label = format!("cenote-{:08x}", u32::from_ne_bytes(random_bytes()?));
-    let fuse = FuseLoop::attach(export, thread_count, &options.dir, &label)?;
+    let fuse = FuseLoop::attach(export, thread_count, options.fuse, &options.dir, &label)?;
     Ok((Attached::Fuse(fuse), shared))
 }
 

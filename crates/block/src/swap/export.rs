@@ -1,36 +1,29 @@
-//! What shows a disk to the kernel: its pages, and the one FUSE file that they are.
+//! What shows a disk to the kernel: its pages, and the files whose bytes they are.
 //!
-//! The threads of `fuse_loop` or `kernel_nbd` call in here, one request at a time each; every call
-//! runs the request to its end on a worker of its own. There are as many workers as threads, so
-//! one is always free.
-//! Invariants: no allocation per page, since buffers are made, and touched, before the loop
-//! device exists; a page whose read failed is remembered until it is written again.
+//! The threads of `dev_fuse`, `fuse_rings` or `kernel_nbd` call in here, each with a worker of its
+//! own. There are as many workers as threads, so one is always free.
+//! Invariants: no allocation per page, since buffers are made, and touched, before the device
+//! exists; a page whose read failed is remembered until it is written again.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, SystemTime};
 
 use cenote_volume::{Done, IoError, Op, Request};
-use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, WriteFlags,
-};
 
 use super::area::PAGE_BYTES;
 use crate::disk::{Disk, Queue};
 
-/// The filesystem: a root, the disk's file, and one file per thread to warm it up with.
+/// The disk, and what is known of its pages. Over FUSE it is a root, the disk's file, and one file
+/// per thread to warm it up with.
 pub(super) struct Export {
     size_bytes: u64,
     workers: Vec<Mutex<Worker>>,
     shared: Arc<Shared>,
     /// Holds each thread until all of them have taken a warm-up request.
-    warm: Barrier,
+    pub(super) warm: Barrier,
 }
 
 /// What the export and its device both see.
@@ -146,7 +139,7 @@ impl Export {
     }
 
     /// A worker that no other thread uses.
-    fn worker(&self) -> MutexGuard<'_, Worker> {
+    pub(super) fn worker(&self) -> MutexGuard<'_, Worker> {
         loop {
             for worker in &self.workers {
                 match worker.try_lock() {
@@ -160,27 +153,39 @@ impl Export {
     }
 
     /// Reads into the worker's buffer; returns how many bytes from the start are good.
-    fn read_pages(&self, worker: &mut Worker, offset: u64, len: usize) -> Result<usize, IoError> {
+    pub(super) fn read_pages(
+        &self,
+        worker: &mut Worker,
+        offset: u64,
+        len: usize,
+    ) -> Result<usize, IoError> {
+        let outcome = worker.read(offset, len);
+        match self.count_read(len, outcome) {
+            Ok(()) => Ok(len),
+            Err(error) => self.note_unreadable(worker, offset, len, error),
+        }
+    }
+
+    /// Counts a read that has ended. One that failed goes on to [`Export::note_unreadable`].
+    pub(super) fn count_read(
+        &self,
+        len: usize,
+        outcome: Result<(), IoError>,
+    ) -> Result<(), IoError> {
         let counters = &self.shared.counters;
         counters.reads.fetch_add(1, Ordering::Relaxed);
-        match worker.read(offset, len) {
-            Ok(()) => {
-                let bytes = len as u64;
-                counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-                Ok(len)
-            }
-            Err(error) => {
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-                self.note_unreadable(worker, offset, len, error)
-            }
-        }
+        match outcome {
+            Ok(()) => counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed),
+            Err(_) => counters.errors.fetch_add(1, Ordering::Relaxed),
+        };
+        outcome
     }
 
     /// Finds which pages of a failed read cannot be read, by reading them one by one, and leaves
     /// the good ones before the first such page in the buffer: the kernel asks again for the rest.
     /// From here on the kernel is told to merge no requests, so that a lost page fails alone.
     #[cold]
-    fn note_unreadable(
+    pub(super) fn note_unreadable(
         &self,
         worker: &mut Worker,
         offset: u64,
@@ -234,13 +239,24 @@ impl Export {
 
     /// Writes what was put into the worker's buffer.
     pub(super) fn write_pages(&self, worker: &mut Worker, offset: u64) -> Result<(), IoError> {
+        let len = worker.buffer.len();
+        let outcome = worker.write(offset);
+        self.count_write(offset, len, outcome)
+    }
+
+    /// Counts a write that has ended; its pages can be read again if it went well.
+    pub(super) fn count_write(
+        &self,
+        offset: u64,
+        len: usize,
+        outcome: Result<(), IoError>,
+    ) -> Result<(), IoError> {
         let counters = &self.shared.counters;
         counters.writes.fetch_add(1, Ordering::Relaxed);
-        let bytes = worker.buffer.len() as u64;
-        let written = worker.write(offset);
-        if written.is_err() {
+        let bytes = len as u64;
+        if outcome.is_err() {
             counters.errors.fetch_add(1, Ordering::Relaxed);
-            return written;
+            return outcome;
         }
         counters.written_bytes.fetch_add(bytes, Ordering::Relaxed);
         if counters.unreadable_pages() > 0 {
@@ -259,177 +275,43 @@ impl Export {
         offset: u64,
         len_bytes: u64,
     ) -> Result<(), IoError> {
+        let done = worker.run(offset, Op::Discard { len_bytes });
+        self.count_discard(done.result)
+    }
+
+    /// Counts a discard that has ended.
+    pub(super) fn count_discard(&self, outcome: Result<(), IoError>) -> Result<(), IoError> {
         let counters = &self.shared.counters;
         counters.discards.fetch_add(1, Ordering::Relaxed);
-        let done = worker.run(offset, Op::Discard { len_bytes });
-        if done.result.is_err() {
+        if outcome.is_err() {
             counters.errors.fetch_add(1, Ordering::Relaxed);
         }
-        done.result
+        outcome
     }
 
-    /// Attributes of an inode; `None` when there is no such inode.
-    fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
-        let (size, kind, perm) = match ino.0 {
-            ROOT => (0, FileType::Directory, 0o500),
-            DISK => (self.size_bytes, FileType::RegularFile, 0o600),
-            other if self.is_warm(other) => {
-                (REQUEST_BYTES_MAX as u64, FileType::RegularFile, 0o600)
-            }
-            _ => return None,
-        };
-        Some(FileAttr {
-            ino,
-            size,
-            blocks: size / 512,
-            atime: SystemTime::UNIX_EPOCH,
-            mtime: SystemTime::UNIX_EPOCH,
-            ctime: SystemTime::UNIX_EPOCH,
-            crtime: SystemTime::UNIX_EPOCH,
-            kind,
-            perm,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: PAGE_BYTES as u32,
-            flags: 0,
-        })
+    /// The inode of a name in the root; `None` when nothing is called so.
+    pub(super) fn inode_of(&self, name: &[u8]) -> Option<u64> {
+        if name == DISK_NAME.as_bytes() {
+            return Some(DISK);
+        }
+        let index = name.strip_prefix(WARM_NAME.as_bytes())?;
+        let index: u64 = std::str::from_utf8(index).ok()?.parse().ok()?;
+        WARM.checked_add(index).filter(|ino| self.is_warm(*ino))
     }
 
-    fn is_warm(&self, ino: u64) -> bool {
+    /// Size of an inode, and type and permissions as of `stat(2)`; `None` when there is no such
+    /// inode.
+    pub(super) fn stat(&self, ino: u64) -> Option<(u64, u32)> {
+        match ino {
+            ROOT => Some((0, libc::S_IFDIR | 0o500)),
+            DISK => Some((self.size_bytes, libc::S_IFREG | 0o600)),
+            other if self.is_warm(other) => Some((REQUEST_BYTES_MAX as u64, libc::S_IFREG | 0o600)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_warm(&self, ino: u64) -> bool {
         (WARM..WARM + self.workers.len() as u64).contains(&ino)
-    }
-}
-
-impl Filesystem for Export {
-    fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Not worth failing for: the kernel then sends smaller or fewer requests at once.
-        if config.set_max_write(REQUEST_BYTES_MAX as u32).is_err()
-            || config.set_max_background(BACKGROUND_MAX).is_err()
-            || config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).is_err()
-        {
-            tracing::warn!("the kernel's FUSE lacks large or asynchronous direct I/O");
-        }
-        Ok(())
-    }
-
-    fn lookup(&self, _: &fuser::Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let ino = match name.to_str() {
-            Some(DISK_NAME) => Some(DISK),
-            Some(name) => name
-                .strip_prefix(WARM_NAME)
-                .and_then(|index| index.parse::<u64>().ok())
-                .and_then(|index| WARM.checked_add(index)),
-            None => None,
-        };
-        match ino.and_then(|ino| self.attributes(INodeNo(ino))) {
-            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _: &fuser::Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(ino) {
-            Some(attributes) => reply.attr(&TTL, &attributes),
-            None => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn open(&self, _: &fuser::Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let flags = FopenFlags::FOPEN_DIRECT_IO
-            | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-            | FopenFlags::FOPEN_NOFLUSH;
-        reply.opened(FileHandle(ino.0), flags);
-    }
-
-    fn read(
-        &self,
-        _: &fuser::Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        if ino.0 != DISK {
-            return reply.error(Errno::EINVAL);
-        }
-        let len = u64::from(size).min(self.size_bytes.saturating_sub(offset)) as usize;
-        let mut worker = self.worker();
-        match self.read_pages(&mut worker, offset, len) {
-            Ok(good) => reply.data(&worker.buffer[..good]),
-            Err(_) => reply.error(Errno::EIO),
-        }
-    }
-
-    fn write(
-        &self,
-        _: &fuser::Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        if self.is_warm(ino.0) {
-            // Only the first part of a request that the kernel had to split.
-            if offset == 0 {
-                let worker = self.worker();
-                self.warm.wait();
-                drop(worker);
-            }
-            return reply.written(data.len() as u32);
-        }
-        if ino.0 != DISK || offset + data.len() as u64 > self.size_bytes {
-            return reply.error(Errno::EINVAL);
-        }
-        let mut worker = self.worker();
-        worker.room(data.len()).copy_from_slice(data);
-        match self.write_pages(&mut worker, offset) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(IoError::NoSpace) => reply.error(Errno::ENOSPC),
-            Err(_) => reply.error(Errno::EIO),
-        }
-    }
-
-    fn fallocate(
-        &self,
-        _: &fuser::Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let zeroes = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
-        if ino.0 != DISK || !zeroes {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        let len_bytes = length.min(self.size_bytes.saturating_sub(offset));
-        let mut worker = self.worker();
-        match self.discard(&mut worker, offset, len_bytes) {
-            Ok(()) => reply.ok(),
-            Err(_) => reply.error(Errno::EIO),
-        }
-    }
-
-    fn fsync(&self, _: &fuser::Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        // An acknowledged write is as safe as it will ever be.
-        reply.ok();
-    }
-
-    fn statfs(&self, _: &fuser::Request, _: INodeNo, reply: ReplyStatfs) {
-        // The loop device takes its discard granularity from the block size given here.
-        let block_bytes = PAGE_BYTES as u32;
-        let blocks = self.size_bytes / u64::from(block_bytes);
-        reply.statfs(blocks, 0, 0, 2, 0, block_bytes, 255, block_bytes);
     }
 }
 
@@ -450,13 +332,13 @@ impl Worker {
         Self {
             queue,
             buffer,
-            done: Vec::with_capacity(4),
+            done: Vec::with_capacity(DONE_MAX),
             fds: Vec::with_capacity(64),
             poll_fds: Vec::with_capacity(64),
         }
     }
 
-    fn read(&mut self, offset: u64, len: usize) -> Result<(), IoError> {
+    pub(super) fn read(&mut self, offset: u64, len: usize) -> Result<(), IoError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(len, 0);
         let done = self.run(offset, Op::Read(buffer));
@@ -487,9 +369,10 @@ impl Worker {
         done.result
     }
 
-    /// Runs one operation to its end.
+    /// Runs one operation to its end. Others that end meanwhile are kept for [`Worker::collect`].
     fn run(&mut self, offset: u64, op: Op) -> Done {
-        let mut request = Request { tag: 0, offset, op };
+        let tag = ALONE;
+        let mut request = Request { tag, offset, op };
         while let Err(back) = self.queue.submit(request) {
             request = back;
             self.queue.poll(&mut self.done);
@@ -497,18 +380,33 @@ impl Worker {
         let mut idle_polls = 0;
         loop {
             self.queue.poll(&mut self.done);
-            if let Some(done) = self.done.pop() {
-                return done;
+            if let Some(at) = self.done.iter().position(|done| done.tag == ALONE) {
+                return self.done.swap_remove(at);
             }
             idle_polls += 1;
             if idle_polls >= IDLE_POLLS_MAX {
-                self.wait();
+                self.wait(None);
             }
         }
     }
 
-    /// Sleeps until the queue can go on.
-    fn wait(&mut self) {
+    /// Starts an operation whose end [`Worker::collect`] brings; its tag is not [`ALONE`].
+    ///
+    /// # Errors
+    /// Gives the request back when the queue is full.
+    pub(super) fn start(&mut self, request: Request) -> Result<(), Request> {
+        debug_assert_ne!(request.tag, ALONE);
+        self.queue.submit(request)
+    }
+
+    /// Moves what was started on, and appends what has ended.
+    pub(super) fn collect(&mut self, done: &mut Vec<Done>) {
+        self.queue.poll(&mut self.done);
+        done.append(&mut self.done);
+    }
+
+    /// Sleeps until the queue can go on, or `also` is readable.
+    pub(super) fn wait(&mut self, also: Option<RawFd>) {
         self.fds.clear();
         self.queue.wait_fds(&mut self.fds);
         let deadline = self.queue.deadline();
@@ -516,6 +414,7 @@ impl Worker {
             std::thread::yield_now();
             return;
         }
+        self.fds.extend(also);
         self.poll_fds.clear();
         let waits = self.fds.iter().map(|fd| libc::pollfd {
             fd: *fd,
@@ -540,13 +439,16 @@ pub(super) const WARM_NAME: &str = "warm";
 /// Longest write, and read, that the kernel may send: its own limit (256 pages).
 pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 
+/// Inode of the disk's file.
+pub(super) const DISK: u64 = 2;
 const ROOT: u64 = 1;
-const DISK: u64 = 2;
 const WARM: u64 = 16;
-/// Asynchronous requests that the kernel may have open at once; arbitrary, above what one
-/// machine's reclaim has in flight.
-const BACKGROUND_MAX: u16 = 128;
 /// Polls before a thread sleeps for its queue; arbitrary, a few microseconds.
-const IDLE_POLLS_MAX: u32 = 64;
-/// Attributes never change while the file is served.
-const TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(super) const IDLE_POLLS_MAX: u32 = 64;
+/// Tag of an operation that its caller waits for.
+const ALONE: u64 = u64::MAX;
+/// Operations of one worker under way, for which there is room from the start; more would be
+/// allocated for.
+const DONE_MAX: usize = 64;
+/// How long the kernel may believe attributes: they never change while the file is served.
+pub(super) const TTL_S: u64 = 365 * 24 * 3600;

@@ -176,6 +176,7 @@ impl Server {
         let counters = self.device.counters();
         Status {
             device: self.device.path().to_owned(),
+            transport: self.device.transport().to_owned(),
             pid: std::process::id(),
             size_bytes: self.device.size_bytes(),
             used_bytes: self.device.used_bytes().unwrap_or(0),

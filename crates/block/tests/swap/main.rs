@@ -2,27 +2,31 @@
 //!
 //! Needs root, nbd or FUSE and loop devices, and memory cgroups; a test says what it lacks and is skipped.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::io;
-use std::os::fd::RawFd;
+use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cenote_block::disk::{Disk, Extent, Queue};
+use cenote_block::disk::Disk;
 use cenote_block::ram::RamDisk;
 use cenote_block::swap::cgroup::MemoryCgroup;
 use cenote_block::swap::launch::{self, Announcer};
-use cenote_block::swap::{Device, Discard, Error, LoopDevice, Options, control, server};
-use cenote_volume::{Done, IoError, Op, Request};
+use cenote_block::swap::{Device, Discard, Error, FuseTransport, Options, control, server};
+use cenote_volume::{Op, Request};
 
+mod faulty;
+mod leftovers;
 mod program;
+mod transport;
 
+use faulty::FaultyDisk;
+use leftovers::{assert_nothing_left, kill, wait_until, wait_until_gone};
 use program::Program;
+use transport::{Switch, transports};
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -32,16 +36,23 @@ fn a_program_over_its_limit_gets_every_byte_back() {
     let Some(_turn) = turn("memory over the limit of a cgroup") else {
         return;
     };
-    for discard in [Discard::None, Discard::Pages] {
+    let all = transports();
+    let discards = [Discard::None, Discard::Pages];
+    for (discard, (fuse, name)) in discards
+        .into_iter()
+        .flat_map(|d| all.iter().map(move |t| (d, *t)))
+    {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
         let mut options = Options::new(dir.path());
         options.priority = Some(32000);
         options.discard = discard;
+        options.fuse = fuse;
         let mut device = Device::serve(&disk, options).unwrap();
+        assert_eq!(device.transport(), name);
         device.swap_on().unwrap();
         let path = device.path().to_owned();
-        println!("swapping to {}", path.display());
+        println!("swapping to {} over {name}", path.display());
 
         let program = Program::start(48 * MIB, 128 * MIB);
         assert_eq!(
@@ -96,27 +107,59 @@ fn unreadable_pages_are_reported_though_swapoff_succeeds() {
     let Some(_turn) = turn("unreadable pages at swapoff") else {
         return;
     };
+    for (fuse, name) in transports() {
+        println!("over {name}");
+        let dir = tempfile::tempdir().unwrap();
+        let faulty = Arc::new(FaultyDisk::new(filled_ram_disk(192 * MIB)));
+        let disk: Arc<dyn Disk> = Arc::clone(&faulty) as _;
+        let mut options = Options::new(dir.path());
+        options.priority = Some(32000);
+        options.fuse = fuse;
+        let mut device = Device::serve(&disk, options).unwrap();
+        assert_eq!(device.transport(), name);
+        device.swap_on().unwrap();
+        let program = Program::start(32 * MIB, 96 * MIB);
+        assert_eq!(program.wait_for_fill(), b'f');
+
+        // Under its limit the pages would not fit, and the kernel would kill the program for it.
+        faulty.state.broken.store(true, Ordering::Relaxed);
+        program.group.set_limit(256 * MIB).unwrap();
+        let report = device.swap_off(|_| ()).unwrap();
+
+        let refused = faulty.state.refused.lock().unwrap().len() as u64;
+        assert!(refused > 0, "swapoff read no page that was broken");
+        assert_eq!(report.unreadable_pages, refused);
+        assert!(report.used_bytes >= refused * PAGE as u64);
+        program.go_on();
+        assert_ne!(program.wait(), 0, "a lost page must not read as good");
+    }
+}
+
+#[test]
+fn a_device_is_served_over_dev_fuse_where_rings_are_switched_off() {
+    let Some(_turn) = turn("FUSE over io_uring that is switched off") else {
+        return;
+    };
+    if has_nbd() {
+        println!("skipped: FUSE over io_uring that is switched off: this kernel has nbd");
+        return;
+    }
+    let _off = Switch::off();
     let dir = tempfile::tempdir().unwrap();
-    let faulty = Arc::new(FaultyDisk::new(filled_ram_disk(192 * MIB)));
-    let disk: Arc<dyn Disk> = Arc::clone(&faulty) as _;
-    let mut options = Options::new(dir.path());
-    options.priority = Some(32000);
-    let mut device = Device::serve(&disk, options).unwrap();
-    device.swap_on().unwrap();
-    let program = Program::start(32 * MIB, 96 * MIB);
-    assert_eq!(program.wait_for_fill(), b'f');
-
-    // Under its limit the pages would not fit, and the kernel would kill the program for it.
-    faulty.state.broken.store(true, Ordering::Relaxed);
-    program.group.set_limit(256 * MIB).unwrap();
-    let report = device.swap_off(|_| ()).unwrap();
-
-    let refused = faulty.state.refused.lock().unwrap().len() as u64;
-    assert!(refused > 0, "swapoff read no page that was broken");
-    assert_eq!(report.unreadable_pages, refused);
-    assert!(report.used_bytes >= refused * PAGE as u64);
-    program.go_on();
-    assert_ne!(program.wait(), 0, "a lost page must not read as good");
+    let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(16 * MIB));
+    let device = Device::serve(&disk, Options::new(dir.path())).unwrap();
+    let path = device.path().to_owned();
+    assert_eq!(device.transport(), "/dev/fuse");
+    let content = pattern(3, MIB as usize);
+    fs::write(&path, &content).unwrap();
+    let mut read = vec![0; content.len()];
+    fs::File::open(&path)
+        .unwrap()
+        .read_exact(&mut read)
+        .unwrap();
+    assert!(read == content, "the device came back different");
+    drop(device);
+    assert_nothing_left(dir.path(), &path);
 }
 
 #[test]
@@ -130,9 +173,14 @@ fn filesystems_live_on_the_device() {
         ("xfs", &["-q", "-f"], &["xfs_repair", "-n"]),
         ("btrfs", &["-q", "-f"], &["btrfs", "check"]),
     ];
-    for (kind, flags, check) in makers {
+    let all = transports();
+    let both = |maker| all.iter().map(move |transport| (maker, *transport));
+    for ((kind, flags, check), (fuse, name)) in makers.into_iter().flat_map(both) {
+        println!("{kind} over {name}");
         let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(512 * MIB));
-        let device = Device::serve(&disk, Options::new(dir.path())).unwrap();
+        let mut options = Options::new(dir.path());
+        options.fuse = fuse;
+        let device = Device::serve(&disk, options).unwrap();
         let maker = format!("mkfs.{kind}");
         if !exists(&maker) {
             println!("skipped: {maker} is not installed");
@@ -230,11 +278,20 @@ fn a_background_server_is_found_and_ended_by_its_directory() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    let started = launch::start(
+        server_command(dir.path(), FuseTransport::Auto),
+        dir.path(),
+        |_| (),
+    )
+    .unwrap();
     let status = control::status(dir.path()).unwrap();
     assert_eq!(status.device, started.device);
     assert_eq!(status.size_bytes, 64 * MIB);
-    let second = launch::start(server_command(dir.path()), dir.path(), |_| ());
+    let second = launch::start(
+        server_command(dir.path(), FuseTransport::Auto),
+        dir.path(),
+        |_| (),
+    );
     let Err(Error::Server(text)) = second else {
         panic!("a second server in one directory: {second:?}");
     };
@@ -254,7 +311,12 @@ fn a_server_that_gets_sigterm_leaves_nothing() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
+    let started = launch::start(
+        server_command(dir.path(), FuseTransport::Auto),
+        dir.path(),
+        |_| (),
+    )
+    .unwrap();
     kill(started.pid, libc::SIGTERM);
     wait_until_gone(started.pid);
     assert_nothing_left(dir.path(), &started.device);
@@ -265,24 +327,32 @@ fn what_a_killed_server_left_is_ended_and_counted() {
     let Some(_turn) = turn("a swap server that is killed") else {
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
-    let program = Program::start(16 * MIB, 48 * MIB);
-    assert_eq!(program.wait_for_fill(), b'f');
-    kill(started.pid, libc::SIGKILL);
-    wait_until_gone(started.pid);
-    let refused = launch::start(server_command(dir.path()), dir.path(), |_| ());
-    assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
+    for (fuse, name) in transports() {
+        println!("over {name}");
+        let dir = tempfile::tempdir().unwrap();
+        let started = launch::start(server_command(dir.path(), fuse), dir.path(), |_| ()).unwrap();
+        assert_eq!(control::status(dir.path()).unwrap().transport, name);
+        let program = Program::start(16 * MIB, 48 * MIB);
+        assert_eq!(program.wait_for_fill(), b'f');
+        kill(started.pid, libc::SIGKILL);
+        wait_until_gone(started.pid);
+        let refused = launch::start(
+            server_command(dir.path(), FuseTransport::Auto),
+            dir.path(),
+            |_| (),
+        );
+        assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
 
-    // Under its limit the kernel would kill the program for the pages that come back.
-    program.group.set_limit(256 * MIB).unwrap();
-    let report = control::off(dir.path(), |_| ()).unwrap();
+        // Under its limit the kernel would kill the program for the pages that come back.
+        program.group.set_limit(256 * MIB).unwrap();
+        let report = control::off(dir.path(), |_| ()).unwrap();
 
-    assert!(report.unreadable_pages > 0);
-    assert_eq!(report.unreadable_pages, report.used_bytes / PAGE as u64);
-    program.go_on();
-    assert_ne!(program.wait(), 0, "a lost page must not read as good");
-    assert_nothing_left(dir.path(), &started.device);
+        assert!(report.unreadable_pages > 0);
+        assert_eq!(report.unreadable_pages, report.used_bytes / PAGE as u64);
+        program.go_on();
+        assert_ne!(program.wait(), 0, "a lost page must not read as good");
+        assert_nothing_left(dir.path(), &started.device);
+    }
 }
 
 /// The kernel waits for room in a socket that the server does not read, and holds what the end of the device needs.
@@ -291,26 +361,29 @@ fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
     let Some(_turn) = turn("a swap server that is killed while its disk hangs") else {
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = server_command(dir.path());
-    command.env(SERVER_STUCK, "1");
-    let started = launch::start(command, dir.path(), |_| ()).unwrap();
-    let program = Program::start(16 * MIB, 48 * MIB);
-    let name = started.device.strip_prefix("/dev").unwrap();
-    let inflight = Path::new("/sys/block").join(name).join("inflight");
-    let mut before = 0;
-    wait_until("requests wait, and no more come", || {
-        std::thread::sleep(Duration::from_millis(500));
-        let count = inflight_count(&inflight);
-        std::mem::replace(&mut before, count) == count && count > 0
-    });
+    for (fuse, name) in transports() {
+        println!("over {name}");
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = server_command(dir.path(), fuse);
+        command.env(SERVER_STUCK, "1");
+        let started = launch::start(command, dir.path(), |_| ()).unwrap();
+        let program = Program::start(16 * MIB, 48 * MIB);
+        let name = started.device.strip_prefix("/dev").unwrap();
+        let inflight = Path::new("/sys/block").join(name).join("inflight");
+        let mut before = 0;
+        wait_until("requests wait, and no more come", || {
+            std::thread::sleep(Duration::from_millis(500));
+            let count = inflight_count(&inflight);
+            std::mem::replace(&mut before, count) == count && count > 0
+        });
 
-    kill(started.pid, libc::SIGKILL);
+        kill(started.pid, libc::SIGKILL);
 
-    wait_until_gone(started.pid);
-    drop(program);
-    control::off(dir.path(), |_| ()).unwrap();
-    assert_nothing_left(dir.path(), &started.device);
+        wait_until_gone(started.pid);
+        drop(program);
+        control::off(dir.path(), |_| ()).unwrap();
+        assert_nothing_left(dir.path(), &started.device);
+    }
 }
 
 #[test]
@@ -318,22 +391,26 @@ fn a_server_that_is_stopped_for_a_while_loses_nothing() {
     let Some(_turn) = turn("a swap server that is stopped") else {
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(server_command(dir.path()), dir.path(), |_| ()).unwrap();
-    let program = Program::start(16 * MIB, 48 * MIB);
-    assert_eq!(program.wait_for_fill(), b'f');
-    kill(started.pid, libc::SIGSTOP);
-    program.go_on();
-    let name = started.device.strip_prefix("/dev").unwrap();
-    let inflight = Path::new("/sys/block").join(name).join("inflight");
-    wait_until("a request waits", || inflight_count(&inflight) > 0);
+    for (fuse, name) in transports() {
+        println!("over {name}");
+        let dir = tempfile::tempdir().unwrap();
+        let started = launch::start(server_command(dir.path(), fuse), dir.path(), |_| ()).unwrap();
+        assert_eq!(control::status(dir.path()).unwrap().transport, name);
+        let program = Program::start(16 * MIB, 48 * MIB);
+        assert_eq!(program.wait_for_fill(), b'f');
+        kill(started.pid, libc::SIGSTOP);
+        program.go_on();
+        let name = started.device.strip_prefix("/dev").unwrap();
+        let inflight = Path::new("/sys/block").join(name).join("inflight");
+        wait_until("a request waits", || inflight_count(&inflight) > 0);
 
-    kill(started.pid, libc::SIGCONT);
+        kill(started.pid, libc::SIGCONT);
 
-    assert_eq!(program.wait(), 0, "pages that came back wrong");
-    let report = control::off(dir.path(), |_| ()).unwrap();
-    assert_eq!(report.unreadable_pages, 0);
-    assert_nothing_left(dir.path(), &started.device);
+        assert_eq!(program.wait(), 0, "pages that came back wrong");
+        let report = control::off(dir.path(), |_| ()).unwrap();
+        assert_eq!(report.unreadable_pages, 0);
+        assert_nothing_left(dir.path(), &started.device);
+    }
 }
 
 /// Requests that a device was given and has not answered.
@@ -351,6 +428,9 @@ fn server_process() {
     };
     let mut options = Options::new(PathBuf::from(dir));
     options.priority = Some(32000);
+    if std::env::var_os(SERVER_DEV_FUSE).is_some() {
+        options.fuse = FuseTransport::DevFuse;
+    }
     let outcome = server::run(options, Announcer::to_starter(), |progress| {
         progress("filling");
         let disk = FaultyDisk::new(filled_ram_disk(64 * MIB));
@@ -362,13 +442,18 @@ fn server_process() {
 }
 
 const SERVER_DIR: &str = "CENOTE_SWAP_TEST_DIR";
+/// It keeps to `/dev/fuse`.
+const SERVER_DEV_FUSE: &str = "CENOTE_SWAP_TEST_DEV_FUSE";
 /// Its disk never ends the write of a page.
 const SERVER_STUCK: &str = "CENOTE_SWAP_TEST_STUCK";
 
-fn server_command(dir: &Path) -> Command {
+fn server_command(dir: &Path, fuse: FuseTransport) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "server_process", "--nocapture"]);
     command.env(SERVER_DIR, dir);
+    if fuse == FuseTransport::DevFuse {
+        command.env(SERVER_DEV_FUSE, "1");
+    }
     // The server blocks signals in its first thread; the test harness, which has others by then,
     // inherits the same from here.
     // SAFETY: sigprocmask is async-signal-safe; `set` is initialised before it is read.
@@ -413,99 +498,14 @@ fn filled_ram_disk(size_bytes: u64) -> RamDisk {
     disk
 }
 
-/// Refuses, once broken, to read every 64th page; once stuck, never returns from a write.
-struct FaultyDisk {
-    inner: RamDisk,
-    state: Arc<Faults>,
-}
-
-#[derive(Default)]
-struct Faults {
-    broken: AtomicBool,
-    is_stuck: AtomicBool,
-    refused: Mutex<BTreeSet<u64>>,
-}
-
-impl FaultyDisk {
-    fn new(inner: RamDisk) -> Self {
-        Self {
-            inner,
-            state: Arc::default(),
-        }
-    }
-}
-
-impl Disk for FaultyDisk {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn queue(&self) -> io::Result<Box<dyn Queue>> {
-        Ok(Box::new(FaultyQueue {
-            inner: self.inner.queue()?,
-            state: Arc::clone(&self.state),
-        }))
-    }
-
-    fn extents(&self, offset: u64, len_bytes: u64, out: &mut Vec<Extent>) {
-        self.inner.extents(offset, len_bytes, out);
-    }
-
-    fn description(&self) -> String {
-        "faulty".to_owned()
-    }
-}
-
-struct FaultyQueue {
-    inner: Box<dyn Queue>,
-    state: Arc<Faults>,
-}
-
-impl Queue for FaultyQueue {
-    fn submit(&mut self, request: Request) -> Result<(), Request> {
-        // The first page is the area's header, without which it would not be swapped to.
-        let is_page = request.offset > 0 && matches!(request.op, Op::Write(_));
-        while is_page && self.state.is_stuck.load(Ordering::Relaxed) {
-            std::thread::park();
-        }
-        self.inner.submit(Request {
-            tag: request.offset,
-            ..request
-        })
-    }
-
-    fn poll(&mut self, done: &mut Vec<Done>) {
-        let first = done.len();
-        self.inner.poll(done);
-        if !self.state.broken.load(Ordering::Relaxed) {
-            return;
-        }
-        for done in &mut done[first..] {
-            let Op::Read(buffer) = &mut done.op else {
-                continue;
-            };
-            let pages = done.tag / PAGE as u64..(done.tag + buffer.len() as u64) / PAGE as u64;
-            let bad: Vec<u64> = pages.filter(|page| page % 64 == 0).collect();
-            if !bad.is_empty() {
-                buffer.fill(0xee);
-                done.result = Err(IoError::Lost);
-                let mut refused = self.state.refused.lock().unwrap();
-                refused.extend(bad);
-            }
-        }
-    }
-
-    fn wait_fds(&self, out: &mut Vec<RawFd>) {
-        self.inner.wait_fds(out);
-    }
-
-    fn deadline(&self) -> Option<Duration> {
-        self.inner.deadline()
-    }
+/// The right to use the machine's swap, with FUSE over io_uring switched on where it can be.
+struct Turn {
+    _switch: Switch,
+    _guard: MutexGuard<'static, ()>,
 }
 
 /// One of these tests at a time, and only where the machine can run them.
-fn turn(what: &str) -> Option<MutexGuard<'static, ()>> {
+fn turn(what: &str) -> Option<Turn> {
     static TURN: Mutex<()> = Mutex::new(());
     let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: no arguments, no memory.
@@ -527,79 +527,14 @@ fn turn(what: &str) -> Option<MutexGuard<'static, ()>> {
         println!("skipped: {what}: needs {lacks}");
         return None;
     }
-    Some(guard)
+    Some(Turn {
+        _switch: Switch::on(),
+        _guard: guard,
+    })
 }
 
 fn has_nbd() -> bool {
     Path::new("/sys/block/nbd0").exists()
-}
-
-fn assert_nothing_left(dir: &Path, device: &Path) {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap();
-    let name = format!("{} ", device.display());
-    assert!(!swaps.contains(&name), "swap is still on: {swaps}");
-    let label = LoopDevice::label_of(device);
-    assert!(label.is_err(), "the loop device is still there: {label:?}");
-    let name = device.file_name().unwrap();
-    let client = Path::new("/sys/block").join(name).join("pid");
-    assert!(!client.exists(), "the nbd device is still connected");
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    assert!(
-        !mounts.contains(dir.to_str().unwrap()),
-        "still mounted: {mounts}"
-    );
-    let left: Vec<_> = fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .filter(|name| name != "swap.log")
-        .collect();
-    assert!(left.is_empty(), "files left: {left:?}");
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within a minute: {what}");
-}
-
-/// A server that was killed may be held in the kernel, by its device for one: says where.
-fn wait_until_gone(pid: u32) {
-    let started = std::time::Instant::now();
-    while is_alive(pid) {
-        let is_late = started.elapsed() > Duration::from_secs(60);
-        assert!(!is_late, "still there after a minute:\n{}", threads_of(pid));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The state of each thread, and where in the kernel it is.
-fn threads_of(pid: u32) -> String {
-    let read = |file: PathBuf| fs::read_to_string(file).unwrap_or_else(|error| error.to_string());
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
-    threads
-        .flatten()
-        .map(|thread| {
-            let of = |name| read(thread.path().join(name));
-            format!("{}{}{}", of("comm"), of("status"), of("stack"))
-        })
-        .collect()
-}
-
-/// A server is a child of this process, so it is looked at by waiting for it.
-fn is_alive(pid: u32) -> bool {
-    // SAFETY: no memory is passed.
-    unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) == 0 }
-}
-
-fn kill(pid: u32, signal: i32) {
-    // SAFETY: a server that this test started and has not waited for.
-    assert_eq!(unsafe { libc::kill(pid as libc::pid_t, signal) }, 0);
 }
 
 fn exists(program: &str) -> bool {

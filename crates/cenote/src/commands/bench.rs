@@ -10,6 +10,7 @@ mod pager;
 mod proc;
 mod reclaim;
 pub mod store;
+mod swap;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter};
@@ -31,7 +32,7 @@ use crate::size::Size;
   cenote bench nbd --rounds 5 --save nbd.jsonl
 
 A JSON line has the keys bench, case, metric, unit, ours, peer, theirs and ratio, which is
-ours / theirs; of apps and reclaim also ratio_min, ratio_max and verdict. Rounds of ours and
+ours / theirs; of apps, reclaim and swap also ratio_min, ratio_max and verdict. Rounds of ours and
 of the peer alternate; the figure is the median.")]
 pub struct Args {
     #[command(subcommand)]
@@ -96,6 +97,8 @@ enum Bench {
     /// What serves the files that ours are measured beside
     #[command(hide = true)]
     FilesServer(files::Server),
+    /// Pages that come back from swap of ours, by io_uring and by /dev/fuse, against nbdkit
+    Swap(swap::Args),
     /// Unmodified programs that swap to ours, against nbdkit, a swap file and zram
     Apps(apps::Args),
     /// The process whose PageRank `apps` measures
@@ -170,6 +173,7 @@ pub fn run(args: &Args) -> Result<u8> {
             return Ok(DONE);
         }
         Bench::Nbd => nbd_rows(rounds.unwrap_or(NBD_ROUNDS))?,
+        Bench::Swap(args) => swap::run(args, rounds)?,
         Bench::Apps(args) => apps::run(args, rounds)?,
         Bench::Reclaim(args) => reclaim::run(args, rounds)?,
         Bench::Events(args) => events::run(args, rounds)?,

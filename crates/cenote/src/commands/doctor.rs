@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
 use serde::Serialize;
 
 use crate::failure::{DONE, FAILED};
@@ -139,6 +140,7 @@ fn examine() -> Vec<Finding> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let modules = Path::new("/lib/modules").join(release.trim());
     findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
+    findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
     findings
 }
 
@@ -386,9 +388,35 @@ fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
     }
 }
 
+/// Whether FUSE files of ours are served over io_uring.
+fn fuse_rings(state: FuseRingsState) -> Finding {
+    let subject = "FUSE over io_uring";
+    match state {
+        FuseRingsState::On => Finding::ok(subject, "swap without nbd is served over it"),
+        FuseRingsState::Off => Finding::warning(
+            subject,
+            "switched off: swap without nbd is served over /dev/fuse, which is slower",
+            format!("echo Y > {FUSE_RINGS_SWITCH}, before swap on"),
+        ),
+        FuseRingsState::Missing => Finding::ok(
+            subject,
+            "not in this kernel (Linux 6.14, CONFIG_FUSE_IO_URING): /dev/fuse is used",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fuse_over_io_uring_that_is_off_says_how_to_switch_it_on() {
+        let finding = fuse_rings(FuseRingsState::Off);
+        assert_eq!(finding.state, State::Warning);
+        assert!(finding.mend.unwrap().contains("/sys/module/fuse/"));
+        assert_eq!(fuse_rings(FuseRingsState::On).state, State::Ok);
+        assert_eq!(fuse_rings(FuseRingsState::Missing).state, State::Ok);
+    }
 
     #[test]
     fn the_word_in_brackets_is_the_one_chosen() {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use cenote_block::disk::Disk;
 use cenote_block::swap::launch::{Announcer, News};
-use cenote_block::swap::{Discard, Error, OffReport, Options, control, launch, refuse, server};
+use cenote_block::swap::{
+    Discard, Error, FuseTransport, OffReport, Options, control, launch, refuse, server,
+};
 use cenote_block::volume::VolumeDisk;
 use cenote_fabric::HostPort;
 use clap::ValueEnum as _;
@@ -39,6 +41,10 @@ and hosts on this machine whose memory is not locked, because both can deadlock.
 
 With --backing every page goes to the disk too, after the hosts' acknowledgement: then all of them may
 take their memory back, and `plain` is enough. Put it on a disk with nothing else to do.
+
+Without the kernel's nbd it is a FUSE file under a loop device. Its requests come over io_uring where
+the kernel allows that (cenote doctor), else over /dev/fuse; CENOTE_FUSE_URING=off in the environment
+keeps to /dev/fuse.
 
 Exit code 3 of `off`: swap is off, and some pages could not be read back.")]
 pub struct Args {
@@ -198,6 +204,7 @@ fn serve(on: &On) -> Result<u8> {
         discard: on.discard.into(),
         thread_count: usize::from(on.threads),
         reclaim: on.reclaim == Switch::On,
+        fuse: fuse_transport(),
         ..Options::new(folder(&loaded.dir)?)
     };
     // Held here, so that the volume outlives the device that serves it.
@@ -220,6 +227,14 @@ fn serve(on: &On) -> Result<u8> {
     });
     drop(held);
     Ok(off_code(&outcome?))
+}
+
+/// As the environment asks for: `CENOTE_FUSE_URING=off` keeps to `/dev/fuse`.
+fn fuse_transport() -> FuseTransport {
+    match std::env::var_os("CENOTE_FUSE_URING") {
+        Some(word) if word == "off" => FuseTransport::DevFuse,
+        _ => FuseTransport::Auto,
+    }
 }
 
 /// Name and process of each host that runs on this machine.
@@ -284,6 +299,7 @@ fn status(which: &Which, json: bool) -> Result<u8> {
     if json {
         let object = serde_json::json!({
             "device": status.device,
+            "transport": status.transport,
             "pid": status.pid,
             "size_bytes": status.size_bytes,
             "used_bytes": status.used_bytes,
@@ -308,6 +324,9 @@ fn status(which: &Which, json: bool) -> Result<u8> {
             status.device.display(),
             status.pid
         );
+        if !status.transport.is_empty() {
+            println!("requests come over {}", status.transport);
+        }
         println!(
             "{} reads, {} writes, {} errors",
             status.reads, status.writes, status.errors

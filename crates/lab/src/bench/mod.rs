@@ -23,6 +23,7 @@ pub mod protected;
 pub mod reclaim;
 pub mod regeneration;
 pub mod store;
+pub mod swap;
 pub mod trouble;
 
 /// One figure of ours beside the same figure of a peer.

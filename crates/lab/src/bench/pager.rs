@@ -5,8 +5,8 @@
 //! swap is forced by the limit of a cgroup. Contenders take turns in each round; the median of the
 //! rounds is kept. A fault is a touch that takes longer than an access of memory can.
 
-mod touch;
-mod worker;
+pub(super) mod touch;
+pub(super) mod worker;
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Swap on the memory of a local cluster, by this program's own commands, as a user has it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -17,17 +17,25 @@ pub(crate) struct OurSwap {
 impl OurSwap {
     /// `cenote swap on` with `args`, above any other swap. Returns what it said as well.
     pub(crate) fn on(dir: &Path, args: &[&str]) -> anyhow::Result<(Self, String)> {
+        Self::on_with(dir, args, &[])
+    }
+
+    /// As [`OurSwap::on`], with variables of the environment.
+    pub(crate) fn on_with(
+        dir: &Path,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<(Self, String)> {
         // Made first: a command that was interrupted may have turned it on nevertheless.
         let mut device = Self {
             dir: dir.to_owned(),
             is_on: true,
         };
         let priority = area::PRIORITY.to_string();
-        let said = cenote(
-            &[&["swap", "on", "--priority", &priority], args].concat(),
-            dir,
-        )
-        .inspect_err(|_| device.is_on = cenote(&["swap", "status"], dir).is_ok())?;
+        let args = [&["swap", "on", "--priority", &priority], args].concat();
+        let output = spawn(&args, dir, variables)?;
+        let said = said(&args, &output)
+            .inspect_err(|_| device.is_on = cenote(&["swap", "status"], dir).is_ok())?;
         Ok((device, said))
     }
 
@@ -67,7 +75,11 @@ impl Drop for OurSwap {
 
 /// Runs a command of this program on the cluster in `dir` and returns what it prints.
 pub(crate) fn cenote(args: &[&str], dir: &Path) -> anyhow::Result<String> {
-    let output = spawn(args, dir)?;
+    said(args, &spawn(args, dir, &[])?)
+}
+
+/// What a command that went well printed.
+fn said(args: &[&str], output: &Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!(
             "cenote {}: {}",
@@ -80,20 +92,21 @@ pub(crate) fn cenote(args: &[&str], dir: &Path) -> anyhow::Result<String> {
 
 /// As [`cenote`], for an answer in JSON; its exit code only repeats what the answer says.
 fn json(args: &[&str], dir: &Path) -> anyhow::Result<Value> {
-    let output = spawn(args, dir)?;
+    let output = spawn(args, dir, &[])?;
     serde_json::from_slice(&output.stdout).with_context(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("cenote {}: {}", args.join(" "), said.trim())
     })
 }
 
-fn spawn(args: &[&str], dir: &Path) -> anyhow::Result<std::process::Output> {
+fn spawn(args: &[&str], dir: &Path, variables: &[(&str, &str)]) -> anyhow::Result<Output> {
     use std::os::unix::process::CommandExt as _;
     let program = std::env::current_exe().context("find this program")?;
     Command::new(program)
         .args(args)
         .arg("--dir")
         .arg(dir)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         // Ctrl-C is for this process, which takes down what was made.
         .process_group(0)

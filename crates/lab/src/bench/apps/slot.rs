@@ -140,6 +140,15 @@ impl Slots {
 
     /// Turns one on.
     pub(in crate::bench) fn on(&self, slot: Slot) -> anyhow::Result<On<'_>> {
+        self.on_with(slot, &[])
+    }
+
+    /// Turns one on; what is ours is started with these variables of the environment.
+    pub(in crate::bench) fn on_with(
+        &self,
+        slot: Slot,
+        variables: &[(&str, &str)],
+    ) -> anyhow::Result<On<'_>> {
         let area = match slot {
             Slot::Plain | Slot::Coded | Slot::Mirrored => {
                 let cluster = self.cluster.as_ref().context("no cluster was prepared")?;
@@ -151,7 +160,8 @@ impl Slots {
                     Slot::Plain => &["plain", "--backing", &backing],
                     _ => &[slot.label()],
                 };
-                Held::Ours(OurSwap::on(cluster.dir(), &[&scheme[..], more].concat())?.0)
+                let args = [&scheme[..], more].concat();
+                Held::Ours(OurSwap::on_with(cluster.dir(), &args, variables)?.0)
             }
             Slot::Nbdkit => Held::Area(self.nbdkit.as_ref().context("no nbdkit")?.on()?),
             Slot::File => Held::Area(self.file.as_ref().context("no swap file")?.on()?),
@@ -220,6 +230,15 @@ impl On<'_> {
             (_, Slot::Nbdkit) => Ok(self.slots.nbdkit.as_ref().map(NbdkitLoop::cpu)),
             _ => Ok(None),
         }
+    }
+
+    /// How requests come to our server; none where it is not ours.
+    pub(in crate::bench) fn transport(&self) -> anyhow::Result<Option<String>> {
+        let Held::Ours(swap) = &self.area else {
+            return Ok(None);
+        };
+        let status = swap.swap_status()?;
+        Ok(status["transport"].as_str().map(str::to_owned))
     }
 
     /// Brings every page back and turns it off.

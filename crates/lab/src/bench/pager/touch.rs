@@ -9,7 +9,7 @@ use crate::swapping::random::Random;
 
 /// In which order pages are touched.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Pattern {
+pub(in crate::bench) enum Pattern {
     /// Any page, all equally often.
     Random,
     /// One after the other, round and round.
@@ -21,9 +21,10 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    pub(super) const ALL: [Self; 4] = [Self::Random, Self::Sequential, Self::Strided, Self::Mixed];
+    pub(in crate::bench) const ALL: [Self; 4] =
+        [Self::Random, Self::Sequential, Self::Strided, Self::Mixed];
 
-    pub(super) fn label(self) -> &'static str {
+    pub(in crate::bench) fn label(self) -> &'static str {
         match self {
             Self::Random => "random",
             Self::Sequential => "sequential",
@@ -32,32 +33,40 @@ impl Pattern {
         }
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::bench) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.label() == text)
     }
 }
 
 /// What a measurement came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Touched {
+pub(in crate::bench) struct Touched {
     /// Pages touched per second, by all threads.
-    pub(super) pages_per_s: f64,
+    pub(in crate::bench) pages_per_s: f64,
     /// Touches that took longer than [`FAULT`], of all.
-    pub(super) fault_share: f64,
+    pub(in crate::bench) fault_share: f64,
     /// Half of these took longer.
-    pub(super) fault_us_p50: f64,
+    pub(in crate::bench) fault_us_p50: f64,
     /// One of a hundred of these did.
-    pub(super) fault_us_p99: f64,
+    pub(in crate::bench) fault_us_p99: f64,
+    /// As the three before, of touches that took longer than [`WAIT`].
+    pub(in crate::bench) wait_share: f64,
+    pub(in crate::bench) wait_us_p50: f64,
+    pub(in crate::bench) wait_us_p99: f64,
 }
 
 /// A touch that takes longer was no access of memory. A tenth of the fastest fault here.
 const FAULT: Duration = Duration::from_nanos(800);
 
+/// A touch that takes longer waited for a device: a page that the kernel has read ahead takes a
+/// third of it, and no page comes back from a device so soon.
+const WAIT: Duration = Duration::from_micros(5);
+
 /// Longer ones count as this: a minute.
 const FAULT_NS_MAX: u64 = 60_000_000_000;
 
 /// Writes each page's own number into it.
-pub(super) fn fill(bytes: &mut [u8]) {
+pub(in crate::bench) fn fill(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
         page.fill(index as u8 | 1);
         page[..8].copy_from_slice(&(index as u64).to_le_bytes());
@@ -68,7 +77,7 @@ pub(super) fn fill(bytes: &mut [u8]) {
 ///
 /// # Errors
 /// When a page is not as it was written.
-pub(super) fn touch(
+pub(in crate::bench) fn touch(
     bytes: &[u8],
     pattern: Pattern,
     threads: usize,
@@ -90,13 +99,18 @@ pub(super) fn touch(
         let one = one?;
         all.touches += one.touches;
         all.faults.add(&one.faults).context("add up faults")?;
+        all.waits.add(&one.waits).context("add up waits")?;
     }
-    let us = |quantile| all.faults.value_at_quantile(quantile) as f64 / 1e3;
+    let share = |of: &Histogram<u64>| of.len() as f64 / all.touches.max(1) as f64;
+    let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
     Ok(Touched {
         pages_per_s: all.touches as f64 / elapsed,
-        fault_share: all.faults.len() as f64 / all.touches.max(1) as f64,
-        fault_us_p50: us(0.5),
-        fault_us_p99: us(0.99),
+        fault_share: share(&all.faults),
+        fault_us_p50: us(&all.faults, 0.5),
+        fault_us_p99: us(&all.faults, 0.99),
+        wait_share: share(&all.waits),
+        wait_us_p50: us(&all.waits, 0.5),
+        wait_us_p99: us(&all.waits, 0.99),
     })
 }
 
@@ -104,13 +118,17 @@ struct Part {
     touches: u64,
     /// In ns.
     faults: Histogram<u64>,
+    /// Those of the faults that waited, in ns.
+    waits: Histogram<u64>,
 }
 
 impl Part {
     fn new() -> Self {
+        let times = || Histogram::new_with_bounds(1, FAULT_NS_MAX, 3).expect("bounds in order");
         Self {
             touches: 0,
-            faults: Histogram::new_with_bounds(1, FAULT_NS_MAX, 3).expect("bounds in order"),
+            faults: times(),
+            waits: times(),
         }
     }
 }
@@ -138,9 +156,11 @@ fn part(
         let seen = u64::from_le_bytes(word.try_into().expect("8 bytes"));
         let after = Instant::now();
         ensure!(seen == index as u64, "page {index} has the number {seen}");
-        if after - before > FAULT {
-            part.faults
-                .saturating_record((after - before).as_nanos() as u64);
+        let took = after - before;
+        for (least, times) in [(FAULT, &mut part.faults), (WAIT, &mut part.waits)] {
+            if took > least {
+                times.saturating_record(took.as_nanos() as u64);
+            }
         }
         part.touches += 1;
         match pattern {

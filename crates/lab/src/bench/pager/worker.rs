@@ -112,10 +112,16 @@ fn obey(mut act: impl FnMut(Order) -> anyhow::Result<String>) -> anyhow::Result<
 }
 
 fn figures(touched: Touched) -> String {
-    format!(
-        "{} {} {} {}",
-        touched.pages_per_s, touched.fault_share, touched.fault_us_p50, touched.fault_us_p99
-    )
+    let figures = [
+        touched.pages_per_s,
+        touched.fault_share,
+        touched.fault_us_p50,
+        touched.fault_us_p99,
+        touched.wait_share,
+        touched.wait_us_p50,
+        touched.wait_us_p99,
+    ];
+    figures.map(|figure| figure.to_string()).join(" ")
 }
 
 /// Pages read ahead, and those of them that were of use.
@@ -129,12 +135,12 @@ fn ahead(before: Counters, after: Counters) -> String {
 
 /// A measurement, as its worker tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Told {
-    pub(super) touched: Touched,
+pub(in crate::bench) struct Told {
+    pub(in crate::bench) touched: Touched,
     /// Pages read ahead.
-    pub(super) ahead: u64,
+    pub(in crate::bench) ahead: u64,
     /// Of these, pages in runs that were reached to the end.
-    pub(super) useful: u64,
+    pub(in crate::bench) useful: u64,
 }
 
 impl Told {
@@ -146,6 +152,9 @@ impl Told {
             fault_share: figure()?,
             fault_us_p50: figure()?,
             fault_us_p99: figure()?,
+            wait_share: figure()?,
+            wait_us_p50: figure()?,
+            wait_us_p99: figure()?,
         };
         Some(Self {
             touched,
@@ -156,14 +165,14 @@ impl Told {
 }
 
 /// A worker's process; it is killed when dropped.
-pub(super) struct Worker {
+pub(in crate::bench) struct Worker {
     _process: Killed,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    pub(super) fn start(job: &Job, group: Option<&MemoryCgroup>) -> anyhow::Result<Self> {
+    pub(in crate::bench) fn start(job: &Job, group: Option<&MemoryCgroup>) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("find this program")?;
         let mut command = Command::new(program);
         command
@@ -196,11 +205,11 @@ impl Worker {
         Ok(worker)
     }
 
-    pub(super) fn room(&mut self, bytes: u64) -> anyhow::Result<()> {
+    pub(in crate::bench) fn room(&mut self, bytes: u64) -> anyhow::Result<()> {
         self.ask(&format!("room {bytes}")).map(drop)
     }
 
-    pub(super) fn touch(
+    pub(in crate::bench) fn touch(
         &mut self,
         pattern: Pattern,
         threads: usize,
@@ -239,6 +248,9 @@ mod tests {
             fault_share: 0.25,
             fault_us_p50: 3.0,
             fault_us_p99: 4.0,
+            wait_share: 0.125,
+            wait_us_p50: 5.0,
+            wait_us_p99: 6.0,
         };
         let line = format!("done {} 7 6", figures(touched));
         let (ahead, useful) = (7, 6);

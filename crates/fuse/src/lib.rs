@@ -20,6 +20,8 @@ pub use ring::{Options, Ring, Slot};
 /// Whether the kernel's FUSE takes rings now: it is new enough, and they are switched on.
 #[must_use]
 pub fn state() -> State {
+    // Opening the device loads a module that is not there yet, with what its options say.
+    drop(fs::File::open("/dev/fuse"));
     match fs::read_to_string(SWITCH) {
         Ok(text) if text.trim() == "Y" => State::On,
         Ok(_) => State::Off,
@@ -45,14 +47,16 @@ pub enum State {
 /// When the kernel does not say, or says what is no list of processors.
 pub fn queue_count() -> std::io::Result<u16> {
     let text = fs::read_to_string(POSSIBLE)?;
-    last_number(&text)
-        .and_then(|last| last.checked_add(1))
-        .ok_or_else(|| std::io::Error::other(format!("{POSSIBLE}: {:?}", text.trim())))
+    count_of(&text).ok_or_else(|| std::io::Error::other(format!("{POSSIBLE}: {:?}", text.trim())))
 }
 
-/// The highest number of a list such as `0-3,8`, as the kernel writes it: in order.
-fn last_number(list: &str) -> Option<u16> {
-    list.trim().rsplit([',', '-']).next()?.parse().ok()
+/// How many numbers a list such as `0-3,8` has, as the kernel writes it: in order. At least 1.
+fn count_of(list: &str) -> Option<u16> {
+    list.trim().split(',').try_fold(0_u16, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
 }
 
 /// Holds `Y` when rings are allowed, else `N`. Root may write it, for sessions that start later.
@@ -64,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_of_a_list_of_processors_is_found() {
-        assert_eq!(last_number("0\n"), Some(0));
-        assert_eq!(last_number("0-63\n"), Some(63));
-        assert_eq!(last_number("0-3,8\n"), Some(8));
-        assert_eq!(last_number("\n"), None);
-        assert_eq!(last_number("0-x"), None);
-        assert_eq!(last_number("0-70000"), None);
+    fn a_list_of_processors_is_counted() {
+        assert_eq!(count_of("0\n"), Some(1));
+        assert_eq!(count_of("0-63\n"), Some(64));
+        assert_eq!(count_of("0-3,8\n"), Some(5));
+        for wrong in ["\n", "0-x", "0-70000", "0-65535,", "3-0", "0-65535"] {
+            assert_eq!(count_of(wrong), None, "{wrong}");
+        }
     }
 }

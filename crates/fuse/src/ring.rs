@@ -96,6 +96,7 @@ impl Ring {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
+            .setup_submit_all()
             .build(entries)?;
         let slots = (0..slot_count)
             .map(|index| {
@@ -120,13 +121,17 @@ impl Ring {
     /// # Errors
     /// What the kernel refused: it takes no rings on this connection then, which goes on over
     /// `/dev/fuse` or not at all. Drop the ring.
+    ///
+    /// # Panics
+    /// When it was registered before: the kernel would have memory that the caller may have by now.
     pub fn register(&mut self, device: Arc<OwnedFd>) -> io::Result<()> {
+        assert!(self.device.is_none(), "a ring is registered once");
         self.device = Some(device);
         for index in 0..self.slots.len() {
             self.push(Slot(index), abi::REGISTER, 0)?;
         }
         self.submit()?;
-        // What is refused is answered at once.
+        // What is refused is answered at once. No request is: those come when the ring is entered again.
         let refused = self.ring.completion().find(|entry| entry.result() < 0);
         match refused {
             Some(refused) => Err(io::Error::from_raw_os_error(-refused.result())),
@@ -275,10 +280,20 @@ impl Ring {
     /// Hands replies over, and has the kernel hand over what has come; does not wait.
     ///
     /// # Errors
-    /// Those of `io_uring_enter(2)`; retry is sensible after none.
+    /// Those of `io_uring_enter(2)` after which another try makes no sense.
     pub fn submit(&mut self) -> io::Result<()> {
-        self.unsubmitted = false;
-        ignore_interrupt(self.ring.submit())
+        let outcome = self.ring.submit();
+        self.end_submission(outcome)
+    }
+
+    /// What could not be handed over for now goes with the next call.
+    fn end_submission(&mut self, outcome: io::Result<usize>) -> io::Result<()> {
+        self.unsubmitted = !self.ring.submission().is_empty();
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(error) if AGAIN.contains(&error.raw_os_error().unwrap_or(0)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`Ring::submit`], and waits for a request unless one is there; returns as well when the
@@ -288,8 +303,8 @@ impl Ring {
     /// As [`Ring::submit`].
     pub fn submit_and_wait(&mut self) -> io::Result<()> {
         let wanted = usize::from(self.fetching > 0);
-        self.unsubmitted = false;
-        ignore_interrupt(self.ring.submit_and_wait(wanted))
+        let outcome = self.ring.submit_and_wait(wanted);
+        self.end_submission(outcome)
     }
 
     /// Whether a request has come, or will with the next [`Ring::submit`]. No system call.
@@ -370,13 +385,8 @@ fn set_len(entry: &mut squeue::Entry128, len: u32) {
     unsafe { at.add(SQE_LEN_OFFSET).cast::<u32>().write(len) };
 }
 
-fn ignore_interrupt(outcome: io::Result<usize>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(()),
-    }
-}
-
+/// A signal came, or the system is short of memory for now.
+const AGAIN: [i32; 4] = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
 /// `offsetof(struct io_uring_sqe, len)`.
 const SQE_LEN_OFFSET: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);

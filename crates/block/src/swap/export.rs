@@ -399,6 +399,12 @@ impl Worker {
         self.queue.submit(request)
     }
 
+    /// Whether nothing of the queue needs to be moved on: also no write that was acknowledged and has not
+    /// landed everywhere, for which others wait.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queue.deadline().is_none()
+    }
+
     /// Moves what was started on, and appends what has ended.
     pub(super) fn collect(&mut self, done: &mut Vec<Done>) {
         self.queue.poll(&mut self.done);
@@ -449,6 +455,6 @@ pub(super) const IDLE_POLLS_MAX: u32 = 64;
 const ALONE: u64 = u64::MAX;
 /// Operations of one worker under way, for which there is room from the start; more would be
 /// allocated for.
-const DONE_MAX: usize = 64;
+const DONE_MAX: usize = cenote_volume::REQUESTS_MAX;
 /// How long the kernel may believe attributes: they never change while the file is served.
 pub(super) const TTL_S: u64 = 365 * 24 * 3600;

@@ -189,6 +189,8 @@ impl Session {
     fn unmount(self) {
         if let Err(error) = self.fuser.umount_and_join() {
             tracing::warn!(%error, "unmount the FUSE file");
+            // Somebody has it open. The threads end when the mount point is detached.
+            return;
         }
         if let Some(rings) = self.rings {
             rings.join();

@@ -53,10 +53,15 @@ impl Shape {
     /// For at most `thread_count` threads on a machine of `queue_count` processors.
     pub(super) fn new(queue_count: u16, thread_count: usize) -> Self {
         let is_small = queue_count <= LARGE_FROM;
+        let depth = match queue_count {
+            ..=LARGE_FROM => 4,
+            ..=128 => 2,
+            _ => 1,
+        };
         Self {
             queue_count,
             thread_count: queue_count.min(thread_count.clamp(1, usize::from(u16::MAX)) as u16),
-            depth: if is_small { 4 } else { 2 },
+            depth,
             // Every queue has to have slots, also those of processors that nobody faults on.
             payload_bytes: if is_small {
                 REQUEST_BYTES_MAX
@@ -84,26 +89,36 @@ impl Rings {
     /// # Errors
     /// When the system refuses threads or rings.
     pub(super) fn prepare(export: &Arc<Export>, shape: Shape) -> io::Result<Self> {
-        let standby = match shape.is_bound() && shape.queue_count == 2 {
+        let has_two = || std::thread::available_parallelism().is_ok_and(|count| count.get() == 2);
+        let standby = match shape.is_bound() && shape.queue_count == 2 && has_two() {
             true => Some(Standby::start()?),
             false => None,
         };
-        let mut threads = Vec::with_capacity(usize::from(shape.thread_count));
+        let mut rings = Self {
+            threads: Vec::with_capacity(usize::from(shape.thread_count)),
+            standby,
+        };
         for index in 0..shape.thread_count {
             let (device, told) = mpsc::sync_channel(1);
             let (tell, news) = mpsc::sync_channel(2);
             let export = Arc::clone(export);
-            let pulse = standby.as_ref().and_then(Standby::pulse);
-            let handle = std::thread::Builder::new()
+            let pulse = rings.standby.as_ref().and_then(Standby::pulse);
+            let started = std::thread::Builder::new()
                 .name(format!("swap-{index}"))
-                .spawn(move || live(&export, shape, index, pulse, (&told, &tell)))?;
-            threads.push(Thread {
+                .spawn(move || live(&export, shape, index, pulse, (&told, &tell)));
+            let handle = match started {
+                Ok(handle) => handle,
+                Err(error) => {
+                    rings.join();
+                    return Err(error);
+                }
+            };
+            rings.threads.push(Thread {
                 device: Some(device),
                 news,
                 handle,
             });
         }
-        let rings = Self { threads, standby };
         match rings.hear() {
             Ok(()) => Ok(rings),
             Err(error) => {
@@ -188,7 +203,10 @@ fn live(
         return;
     }
     if let Err(error) = server.run() {
-        tracing::error!(%error, "serve a swap device; its pages are out of reach");
+        // Others would serve on, and who asks this thread's queues would wait for ever. The kernel fails
+        // what waits when the process ends.
+        tracing::error!(%error, "serve a swap device; its process ends");
+        std::process::abort();
     }
 }
 
@@ -247,12 +265,13 @@ impl<'a> Server<'a> {
                 is_idle = false;
                 match next {
                     Ok(slot) => self.start(slot)?,
-                    Err(error) => tracing::error!(%error, "the kernel took a request's place back"),
+                    // Its reply is lost: somebody waits for it.
+                    Err(error) => return Err(error),
                 }
             }
             self.submit_held();
             is_idle &= !self.end_requests()?;
-            if self.in_flight == 0 && self.held.is_empty() {
+            if self.rests() {
                 // One call hands replies over and waits.
                 self.ring.submit_and_wait()?;
                 continue;
@@ -279,6 +298,9 @@ impl<'a> Server<'a> {
                     return self.ring.reply(slot, Err(libc::EINVAL));
                 }
                 let len = u64::from(len_bytes).min(size.saturating_sub(offset));
+                if len == 0 {
+                    return self.ring.reply(slot, Ok(0));
+                }
                 self.ranges[slot.0] = (offset, len);
                 (offset, Op::Read(self.ring.take_payload(slot, len as usize)))
             }
@@ -370,9 +392,14 @@ impl<'a> Server<'a> {
         }
     }
 
+    /// Whether nothing is to be moved on.
+    fn rests(&self) -> bool {
+        self.in_flight == 0 && self.held.is_empty() && self.worker.is_quiet()
+    }
+
     /// Ends what the disk has done; false when that is nothing.
     fn end_requests(&mut self) -> io::Result<bool> {
-        if self.in_flight == 0 {
+        if self.rests() {
             return Ok(false);
         }
         let mut done = std::mem::take(&mut self.done);
@@ -464,7 +491,8 @@ fn bind_to(processor: u16) -> io::Result<()> {
     }
 }
 
-/// Machines of more processors have smaller and fewer slots for each. Arbitrary: 32 MiB in all.
+/// Machines of more processors have smaller and fewer slots for each. Arbitrary: 32 MiB in all, as far as
+/// 256 processors.
 const LARGE_FROM: u16 = 8;
 
 #[cfg(test)]
@@ -473,7 +501,7 @@ mod tests {
 
     #[test]
     fn every_queue_has_one_thread() {
-        for (queues, threads) in [(1, 2), (2, 2), (3, 2), (64, 5), (64, 64), (2, 0)] {
+        for (queues, threads) in [(1, 2), (2, 2), (3, 2), (64, 5), (64, 64), (2, 0), (256, 2)] {
             let shape = Shape::new(queues, threads);
             let mut served: Vec<u16> = (0..shape.thread_count)
                 .flat_map(|thread| shape.queues(thread))

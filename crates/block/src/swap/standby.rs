@@ -6,7 +6,8 @@
 //! 6 us each, beside 2 us for a switch on the same processor. A thread of the lowest priority that
 //! yields in a loop makes that processor look busy: the worker, the serving thread and the program
 //! then follow each other on one. It runs while requests follow each other closely, and sleeps
-//! otherwise; whatever else wants the processor gets it.
+//! otherwise, and when something else wants the processor: priorities count within a group of the
+//! scheduler alone.
 //! Not for more than two processors: there would be many to keep awake.
 
 use std::io;
@@ -78,17 +79,18 @@ impl Drop for Standby {
 }
 
 impl Pulse {
-    /// A request was served at `now`. Wakes the thread when the one before it was close.
-    pub(super) fn beat(&mut self, now: Instant) {
+    /// A request was served at `now`. Wakes the thread when the one before it was close; whether it did.
+    pub(super) fn beat(&mut self, now: Instant) -> bool {
         let last = self.last.replace(now);
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let is_close = last.is_some_and(|last| now.saturating_duration_since(last) < GAP);
-        if is_close
+        let wakes = is_close
             && self.shared.sleeps.load(Ordering::Relaxed)
-            && self.shared.sleeps.swap(false, Ordering::SeqCst)
-        {
+            && self.shared.sleeps.swap(false, Ordering::SeqCst);
+        if wakes {
             self.thread.unpark();
         }
+        wakes
     }
 }
 
@@ -108,7 +110,11 @@ fn stand_by(shared: &Shared) {
         }
         let mut watch = Watch::new(shared.requests.load(Ordering::Relaxed), Instant::now());
         while watch.goes_on(shared.requests.load(Ordering::Relaxed), Instant::now()) {
+            let before = Instant::now();
             std::thread::yield_now();
+            if before.elapsed() > RUN {
+                break;
+            }
         }
     }
 }
@@ -139,6 +145,8 @@ impl Watch {
 /// Requests that are further apart do not follow each other closely. Arbitrary, several times what
 /// a fault takes.
 const GAP: Duration = Duration::from_micros(200);
+/// Away for longer, the thread was not alone on its processor. Arbitrary, longer than a request is served.
+const RUN: Duration = Duration::from_micros(50);
 const LEAST_PRIORITY: libc::c_int = 19;
 
 #[cfg(test)]
@@ -167,10 +175,10 @@ mod tests {
         }
         let start = Instant::now();
         let mut pulse = standby.pulse().unwrap();
-        pulse.beat(start);
-        pulse.beat(start + GAP);
-        assert!(sleeps(), "woken by requests that are far apart");
-        pulse.beat(start + GAP * 3 / 2);
+        assert!(!pulse.beat(start));
+        assert!(!pulse.beat(start + GAP), "requests that are far apart");
+        assert!(sleeps());
+        assert!(pulse.beat(start + GAP * 3 / 2));
         // It is awake until it has seen no request for a while, then asleep again.
         while !sleeps() {
             std::thread::yield_now();

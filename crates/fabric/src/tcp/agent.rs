@@ -99,6 +99,8 @@ struct Shared {
     /// There are commands, or `stop` is set; spares a busy thread the lock.
     has_commands: AtomicBool,
     stop: AtomicBool,
+    /// The thread has a ring.
+    has_ring: AtomicBool,
     system_calls: AtomicU64,
 }
 
@@ -155,6 +157,7 @@ impl Agent {
                 wake,
                 has_commands: AtomicBool::new(false),
                 stop: AtomicBool::new(false),
+                has_ring: AtomicBool::new(false),
                 system_calls: AtomicU64::new(0),
             });
             let theirs = Arc::clone(&shared);
@@ -164,7 +167,10 @@ impl Agent {
                     let bench = Bench::new(&table, outbox, &theirs.system_calls);
                     // Made here: it belongs to the thread that makes it.
                     match ring::ring(serving) {
-                        Ok(ring) => return RingService::new(ring, &theirs, bench, waker).run(),
+                        Ok(ring) => {
+                            theirs.has_ring.store(true, Ordering::Release);
+                            return RingService::new(ring, &theirs, bench, waker).run();
+                        }
                         Err(error) => {
                             tracing::debug!(%error, "no io_uring: tcp is served by epoll")
                         }
@@ -206,6 +212,12 @@ impl Agent {
     /// Closes every connection of `client` that was adopted before.
     pub(crate) fn disconnect(&self, client: ClientId) {
         self.command(Command::Disconnect(client));
+    }
+
+    /// Whether the thread serves by a ring, once it has served anything.
+    #[cfg(test)]
+    pub(crate) fn has_ring(&self) -> bool {
+        self.shared.has_ring.load(Ordering::Acquire)
     }
 
     /// System calls that the thread has made.

@@ -253,13 +253,13 @@ impl<B: Backend> Core<B> {
 
     /// Serves a request that has a ticket, or sends it on.
     pub(super) fn serve(&mut self, ticket: Ticket, text: &[u8]) {
-        if self.parked.has(who(&ticket)) || !self.is_served(ticket, text) {
+        if self.parked.has(who(&ticket)) || !self.try_serve(ticket, text) {
             self.park(ticket, text);
         }
     }
 
     /// Serves a request, unless that is not possible now.
-    fn is_served(&mut self, ticket: Ticket, text: &[u8]) -> bool {
+    fn try_serve(&mut self, ticket: Ticket, text: &[u8]) -> bool {
         let is_of_node = matches!(ticket.asker, Asker::Node(_));
         if let Asker::Node(node) = ticket.asker {
             let held = self.held.nodes.get(&node).copied().unwrap_or(0);
@@ -278,7 +278,7 @@ impl<B: Backend> Core<B> {
         let key = match &request {
             Request::FlushAll { exptime, .. } => {
                 let at = exptime.flush_at(self.now);
-                return self.is_flushed(ticket, at, text);
+                return self.try_flush(ticket, at, text);
             }
             Request::Stats(words) => {
                 let mut words = *words;
@@ -353,7 +353,7 @@ impl<B: Backend> Core<B> {
 
     /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these
     /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
-    fn is_flushed(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
+    fn try_flush(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         // What comes back from a node that owns nothing any more is a part that is waited for already.
         let spread = self.spreads.entry(ticket).or_insert(Spread {
@@ -528,7 +528,7 @@ impl<B: Backend> Core<B> {
         let mut parked = mem::take(&mut self.parked);
         while let Some(first) = parked.pop() {
             let is_held = self.parked.has(who(&first.ticket));
-            if is_held || !self.is_served(first.ticket, &first.text) {
+            if is_held || !self.try_serve(first.ticket, &first.text) {
                 self.parked.push(first);
             }
         }

@@ -9,6 +9,8 @@
 //! its inbox back. No operation touches a window: bytes are copied under a guard that lives as long as
 //! the copy. Long payloads and long READs are left to calls of the connection's own, as without a ring.
 //!
+//! A client that shuts its sending half is gone: unlike without a ring, also while answers wait for room.
+//!
 //! The ring belongs to this thread alone and runs its work only inside the thread's calls
 //! (`DEFER_TASKRUN`, Linux 6.1): without that the agent serves by `epoll`.
 
@@ -89,16 +91,37 @@ pub(super) fn ring(serving: Serving) -> io::Result<IoUring> {
     if serving == Serving::Epoll {
         return Err(io::Error::other("switched off"));
     }
-    let ring = IoUring::builder()
+    let mut ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
+        // A round of many connections does not overflow it.
+        .setup_cqsize(16 * ENTRIES)
         .build(ENTRIES)?;
     require(&ring, &OPERATIONS)?;
     require(&ring, &[opcode::PollAdd::CODE])?;
     if !(ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
         return Err(io::ErrorKind::Unsupported.into());
     }
+    try_out(&mut ring)?;
     Ok(ring)
+}
+
+/// Has the ring do nothing: a sandbox may allow to make one and refuse to use it.
+fn try_out(ring: &mut IoUring) -> io::Result<()> {
+    // SAFETY: the operation points to nothing.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(io::Error::other)?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    let ended = ring.completion().next();
+    ended
+        .map(drop)
+        .ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 impl<'t> RingService<'t> {
@@ -230,8 +253,9 @@ impl<'t> RingService<'t> {
                     self.await_room(index);
                     return Ok(());
                 }
-                // What stopped for want of room goes on, whether more came or not.
-                served.is_held = true;
+                // What stopped for want of room goes on. What the kernel still receives tells by itself, and
+                // its inbox is not touched meanwhile.
+                served.is_held |= !served.is_receiving;
                 self.resume(index)
             }
         }
@@ -244,6 +268,10 @@ impl<'t> RingService<'t> {
             return Ok(());
         }
         served.is_held = false;
+        debug_assert!(
+            !served.is_receiving,
+            "an inbox that the kernel fills is left alone"
+        );
         match served.connection.go_on(&mut self.bench)? {
             Turn::Receive => self.receive(index),
             Turn::Room => self.await_room(index),
@@ -434,6 +462,10 @@ impl Drop for RingService<'_> {
             .flatten()
             .any(|served| served.pending > 0)
         {
+            for served in connections.iter().flatten() {
+                // So that its client hears of it.
+                drop(served.connection.stream.shutdown(Shutdown::Both));
+            }
             std::mem::forget(connections);
         }
     }

@@ -122,7 +122,7 @@ fn serve(device: Arc<OwnedFd>, ready: &mpsc::Sender<()>) -> usize {
     served
 }
 
-fn answer(ring: &mut Ring, slot: Slot, content: &mut Vec<u8>) {
+fn answer(ring: &mut Ring, slot: Slot, content: &mut [u8]) {
     let attributes = |inode| Attributes {
         inode,
         size_bytes: if inode == FILE { FILE_BYTES as u64 } else { 0 },

@@ -4,8 +4,8 @@
 //! batch; with records they are copied out of it, protected and sent. Either way a later verb that
 //! could change what such a READ sees waits until then ([`Answers::holds_back`]).
 //!
-//! Where a ring sends, few bytes are copied in any case ([`Answers::stage`]): the call that sends them
-//! also waits, and nothing waits inside a window.
+//! Where a ring sends, few bytes are copied in any case ([`Answers::stage`]): the call that sends
+//! them also waits, and nothing waits inside a window.
 //!
 //! Every access to window memory happens under a [`WindowGuard`](crate::windows::WindowGuard), and
 //! no guard outlives the call that took it.

@@ -4,10 +4,10 @@
 //! A page that is cut into splits goes to as many hosts, and a call for each of them, each way, is
 //! most of what it costs its client. Used by the one thread whose endpoints they are.
 //!
-//! Every operation carries `MSG_DONTWAIT`: the kernel ends it while it takes it, and a batch returns
-//! once all have ended. So the kernel keeps no pointer of ours from one call to the next, and
-//! endpoints, landings and sources may change or go whenever they could without a batch. Whoever
-//! waits does it as before, on [`Endpoint::fd`].
+//! Every operation carries `MSG_DONTWAIT`: the kernel ends it while it takes it, and a batch
+//! returns once all have ended. So the kernel keeps no pointer of ours from one call to the next,
+//! and endpoints, landings and sources may change or go whenever they could without a batch.
+//! Whoever waits does it as before, on [`Endpoint::fd`].
 //!
 //! Without `io_uring` (an old kernel, a sandbox, [`IO_URING_VARIABLE`]) each endpoint makes its own
 //! calls.
@@ -146,8 +146,8 @@ impl Batch {
         }
     }
 
-    /// Has the kernel do what each endpoint would have it do first. `None`: that is nothing, or there
-    /// is no ring any more.
+    /// Has the kernel do what each endpoint would have it do first. `None`: that is nothing, or
+    /// there is no ring any more.
     fn submit(
         &mut self,
         leg: Leg,
@@ -168,8 +168,8 @@ impl Batch {
                 continue;
             };
             let entry = entry.user_data(place as u64);
-            // SAFETY: the list lies in an endpoint that is borrowed until all operations have ended,
-            // below, and what it points to is valid as long as that.
+            // SAFETY: the list lies in an endpoint that is borrowed until all operations have
+            // ended, below, and what it points to is valid as long as that.
             let pushed = unsafe { ring.submission().push(&entry) };
             pushed.expect("room for as many operations as are staged");
             count += 1;

@@ -459,7 +459,8 @@ impl Endpoint for TcpEndpoint {
     }
 }
 
-/// The system calls of a `tcp` endpoint one by one, so that a [`Batch`](super::Batch) can make them.
+/// The system calls of a `tcp` endpoint one by one, so that a [`Batch`](super::Batch) can make
+/// them.
 pub struct Wire<'e>(&'e mut TcpEndpoint);
 
 /// Which way bytes go.
@@ -472,8 +473,8 @@ pub(super) enum Leg {
 impl Wire<'_> {
     /// What the endpoint would have the kernel do first; `None` where it would do something else.
     ///
-    /// It points to memory that the endpoint holds or its caller vouches for: nothing may be done with
-    /// the endpoint until the operation has ended and [`Wire::finish`] was told how.
+    /// It points to memory that the endpoint holds or its caller vouches for: nothing may be done
+    /// with the endpoint until the operation has ended and [`Wire::finish`] was told how.
     pub(super) fn stage(&mut self, leg: Leg) -> Option<squeue::Entry> {
         let endpoint = &mut *self.0;
         let is_usual = endpoint.dead.is_none() && !endpoint.blocked;

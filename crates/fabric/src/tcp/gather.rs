@@ -103,8 +103,8 @@ impl Gather {
         retried(|| unsafe { libc::sendmsg(socket, message, SEND_FLAGS) })
     }
 
-    /// What [`Gather::send`] does, for a ring to do. The list must not change, move or go before that
-    /// has ended.
+    /// What [`Gather::send`] does, for a ring to do. The list must not change, move or go before
+    /// that has ended.
     pub(crate) fn send_entry(&mut self, socket: RawFd) -> squeue::Entry {
         let socket = types::Fd(socket);
         match self.single() {

@@ -1,13 +1,14 @@
 //! The agent's thread where the kernel has `io_uring`: one call for a round of all connections.
 //!
-//! A call hands over what the last round made (responses to send, receives to begin) and waits for the
-//! next event of any connection. A connection that is asked one thing at a time costs one call for
-//! each request, where a receive and a send are two; many that are busy share it.
+//! A call hands over what the last round made (responses to send, receives to begin) and waits for
+//! the next event of any connection. A connection that is asked one thing at a time costs one call
+//! for each request, where a receive and a send are two; many that are busy share it.
 //!
-//! Sends carry `MSG_DONTWAIT`, so the kernel ends them while it takes them. A receive stays with the
-//! kernel: it fills the room of an inbox, and a connection that ends is kept until the kernel has given
-//! its inbox back. No operation touches a window: bytes are copied under a guard that lives as long as
-//! the copy. Long payloads and long READs are left to calls of the connection's own, as without a ring.
+//! Sends carry `MSG_DONTWAIT`, so the kernel ends them while it takes them. A receive stays with
+//! the kernel: it fills the room of an inbox, and a connection that ends is kept until the kernel
+//! has given its inbox back. No operation touches a window: bytes are copied under a guard that
+//! lives as long as the copy. Long payloads and long READs are left to calls of the connection's
+//! own, as without a ring.
 //!
 //! A client that shuts its sending half is gone: unlike without a ring, also while answers wait for room.
 //!
@@ -177,7 +178,8 @@ impl<'t> RingService<'t> {
         if let Err(error) = self.ring.submitter().submit_with_args(wanted, &how) {
             let is_usual = matches!(
                 error.raw_os_error(),
-                // A signal, the end of the time, memory that is short, completions to be taken first.
+                // A signal, the end of the time, memory that is short, completions to be taken
+                // first.
                 Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY)
             );
             assert!(is_usual, "io_uring_enter of the agent: {error}");
@@ -325,8 +327,8 @@ impl<'t> RingService<'t> {
 
     fn push_entry(&mut self, entry: squeue::Entry) {
         // SAFETY: a send's list and a receive's room lie in a connection that is boxed, that is not
-        // dropped while operations of it are pending, and in which both stay as they are until their
-        // ends were heard.
+        // dropped while operations of it are pending, and in which both stay as they are until
+        // their ends were heard.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.enter(0);
         }
@@ -394,7 +396,8 @@ impl<'t> RingService<'t> {
             client,
             records,
         } = adopted;
-        // Every call on the socket asks not to be blocked, and every operation of the ring may wait.
+        // Every call on the socket asks not to be blocked, and every operation of the ring may
+        // wait.
         let prepared =
             prepare(&stream, CLIENT_SILENCE).and_then(|()| stream.set_nonblocking(false));
         if let Err(error) = prepared {

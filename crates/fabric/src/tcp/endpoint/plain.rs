@@ -98,8 +98,8 @@ impl Plain {
         bytes < self.list.bytes()
     }
 
-    /// Lists where what is owed goes: trailers and scratch of ours, and landings, which are valid by
-    /// the contract of `post_read`.
+    /// Lists where what is owed goes: trailers and scratch of ours, and landings, which are valid
+    /// by the contract of `post_read`.
     pub(super) fn list_responses(&mut self, ring: &Ring) -> &mut Gather {
         self.list.clear();
         let mut done = self.received_bytes;

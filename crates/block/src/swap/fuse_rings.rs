@@ -228,7 +228,7 @@ struct Server<'a> {
 impl<'a> Server<'a> {
     fn new(export: &'a Export, shape: Shape, index: u16, pulse: Option<Pulse>) -> io::Result<Self> {
         if shape.is_bound()
-            && let Err(error) = bind_to(index)
+            && let Err(error) = bind_to(index).and_then(|()| level_with_programs())
         {
             tracing::debug!(%error, index, "bind a serving thread to its processor");
         }
@@ -471,6 +471,17 @@ fn errno_of(error: IoError) -> i32 {
     match error {
         IoError::NoSpace => libc::ENOSPC,
         _ => libc::EIO,
+    }
+}
+
+/// Gives this thread the priority of a program. At that of the process, -20, the kernel counts it as
+/// a load of 87 of them, and moves its own worker and the program off the processor that this thread
+/// is bound to. See decision 124.
+fn level_with_programs() -> io::Result<()> {
+    // SAFETY: setpriority takes integers only; 0 is this thread.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use support::{Ended, Folder, cenote, run, runs, signal};
+use support::{Ended, Folder, cenote, run, runs, signal, wait_ended};
 
 fn up(folder: &Folder, hosts: &str, transport: &str) -> support::Ended {
     folder.run(&[
@@ -86,11 +86,17 @@ fn up_twice_is_up_once_and_another_shape_is_refused() {
     assert!(runs(pid));
 }
 
+/// Kills a process, and waits for its end, which takes a while on a busy machine.
+fn kill(pid: u32) {
+    signal(pid, "KILL");
+    wait_ended(pid);
+}
+
 #[test]
 fn a_killed_host_is_seen_and_the_cluster_goes_down_and_up_again() {
     let folder = Folder::new();
     up(&folder, "3", "shm").expect(0);
-    signal(folder.pid("h01"), "KILL");
+    kill(folder.pid("h01"));
     let status = folder.run(&["status", "--json"]).expect(3).json();
     assert_eq!(status["hosts_up"], 2);
     assert_eq!(status["hosts"][1]["state"], "ended");
@@ -106,8 +112,8 @@ fn a_host_that_ended_is_started_again_where_it_was_by_the_same_command() {
         up(&folder, "3", transport).expect(0);
         let pids = ["h00", "h01", "h02"].map(|name| folder.pid(name));
         let cluster = std::fs::read(folder.path().join("cluster.toml")).unwrap();
-        signal(pids[0], "KILL");
-        signal(pids[2], "KILL");
+        kill(pids[0]);
+        kill(pids[2]);
         let other = folder
             .run(&["up", "--hosts", "3", "--memory", "8M"])
             .expect(1);
@@ -170,7 +176,7 @@ fn a_cluster_of_which_nothing_runs_is_started_anew_with_its_key() {
     up(&folder, "2", "shm").expect(0);
     let key = std::fs::read(folder.path().join("cluster.key")).unwrap();
     for name in ["h00", "h01"] {
-        signal(folder.pid(name), "KILL");
+        kill(folder.pid(name));
     }
     let anew = up(&folder, "2", "shm").expect(0);
     assert!(anew.stderr.contains("starting anew"), "{anew:#?}");

@@ -53,10 +53,10 @@ impl Shape {
     /// For at most `thread_count` threads on a machine of `queue_count` processors.
     pub(super) fn new(queue_count: u16, thread_count: usize) -> Self {
         let is_small = queue_count <= LARGE_FROM;
-        let depth = match queue_count {
-            ..=LARGE_FROM => 4,
-            ..=128 => 2,
-            _ => 1,
+        let depth = match (is_small, queue_count <= 128) {
+            (true, _) => 4,
+            (false, true) => 2,
+            (false, false) => 1,
         };
         Self {
             queue_count,

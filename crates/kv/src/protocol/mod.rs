@@ -1,5 +1,5 @@
 //! memcached's protocols: bytes in, [`Request`]s out, replies back in. Text and its meta commands
-//! are here, the [binary](binary) one beside them.
+//! are here, the [`binary`] one beside them.
 //!
 //! ```text
 //! bytes -> Parser::parse -> Step -> Request -> (the caller's store) -> reply::* -> bytes

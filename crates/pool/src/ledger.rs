@@ -525,7 +525,8 @@ impl Ledger {
         }
     }
 
-    /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back.
+    /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back; and at
+    /// once if it waits for the slab's new name.
     fn retire(&mut self, slab: SlabIndex, is_told: bool) {
         let Slab::Mapped(grant) = self.slabs[slab as usize] else {
             unreachable!("only a mapped slab is taken back");
@@ -538,6 +539,10 @@ impl Ledger {
             }),
         };
         self.leases.remove_slab(grant.client);
+        if let Some(request) = grant.renewal {
+            let reason = Refusal::NotHeld;
+            self.send(grant.client, Reply::Refused { request, reason });
+        }
         self.actions.push_back(Action::Retire {
             slab,
             window: grant.window,

@@ -109,14 +109,11 @@ impl Ledger {
         self.actions.push_back(Action::Renew { slab, window });
     }
 
-    /// The slab's window has a new generation; its memory is untouched.
-    ///
-    /// # Panics
-    /// If the slab is not lent: a caller's bug.
+    /// The slab's window has a new generation; its memory is untouched. A slab that its client gave back
+    /// after it had asked is on its way to the system, and goes there.
     pub fn handle_renewed(&mut self, slab: SlabIndex, window: Window) {
-        let grant = match &mut self.slabs[slab as usize] {
-            Slab::Mapped(grant) => grant,
-            state => panic!("slab {slab} renewed in {state:?}"),
+        let Slab::Mapped(grant) = &mut self.slabs[slab as usize] else {
+            return;
         };
         grant.window = window;
         if let Some(request) = grant.renewal.take() {
@@ -133,31 +130,32 @@ impl Ledger {
             let reason = Refusal::NotHeld;
             return self.send(client, Reply::Refused { request, reason });
         };
-        let Slab::Mapped(grant) = &mut self.slabs[slab as usize] else {
-            unreachable!("only mapped slabs are found");
-        };
-        grant.renewal = Some(request);
-        self.actions.push_back(Action::Renew { slab, window });
+        self.renew_for(slab, request);
+    }
+
+    /// Has the window of a lent slab renewed for a request. Of several that come before it is, the last is
+    /// answered: earlier ones are of sessions that are over.
+    fn renew_for(&mut self, slab: SlabIndex, request: u64) {
+        if let Slab::Mapped(grant) = &mut self.slabs[slab as usize]
+            && grant.renewal.replace(request).is_none()
+        {
+            let window = grant.window;
+            self.actions.push_back(Action::Renew { slab, window });
+        }
     }
 
     /// The slab's window could not be renewed: it is of no use to anybody.
-    ///
-    /// # Panics
-    /// If the slab is not lent: a caller's bug.
     pub fn handle_renew_failed(&mut self, slab: SlabIndex) {
-        if let Slab::Mapped(grant) = &mut self.slabs[slab as usize]
-            && let Some(request) = grant.renewal.take()
-        {
-            let (client, reason) = (grant.client, Refusal::NotHeld);
-            self.send(client, Reply::Refused { request, reason });
+        if matches!(self.slabs[slab as usize], Slab::Mapped(_)) {
+            self.retire(slab, false);
         }
-        self.retire(slab, false);
     }
 
     /// A client asks for a slab that it holds, by place and birth.
     ///
-    /// It asks after its session ended, and writes of that one may still be on their way: the window is
-    /// renewed before it is told. One that was another's until now has been.
+    /// Its last session has ended, and writes of that session may still be on their way: the window gets a
+    /// new generation before the client learns its name. A slab that came by [`Ledger::handle_own`] got one
+    /// then.
     pub fn handle_retake(
         &mut self,
         now: Duration,
@@ -185,8 +183,7 @@ impl Ledger {
         if std::mem::take(&mut grant.is_left) || is_planted(Planted::RetakeUnrenewed) {
             return self.send(client, Reply::Mapped { request, window });
         }
-        grant.renewal = Some(request);
-        self.actions.push_back(Action::Renew { slab, window });
+        self.renew_for(slab, request);
     }
 
     /// A client has retaken all that it wants of a volume; the rest goes.

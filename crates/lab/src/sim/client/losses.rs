@@ -39,7 +39,8 @@ impl Client {
             return;
         };
         let torn = volume.torn_pages();
-        self.torn_of.retain(|page, _| torn.binary_search(&(*page as u64)).is_ok());
+        self.torn_of
+            .retain(|page, _| torn.binary_search(&(*page as u64)).is_ok());
         for page in torn.iter().map(|page| to_index(*page)) {
             let extent = volume.extent_of(page as u64);
             let before = || (extent, self.whole.get(&extent).cloned());

@@ -284,3 +284,53 @@ fn a_slab_that_cannot_be_renewed_is_refused_and_goes() {
     assert_eq!(bench.answer(), Reply::Refused { request: 9, reason });
     assert_eq!(bench.retired, [window]);
 }
+
+/// A host reads several messages before it acts.
+#[test]
+fn a_slab_that_is_given_back_before_it_is_renewed_goes() {
+    let reason = Refusal::NotHeld;
+    let refused = (A, Reply::Refused { request: 0, reason });
+    for fails in [false, true] {
+        let mut bench = Bench::new();
+        let window = bench.mapped(A, 0);
+        bench
+            .ledger
+            .handle_retake(bench.now, A, 0, place(0), window.generation);
+        bench.ledger.handle_unmap(bench.now, A, window);
+        if fails {
+            let Some(Action::Renew { slab, .. }) = bench.ledger.poll_action() else {
+                panic!("not to be renewed");
+            };
+            bench.ledger.handle_renew_failed(slab);
+        }
+        bench.settle();
+        assert_eq!(bench.retired, [window]);
+        assert_eq!(
+            bench.replies,
+            [refused.clone(), (A, Reply::Unmapped { window })]
+        );
+    }
+}
+
+#[test]
+fn a_slab_that_is_asked_for_twice_before_it_is_renewed_has_one_name() {
+    let mut bench = Bench::new();
+    let window = bench.mapped(A, 0);
+    for request in [4, 5] {
+        bench
+            .ledger
+            .handle_retake(bench.now, A, request, place(0), window.generation);
+    }
+    let Reply::Mapped {
+        request: 5,
+        window: renewed,
+    } = bench.answer()
+    else {
+        panic!("not retaken");
+    };
+    assert!(
+        bench.ledger.find(A, renewed).is_some(),
+        "the name it was told"
+    );
+    assert_eq!(bench.replies, []);
+}

@@ -46,15 +46,16 @@ python_suite() { # CLIENT VERSION
     command -v python3 >/dev/null || { echo "python3 is not installed"; return 1; }
     [ ! -e "$kept/$1-$2/ready" ] || return 0
     rm -rf "${kept:?}/$1-$2" "${kept:?}/$1"
-    python3 -m venv "$kept/$1"
-    "$kept/$1/bin/pip" install --quiet --disable-pip-version-check \
-        "$1==$2" pytest==7.1.1 Faker==40.63.0 zstd==1.5.7.2
-    (cd "$kept" && "$kept/$1/bin/pip" download --quiet --disable-pip-version-check --no-deps \
-        --no-binary :all: "$1==$2" && tar xf "$1-$2.tar.gz")
-    : >"$kept/$1-$2/ready"
+    python3 -m venv "$kept/$1" &&
+        "$kept/$1/bin/pip" install --quiet --disable-pip-version-check \
+            "$1==$2" pytest==7.1.1 Faker==40.63.0 zstd==1.5.7.2 &&
+        (cd "$kept" && "$kept/$1/bin/pip" download --quiet --disable-pip-version-check --no-deps \
+            --no-binary :all: "$1==$2" && tar xf "$1-$2.tar.gz") &&
+        : >"$kept/$1-$2/ready"
 }
 
-# Makes a client's tests ready; says why not.
+# Makes a client's tests ready; says why not. Each step is told whether the last one did: errors end
+# nothing where a function is asked how it went.
 prepare() {
     case $1 in
     pymemcache) python_suite pymemcache 4.0.0 ;;
@@ -76,8 +77,7 @@ prepare() {
             npm pack --silent memcached@2.2.2 && tar xf memcached-2.2.2.tgz && cd package &&
             npm pkg delete devDependencies scripts &&
             npm install --silent --no-audit --no-fund --ignore-scripts --no-save \
-                mocha@12.0.3 should@13.2.3)
-        : >"$kept/node-memcached/ready"
+                mocha@12.0.3 should@13.2.3) && : >"$kept/node-memcached/ready"
         ;;
     *) echo "$1 is none of the clients"; return 1 ;;
     esac

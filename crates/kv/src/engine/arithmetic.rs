@@ -97,6 +97,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         let mut scratch = std::mem::take(self.scratch);
         scratch.clear();
         reply::decimal(&mut scratch, request.initial);
+        self.set_class(0, scratch.len());
         let written = self.write(0, expiry, Marks::NONE, &[&scratch]);
         *self.scratch = scratch;
         written

@@ -199,6 +199,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 let expiry = self.expiry(|now| exptime.expiry(now));
                 let mut digits = Vec::with_capacity(20);
                 decimal(&mut digits, initial);
+                self.set_class(0, digits.len());
                 self.write(0, expiry, Marks::NONE, &[&digits])?;
                 initial
             }

@@ -261,6 +261,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         written.map(|()| MetaStatus::Done)
     }
 
+    /// Stores a value. Its class was said before.
     pub(super) fn write(
         &mut self,
         client_flags: u32,
@@ -268,8 +269,6 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         marks: Marks,
         value: &[&[u8]],
     ) -> Result<(), Refusal> {
-        let bytes = value.iter().map(|part| part.len()).sum();
-        self.set_class(client_flags, bytes);
         self.propose(Change::Put {
             client_flags,
             expiry,

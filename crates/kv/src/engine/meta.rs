@@ -118,6 +118,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             last_use: u32::try_from(now).unwrap_or(u32::MAX),
             was_hit: false,
         };
+        self.set_class(0, 0);
         self.write(0, expiry, Marks::WON, &[])?;
         if !get.leaves_no_trace
             && let Some(found) = self.partition.newest(self.hash, self.key).found
@@ -234,6 +235,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 expiry = expiry_of_flag(delete.touch, self.partition.now());
             }
         }
+        self.set_class(0, 0);
         self.write(0, expiry, marks, &[])
     }
 

@@ -43,6 +43,11 @@ impl Owner {
         if space_of(&entry) != old {
             return None;
         }
+        // A value of zeros may lie where no memory was taken so far: that is counted where places are taken.
+        let bytes = entry.value_bytes as usize;
+        if self.region.lacking_bytes(entry.address, bytes) > 0 {
+            return None;
+        }
         self.note_expiry(&Effect::Put(entry));
         self.write_value(entry.address, value);
         let xid = self.backlog.pass();
@@ -64,6 +69,7 @@ mod tests {
     use crate::group::marks::Marks;
     use crate::group::owner::Change;
     use crate::group::room::Bound;
+    use crate::memory::footprint::{Footprint, Roles};
     use crate::memory::key_hash::KeyHasher;
 
     const REGION_BYTES: u64 = 16 << 20;
@@ -124,6 +130,28 @@ mod tests {
         assert_eq!(used(&owner), 16);
         put(&mut owner, "key", &[]);
         assert_eq!(used(&owner), 16, "each has a place of its own");
+    }
+
+    #[test]
+    fn zeros_that_are_replaced_take_no_more_memory_than_there_is() {
+        const VALUE_BYTES: usize = 256 << 10;
+        let footprint = Footprint::new(16 << 20, 0, Roles::ALONE).unwrap();
+        let cap = footprint.region_cap(0);
+        let bound = Bound {
+            footprint: Some(footprint),
+            ..Bound::NONE
+        };
+        let mut owner = Owner::alone(KeyHasher::new([1; 16]), 8 * cap, bound);
+        // Twice as many bytes as there is memory for.
+        let keys = 2 * cap / VALUE_BYTES as u64;
+        for byte in [0, 1] {
+            for key in 0..keys {
+                put(&mut owner, &format!("key {key}"), &[&[byte; VALUE_BYTES]]);
+                let touched = owner.region.touched_bytes();
+                assert!(touched <= cap, "{touched} of {cap} bytes");
+            }
+        }
+        assert!(owner.counts().evictions > 0);
     }
 
     #[test]

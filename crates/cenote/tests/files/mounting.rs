@@ -47,7 +47,7 @@ fn requests_come_over_io_uring_where_the_kernel_allows_it() {
     let Some(place) = Place::new() else { return };
     let (mut server, line) = place.mount_over(&NEW, "off");
     assert!(line.trim_end().ends_with(" over /dev/fuse"), "{line}");
-    place.shell("echo one > a; sync -f .");
+    place.shell("echo one > a; sync a");
     assert_eq!(server.end(), Some(0));
     let _switch = match Switch::on() {
         Ok(switch) => switch,
@@ -58,7 +58,7 @@ fn requests_come_over_io_uring_where_the_kernel_allows_it() {
     };
     let (mut server, line) = place.mount_over(&OLD, "on");
     assert!(line.trim_end().ends_with(" over io_uring"), "{line}");
-    assert_eq!(place.shell("cat a; echo two > a; sync -f ."), "one\n");
+    assert_eq!(place.shell("cat a; echo two > a; sync a"), "one\n");
     signal(server.child.id(), "KILL");
     server.child.wait().expect("it ends");
     // The dead mount is taken away first.

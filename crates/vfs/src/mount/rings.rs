@@ -4,6 +4,9 @@
 //! a time, so each queue has as many threads as requests of its processor run at a time; one that
 //! takes long holds nobody up who could be served. What is read is put where the kernel takes it
 //! from, and what is written is taken from where the kernel put it: no copy in between.
+//! FORGET comes over `/dev/fuse` even so, where one thread would fall behind many that make and
+//! delete files, and deleted ones take space until it is read: who is asked to make or delete a name
+//! takes what is there first.
 //! Invariant: rings are made before the mount, and the kernel is told of all of them or the mount is
 //! given up: it sends nothing before every queue has one.
 //! Elsewhere: the transport (`cenote_fuse`), FORGET and INTERRUPT (`device`).
@@ -14,8 +17,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use cenote_fuse::request::Operation;
-use cenote_fuse::{Ring, Slot};
+use cenote_fuse::{Device, Ring, Slot};
 
+use super::device;
 use super::kernel::{Answer, Kernel};
 use super::serving::{self, EndOnPanic};
 use super::session::REQUEST_BYTES_MAX;
@@ -30,6 +34,8 @@ pub(super) struct Rings {
 pub(super) struct Connection {
     /// An open `/dev/fuse` of it.
     pub(super) device: Arc<OwnedFd>,
+    /// The same, to be opened once more.
+    pub(super) forgets: Arc<Device>,
     pub(super) kernel: Arc<Kernel>,
 }
 
@@ -144,29 +150,55 @@ fn live(
     };
     // The start went no further.
     let Ok(connection) = told.recv() else { return };
-    let registered = ring.register(connection.device);
-    let serves = registered.is_ok();
-    if tell.send(registered).is_err() || !serves {
+    let forgets = connection.forgets.another_that_never_waits();
+    let registered = forgets.and_then(|device| {
+        ring.register(connection.device)?;
+        Ok(device::Server::new(device))
+    });
+    let (said, forgets) = match registered {
+        Ok(forgets) => (Ok(()), Some(forgets)),
+        Err(error) => (Err(error), None),
+    };
+    let is_heard = tell.send(said).is_ok();
+    let Some(mut forgets) = forgets.filter(|_| is_heard) else {
         return;
-    }
-    if let Err(error) = serve(&mut ring, &connection.kernel) {
+    };
+    if let Err(error) = serve(&mut ring, &connection.kernel, &mut forgets) {
         serving::end_process(&error);
     }
 }
 
 /// Serves until the connection is over.
-fn serve(ring: &mut Ring, kernel: &Kernel) -> io::Result<()> {
+fn serve(ring: &mut Ring, kernel: &Kernel, forgets: &mut device::Server) -> io::Result<()> {
     // Replies but those of reads: where they would go, the request's names still are.
     let mut room = vec![0; ring.payload_bytes_max()];
     while !ring.is_over() {
         while let Some(next) = ring.next_request() {
             // An error: whoever asked waits for a reply that is lost.
-            answer(ring, next?, kernel, &mut room)?;
+            let slot = next?;
+            if is_of_names(ring, slot) {
+                forgets.serve(kernel)?;
+            }
+            answer(ring, slot, kernel, &mut room)?;
         }
         // One call hands the reply over and waits.
         ring.submit_and_wait()?;
     }
     Ok(())
+}
+
+/// Whether a request makes a name or takes one away.
+fn is_of_names(ring: &Ring, slot: Slot) -> bool {
+    matches!(
+        ring.request(slot).operation(),
+        Ok(Operation::Create { .. }
+            | Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Symlink { .. }
+            | Operation::Unlink(_)
+            | Operation::Rmdir(_)
+            | Operation::Rename { .. })
+    )
 }
 
 fn answer(ring: &mut Ring, slot: Slot, kernel: &Kernel, room: &mut [u8]) -> io::Result<()> {

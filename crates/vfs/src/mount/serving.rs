@@ -74,11 +74,11 @@ impl Served {
             return Self::over_device(files, session, options.threads.max(1))
                 .map_err(Refused::Mount);
         }
-        let device = session.fuser.as_fd().try_clone_to_owned();
-        let device = device.map_err(Refused::Mount)?;
+        let device = || session.fuser.as_fd().try_clone_to_owned();
         let kernel = Arc::new(session.kernel(files));
         let connection = Connection {
-            device: Arc::new(device),
+            device: Arc::new(device().map_err(Refused::Mount)?),
+            forgets: Arc::new(Device::new(device().map_err(Refused::Mount)?)),
             kernel: Arc::clone(&kernel),
         };
         let (threads, registered) = rings.register(&connection);
@@ -154,7 +154,7 @@ fn start_device(index: usize, kernel: &Arc<Kernel>, device: Device) -> io::Resul
     let kernel = Arc::clone(kernel);
     start(&format!("cenote-fuse-{index}"), move || {
         let _end = EndOnPanic;
-        if let Err(error) = device::serve(&kernel, &device) {
+        if let Err(error) = device::Server::new(device).serve(&kernel) {
             end_process(&error);
         }
     })

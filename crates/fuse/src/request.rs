@@ -4,8 +4,12 @@
 //! before it comes. Invariant: whatever a request names is checked against what came, so that no
 //! header leads outside of it; a request that contradicts itself is [`Malformed`].
 
+mod number;
+
 use fuse_abi::linux as abi;
 use zerocopy::FromBytes;
+
+use number::op_header_bytes;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -545,97 +549,6 @@ fn setattr(op: &abi::fuse_setattr_in) -> Setattr {
             time(op.mtime, op.mtimensec),
         ),
         ctime: has(abi::FATTR_CTIME).then(|| time(op.ctime, op.ctimensec)),
-    }
-}
-
-/// How long an operation's own header is; `None` when there is no such operation here.
-fn op_header_bytes(opcode: u32) -> Option<usize> {
-    Some(match opcode {
-        number::LOOKUP
-        | number::READLINK
-        | number::SYMLINK
-        | number::UNLINK
-        | number::RMDIR
-        | number::STATFS
-        | number::REMOVEXATTR
-        | number::DESTROY => 0,
-        number::FORGET => size_of::<abi::fuse_forget_in>(),
-        number::BATCH_FORGET => size_of::<abi::fuse_batch_forget_in>(),
-        number::GETATTR => size_of::<abi::fuse_getattr_in>(),
-        number::SETATTR => size_of::<abi::fuse_setattr_in>(),
-        number::MKNOD => size_of::<abi::fuse_mknod_in>(),
-        number::MKDIR => size_of::<abi::fuse_mkdir_in>(),
-        number::RENAME => size_of::<abi::fuse_rename_in>(),
-        number::RENAME2 => size_of::<abi::fuse_rename2_in>(),
-        number::LINK => size_of::<abi::fuse_link_in>(),
-        number::CREATE => size_of::<abi::fuse_create_in>(),
-        number::OPEN | number::OPENDIR => size_of::<abi::fuse_open_in>(),
-        number::READ | number::READDIR | number::READDIRPLUS => size_of::<abi::fuse_read_in>(),
-        number::WRITE => size_of::<abi::fuse_write_in>(),
-        number::RELEASE | number::RELEASEDIR => size_of::<abi::fuse_release_in>(),
-        number::FSYNC | number::FSYNCDIR => size_of::<abi::fuse_fsync_in>(),
-        // As long as before FUSE_SETXATTR_EXT, which nobody here asks for.
-        number::SETXATTR => size_of::<[u32; 2]>(),
-        number::GETXATTR | number::LISTXATTR => size_of::<abi::fuse_getxattr_in>(),
-        number::FLUSH => size_of::<abi::fuse_flush_in>(),
-        number::INTERRUPT => size_of::<abi::fuse_interrupt_in>(),
-        number::FALLOCATE => size_of::<abi::fuse_fallocate_in>(),
-        number::LSEEK => size_of::<abi::fuse_lseek_in>(),
-        number::COPY_FILE_RANGE => size_of::<abi::fuse_copy_file_range_in>(),
-        _ => return None,
-    })
-}
-
-/// Numbers of operations, as patterns have them.
-mod number {
-    use fuse_abi::linux::fuse_opcode as opcode;
-
-    macro_rules! numbers {
-        ($($name:ident = $opcode:ident,)*) => {
-            $(pub(super) const $name: u32 = opcode::$opcode as u32;)*
-            /// All of them.
-            #[cfg(test)]
-            pub(super) const ALL: &[u32] = &[$($name),*];
-        };
-    }
-
-    numbers! {
-        LOOKUP = FUSE_LOOKUP,
-        FORGET = FUSE_FORGET,
-        GETATTR = FUSE_GETATTR,
-        SETATTR = FUSE_SETATTR,
-        READLINK = FUSE_READLINK,
-        SYMLINK = FUSE_SYMLINK,
-        MKNOD = FUSE_MKNOD,
-        MKDIR = FUSE_MKDIR,
-        UNLINK = FUSE_UNLINK,
-        RMDIR = FUSE_RMDIR,
-        RENAME = FUSE_RENAME,
-        LINK = FUSE_LINK,
-        OPEN = FUSE_OPEN,
-        READ = FUSE_READ,
-        WRITE = FUSE_WRITE,
-        STATFS = FUSE_STATFS,
-        RELEASE = FUSE_RELEASE,
-        FSYNC = FUSE_FSYNC,
-        SETXATTR = FUSE_SETXATTR,
-        GETXATTR = FUSE_GETXATTR,
-        LISTXATTR = FUSE_LISTXATTR,
-        REMOVEXATTR = FUSE_REMOVEXATTR,
-        FLUSH = FUSE_FLUSH,
-        OPENDIR = FUSE_OPENDIR,
-        READDIR = FUSE_READDIR,
-        RELEASEDIR = FUSE_RELEASEDIR,
-        FSYNCDIR = FUSE_FSYNCDIR,
-        CREATE = FUSE_CREATE,
-        INTERRUPT = FUSE_INTERRUPT,
-        DESTROY = FUSE_DESTROY,
-        BATCH_FORGET = FUSE_BATCH_FORGET,
-        FALLOCATE = FUSE_FALLOCATE,
-        READDIRPLUS = FUSE_READDIRPLUS,
-        RENAME2 = FUSE_RENAME2,
-        LSEEK = FUSE_LSEEK,
-        COPY_FILE_RANGE = FUSE_COPY_FILE_RANGE,
     }
 }
 

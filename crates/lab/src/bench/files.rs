@@ -1,10 +1,10 @@
 //! `cenote bench files`: `cenote mount` beside what bounds it and what does instead.
 //!
 //! The same load in five folders: ours, whose requests come over io_uring; ours over `/dev/fuse`
-//! (the only one where the kernel has no FUSE over io_uring, which is switched on meanwhile); a FUSE file system that only hands requests on to tmpfs,
-//! which is what FUSE allows on this machine; tmpfs; and ext4 over a block device that is another
-//! volume of the same hosts. Places take turns in each round; the median of the rounds is kept. In
-//! every row more is better.
+//! (the only one where the kernel has no FUSE over io_uring, which is switched on meanwhile); a FUSE
+//! file system that only hands requests on to tmpfs, which is what `/dev/fuse` allows on this
+//! machine; tmpfs; and ext4 over a block device that is another volume of the same hosts. Places
+//! take turns in each round; the median of the rounds is kept. In every row more is better.
 
 mod load;
 mod passthrough;

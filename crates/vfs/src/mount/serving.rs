@@ -32,7 +32,10 @@ impl Served {
     /// The system refuses to mount, or to start threads.
     pub(super) fn start(files: &Arc<Files>, path: &Path, options: &Options) -> io::Result<Self> {
         if options.transport == Transport::Auto {
-            match Self::over_rings(files, path, options) {
+            let served = wanted_shape(options.threads)
+                .map_err(Refused::Rings)
+                .and_then(|shape| Self::over_rings(files, path, options, shape));
+            match served {
                 Ok(served) => return Ok(served),
                 Err(Refused::Rings(error)) => {
                     tracing::info!(%error, "FUSE over io_uring; /dev/fuse is used instead");
@@ -61,8 +64,13 @@ impl Served {
         Ok(Self { session, threads })
     }
 
-    fn over_rings(files: &Arc<Files>, path: &Path, options: &Options) -> Result<Self, Refused> {
-        let (rings, shape) = prepare(options.threads).map_err(Refused::Rings)?;
+    fn over_rings(
+        files: &Arc<Files>,
+        path: &Path,
+        options: &Options,
+        shape: Shape,
+    ) -> Result<Self, Refused> {
+        let rings = Rings::prepare(shape).map_err(Refused::Rings)?;
         let terms = Terms {
             request_bytes_max: shape.payload_bytes,
             rings: true,
@@ -130,6 +138,7 @@ impl Served {
 }
 
 /// Why requests do not come over io_uring.
+#[derive(Debug)]
 enum Refused {
     /// They may come over `/dev/fuse`.
     Rings(io::Error),
@@ -137,8 +146,8 @@ enum Refused {
     Mount(io::Error),
 }
 
-/// Rings, where this machine has them.
-fn prepare(thread_count: usize) -> io::Result<(Rings, Shape)> {
+/// What rings there would be, where this machine has them.
+fn wanted_shape(thread_count: usize) -> io::Result<Shape> {
     let lacking = |text: String| io::Error::new(io::ErrorKind::Unsupported, text);
     if cenote_fuse::state() != cenote_fuse::State::On {
         let switch = cenote_fuse::SWITCH;
@@ -146,8 +155,7 @@ fn prepare(thread_count: usize) -> io::Result<(Rings, Shape)> {
     }
     let queues = cenote_fuse::queue_count()?;
     let shape = Shape::new(queues, thread_count);
-    let shape = shape.ok_or_else(|| lacking(format!("{queues} processors are too many")))?;
-    Ok((Rings::prepare(shape)?, shape))
+    shape.ok_or_else(|| lacking(format!("{queues} processors are too many")))
 }
 
 fn start_device(index: usize, kernel: &Arc<Kernel>, device: Device) -> io::Result<JoinHandle<()>> {
@@ -186,3 +194,6 @@ pub(super) fn start<T: Send + 'static>(
 
 /// How long threads may take to see the end of a connection; arbitrary.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ mod confined;
 mod expected;
 mod failure;
 mod folder;
+mod fuse_rings;
 mod help;
 mod hints;
 mod limits;

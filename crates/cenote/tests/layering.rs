@@ -34,7 +34,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "cenote-client",
         &["cenote-volume", "cenote-fabric", "cenote-pool"],
     ),
-    ("cenote-vfs", &["cenote-volume", "cenote-pool"]),
+    (
+        "cenote-vfs",
+        &["cenote-volume", "cenote-pool", "cenote-fuse"],
+    ),
     ("cenote-store", &["cenote-fabric", "cenote-pool"]),
     ("cenote-preload", &[]),
     (

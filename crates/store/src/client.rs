@@ -23,7 +23,7 @@ use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::{Condition, hash};
 use crate::protocol::{ACK, Answer, Notice, Refusal, Request};
 use crate::schemes::Scheme;
-use crate::server::shard_of;
+use crate::server::{Figures, shard_of};
 
 pub use connecting::Connecting;
 use operation::{Operation, Step};
@@ -368,6 +368,21 @@ impl Client {
             self.ask(Request::Clean { shard }, limit)?;
         }
         Ok(())
+    }
+
+    /// How much each shard holds and has done. A server of an earlier version ends the connection.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn figures(&mut self, limit: Duration) -> Result<Vec<Figures>, ClientError> {
+        let shards = 0..self.shards.len() as u16;
+        shards
+            .map(|shard| match self.ask(Request::Figures { shard }, limit)? {
+                Answer::Figures(figures) => Ok(figures),
+                Answer::Refused(refusal) => Err(ClientError::Refused(refusal)),
+                _ => Err(ClientError::Protocol),
+            })
+            .collect()
     }
 
     /// One question while nothing else is under way.

@@ -25,6 +25,7 @@ mod process;
 mod progress;
 mod protected;
 mod role;
+mod sample;
 mod scrubbing;
 mod service;
 mod serving;

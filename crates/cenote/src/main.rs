@@ -11,6 +11,7 @@ mod background;
 mod caches;
 mod commands;
 mod confined;
+mod connections;
 mod expected;
 mod failure;
 mod folder;

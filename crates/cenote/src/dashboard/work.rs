@@ -188,7 +188,7 @@ impl Pace {
             self.looks.pop_front();
         }
         self.looks.push_back((now, left));
-        let done = (self.most > 0.0).then(|| 1.0 - left / self.most);
+        let done = (self.most > 0.0).then(|| (self.most - left) / self.most);
         let (then, before) = self.looks[0];
         let rate = (before - left) / now.saturating_sub(then).as_secs_f64();
         let seconds = left / rate;

@@ -95,7 +95,7 @@ const LEVEL_GRADES = { none: "good", stalled: "warning", short: "warning", floor
 
 function pressure(figures) {
   const seen = figures?.pressure;
-  if (!seen) return "not watched";
+  if (!seen) return "not\u00A0watched";
   return (cell) => {
     if (!cell.firstElementChild) cell.append(make("span", { class: "badge" }), make("span", { class: "why" }));
     const used = seen.total_bytes ? Math.round((100 * seen.used_bytes) / seen.total_bytes) : 0;
@@ -181,9 +181,10 @@ function setVolume(article, volume, ask) {
   if (!figures) return;
   setMap(map, figures.map.cells, `${volume.name}: ${describeMap(figures.map)}`, article.clientWidth - 24);
   const now = figures.rates;
+  const isTimed = now && (now.read_p99_us !== null || now.write_p99_us !== null);
+  const timed = isTimed ? `; p99 ${micros(now.read_p99_us)} read, ${micros(now.write_p99_us)} write` : "";
   const does = now
-    ? `${digits(now.reads)} page reads/s, ${digits(now.writes)} writes/s; ` +
-      `p99 ${micros(now.read_p99_us)} read, ${micros(now.write_p99_us)} write`
+    ? `${digits(now.reads)} page reads/s, ${digits(now.writes)} writes/s${timed}`
     : "rates come with the next answer";
   const limit = figures.repair_bytes_per_s;
   const repairs = limit === null ? "" : `; repairs at ${bytes(limit)}/s now`;

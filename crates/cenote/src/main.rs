@@ -297,6 +297,7 @@ mod tests {
             &["mount", "/mnt", "--volume", "v"],
             &["swap", "serve", "--volume", "v"],
             &["cache", "manage", "c"],
+            &["dashboard", "--dir", "d"],
             &[
                 "kv",
                 "node",
